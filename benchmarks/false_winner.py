@@ -1,21 +1,21 @@
 """
 How often is a winner named where there is none, and how often is a real difference found?
 
-One small model enters many diagnoses under four names: as it is, the very same object again, a copy of it, and the same
-object with each call made 5 % longer by busy waiting. So the true ratios are known: 1, 1 (but for where the copy's
-memory lies) and 1 / 1.05, whatever else the machine does meanwhile. Prints a table of what was said, how often the
-interval covered the truth, how wide it was and what it cost. With ``--busy`` a child process keeps one core busy
-throughout.
+Two small models go through ``diagnose()`` as users call it, without a budget, under two configurations that differ in
+nothing that costs time: the operations run over all elements in the order in which they lie, contiguous or
+channels_last. The first model does the same under both; the second waits 5 % of what each call took where its input
+comes channels_last. So the true ratios are 1 and 1 / 1.05, whatever else the machine does. Prints a table of what was
+said, how often the interval covered the truth, how wide it was, what was *verified*, and what it cost. ``--busy``
+keeps so many cores busy throughout.
 
     python benchmarks/false_winner.py --repeats 100
-    python benchmarks/false_winner.py --repeats 100 --busy
+    python benchmarks/false_winner.py --repeats 100 --busy 1
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import json
 import statistics
 import subprocess
@@ -28,40 +28,62 @@ import torch
 from tabulate import tabulate
 from torch import nn
 
-from layoutdoctor.examination.ratios import RESOLUTION, compare
-from layoutdoctor.measure.timing import PRECISION, cpu_timer, measure_rounds
+import layoutdoctor
+from layoutdoctor.examination.ratios import word_of
 from layoutdoctor.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.records import RatioInterval
-    from layoutdoctor.measure.timing import Timer
+    from layoutdoctor.diagnosis.records import Diagnosis, RatioInterval
 
 SLOWDOWN = 0.05
-BASELINE = "model"
-TRUE_RATIOS = {"same object": 1.0, "copy": 1.0, "5 % slower": 1 / (1 + SLOWDOWN)}
-ESTIMATORS = {"minimum": min, "median": statistics.median, "mean": statistics.fmean}
-FASTER_SLOWER_NEITHER = ("faster", "slower", "no measurable difference")
+CONFIGURATIONS = ("eager", "eager-channels-last")
+TRUE_RATIOS = {"the same": 1.0, "5 % slower": 1 / (1 + SLOWDOWN)}
+WORDS = ("faster", "slower", "equal", "undecided")
 
 
 class Outcome(NamedTuple):
-    """One diagnosis: its ratios, the true ones by entry, how many rounds it took, and how long."""
+    """One diagnosis of one model: the ratio of the two configurations, what was recommended, and what it took."""
 
-    ratios: tuple[RatioInterval, ...]
-    truths: Mapping[str, float]
+    ratio: RatioInterval
+    is_verified: bool
     round_count: int
+    other_cores: float | None
     seconds: float
-    step_seconds: float
+
+
+class Elements(nn.Module):
+    """Reads and writes every element a few times; one 4-D parameter makes the two configurations two."""
+
+    def __init__(self, slowdown: float) -> None:
+        super().__init__()
+        self.slowdown = slowdown
+        self.mask = nn.Parameter(torch.ones(1, 16, 2, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Takes images, gives as many."""
+        start = time.perf_counter_ns()
+        y = x
+        for _ in range(4):
+            y = torch.relu(y * 1.01 + 0.5)
+        if self.slowdown and not x.is_contiguous():
+            now = time.perf_counter_ns()
+            end = now + self.slowdown * (now - start)
+            while time.perf_counter_ns() < end:
+                pass
+        return y
 
 
 def main() -> None:
     arguments = parse_arguments()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    with busy_process() if arguments.busy else contextlib.nullcontext():
-        outcomes = [diagnose_once(number, arguments) for number in range(arguments.repeats)]
-    print(describe(arguments, outcomes))
+    with contextlib.ExitStack() as stack:
+        for _ in range(arguments.busy):
+            stack.enter_context(busy_process())
+        outcomes = {name: [diagnose_once(name, n) for n in range(arguments.repeats)] for name in TRUE_RATIOS}
+    print(describe(arguments, [outcome for found in outcomes.values() for outcome in found]))
     print(tabulate(summarize(outcomes), headers="keys", floatfmt=".3f"))
     if arguments.output:
         arguments.output.write_text(json.dumps(as_json(arguments, outcomes), indent=1) + "\n", encoding="utf-8")
@@ -69,12 +91,8 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=100, help="diagnoses (default: 100)")
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds of rounds per diagnosis (default: 20)")
-    parser.add_argument("--busy", action="store_true", help="keep one core busy with a child process")
-    parser.add_argument("--estimator", choices=ESTIMATORS, default="minimum", help="what makes one number of a round")
-    parser.add_argument("--resolution", type=float, default=RESOLUTION, help=f"(default: {RESOLUTION})")
-    parser.add_argument("--precision", type=float, default=PRECISION, help=f"(default: {PRECISION})")
+    parser.add_argument("--repeats", type=int, default=100, help="diagnoses of each model (default: 100)")
+    parser.add_argument("--busy", type=int, default=0, help="cores to keep busy with child processes (default: 0)")
     parser.add_argument("--threads", type=int, help="threads of torch (default: as torch chooses)")
     parser.add_argument("--output", type=Path, help="write every interval to this JSON file")
     return parser.parse_args()
@@ -90,144 +108,73 @@ def busy_process() -> Iterator[None]:
         process.wait()
 
 
-def diagnose_once(number: int, arguments: argparse.Namespace) -> Outcome:
-    return judge_steps(
-        make_steps(number),
-        lambda: TRUE_RATIOS,
-        cpu_timer,
-        number,
-        budget_seconds=arguments.budget,
-        precision=arguments.precision,
-        estimator=ESTIMATORS[arguments.estimator],
-        resolution=arguments.resolution,
-    )
-
-
-def judge_steps(
-    steps: Mapping[str, Callable[[], None]],
-    truths: Callable[[], Mapping[str, float]],
-    timer: Timer,
-    number: int,
-    *,
-    budget_seconds: float,
-    precision: float = PRECISION,
-    estimator: Callable[[tuple[float, ...]], float] = min,
-    resolution: float = RESOLUTION,
-) -> Outcome:
+def diagnose_once(name: str, number: int) -> Outcome:
     """
-    Measures the entries as a diagnosis does, and says what it would say of them.
-
-    Args:
-        steps: The entries, ``BASELINE`` among them.
-        truths: The true ratios of the other ones, asked for after the measuring.
-        timer: What times a block of calls.
-        number: Which diagnosis it is; for the order of turns.
-        budget_seconds: For the rounds.
-        precision: Relative width at which an interval is narrow.
-        estimator: What makes one number of a round's calls.
-        resolution: Smallest relative difference that is called one.
+    One diagnosis, as a user asks for it.
 
     Raises:
-        RuntimeError: An entry could not be timed.
+        RuntimeError: The two configurations could not be compared.
     """
     start = time.perf_counter()
-    times = measure_rounds(
-        steps,
-        baseline=BASELINE,
-        budget_seconds=budget_seconds,
-        timer=timer,
-        precision=precision,
-        estimator=estimator,
-        seed=number,
-    )
-    comparison = compare({name: entry.round_seconds for name, entry in times.items()}, BASELINE, resolution=resolution)
-    if comparison is None or len(comparison.ratios) != len(steps) - 1:
-        raise RuntimeError(f"cannot judge diagnosis {number}: {[entry.failure for entry in times.values()]}")
-    return Outcome(
-        comparison.ratios,
-        truths(),
-        comparison.round_count or 0,
-        time.perf_counter() - start,
-        statistics.median(times[BASELINE].round_seconds),
-    )
+    model = Elements(0.0 if TRUE_RATIOS[name] == 1.0 else SLOWDOWN)
+    images = torch.randn(4, 16, 128, 128, generator=torch.Generator().manual_seed(number))
+    return outcome_of(layoutdoctor.diagnose(model, images, configurations=CONFIGURATIONS), time.perf_counter() - start)
 
 
-def make_steps(seed: int) -> dict[str, Callable[[], None]]:
-    generator = torch.Generator().manual_seed(seed)
-    model = nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU()).eval()
-    images = torch.randn(4, 16, 56, 56, generator=generator)
-    step = make_step(model, images)
-    return {
-        BASELINE: step,
-        "same object": make_step(model, images),
-        "copy": make_step(copy.deepcopy(model), images.clone()),
-        "5 % slower": slowed_down(step),
-    }
-
-
-def make_step(model: nn.Module, images: torch.Tensor) -> Callable[[], None]:
-    def step() -> None:
-        with torch.no_grad():
-            model(images)
-
-    return step
-
-
-def slowed_down(step: Callable[[], None]) -> Callable[[], None]:
-    """The step, then busy waiting for a share of what this very call took: the ratio is exact, busy machine or not."""
-
-    def slow_step() -> None:
-        start = time.perf_counter_ns()
-        step()
-        now = time.perf_counter_ns()
-        end = now + SLOWDOWN * (now - start)
-        while time.perf_counter_ns() < end:
-            pass
-
-    return slow_step
+def outcome_of(diagnosis: Diagnosis, seconds: float) -> Outcome:
+    comparison, advice = diagnosis.comparison, diagnosis.recommendation
+    if comparison is None or advice is None:
+        raise RuntimeError(f"cannot judge a diagnosis: {[trial.failure for trial in diagnosis.trials]}")
+    others = comparison.load.other_cores if comparison.load is not None else None
+    return Outcome(comparison.ratios[0], advice.verified, comparison.round_count or 0, others, seconds)
 
 
 def describe(arguments: argparse.Namespace, outcomes: list[Outcome]) -> str:
+    others = [outcome.other_cores for outcome in outcomes if outcome.other_cores is not None]
+    busy = f"others used {statistics.median(others):.2f} cores" if others else "how busy it was is not known"
     return (
-        f"{len(outcomes)} diagnoses, {'busy' if arguments.busy else 'quiet'}, {torch.get_num_threads()} threads, "
-        f"{arguments.estimator} of a round, resolution {arguments.resolution:g}; "
-        f"a step takes {format_seconds(statistics.median(o.step_seconds for o in outcomes))}, "
-        f"a diagnosis {format_seconds(statistics.fmean(o.seconds for o in outcomes))} "
+        f"{len(outcomes)} diagnoses, {arguments.busy} cores kept busy, {torch.get_num_threads()} threads; {busy}; "
+        f"a diagnosis takes {format_seconds(statistics.fmean(o.seconds for o in outcomes))} "
         f"and {statistics.median(o.round_count for o in outcomes):g} rounds"
     )
 
 
-def summarize(outcomes: list[Outcome]) -> list[dict[str, object]]:
+def summarize(outcomes: dict[str, list[Outcome]]) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for name in outcomes[0].truths:
-        ratios = [next(ratio for ratio in outcome.ratios if ratio.name == name) for outcome in outcomes]
-        truths = [outcome.truths[name] for outcome in outcomes]
-        row: dict[str, object] = {"entry": name, "true ratio": statistics.median(truths)}
-        for verdict in FASTER_SLOWER_NEITHER:
-            row[verdict] = sum(ratio.verdict == verdict for ratio in ratios)
-        row["covered"] = sum(ratio.low <= truth <= ratio.high for ratio, truth in zip(ratios, truths, strict=True))
-        row["mean width"] = statistics.fmean(ratio.high - ratio.low for ratio in ratios)
-        row["lowest median"] = min(ratio.median for ratio in ratios)
-        row["highest median"] = max(ratio.median for ratio in ratios)
+    for name, found in outcomes.items():
+        truth = TRUE_RATIOS[name]
+        row: dict[str, object] = {"model": name, "true ratio": truth}
+        for word in WORDS:
+            row[word] = sum(word_of(outcome.ratio) == word for outcome in found)
+        row["verified"] = sum(outcome.is_verified for outcome in found)
+        row["covered"] = sum(outcome.ratio.low <= truth <= outcome.ratio.high for outcome in found)
+        row["mean width"] = statistics.fmean(outcome.ratio.high - outcome.ratio.low for outcome in found)
+        row["lowest median"] = min(outcome.ratio.median for outcome in found)
+        row["highest median"] = max(outcome.ratio.median for outcome in found)
         rows.append(row)
     return rows
 
 
-def as_json(arguments: argparse.Namespace, outcomes: list[Outcome]) -> dict[str, object]:
+def as_json(arguments: argparse.Namespace, outcomes: dict[str, list[Outcome]]) -> dict[str, object]:
     return {
         "arguments": {name: value for name, value in vars(arguments).items() if name != "output"},
         "torch": torch.__version__,
         "thread_count": torch.get_num_threads(),
         "true_ratios": TRUE_RATIOS,
-        "diagnoses": [
-            {
-                "round_count": outcome.round_count,
-                "seconds": outcome.seconds,
-                "step_seconds": outcome.step_seconds,
-                "intervals": {r.name: [r.low, r.median, r.high, r.verdict] for r in outcome.ratios},
-            }
-            for outcome in outcomes
-        ],
+        "diagnoses": {
+            name: [
+                {
+                    "round_count": outcome.round_count,
+                    "seconds": outcome.seconds,
+                    "other_cores": outcome.other_cores,
+                    "verified": outcome.is_verified,
+                    "interval": [outcome.ratio.low, outcome.ratio.median, outcome.ratio.high],
+                    "word": word_of(outcome.ratio),
+                }
+                for outcome in found
+            ]
+            for name, found in outcomes.items()
+        },
     }
 
 

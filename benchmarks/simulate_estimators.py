@@ -1,7 +1,8 @@
 """
 Which number of a round, how many calls and how many rounds find a real difference and invent none?
 
-Records the single calls of the entries of ``false_winner.py`` once, in turns, then asks of every choice what it would
+Records once the single calls of one small model under four names, in turns: as it is, the very same object again, a
+copy of it, and the same object with each call made 5 % longer by busy waiting. Then asks of every choice what it would
 have said of the same calls. That is how the constants of ``layoutdoctor/measure/timing.py`` were chosen.
 
     python benchmarks/simulate_estimators.py --repeats 20
@@ -11,22 +12,25 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import itertools
 import json
 import random
 import statistics
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from false_winner import BASELINE, ESTIMATORS, TRUE_RATIOS, busy_process, make_steps
+from false_winner import SLOWDOWN, busy_process
 from tabulate import tabulate
+from torch import nn
 
 from layoutdoctor.examination.ratios import COVERAGE, RESOLUTION, family_coverage, paired_ratio
 from layoutdoctor.measure.timing import cpu_timer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from layoutdoctor.diagnosis.records import RatioInterval
 
@@ -35,6 +39,9 @@ RECORDED_CALLS = 12
 UNTIMED_CALLS = (0, 1)
 CALLS = (1, 2, 4, 8, 11)
 ROUNDS = (15, 30, 60)
+BASELINE = "model"
+TRUE_RATIOS = {"same object": 1.0, "copy": 1.0, "5 % slower": 1 / (1 + SLOWDOWN)}
+ESTIMATORS = {"minimum": min, "median": statistics.median, "mean": statistics.fmean}
 
 Recording = dict[str, list[tuple[float, ...]]]
 """Seconds of every call, by entry and round."""
@@ -62,6 +69,41 @@ def load_or_record(arguments: argparse.Namespace) -> list[Recording]:
     if arguments.recordings:
         arguments.recordings.write_text(json.dumps(recordings), encoding="utf-8")
     return recordings
+
+
+def make_steps(seed: int) -> dict[str, Callable[[], None]]:
+    generator = torch.Generator().manual_seed(seed)
+    model = nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU()).eval()
+    images = torch.randn(4, 16, 56, 56, generator=generator)
+    step = make_step(model, images)
+    return {
+        BASELINE: step,
+        "same object": make_step(model, images),
+        "copy": make_step(copy.deepcopy(model), images.clone()),
+        "5 % slower": slowed_down(step),
+    }
+
+
+def make_step(model: nn.Module, images: torch.Tensor) -> Callable[[], None]:
+    def step() -> None:
+        with torch.no_grad():
+            model(images)
+
+    return step
+
+
+def slowed_down(step: Callable[[], None]) -> Callable[[], None]:
+    """The step, then busy waiting for a share of what this very call took: the ratio is exact, busy machine or not."""
+
+    def slow_step() -> None:
+        start = time.perf_counter_ns()
+        step()
+        now = time.perf_counter_ns()
+        end = now + SLOWDOWN * (now - start)
+        while time.perf_counter_ns() < end:
+            pass
+
+    return slow_step
 
 
 def record(seed: int) -> Recording:

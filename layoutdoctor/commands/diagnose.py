@@ -26,7 +26,8 @@ from layoutdoctor.commands.output import (
 from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
 from layoutdoctor.diagnosis.configurations import TARGETS, choose_configurations, find_target, is_a_group
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
-from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, DEFAULT_TIMEOUT_SECONDS
+from layoutdoctor.examination.choice import undecided
+from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,8 +92,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--budget",
         metavar="SECONDS",
         type=positive_seconds,
-        default=DEFAULT_BUDGET_SECONDS,
-        help="for the timing rounds; capturing and profiling come on top (default: %(default)g)",
+        help="for the timing rounds; capturing and profiling come on top (default: until there is a verdict, for at "
+        "most half of what compiling took, at least 20 and at most 180)",
     )
     parser.add_argument("--save-traces", metavar="DIR", help="keep the profiler's traces in this directory")
     parser.add_argument(
@@ -201,7 +202,10 @@ def run(arguments: argparse.Namespace) -> int:
             raise
         isolation.is_done = True
         isolation.save_recordings(recordings)
-    return conclusion.conclude(diagnosis, status_of(diagnosis, len(configurations)))
+    status = status_of(diagnosis, len(configurations))
+    if conclusion.fail_on is None and undecided(diagnosis):
+        status = EXIT_INCONCLUSIVE  # with --fail-on, findings are what was asked for
+    return conclusion.conclude(diagnosis, status)
 
 
 def _conclude_interrupted(how: str, record: RecordSoFar, conclusion: Conclusion, isolation: Isolation) -> None:

@@ -692,7 +692,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         estimator: How a round's number was made from its calls.
         calls_per_round: Calls in each round.
         dropped_after_round: Set where the configuration was dropped early as clearly slower.
-        stopped_because: Why measuring ended: ``precise``, ``budget`` or ``dropped``.
+        stopped_because: Why measuring ended: ``decided`` (``precise`` in old files), ``budget`` or ``dropped``.
         page_faults_per_call: Pages the system had to map in one call, among all configurations in one process; None
             where it does not say.
     """
@@ -823,6 +823,8 @@ class RatioInterval(Record, frozen=True, kw_only=True):
         verdict: What may be said.
         coverage: How often such an interval covers the true median, at least; None where too few rounds for any.
         round_count: Rounds it rests on.
+        decided: True where it is faster, slower or equal; False where "no measurable difference" is noise, of too few
+            rounds or on a busy machine. None in old files.
     """
 
     name: str
@@ -832,11 +834,30 @@ class RatioInterval(Record, frozen=True, kw_only=True):
     verdict: Verdict
     coverage: Share | None = None
     round_count: Count | None = None
+    decided: bool | None = None
 
     @property
     def lacks_rounds(self) -> bool:
         """Whether the rounds were too few for any verdict, so that "no measurable difference" is no tie."""
         return self.coverage is None and self.round_count is not None
+
+
+class MachineLoad(Record, frozen=True, kw_only=True):
+    """
+    What else the machine did while the configurations took turns.
+
+    Attributes:
+        other_cores: Cores that others used, processes as well as other machines on the same processor, on average; None
+            where the system does not say.
+        is_too_busy: Whether that was too much for anything to be concluded from the times.
+        round_other_cores: The same of each round; of short rounds only roughly, as the system counts in ticks.
+        round_involuntary_switches: How often a thread of the diagnosis had to make room, in each round.
+    """
+
+    other_cores: Magnitude | None = None
+    is_too_busy: bool = False
+    round_other_cores: tuple[Magnitude, ...] = ()
+    round_involuntary_switches: tuple[Count, ...] = ()
 
 
 class Comparison(Record, frozen=True, kw_only=True):
@@ -849,6 +870,10 @@ class Comparison(Record, frozen=True, kw_only=True):
         fastest: The fastest configuration and those that are not measurably slower; the recommended one stands first.
         resolution: Smallest relative difference that is called one; smaller ones are "no measurable difference".
         round_count: Rounds measured.
+        undecided: Those of ``fastest`` that are neither told from the best of them nor equal to it.
+        seconds_to_decide: About how long rounds would have to go on until what the choice hangs on is decided; None
+            where it is, or where no number of rounds would do, as on a busy machine.
+        load: What else the machine did meanwhile; None where not recorded.
     """
 
     baseline: str
@@ -856,6 +881,9 @@ class Comparison(Record, frozen=True, kw_only=True):
     fastest: tuple[str, ...]
     resolution: Ratio | None = None
     round_count: Count | None = None
+    undecided: tuple[str, ...] = ()
+    seconds_to_decide: Seconds | None = None
+    load: MachineLoad | None = None
 
     @property
     def unjudged(self) -> tuple[RatioInterval, ...]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.records import Recommendation, Speedup, WithoutFreezing
-from layoutdoctor.examination.ratios import RESOLUTION
+from layoutdoctor.diagnosis.records import FASTER, Recommendation, Speedup, WithoutFreezing
+from layoutdoctor.examination.ratios import RESOLUTION, UNDECIDED, WITHIN_EQUALITY, open_among_fastest, word_of
 from layoutdoctor.units import format_ratio
+from layoutdoctor.words import be
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import (
         Comparison,
         Configuration,
+        Diagnosis,
         FormatChoice,
         FreshProcesses,
         OptionValue,
+        RatioInterval,
         Trial,
     )
 
@@ -169,9 +172,13 @@ def recommend(
     """
     if comparison is None or not comparison.fastest:
         return _none(_why_nothing(trials, comparison))
-    chosen = comparison.fastest[0]
-    if chosen == comparison.baseline:
+    faster = {ratio.name for ratio in comparison.ratios if ratio.verdict == FASTER}
+    chosen = next((name for name in comparison.fastest if name in faster), comparison.fastest[0])
+    if comparison.fastest[0] == comparison.baseline:
         return _none(_why_baseline(comparison))
+    if any(ratio.name == chosen for ratio in comparison.ratios) and chosen not in faster:
+        name = "torch.compile's default" if comparison.baseline == BASELINE else comparison.baseline
+        return _none(f"{name} may not be chosen, as its outputs are not right, and {chosen} is not surely faster")
     by_name = {trial.name: trial for trial in trials}
     free: WithoutFreezing | None = None
     if by_name[chosen].configuration.freezes:
@@ -186,6 +193,32 @@ def recommend(
         reason=ONE_PROCESS,
         without_freezing=free,
     )
+
+
+def undecided(diagnosis: Diagnosis) -> tuple[RatioInterval, ...]:
+    """
+    What may be faster than the baseline though the rounds could not tell, where nothing is recommended.
+
+    Returns:
+        Ratios to the baseline, highest first; empty where there is a conclusion.
+    """
+    comparison, advice = diagnosis.comparison, diagnosis.recommendation
+    if comparison is None or (advice is not None and advice.configuration not in (None, comparison.baseline)):
+        return ()
+    eligible = eligible_names(diagnosis.trials)
+    ratios = [ratio for ratio in comparison.ratios if ratio.name in eligible]
+    if any(ratio.verdict == FASTER for ratio in ratios):
+        return ()  # it may not be recommended for another reason
+    found = [
+        ratio for ratio in ratios if word_of(ratio) == UNDECIDED and (ratio.high > 1 + RESOLUTION or ratio.lacks_rounds)
+    ]
+    return tuple(sorted(found, key=lambda ratio: -ratio.median))
+
+
+def has_open_questions(diagnosis: Diagnosis) -> bool:
+    """Whether more rounds could say more: of what may be faster than the baseline, or as fast as the best."""
+    open_among = () if diagnosis.comparison is None else diagnosis.comparison.undecided
+    return bool(open_among or undecided(diagnosis))
 
 
 def _speedup(comparison: Comparison, name: str) -> Speedup | None:
@@ -296,19 +329,25 @@ def _why_nothing(trials: Sequence[Trial], comparison: Comparison | None) -> str:
 
 
 def _why_baseline(comparison: Comparison) -> str:
-    unjudged = {ratio.name for ratio in comparison.unjudged}
-    ties = [name for name in comparison.fastest if name != comparison.baseline and name not in unjudged]
     name = "torch.compile's default" if comparison.baseline == BASELINE else comparison.baseline
-    if unjudged and not ties:
-        return f"the rounds are too few to compare {name} with {', '.join(sorted(unjudged))}; give a larger --budget"
-    if ties:
-        return f"nothing is measurably faster than {name}; {', '.join(ties)} cannot be told from it"
-    return f"nothing is measurably faster than {name}"
+    ties = [name for name in comparison.fastest if name != comparison.baseline]
+    noisy = [ratio.name for ratio in comparison.ratios if word_of(ratio) == UNDECIDED]
+    open_ones, equal = ([name for name in ties if (name in noisy) is is_noisy] for is_noisy in (True, False))
+    reasons = [f"nothing is measurably faster than {name}"]
+    if equal:
+        reasons.append(f"{', '.join(equal)} {be(len(equal))} equal to it {WITHIN_EQUALITY}")
+    if open_ones:
+        reasons.append(f"{', '.join(open_ones)} {be(len(open_ones))} undecided")
+    return "; ".join(reasons)
 
 
 def _why_chosen(comparison: Comparison, chosen: str, *, equal: bool) -> str:
     ties = [name for name in comparison.fastest if name != chosen]
+    open_ones = [name for name in open_among_fastest(comparison) if name != chosen]
+    as_fast = [name for name in ties if name not in open_ones]
     reason = "it is the fastest measured"
-    if ties:
-        reason += f", together with {', '.join(ties)}, which cannot be told from it"
+    if as_fast:
+        reason += f", together with {', '.join(as_fast)}, equal to it {WITHIN_EQUALITY}"
+    if open_ones:
+        reason += f"; whether {', '.join(open_ones)} may be as fast is undecided"
     return reason if equal else f"{reason}; its outputs were not checked against the reference"

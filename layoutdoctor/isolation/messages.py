@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.recording.recording import Head
 
-DEFAULT_BUDGET_SECONDS = 30.0
-"""Seconds for the timing rounds of all configurations together; capturing and profiling come on top."""
-
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 """For one configuration: longer than any compile that somebody waits for."""
 
@@ -160,6 +157,7 @@ class Request(Message, frozen=True, kw_only=True):
         target: As on the command line; None where ``subject_directory`` is given, or the model is here.
         subject_directory: Where the caller's own model was saved for another process.
         lower_for: A GPU that is not there, to lower for.
+        budget_seconds: For the timing rounds; None lets them go on until there is a verdict.
         trace_directory: Where to keep profiler traces.
         derives: Whether configurations may be made of these: the best with cures, and with switches of libraries.
         timed: The one configuration to be timed whenever that is ordered, and nothing else; None for a diagnosis.
@@ -176,7 +174,7 @@ class Request(Message, frozen=True, kw_only=True):
     configurations: tuple[Configuration, ...] = ()
     derives: bool = False
     lower_for: str | None = None
-    budget_seconds: float = DEFAULT_BUDGET_SECONDS
+    budget_seconds: float | None = None
     trace_directory: str | None = None
     command: str | None = None
     kept: Kept = Kept()

@@ -23,6 +23,7 @@ import msgspec
 from layoutdoctor import errors
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
+from layoutdoctor.examination.choice import has_open_questions
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.isolation.fresh import verified
 from layoutdoctor.isolation.messages import (
@@ -109,7 +110,8 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
     Runs a diagnosis to its end, in as many processes as it takes.
 
     Args:
-        journal: What earlier runs did, and where to keep what this one does.
+        journal: What earlier runs did, and where to keep what this one does. A finished diagnosis is given back, unless
+            rounds left something undecided: then this run adds to them.
         timeout_seconds: For one configuration; None for no limit.
 
     Returns:
@@ -119,7 +121,9 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
         LayoutDoctorError: The child refused, or died before any configuration began.
     """
     if journal.finished is not None:
-        return diagnosis_of(journal.finished.recordings)
+        diagnosis = diagnosis_of(journal.finished.recordings)
+        if not has_open_questions(diagnosis):
+            return diagnosis
     if watch.owns_process:
         adopt_orphans()
     known: dict[str, Examined] = {}

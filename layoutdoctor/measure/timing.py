@@ -1,5 +1,5 @@
 """
-Timing rounds: every configuration takes its turn in every round, until the answer is narrow or the budget is spent.
+Timing rounds: every configuration takes its turn in every round, until there is a verdict or the budget is spent.
 
 The usual mistakes cannot be made here: the first calls of a configuration (compiling, allocating) are never a
 measurement; a GPU is timed by events on its own clock and synchronised before any time is read; no configuration is
@@ -18,25 +18,35 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from layoutdoctor.diagnosis.records import Measurement
+from layoutdoctor.diagnosis.records import SLOWER, Measurement
 from layoutdoctor.errors import UsageError, first_line
-from layoutdoctor.examination.ratios import COVERAGE, family_coverage, median_interval, round_ratios
+from layoutdoctor.examination.ratios import (
+    COVERAGE,
+    LOOKS,
+    family_coverage,
+    leader,
+    open_questions,
+    paired_ratio,
+    rounds_needed,
+    rounds_to_decide,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from layoutdoctor.examination.ratios import MedianInterval
+    from layoutdoctor.diagnosis.records import RatioInterval
+    from layoutdoctor.measure.load import LoadMeter
     from layoutdoctor.units import Bytes, Seconds
 
-# The contract of a budget: it bounds the rounds, but every configuration gets a few in any case.
-MINIMUM_ROUNDS = 5
 # An interval narrows with the root of the rounds: what is wide after so many would take far longer than anyone waits.
-MAXIMUM_ROUNDS = 384
-# Intervals narrower than this (upper end over lower end) need no more rounds.
-PRECISION = 0.02
-# Rounds a budget should pay for; fewer calls per round, then dropping, make room for them.
+MAXIMUM_ROUNDS = LOOKS[-1]
+# Without a budget, rounds may take this share of what compiling took, within these seconds.
+COMPILING_SHARE = 0.5
+LEAST_SECONDS = 20.0
+MOST_SECONDS = 180.0
+# Rounds a budget should pay for; fewer calls per round make room for them.
 WANTED_ROUNDS = 32
-# A configuration this many times slower than the best, with certainty, is what a short budget drops first.
+# A configuration this many times slower than the best, with certainty, leaves the rounds to the others.
 HOPELESS_RATIO = 1.5
 
 # At one cost, more rounds with fewer calls find more than fewer rounds with more calls, and an untimed call at each
@@ -68,7 +78,7 @@ class RoundTimes:
         round_seconds: Per round the shortest of its calls; the n-th entry is the n-th round for every configuration.
         calls_per_round: Calls timed in each round, the same for all (the shortest of more calls would be shorter).
         dropped_after_round: Rounds it took part in before it was dropped as clearly slower; None where it was not.
-        stopped_because: ``precise``, ``budget`` (of time or of rounds), ``dropped`` or ``failed``.
+        stopped_because: ``decided``, ``budget`` (of time or of rounds), ``dropped`` or ``failed``.
         failure: Class and text of the exception, where a call raised one.
         page_faults_per_call: Pages the system had to map in one call; None where it does not say.
     """
@@ -154,60 +164,91 @@ def measure_rounds(
     steps: Mapping[str, Callable[[], None]],
     *,
     baseline: str,
-    budget_seconds: Seconds,
     timer: Timer,
+    budget_seconds: Seconds | None = None,
+    compile_seconds: Seconds = 0.0,
+    choices: Sequence[Collection[str]] | None = None,
     clock: Callable[[], Seconds] = time.perf_counter,
-    minimum_rounds: int = MINIMUM_ROUNDS,
     maximum_rounds: int = MAXIMUM_ROUNDS,
-    precision: float = PRECISION,
     estimator: Callable[[tuple[Seconds, ...]], Seconds] = min,
     seed: int = 0,
     on_round: Callable[[int, int], None] | None = None,
     on_turn: Callable[[str], None] | None = None,
+    meter: LoadMeter | None = None,
+    before: Mapping[str, Measurement] | None = None,
 ) -> dict[str, RoundTimes]:
     """
     Times all configurations in turns.
 
-    It stops when every interval against the baseline and against the best is narrow, at one of a few rounds fixed
-    beforehand, or when the next round would overrun the budget. Which configuration leads, and by how much, has no part
-    in that, so looking again and again cannot make a winner. Thread count and the global random state stay as they are.
+    It stops when all that the choice hangs on is decided, at one of a few rounds fixed beforehand, or when the next
+    round would overrun the budget. The intervals hold at all of these looks together, so looking again and again cannot
+    make a winner. Thread count and the global random state stay as they are.
 
     Args:
         steps: One iteration of each configuration, compiled already; a step that raises is left out from then on.
-        budget_seconds: Wall time for the rounds; the warm-up before them is not counted.
+        budget_seconds: Wall time for the rounds; the warm-up before them is not counted, and one round there is in any
+            case. None: a share of ``compile_seconds``, and never fewer rounds than a verdict needs.
+        choices: From each of these the best is wanted; None for one of all.
         clock: Seconds from any start; what the budget is read from.
-        minimum_rounds: Rounds every configuration gets, whatever the budget.
-        precision: Relative width at which an interval is narrow.
         estimator: What makes one number of a round's calls; only a benchmark has a reason to change it.
         seed: For the order of turns: random, then the same backwards, so that a drift meets all alike.
         on_round: Told the rounds done and how many there may be in all, after each.
         on_turn: Told whose turn it is, before each; what it takes is not timed.
+        meter: Looks before the first round and after each.
+        before: What an earlier run measured of the same configurations; its rounds come first, and these are added.
 
     Returns:
         One entry per configuration, in the order of ``steps``.
     """
-    rounds = _Rounds(steps, baseline, timer, estimator, on_turn)
-    rounds.warm_up(budget_seconds)
+    bound = _bound(compile_seconds) if budget_seconds is None else budget_seconds
+    fewest = rounds_needed(COVERAGE, len(steps)) if budget_seconds is None else 1
+    rounds = _Rounds(steps, baseline, timer, choices or [frozenset(steps)], estimator, on_turn)
+    rounds.warm_up(bound)
+    done = rounds.take_over(before or {})
     start = last = clock()
     stopped = "budget"
-    while rounds.active and rounds.count < maximum_rounds:
+    if meter is not None:
+        meter.look()
+    while rounds.active and rounds.count < done + maximum_rounds:
         rounds.run(_turns(rounds.active, rounds.count, seed))
         now = clock()
-        affordable = _affordable_rounds(budget_seconds - (now - start), now - last)
+        if meter is not None:
+            meter.look()
+        affordable = _affordable_rounds(bound - (now - start), now - last)
         last = now
         if on_round is not None:
-            on_round(rounds.count, min(max(rounds.count + affordable, minimum_rounds), maximum_rounds))
-        if rounds.count < minimum_rounds:
-            continue
-        if _is_checkpoint(rounds.count):
-            if rounds.is_precise(precision):
-                stopped = "precise"
+            on_round(rounds.count, min(max(rounds.count + affordable, fewest), done + maximum_rounds))
+        if rounds.count in LOOKS:
+            if rounds.is_decided():
+                stopped = "decided"
                 break
-            if rounds.count + affordable < WANTED_ROUNDS:
-                rounds.drop_hopeless()
-        if not affordable:
+            rounds.drop_hopeless()
+        if not affordable and rounds.count >= fewest:
             break
     return rounds.results(stopped)
+
+
+def _bound(compile_seconds: Seconds) -> Seconds:
+    """What rounds may take where nobody gave a budget: little beside the compiling that everybody waited for."""
+    return min(max(COMPILING_SHARE * compile_seconds, LEAST_SECONDS), MOST_SECONDS)
+
+
+def seconds_to_decide(times: Mapping[str, RoundTimes], open_ones: Sequence[RatioInterval]) -> Seconds | None:
+    """
+    About how long rounds would have to go on until what is open is decided; None where nothing is.
+
+    Args:
+        times: What ``measure_rounds`` gave.
+        open_ones: What of it is not decided.
+    """
+    if not open_ones:
+        return None
+    measured = [entry for entry in times.values() if entry.call_seconds and entry.failure is None]
+    done = max(len(entry.call_seconds) for entry in measured)
+    active = [entry for entry in measured if len(entry.call_seconds) == done]
+    needed = max(rounds_to_decide(ratio, len(measured)) for ratio in open_ones)
+    per_round = sum(statistics.median(map(sum, entry.call_seconds)) for entry in active)
+    return max(needed - done, 1) * per_round
 
 
 def to_measurement(
@@ -247,6 +288,7 @@ class _Rounds:
         steps: Mapping[str, Callable[[], None]],
         baseline: str,
         timer: Timer,
+        choices: Sequence[Collection[str]],
         estimator: Callable[[tuple[Seconds, ...]], Seconds],
         on_turn: Callable[[str], None] | None,
     ) -> None:
@@ -254,6 +296,7 @@ class _Rounds:
         self.active = list(steps)
         self.baseline = baseline
         self.timer = timer
+        self.choices = choices
         self.estimator = estimator
         self.on_turn = on_turn
         self.count = 0
@@ -275,6 +318,29 @@ class _Rounds:
         if estimates:
             self.calls = _choose_calls(min(estimates.values()), sum(estimates.values()), budget_seconds)
 
+    def take_over(self, before: Mapping[str, Measurement]) -> int:
+        """
+        Puts the rounds of an earlier run first, where they are of the same configurations, each of as many calls.
+
+        Returns:
+            How many there are; 0 where they cannot be gone on with.
+        """
+        known = [(name, before[name]) for name in self.active if name in before]
+        calls = {measurement.calls_per_round for _, measurement in known}
+        if len(known) < len(self.active) or len(calls) != 1:
+            return 0
+        count = max(len(measurement.round_seconds) for _, measurement in known)
+        if len(before[self.baseline].round_seconds if self.baseline in before else ()) < count:
+            return 0
+        for name, measurement in known:
+            self.round_seconds[name] = list(measurement.round_seconds)
+            self.call_seconds[name] = list(measurement.call_seconds)
+            if len(measurement.round_seconds) < count:
+                self.dropped[name] = len(measurement.round_seconds)
+                self.active.remove(name)
+        self.calls, self.count = calls.pop(), count
+        return count
+
     def run(self, order: list[str]) -> None:
         for name in order:
             with self._failing_alone(name):
@@ -286,22 +352,30 @@ class _Rounds:
                 self.round_seconds[name].append(self.estimator(times))
         self.count += 1
 
-    def is_precise(self, precision: float) -> bool:
-        best = self._best()
-        against = {best, self.baseline} & set(self.active)
-        pairs = [(one, other) for one in against for other in self.active if other != one]
-        intervals = [self._interval(one, other) for one, other in pairs]
-        return all(i.coverage is not None and i.relative_width <= precision for i in intervals)
+    def is_decided(self) -> bool:
+        times = self._measured()
+        return self.baseline not in times or not open_questions(times, self.baseline, self.choices)
 
     def drop_hopeless(self) -> None:
-        best = self._best()
-        for name in tuple(self.active):
-            if name in (best, self.baseline):
-                continue
-            interval = self._interval(best, name)
-            if interval.coverage is not None and interval.high < 1 / HOPELESS_RATIO:
+        """Takes out what is far slower than the best of every choice that it is in."""
+        times = self._measured()
+        if self.baseline not in times:
+            return
+        groups = [[name for name in times if name in choice] for choice in (*self.choices, tuple(times))]
+        best = {leader(times, group, self.baseline): group for group in groups if group}
+        for name in [name for name in self.active if name not in best and name != self.baseline]:
+            rivals = [one for one, group in best.items() if name in group]
+            if all(self._is_hopeless(name, rival, times) for rival in rivals):
                 self.dropped[name] = self.count
                 self.active.remove(name)
+
+    def _is_hopeless(self, name: str, best: str, times: Mapping[str, Sequence[Seconds]]) -> bool:
+        single = family_coverage(COVERAGE, len(times))
+        ratio = paired_ratio(name, times[best], times[name], coverage=single)
+        return ratio.verdict == SLOWER and ratio.high < 1 / HOPELESS_RATIO
+
+    def _measured(self) -> dict[str, list[Seconds]]:
+        return {name: seconds for name, seconds in self.round_seconds.items() if seconds and name not in self.failures}
 
     def results(self, stopped: str) -> dict[str, RoundTimes]:
         return {
@@ -316,15 +390,6 @@ class _Rounds:
             )
             for name in self.steps
         }
-
-    def _best(self) -> str:
-        reference = self.round_seconds[self.active[0]]
-        return max(self.active, key=lambda name: statistics.median(round_ratios(reference, self.round_seconds[name])))
-
-    def _interval(self, one: str, other: str) -> MedianInterval:
-        measured = sum(bool(seconds) for seconds in self.round_seconds.values())
-        ratios = round_ratios(self.round_seconds[one], self.round_seconds[other])
-        return median_interval(ratios, family_coverage(COVERAGE, measured))
 
     @contextlib.contextmanager
     def _failing_alone(self, name: str) -> Iterator[None]:
@@ -355,14 +420,6 @@ def _affordable_rounds(remaining_seconds: Seconds, round_seconds: Seconds) -> in
     if remaining_seconds <= 0:
         return 0
     return MAXIMUM_ROUNDS if round_seconds <= 0 else int(min(remaining_seconds / round_seconds, MAXIMUM_ROUNDS))
-
-
-def _is_checkpoint(count: int) -> bool:
-    """12, 16, 24, 32, 48, 64...: few and fixed, because every look at a width favours intervals narrow by chance."""
-    reduced = count
-    while reduced > 12 and reduced % 2 == 0:
-        reduced //= 2
-    return count >= 12 and reduced in (8, 12)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from layoutdoctor.diagnosis.records import Configuration, Diagnosis
 from layoutdoctor.errors import SubjectError, TransportError, UsageError
 from layoutdoctor.isolation.fresh import verified, with_advice
 from layoutdoctor.isolation.journal import temporary_journal
-from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, DEFAULT_TIMEOUT_SECONDS, Listener, Request
+from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Listener, Request
 from layoutdoctor.isolation.processes import scratch_prefix
 from layoutdoctor.isolation.supervisor import Watch, supervise
 from layoutdoctor.rules import Rule, run_rules
@@ -57,7 +57,7 @@ def diagnose(
     configurations: str | Configuration | Iterable[str | Configuration] = "default",
     rules: Sequence[Rule] | None = None,
     target: str | None = None,
-    budget_seconds: float = DEFAULT_BUDGET_SECONDS,
+    budget_seconds: float | None = None,
     progress: Callable[[Progress], None] | None = None,
     timer: Timer | None = None,
     isolate: bool | None = None,
@@ -74,7 +74,8 @@ def diagnose(
         rules: Rules to run; None for all.
         target: A GPU that is not there, such as ``cuda:90``: the graphs are traced on the CPU and lowered for it, and
             nothing is measured. None measures where the model is.
-        budget_seconds: Bounds the timing rounds only; every configuration gets at least a few.
+        budget_seconds: Bounds the timing rounds only. None lets them go on until there is a verdict, for at most half
+            of what compiling took, at least 20 s and at most 3 minutes.
         progress: Called with a ``Progress`` at every step.
         timer: What times a block of calls; None chooses by device.
         isolate: Whether the diagnosis runs in processes of its own on a copy of the model, so that a configuration that
@@ -239,7 +240,8 @@ def _private_directory() -> tempfile.TemporaryDirectory[str]:
 def _check(mode: object, budget_seconds: object, progress: object, timer: object) -> None:
     if mode not in ("inference", "training"):
         raise UsageError(f"cannot diagnose in mode {mode!r}: expected inference or training")
-    if not isinstance(budget_seconds, Real) or not 0 < float(budget_seconds) < math.inf:
+    bound = 1.0 if budget_seconds is None else budget_seconds
+    if not isinstance(bound, Real) or not 0 < float(bound) < math.inf:
         raise UsageError(f"cannot measure within {budget_seconds!r} seconds: expected a budget above 0, such as 30")
     for name, value in (("progress", progress), ("timer", timer)):
         if value is not None and not callable(value):

@@ -18,11 +18,12 @@ from layoutdoctor.capture.compat import triton_version
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import DeviceLostError
 from layoutdoctor.examination.choice import choose_baseline, eligible_names, recommend
-from layoutdoctor.examination.ratios import compare
+from layoutdoctor.examination.ratios import compare, open_questions
 from layoutdoctor.isolation.messages import TURNS, Progress
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, why_unusable
+from layoutdoctor.measure.load import LoadMeter, core_count
 from layoutdoctor.measure.memory import release_memory
-from layoutdoctor.measure.timing import choose_timer, measure_rounds, to_measurement
+from layoutdoctor.measure.timing import choose_timer, measure_rounds, seconds_to_decide, to_measurement
 from layoutdoctor.run.deriving import cures_together, fewest_changes_first, single_cures, under_switches
 from layoutdoctor.run.rehearsal import compute_reference
 from layoutdoctor.run.trial import LiveTrial, head_of, rehearse, run_trial, warm_up
@@ -31,7 +32,7 @@ from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Comparison, Configuration, Recommendation
+    from layoutdoctor.diagnosis.records import Comparison, Configuration, Measurement, Recommendation
     from layoutdoctor.isolation.messages import Listener, Request
     from layoutdoctor.measure.equivalence import Reference
     from layoutdoctor.measure.timing import RoundTimes, Timer
@@ -72,6 +73,8 @@ def record_measured(
         subject = with_something_to_train(subject)
     described = describe(subject, request.mode)
     device = described.device or "cpu"
+    # Whoever brings a timer of their own, as a GPU does, is not measured by what else runs on the processor.
+    meter = LoadMeter(torch.get_num_threads(), core_count()) if timer is None and device == "cpu" else None
     timer = timer or choose_timer(device)  # before anything is compiled that could not be timed
     step_count = len(request.configurations) + 3
     rehearsal = rehearse(subject, request, listener, step_count)
@@ -86,7 +89,7 @@ def record_measured(
     run = Diagnosing(subject, request, listener, rehearsal, head, step_count)
     run.run_trials()
     run.derive(timer)
-    run.measure(timer)
+    run.measure(timer, meter)
     return run.recordings()
 
 
@@ -217,7 +220,7 @@ class Diagnosing:
                 break
         return {trial.name: found[trial.name] for trial in trials if trial.step is not None}
 
-    def measure(self, timer: Timer) -> None:
+    def measure(self, timer: Timer, meter: LoadMeter | None = None) -> None:
         """Times all that ran in turns, compares and chooses."""
         self._warm_up_earlier()
         steps = {trial.name: trial.step for trial in self.trials if trial.step is not None}
@@ -226,22 +229,50 @@ class Diagnosing:
         baseline = choose_baseline(self._configurations, steps)
         self.listener.began(None, TURNS)
         self._say("timing all configurations in turns")
+        choices = self._choices()
         times = measure_rounds(
             steps,
             baseline=baseline,
-            budget_seconds=self.request.budget_seconds,
             timer=timer,
+            budget_seconds=self.request.budget_seconds,
+            compile_seconds=sum(trial.memo.compile_seconds or 0.0 for trial in self.trials),
+            choices=choices,
             on_round=self._on_round(),
             on_turn=self.listener.turn,
+            meter=meter,
+            before=self._measured_before(),
         )
+        load = meter.load() if meter is not None else None
+        is_too_busy = load is not None and load.is_too_busy
         self._keep(times)
         rounds = {name: item.round_seconds for name, item in times.items() if item.failure is None}
         if rounds and baseline not in rounds:  # it failed while it was timed: the others are compared all the same
             baseline = choose_baseline(self._configurations, rounds)
         eligible = eligible_names([trial.record for trial in self.trials])
-        comparison = fewest_changes_first(compare(rounds, baseline, eligible=eligible), self._configurations)
+        comparison = compare(rounds, baseline, eligible=eligible, is_too_busy=is_too_busy)
+        comparison = fewest_changes_first(comparison, self._configurations)
+        if comparison is not None:
+            open_ones = () if is_too_busy else open_questions(rounds, baseline, choices)
+            comparison = msgspec.structs.replace(
+                comparison, seconds_to_decide=seconds_to_decide(times, open_ones), load=load
+            )
         recommendation = self._recommend(comparison, rounds, baseline, eligible)
         self.head = msgspec.structs.replace(self.head, comparison=comparison, recommendation=recommendation)
+
+    def _choices(self) -> tuple[frozenset[str], ...]:
+        """From each of these one is named: from all whose outputs are right, and from those without frozen weights."""
+        eligible = eligible_names([trial.record for trial in self.trials])
+        frozen = {trial.name for trial in self.trials if trial.configuration.freezes}
+        return (eligible, eligible - frozen) if frozen & eligible else (eligible,)
+
+    def _measured_before(self) -> dict[str, Measurement]:
+        """What a run that ended undecided has measured; nothing where the machine was too busy for it to be of use."""
+        head = self.request.kept.head
+        comparison = None if head is None else head.comparison
+        if comparison is None or (comparison.load is not None and comparison.load.is_too_busy):
+            return {}
+        records = [trial.record for trial in self.trials]
+        return {record.name: record.measurement for record in records if record.measurement is not None}
 
     def _on_round(self) -> Callable[[int, int], None]:
         last = time.monotonic()

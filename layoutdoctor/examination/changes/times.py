@@ -38,6 +38,7 @@ from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
 from layoutdoctor.examination.ratios import (
     COVERAGE,
     LEAST_COVERAGE,
+    effective_count,
     fewest_rounds,
     judge,
     median_interval,
@@ -85,30 +86,6 @@ def _single_coverage(coverage: float, interval_count: int) -> float:
 def rounds_needed_between_runs(interval_count: int) -> int:
     """Rounds of each run below which so many ratios of medians have no intervals together, however steady the times."""
     return fewest_rounds(_single_coverage(LEAST_COVERAGE, interval_count))
-
-
-def effective_count(values: Sequence[float]) -> int:
-    """How many independent values tell as much about the median as these do, in the order of time; at least 1."""
-    count = len(values)
-    if count < 2:
-        return count
-    median = statistics.median(values)
-    signs = [(value > median) - (value < median) for value in values]
-    power = sum(sign * sign for sign in signs)
-    if not power:  # all values are equal: nothing hangs together, nothing scatters
-        return count
-
-    def correlation(lag: int) -> float:
-        return sum(signs[index] * signs[index + lag] for index in range(count - lag)) / power
-
-    noise = math.sqrt(2 / count)  # what such a pair scatters by where nothing hangs together
-    time = 1.0
-    for lag in range(1, count - 1, 2):
-        pair = correlation(lag) + correlation(lag + 1)
-        if pair <= noise:
-            break
-        time += 2 * pair
-    return max(min(int(count / time), count), 1)
 
 
 def mean_of_bounds(ratios: Sequence[RatioBounds]) -> RatioBounds:

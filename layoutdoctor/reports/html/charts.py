@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from layoutdoctor.examination.costs import counted_conversions
-from layoutdoctor.examination.ratios import LEAST_COVERAGE, median_interval
+from layoutdoctor.examination.ratios import LEAST_COVERAGE, median_interval, word_of
 from layoutdoctor.reports.sections.rows import format_interval
 from layoutdoctor.reports.sections.wording import clean, clean_name, direction_words, find_ratio, place_of
 from layoutdoctor.units import format_seconds
@@ -105,7 +105,7 @@ def _ratio(diagnosis: Diagnosis, trial: Trial) -> Drawn | None:
     if ratio is None or not all(0 < end < math.inf for end in (ratio.low, ratio.median, ratio.high)):
         return None
     ends = {"low": ratio.low, "median": ratio.median, "high": ratio.high}
-    return {**ends, "text": format_interval(ratio), "verdict": ratio.verdict}
+    return {**ends, "text": format_interval(ratio), "verdict": word_of(ratio)}
 
 
 def build_rounds(diagnosis: Diagnosis) -> tuple[Rounds, ...]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER, Equivalence
+from layoutdoctor.diagnosis.records import FASTER, Equivalence
+from layoutdoctor.examination.choice import undecided
 from layoutdoctor.examination.costs import (
     convolution_count,
     counted_conversions,
@@ -20,8 +21,15 @@ from layoutdoctor.examination.costs import (
     launch_count,
     sum_seconds,
 )
-from layoutdoctor.examination.ratios import COVERAGE_OF_STARTS
+from layoutdoctor.examination.ratios import COVERAGE_OF_STARTS, EQUAL, WITHIN_EQUALITY, word_of
 from layoutdoctor.reports.sections.rows import decision_cell, tensors_in_short
+from layoutdoctor.reports.sections.verdicts import (
+    MOST_NAMED,
+    against_clause,
+    leader_text,
+    rival_lines,
+    undecided_headline,
+)
 from layoutdoctor.reports.sections.wording import (
     alone_clause,
     baseline_phrase,
@@ -49,6 +57,7 @@ from layoutdoctor.words import (
     STATUS_WORDS,
     SWITCH_WORDS,
     TENSOR_WORDS,
+    be,
     count_of,
     distinct,
     listing,
@@ -57,10 +66,16 @@ from layoutdoctor.words import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Comparison, Conversion, Diagnosis, KernelSummary, Recommendation, Trial
+    from layoutdoctor.diagnosis.records import (
+        Comparison,
+        Conversion,
+        Diagnosis,
+        KernelSummary,
+        Recommendation,
+        Trial,
+    )
     from layoutdoctor.reports.sections.wording import Terms
 
-MOST_NAMED = 6
 MOST_HOW_LINES = 40
 MOST_REASONS = 4
 MOST_SOURCE_LINES = 3
@@ -151,26 +166,11 @@ def _nothing_compared(diagnosis: Diagnosis, measured: list[Trial]) -> Answer:
 def _no_recommendation(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
     costs = (*_without_result(diagnosis, comparison), *_cost_lines(diagnosis, comparison.baseline))
     reason = diagnosis.recommendation.reason if diagnosis.recommendation else None
-    leader = _leader_text(diagnosis, comparison)
+    leader = leader_text(diagnosis, comparison)
     if diagnosis.interrupted is not None and leader:
         return Answer(f"{leader}; nothing is recommended yet", lines=(*([clean(reason)] if reason else []), *costs))
     why = clean(reason) if reason else "no configuration may be recommended"
     return Answer(f"No recommendation: {why}", lines=(*([leader] if leader else []), *costs))
-
-
-def _leader_text(diagnosis: Diagnosis, comparison: Comparison) -> str:
-    fastest = [clean_name(name) for name in comparison.fastest]
-    if len(fastest) > 1:
-        return f"Tie: {listing(fastest, MOST_NAMED)}, no measurable difference between them"
-    return f"Fastest measured: {fastest[0]}{_against(diagnosis, comparison, comparison.fastest[0])}" if fastest else ""
-
-
-def _against(diagnosis: Diagnosis, comparison: Comparison, name: str) -> str:
-    ratio = find_ratio(diagnosis, name)
-    if ratio is None or ratio.verdict != FASTER:
-        return ""
-    interval = interval_clause(ratio.low, ratio.high, ratio.coverage)
-    return f", {format_ratio(ratio.median)} faster than {baseline_phrase(comparison.baseline)} ({interval})"
 
 
 def _layout_is_irrelevant(diagnosis: Diagnosis, comparison: Comparison, reason: str) -> Answer:
@@ -206,17 +206,16 @@ def _median_text(diagnosis: Diagnosis, name: str) -> str:
 
 def _keep_baseline(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
     tied = comparison.fastest if comparison.baseline in comparison.fastest else ()
-    unjudged = {ratio.name for ratio in comparison.unjudged}
-    ties = [clean_name(name) for name in tied if name != comparison.baseline and name not in unjudged]
+    open_ones = undecided(diagnosis)
+    equal = [clean_name(r.name) for r in comparison.ratios if r.name in tied and word_of(r) == EQUAL]
     kept = f"Keep {baseline_phrase(comparison.baseline)}{_median_text(diagnosis, comparison.baseline)}"
-    if ties:
-        headline = f"{kept}: a tie, no measurable difference from {listing(ties, MOST_NAMED)}"
+    if open_ones:
+        headline = undecided_headline(comparison, open_ones)
     elif any(ratio.verdict == FASTER for ratio in comparison.ratios):
         reason = diagnosis.recommendation.reason if diagnosis.recommendation else None
         headline = f"{kept}: {clean(reason) if reason else 'what looked faster may not be recommended'}"
-    elif unjudged:
-        rounds = max(ratio.round_count or 0 for ratio in comparison.unjudged)
-        headline = f"{kept}: {count_of(rounds, 'round')}, too few to compare; give a larger --budget"
+    elif equal:
+        headline = f"{kept}: {listing(equal, MOST_NAMED)} {be(len(equal))} equal to it, {WITHIN_EQUALITY}"
     else:
         headline = f"{kept}: nothing measured is faster"
     return Answer(
@@ -226,18 +225,18 @@ def _keep_baseline(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
 
 def _why_others_lose(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str, ...]:
     different = {t.name for t in diagnosis.trials if t.equivalence is not None and t.equivalence.status == "different"}
+    in_headline = {ratio.name for ratio in undecided(diagnosis)}
     groups: dict[str, list[str]] = {}
     for ratio in sorted(comparison.ratios, key=lambda ratio: -ratio.median):
+        word = word_of(ratio)
         if ratio.name in different:
             why = "Not eligible, outputs differ"
-        elif ratio.lacks_rounds:
-            why = "Not judged, too few rounds"
-        elif ratio.name in comparison.fastest and ratio.verdict == NO_DIFFERENCE:
-            continue  # the headline has called it a tie
-        elif ratio.verdict == FASTER:
+        elif ratio.name in in_headline or (word == EQUAL and ratio.name in comparison.fastest and not in_headline):
+            continue  # the headline has named it
+        elif word == FASTER:
             why = "Looked faster, not confirmed"
         else:
-            why = {SLOWER: "Slower", NO_DIFFERENCE: "No measurable difference"}[ratio.verdict]
+            why = word.capitalize()
         groups.setdefault(why, []).append(f"{clean_name(ratio.name)} {format_ratio(ratio.median)}")
     same = [
         f"{clean_name(t.name)} as {clean_name(t.same_as or '?')}" for t in diagnosis.trials if t.status == "same_as"
@@ -260,12 +259,10 @@ def _without_result(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str, 
 
 def _change(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recommendation) -> Answer:
     name = recommendation.configuration or ""
-    ties = [clean_name(other) for other in comparison.fastest if other != name]
     how = tuple(clean_line(line) for line in (recommendation.how or "").splitlines()[:MOST_HOW_LINES])
     lines = [_certainty(diagnosis, recommendation), *_freezing_lines(comparison, recommendation)]
-    if ties:
-        lines.append(f"Tie: {listing(ties, MOST_NAMED)} {'is' if len(ties) == 1 else 'are'} not measurably slower")
-    lines += [*_without_result(diagnosis, comparison), *_cost_lines(diagnosis, comparison.baseline)]
+    lines += [*rival_lines(comparison, name), *_without_result(diagnosis, comparison)]
+    lines += _cost_lines(diagnosis, comparison.baseline)
     return Answer(_change_headline(diagnosis, comparison, recommendation), how, tuple(lines))
 
 
@@ -273,7 +270,8 @@ def _change_headline(diagnosis: Diagnosis, comparison: Comparison, recommendatio
     name = recommendation.configuration or ""
     ratio, speedup = find_ratio(diagnosis, name), recommendation.speedup
     against = baseline_phrase(comparison.baseline)
-    tie = f"Tie: {clean_name(name)} is not measurably faster than {against}"
+    is_equal = ratio is not None and word_of(ratio) == EQUAL
+    tie = f"{'Equal' if is_equal else 'Undecided'}: {clean_name(name)} is not measurably faster than {against}"
     if speedup is not None:
         fresh, in_rounds = recommendation.fresh_processes, ratio.coverage if ratio else None
         interval = interval_clause(speedup.low, speedup.high, in_rounds if fresh is None else COVERAGE_OF_STARTS)
@@ -285,7 +283,7 @@ def _change_headline(diagnosis: Diagnosis, comparison: Comparison, recommendatio
     if ratio is not None and ratio.verdict != FASTER:
         interval = interval_clause(ratio.low, ratio.high, ratio.coverage)
         return f"{tie}, {format_ratio(ratio.median)} ({interval})"
-    return f"Fastest: {clean_name(name)}{_against(diagnosis, comparison, name) or _median_text(diagnosis, name)}"
+    return f"Fastest: {clean_name(name)}{against_clause(diagnosis, comparison, name) or _median_text(diagnosis, name)}"
 
 
 def _certainty(diagnosis: Diagnosis, recommendation: Recommendation) -> str:

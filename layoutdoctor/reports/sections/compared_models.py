@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
+from layoutdoctor.examination.ratios import UNDECIDED, is_equal
 from layoutdoctor.reports.sections.compared import (
     ABSENT,
     AMOUNT_HEADS,
@@ -95,7 +96,9 @@ def _good_news(comparison: ModelComparison) -> str:
     if judged and drift_line(comparison) is not None:
         return f"{count_of(len(judged), 'configuration')} moved alike, and nothing else became slower"
     if judged:
-        return f"no measurable difference in the time of {count_of(len(judged), 'configuration')}"
+        noisy = sum(map(_is_undecided, judged))
+        but = f", {noisy} of them {UNDECIDED}" if noisy else ""
+        return f"no measurable difference in the time of {count_of(len(judged), 'configuration')}{but}"
     return "no new round trip, failure, warning or error; times were not judged"
 
 
@@ -227,7 +230,11 @@ def _own_change(trial: ComparedTrial) -> str:
         return "not judged" if time is not None else ABSENT
     if time.verdict in (FASTER, SLOWER) and time.change is not None:
         return f"{time.verdict}  {format_ratio(time.change.median)}"
-    return "none"
+    return UNDECIDED if _is_undecided(trial) else "none"
+
+
+def _is_undecided(trial: ComparedTrial) -> bool:
+    return trial.time is not None and trial.time.change is not None and not is_equal(trial.time.change)
 
 
 def _median(seconds: float | None) -> str:

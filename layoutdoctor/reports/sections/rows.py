@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.records import NO_DIFFERENCE, Total
 from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.ratios import word_of
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
     NAME_LENGTH,
@@ -140,8 +141,8 @@ def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
     ratio = find_ratio(diagnosis, trial.name)
     if ratio is None:
         return ("-" if trial.measurement else "") + remark
-    tie = "  tie" if ratio.verdict == NO_DIFFERENCE and not ratio.lacks_rounds else ""
-    return format_interval(ratio) + tie + remark
+    word = f"  {word_of(ratio)}" if ratio.verdict == NO_DIFFERENCE else ""
+    return format_interval(ratio) + word + remark
 
 
 def conversions_cell(trial: Trial) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.records import NO_DIFFERENCE
 from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.ratios import EQUAL, WITHIN_EQUALITY, word_of
 from layoutdoctor.examination.trust import WITHOUT_SECONDS
 from layoutdoctor.reports.sections.answer import Answer, build_answer
 from layoutdoctor.reports.sections.rows import Table, build_tables
+from layoutdoctor.reports.sections.verdicts import load_clause
 from layoutdoctor.reports.sections.wording import (
     clean,
     clean_name,
@@ -170,7 +171,9 @@ def build_measurement(diagnosis: Diagnosis) -> tuple[str, ...]:
     if not measured:
         return ("no configuration was measured",)
     rounds = max(len(trial.measurement.round_seconds) for trial in measured if trial.measurement is not None)
-    return (f"{count_of(rounds, 'round')}, {_stability(diagnosis)}{_resolution(diagnosis)}", _provenance(measured))
+    steadiness = f"{count_of(rounds, 'round')}, {_stability(diagnosis)}{_equality(diagnosis)}"
+    load = load_clause(diagnosis.comparison)
+    return (steadiness, *([load] if load else []), _provenance(measured))
 
 
 def _stability(diagnosis: Diagnosis) -> str:
@@ -182,12 +185,9 @@ def _stability(diagnosis: Diagnosis) -> str:
     return f"{'not stable' if unstable else 'stable'} (widest interval {format_share(max(known))})"
 
 
-def _resolution(diagnosis: Diagnosis) -> str:
-    comparison = diagnosis.comparison
-    if comparison is None or not comparison.resolution:
-        return ""
-    tie = any(ratio.verdict == NO_DIFFERENCE and not ratio.lacks_rounds for ratio in comparison.ratios)
-    return f"; less than {format_share(comparison.resolution)} is called a tie" if tie else ""
+def _equality(diagnosis: Diagnosis) -> str:
+    ratios = diagnosis.comparison.ratios if diagnosis.comparison else ()
+    return f"; equal means {WITHIN_EQUALITY}" if any(word_of(ratio) == EQUAL for ratio in ratios) else ""
 
 
 def _provenance(measured: list[Trial]) -> str:

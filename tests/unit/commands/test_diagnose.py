@@ -29,7 +29,7 @@ from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.isolation.messages import DEFAULT_BUDGET_SECONDS, Listener, Progress, Request, TrialMemo
+from layoutdoctor.isolation.messages import Listener, Progress, Request, TrialMemo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,9 +133,24 @@ def test_every_option_reaches_the_engine_and_so_do_defaults(
     main(["m.py"])
 
     assert engine.loaded == {"target": "m.py", "inputs": (), "device": None, "dtype": None}
-    assert engine.asked.budget_seconds == DEFAULT_BUDGET_SECONDS
+    assert engine.asked.budget_seconds is None
     assert engine.asked.trace_directory is None
     assert engine.asked.configurations == choose_configurations("default")
+
+
+def test_what_noise_leaves_undecided_exits_with_4_unless_findings_are_what_was_asked_for(
+    engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noise = a_ratio("eager", 1.0, width=0.5, decided=False)
+    comparison = a_comparison(noise, fastest=("inductor", "eager"), seconds_to_decide=70.0)
+    engine.result = msgspec.structs.replace(FULL, comparison=comparison, recommendation=a_recommendation(None))
+
+    assert main(["m.py"]) == 4
+    assert "about 70.0 s more of rounds would tell (--budget)" in " ".join(capsys.readouterr().out.split())
+    assert main(["m.py", "--fail-on", "error"]) == 0
+    equal = a_comparison(a_ratio("eager", 1.0, width=0.01, decided=True), fastest=("inductor", "eager"))
+    engine.result = msgspec.structs.replace(engine.result, comparison=equal)
+    assert main(["m.py"]) == 0
 
 
 def test_standard_output_holds_the_report_only_and_standard_error_as_much_as_was_asked_for(

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from builders import a_comparison, a_configuration, a_failed_trial, a_ratio, a_speedup, a_trial
+from builders import a_comparison, a_configuration, a_diagnosis, a_failed_trial, a_ratio, a_speedup, a_trial
 from loops import for_each
 from torch import nn
 
@@ -25,6 +25,7 @@ from layoutdoctor.examination.choice import (
     global_options,
     how_to_apply,
     recommend,
+    undecided,
     with_fresh_processes,
 )
 
@@ -125,7 +126,7 @@ def test_why_the_default_is_kept_is_said() -> None:
     tie = recommend([a_trial(), a_trial(TWIN)], a_comparison(fastest=("inductor", TWIN)), None, RANKS)
 
     assert (alone.configuration, alone.reason) == (None, "nothing is measurably faster than torch.compile's default")
-    assert f"{TWIN} cannot be told from it" in str(tie.reason)
+    assert f"{TWIN} is equal to it within 3 %" in str(tie.reason)
 
     names = ("inductor", TWIN, "eager")
     few = [a_ratio(name, 1.0, coverage=None, round_count=3) for name in (TWIN, "eager")]
@@ -133,10 +134,30 @@ def test_why_the_default_is_kept_is_said() -> None:
     nothing = recommend(trials, a_comparison(*few, fastest=names), None, RANKS)
     one = recommend(trials, a_comparison(few[0], a_ratio("eager", 1.0), fastest=names), None, RANKS)
 
-    assert nothing.reason == (
-        f"the rounds are too few to compare torch.compile's default with eager, {TWIN}; give a larger --budget"
-    )
-    assert one.reason == "nothing is measurably faster than torch.compile's default; eager cannot be told from it"
+    kept = "nothing is measurably faster than torch.compile's default"
+    assert nothing.reason == f"{kept}; {TWIN}, eager are undecided"
+    assert one.reason == f"{kept}; eager is equal to it within 3 %; {TWIN} is undecided"
+
+    wrong = [a_trial(equivalence=DIFFERENT), a_trial(TWIN)]
+    only_right = recommend(wrong, a_comparison(a_ratio(TWIN, 1.0), fastest=(TWIN,)), None, RANKS)
+    assert only_right.configuration is None  # nothing but faster is ever recommended
+    assert f"its outputs are not right, and {TWIN} is not surely faster" in str(only_right.reason)
+
+
+def test_where_nothing_is_recommended_what_may_be_faster_is_undecided() -> None:
+    def open_ones(*ratios: RatioInterval, **fields: Any) -> list[str]:
+        trials = [a_trial(), *(a_trial(ratio.name, **fields) for ratio in ratios)]
+        comparison = a_comparison(*ratios, fastest=("inductor",))
+        advice = recommend(trials, comparison, None, RANKS)
+        return [ratio.name for ratio in undecided(a_diagnosis(*trials, comparison=comparison, recommendation=advice))]
+
+    noise = a_ratio(TWIN, 1.0, width=0.5, decided=False)
+    assert open_ones(noise) == [TWIN]
+    assert open_ones(noise, equivalence=DIFFERENT) == []
+    assert open_ones(a_ratio(TWIN, 1.0, coverage=None, round_count=3, decided=False)) == [TWIN]
+    assert open_ones(a_ratio(TWIN, 1.0, decided=True)) == []
+    assert open_ones(a_ratio(TWIN, 0.9, width=0.1, decided=False)) == []  # slower or equal
+    assert open_ones(noise, a_ratio("eager", 1.5)) == []  # for another reason than noise
 
     same = [a_trial(), a_trial(TWIN, status="same_as", same_as="inductor", measurement=None)]
 

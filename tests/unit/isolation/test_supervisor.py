@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import msgspec
 import pytest
-from builders import a_kept, a_trial
+from builders import a_comparison, a_kept, a_ratio, a_trial
 
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UnknownConfigurationError, UsageError
@@ -140,6 +141,23 @@ def test_a_child_that_finishes_is_asked_once_and_a_finished_run_starts_no_proces
 
     assert statuses(diagnosis) == {"eager": "ok"}
     assert seen.output == b""
+
+
+def test_a_finished_run_that_left_something_undecided_goes_on_with_all_that_is_done(run: Any, journal: Journal) -> None:
+    run("run_all(lambda name: None); finish()")
+    assert journal.finished is not None
+    noise = a_ratio("two", 1.0, width=0.5, decided=False)
+    comparison = a_comparison(noise, fastest=("one", "two"), baseline="one", undecided=("two",))
+    head = msgspec.structs.replace(journal.finished.recordings[0].head, comparison=comparison)
+    recordings = [msgspec.structs.replace(one, head=head) for one in journal.finished.recordings]
+    journal.finish(msgspec.structs.replace(journal.finished, recordings=tuple(recordings)))
+
+    diagnosis, seen = run("assert request.kept.head.comparison.undecided == ('two',); finish()")
+
+    assert seen.output == b"does []\n"
+    assert seen.warnings == []
+    assert diagnosis.comparison is None  # what the child says now
+    assert run("os.abort()")[0] == diagnosis
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""What the rounds could tell and what they could not, what would, and what else the machine did meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.records import FASTER
+from layoutdoctor.examination.ratios import WITHIN_EQUALITY, open_among_fastest
+from layoutdoctor.reports.sections.wording import baseline_phrase, clean_name, find_ratio, interval_clause
+from layoutdoctor.units import format_ratio, format_seconds
+from layoutdoctor.words import be, count_of, listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.records import Comparison, Diagnosis, RatioInterval
+
+MOST_NAMED = 6
+
+
+def leader_text(diagnosis: Diagnosis, comparison: Comparison) -> str:
+    """Which is fastest, or between which that is open."""
+    fastest = [clean_name(name) for name in comparison.fastest]
+    if len(fastest) > 1:
+        is_open = bool(open_among_fastest(comparison))
+        return f"{'Undecided between' if is_open else 'Equal:'} {listing(fastest, MOST_NAMED)}"
+    return (
+        f"Fastest measured: {fastest[0]}{against_clause(diagnosis, comparison, comparison.fastest[0])}"
+        if fastest
+        else ""
+    )
+
+
+def against_clause(diagnosis: Diagnosis, comparison: Comparison, name: str) -> str:
+    """How much faster than the baseline, as the end of a sentence; empty where it is not surely faster."""
+    ratio = find_ratio(diagnosis, name)
+    if ratio is None or ratio.verdict != FASTER:
+        return ""
+    interval = interval_clause(ratio.low, ratio.high, ratio.coverage)
+    return f", {format_ratio(ratio.median)} faster than {baseline_phrase(comparison.baseline)} ({interval})"
+
+
+def undecided_headline(comparison: Comparison, open_ones: Sequence[RatioInterval]) -> str:
+    """What may be faster than the baseline though the rounds could not tell, and what would tell."""
+    named = [
+        f"{clean_name(ratio.name)} ({format_ratio(ratio.median)}, {ratio.low:.2f} to {ratio.high:.2f})"
+        for ratio in open_ones
+    ]
+    rounds = count_of(comparison.round_count or 0, "round")
+    what = f"{listing(named, MOST_NAMED)} may be faster than {baseline_phrase(comparison.baseline)}"
+    return f"Undecided after {rounds}: {what}{_what_would_tell(comparison)}"
+
+
+def rival_lines(comparison: Comparison, chosen: str) -> Iterator[str]:
+    """Who is as fast as the one that is recommended, and of whom that is not known."""
+    open_ones = [name for name in open_among_fastest(comparison) if name != chosen]
+    equal = [clean_name(name) for name in comparison.fastest if name != chosen and name not in open_ones]
+    if equal:
+        yield f"Equal: {listing(equal, MOST_NAMED)} {be(len(equal))} as fast, {WITHIN_EQUALITY}"
+    if open_ones:
+        names = listing(map(clean_name, open_ones), MOST_NAMED)
+        yield f"Undecided: {names} may be as fast{_what_would_tell(comparison)}"
+
+
+def _what_would_tell(comparison: Comparison) -> str:
+    """What would decide what is open, as the end of a sentence; empty where nothing is known of that."""
+    if comparison.load is not None and comparison.load.is_too_busy:
+        return "; other programs kept the machine busy, so measure again when it is quiet"
+    if comparison.seconds_to_decide is None:
+        return "; measure longer (--budget)"
+    return f"; about {format_seconds(comparison.seconds_to_decide)} more of rounds would tell (--budget)"
+
+
+def load_clause(comparison: Comparison | None) -> str | None:
+    """How busy others kept the machine while the configurations took turns; None where that was not recorded."""
+    load = comparison.load if comparison is not None else None
+    if load is None or load.other_cores is None:
+        return None
+    busy = ", too much for a verdict" if load.is_too_busy else ""
+    return f"other programs used {load.other_cores:.1f} cores meanwhile{busy}"
