@@ -172,17 +172,17 @@ def recommend(
     """
     if comparison is None or not comparison.fastest:
         return _none(_why_nothing(trials, comparison))
-    faster = {ratio.name for ratio in comparison.ratios if ratio.verdict == FASTER}
-    chosen = next((name for name in comparison.fastest if name in faster), comparison.fastest[0])
-    if comparison.fastest[0] == comparison.baseline:
-        return _none(_why_baseline(comparison))
-    if any(ratio.name == chosen for ratio in comparison.ratios) and chosen not in faster:
+    chosen = _surely_faster(trials, comparison)
+    if chosen is None and comparison.fastest[0] != comparison.baseline:
         name = "torch.compile's default" if comparison.baseline == BASELINE else comparison.baseline
-        return _none(f"{name} may not be chosen, as its outputs are not right, and {chosen} is not surely faster")
+        first = comparison.fastest[0]
+        return _none(f"{name} may not be chosen, as its outputs are not right, and {first} is not surely faster")
+    if chosen is None:
+        return _none(_why_baseline(comparison))
     by_name = {trial.name: trial for trial in trials}
     free: WithoutFreezing | None = None
     if by_name[chosen].configuration.freezes:
-        name = without_freezing.fastest[0] if without_freezing and without_freezing.fastest else comparison.baseline
+        name = _surely_faster(trials, without_freezing) or comparison.baseline
         how = how_to_apply(by_name[name].configuration, *ranks)
         free = WithoutFreezing(configuration=name, speedup=_speedup(comparison, name), how=how)
     return Recommendation(
@@ -193,6 +193,17 @@ def recommend(
         reason=ONE_PROCESS,
         without_freezing=free,
     )
+
+
+def _surely_faster(trials: Sequence[Trial], comparison: Comparison | None) -> str | None:
+    """The best that is faster than the baseline beyond doubt, be it told from what may be better still or not."""
+    if comparison is None:
+        return None
+    eligible = eligible_names(trials)
+    faster = [ratio for ratio in comparison.ratios if ratio.verdict == FASTER and ratio.name in eligible]
+    names = {ratio.name for ratio in faster}
+    best = max(faster, key=lambda ratio: ratio.median, default=None)
+    return next((name for name in comparison.fastest if name in names), None if best is None else best.name)
 
 
 def undecided(diagnosis: Diagnosis) -> tuple[RatioInterval, ...]:
@@ -342,10 +353,10 @@ def _why_baseline(comparison: Comparison) -> str:
 
 
 def _why_chosen(comparison: Comparison, chosen: str, *, equal: bool) -> str:
-    ties = [name for name in comparison.fastest if name != chosen]
-    open_ones = [name for name in open_among_fastest(comparison) if name != chosen]
-    as_fast = [name for name in ties if name not in open_ones]
-    reason = "it is the fastest measured"
+    ties = [name for name in comparison.fastest if name not in (chosen, comparison.baseline)]
+    open_ones = [name for name in open_among_fastest(comparison) if name in ties]
+    as_fast = [name for name in ties if name not in open_ones and chosen in comparison.fastest]
+    reason = "it is the fastest measured" if chosen in comparison.fastest else "it is the fastest of which that is sure"
     if as_fast:
         reason += f", together with {', '.join(as_fast)}, equal to it {WITHIN_EQUALITY}"
     if open_ones:

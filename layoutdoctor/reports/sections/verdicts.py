@@ -53,8 +53,9 @@ def undecided_headline(comparison: Comparison, open_ones: Sequence[RatioInterval
 
 def rival_lines(comparison: Comparison, chosen: str) -> Iterator[str]:
     """Who is as fast as the one that is recommended, and of whom that is not known."""
-    open_ones = [name for name in open_among_fastest(comparison) if name != chosen]
-    equal = [clean_name(name) for name in comparison.fastest if name != chosen and name not in open_ones]
+    rivals = [name for name in comparison.fastest if name not in (chosen, comparison.baseline)]
+    open_ones = [name for name in open_among_fastest(comparison) if name in rivals]
+    equal = [clean_name(name) for name in rivals if name not in open_ones]
     if equal:
         yield f"Equal: {listing(equal, MOST_NAMED)} {be(len(equal))} as fast, {WITHIN_EQUALITY}"
     if open_ones:

@@ -96,6 +96,15 @@ def test_a_gain_of_which_less_is_left_in_fresh_processes_is_recommended_but_not_
     assert chosen.reason == "beside the other configurations in one process it was 1.60x, in fresh processes 1.20x"
 
 
+def test_what_is_surely_faster_is_recommended_though_a_better_one_is_undecided() -> None:
+    wide = a_ratio(FROZEN, 1.18, width=0.4, decided=False, verdict="no measurable difference")
+    comparison = a_comparison(wide, a_ratio(TWIN, 1.14), fastest=("inductor", FROZEN), undecided=(FROZEN, "inductor"))
+    chosen = recommend([a_trial(), a_trial(FROZEN), a_trial(TWIN)], comparison, None, RANKS)
+
+    assert chosen.configuration == TWIN
+    assert chosen.speedup == a_speedup(1.14)
+
+
 def test_starts_that_scatter_verify_nothing() -> None:
     chosen = after({TWIN: seen(1.5, 0.2, start_ratios=(1.3, 1.5, 1.7))}, a_ratio(TWIN, 1.5))
 
