@@ -57,7 +57,7 @@ LIMIT_SECONDS = 180.0
 
 _FIRST_LIMIT_SECONDS = 900.0  # a start that takes longer is given up: nobody waits for three of them
 _NARROW = 0.02  # relative width of an interval over starts that needs no further start
-_TURN_SECONDS = 0.02
+_TURN_SECONDS = 0.1
 _START_SECONDS = 10.0  # of turns in one start, at the most where a call is long
 _ROUNDS = 9
 _FEWEST_ROUNDS = 3
@@ -187,7 +187,7 @@ def _run_start(request: Request, configurations: Sequence[Configuration], *, bac
             processes[position] = stack.enter_context(_Process(timed))
         ready = {position: processes[position].ready(_FIRST_LIMIT_SECONDS) for position in order}
         calls = max(1, min(round(_TURN_SECONDS / min(ready.values())), _MOST_CALLS))
-        rounds = int(min(max(_START_SECONDS / (calls * sum(ready.values())), _FEWEST_ROUNDS), _ROUNDS))
+        rounds = int(min(max(_START_SECONDS / (2 * calls * sum(ready.values())), _FEWEST_ROUNDS), _ROUNDS))
         seconds: dict[int, list[Seconds]] = {position: [] for position in order}
         faults: dict[int, list[float | None]] = {position: [] for position in order}
         for number in range(rounds):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _WARM_UP_CALLS = 5
 _LONG_CALL_SECONDS = 1.0
+_SETTLE_SECONDS = 0.05
 
 
 def serve_turns(
@@ -47,6 +49,7 @@ def serve_turns(
     timer = choose_timer(device)
     tell(Ready(call_seconds=_warm_up(step, timer)))
     for calls in orders:
+        _settle(step)
         before = page_faults()
         seconds = timer(step, calls)
         after = page_faults()
@@ -67,6 +70,14 @@ def _prepared(load: Callable[[], LoadedSubject], configuration: Configuration, m
         step()
     step.forget_results()
     return step, subject_device(prepared)
+
+
+def _settle(step: Step) -> None:
+    """Calls that are not timed, for a while: another process's data filled the caches, and threads have slept."""
+    end = time.perf_counter() + _SETTLE_SECONDS
+    step()
+    while time.perf_counter() < end:
+        step()
 
 
 def _warm_up(step: Step, timer: Timer) -> float:
