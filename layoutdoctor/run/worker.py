@@ -181,7 +181,10 @@ def _serve_turns(request: Request, configuration: Configuration, channel: Channe
 def _record(request: Request, channel: Channel) -> tuple[Recording, ...]:
     try:
         with needs_torch():
+            from layoutdoctor.capture.compat import inductor_config
             from layoutdoctor.run.diagnose import record_subject
+
+            inductor_config()  # its cache's folder is made now, so that no model is blamed where it cannot be
     except ModuleNotFoundError:  # of something else: a fault of the installation, with its traceback
         raise
     except (OSError, ImportError, RuntimeError) as error:  # such as a folder for its cache that cannot be made
