@@ -174,8 +174,7 @@ def recommend(
         return _none(_why_nothing(trials, comparison))
     chosen = _surely_faster(trials, comparison)
     if chosen is None and comparison.fastest[0] != comparison.baseline:
-        name = "torch.compile's default" if comparison.baseline == BASELINE else comparison.baseline
-        first = comparison.fastest[0]
+        name, first = _baseline_phrase(comparison), comparison.fastest[0]
         return _none(f"{name} may not be chosen, as its outputs are not right, and {first} is not surely faster")
     if chosen is None:
         return _none(_why_baseline(comparison))
@@ -234,7 +233,11 @@ def has_open_questions(diagnosis: Diagnosis) -> bool:
 
 def _speedup(comparison: Comparison, name: str) -> Speedup | None:
     ratio = next((ratio for ratio in comparison.ratios if ratio.name == name), None)
-    return None if ratio is None else Speedup(low=ratio.low, median=ratio.median, high=ratio.high)
+    return None if ratio is None else _bounds(ratio)
+
+
+def _bounds(interval: RatioInterval | FreshProcesses) -> Speedup:
+    return Speedup(low=interval.low, median=interval.median, high=interval.high)
 
 
 def with_fresh_processes(
@@ -267,7 +270,7 @@ def with_fresh_processes(
     reason = doubt or _why_chosen(comparison, name, equal=equal)
     return Recommendation(
         configuration=name,
-        speedup=Speedup(low=seen.low, median=seen.median, high=seen.high),
+        speedup=_bounds(seen),
         how=how,
         verified=equal and doubt is None,
         reason=f"{why}; {reason}" if why else reason,
@@ -279,8 +282,7 @@ def with_fresh_processes(
 def _free_in_fresh_processes(free: WithoutFreezing, comparison: Comparison, seen: FreshProcesses) -> WithoutFreezing:
     if not _is_faster(seen):
         return WithoutFreezing(configuration=comparison.baseline, speedup=None, how=None)
-    speedup = Speedup(low=seen.low, median=seen.median, high=seen.high)
-    return msgspec.structs.replace(free, speedup=speedup, fresh_processes=seen)
+    return msgspec.structs.replace(free, speedup=_bounds(seen), fresh_processes=seen)
 
 
 def _is_faster(seen: FreshProcesses) -> bool:
@@ -339,8 +341,12 @@ def _why_nothing(trials: Sequence[Trial], comparison: Comparison | None) -> str:
     return f"only {measured[0]} was measured, so there is nothing to compare it with"
 
 
+def _baseline_phrase(comparison: Comparison) -> str:
+    return "torch.compile's default" if comparison.baseline == BASELINE else comparison.baseline
+
+
 def _why_baseline(comparison: Comparison) -> str:
-    name = "torch.compile's default" if comparison.baseline == BASELINE else comparison.baseline
+    name = _baseline_phrase(comparison)
     ties = [name for name in comparison.fastest if name != comparison.baseline]
     noisy = [ratio.name for ratio in comparison.ratios if word_of(ratio) == UNDECIDED]
     open_ones, equal = ([name for name in ties if (name in noisy) is is_noisy] for is_noisy in (True, False))

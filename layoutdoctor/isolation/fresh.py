@@ -134,6 +134,7 @@ def time_in_fresh_processes(
         SubjectError: A process could not be started, died, or took too long.
     """
     starts: list[_Start] = []
+    found: dict[str, FreshProcesses] = {}
     begin = time.monotonic()
     longest = 0.0
     while len(starts) < MOST_STARTS:
@@ -143,16 +144,17 @@ def time_in_fresh_processes(
         progress(Progress(f"fresh processes: start {len(starts) + 1}", len(starts), MOST_STARTS))
         starts.append(_run_start(request, configurations, backwards=len(starts) % 2 == 1))
         longest = max(longest, time.monotonic() - now)
-        if len(starts) >= FEWEST_STARTS and all(
-            seen.high / seen.low - 1 <= _NARROW for seen in _summary(configurations, starts).values()
-        ):
+        if len(starts) < FEWEST_STARTS:
+            continue
+        found = _summary(configurations, starts)
+        if all(seen.high / seen.low - 1 <= _NARROW for seen in found.values()):
             break
     if len(starts) < FEWEST_STARTS:
         raise SubjectError(
             f"one start takes {format_seconds(longest)}, and {FEWEST_STARTS} are needed within "
             f"{format_seconds(LIMIT_SECONDS)}"
         )
-    return _summary(configurations, starts)
+    return found
 
 
 def _summary(configurations: Sequence[Configuration], starts: Sequence[_Start]) -> dict[str, FreshProcesses]:
@@ -231,8 +233,6 @@ class _Process:
     def ready(self, limit_seconds: Seconds) -> Seconds:
         """Waits until it can be timed; what a call takes, about."""
         message = self._hear(limit_seconds)
-        if isinstance(message, Refused):
-            raise SubjectError(message.message)
         if not isinstance(message, Ready):
             raise SubjectError(f"{self._name}: the process said what was not asked for")
         return message.call_seconds
@@ -241,8 +241,6 @@ class _Process:
         """So many calls, now."""
         self._order(calls.to_bytes(LENGTH_BYTES, "big"))
         message = self._hear(limit_seconds)
-        if isinstance(message, Refused):
-            raise SubjectError(message.message)
         if not isinstance(message, Turned) or len(message.seconds) != calls:
             raise SubjectError(f"{self._name}: the process said what was not asked for")
         return message
@@ -260,7 +258,10 @@ class _Process:
                 self._waiting += self._reader.feed(data)
             except ValueError as error:
                 raise SubjectError(f"{self._name}: the process sent what is no message ({error})") from error
-        return self._waiting.pop(0)
+        message = self._waiting.pop(0)
+        if isinstance(message, Refused):
+            raise SubjectError(message.message)
+        return message
 
 
 def _check_memory(peak_bytes: Bytes | None, count: int) -> None:
