@@ -121,6 +121,9 @@ for _ in range(5):
 print("ready", flush=True)
 for word in sys.stdin:
     times = []
+    asleep = time.perf_counter()
+    while time.perf_counter() - asleep < 0.1:
+        call()
     for _ in range(int(word)):
         start = time.perf_counter()
         call()
@@ -185,35 +188,37 @@ def answered(network: str, mode: str, starts: int) -> dict[str, Any]:
 
 
 def times_of_all(network: str, mode: str, diagnosis: dict[str, Any], starts: int) -> dict[str, float]:
-    """Seconds of a call of every configuration, in fresh processes: of several starts the middle one."""
+    """
+    Seconds of a call of every configuration, in fresh processes: default times the middle ratio over the starts.
+
+    A start is one process for each configuration, all of them ready before the first is timed.
+    """
     from layoutdoctor.diagnosis.configurations import choose_configurations
     from layoutdoctor.examination.choice import how_to_apply
 
     ran = {trial["configuration"]["name"]: trial["status"] for trial in diagnosis["trials"]}
-    found: dict[str, list[float]] = {}
+    ranks = frozenset({4})
+    scripts = {}
+    for configuration in choose_configurations("all", mode):
+        if ran.get(configuration.name) not in ("failed", "crashed", "timed_out"):
+            lines = how_to_apply(configuration, ranks, ranks)
+            scripts[configuration.name] = _script(network, mode, lines, freezing=configuration.freezes)
+    advice = diagnosis["recommendation"] or {}
+    if advice.get("how") and advice["configuration"] not in scripts:  # a derived one: the lines of the report
+        scripts[advice["configuration"]] = _script(network, mode, advice["how"], freezing="freezing" in advice["how"])
+    found: list[dict[str, float]] = []
     for number in range(starts):
-        for configuration in choose_configurations("all", mode):
-            if ran.get(configuration.name) in ("failed", "crashed", "timed_out"):
-                continue
-            ranks = frozenset({4})
-            lines = how_to_apply(configuration, ranks, ranks).split("\nwith torch.no_grad()")[0]
-            freezing = configuration.freezes
-            script = _script(network, mode, lines, freezing=freezing)
-            base = _script(network, mode, "model = torch.compile(model)", freezing=False)
-            ours, theirs = _in_turns([script, base] if number % 2 else [base, script])[:: 1 if number % 2 else -1]
-            found.setdefault(configuration.name, []).append(ours / theirs)
-            found.setdefault(" default", []).append(theirs)
-    default = statistics.median(found.pop(" default"))
-    times = {name: default * statistics.median(ratios) for name, ratios in found.items()}
-    times["inductor"] = default
-    return times
+        names = sorted(scripts, reverse=bool(number % 2))
+        found.append(dict(zip(names, _in_turns([scripts[name] for name in names]), strict=True)))
+    default = statistics.median(times["inductor"] for times in found)
+    return {name: default * statistics.median(times[name] / times["inductor"] for times in found) for name in scripts}
 
 
 def _script(network: str, mode: str, lines: str, *, freezing: bool) -> str:
     return PLAIN.format(
         folder=str(HERE.parent),
         network=network,
-        lines=f"import torch._inductor.config\n{lines}",
+        lines="import torch._inductor.config\n" + lines.split("\nwith torch.no_grad()")[0],
         threads=torch.get_num_threads(),
         training=mode == "training",
         freezing=freezing,
@@ -222,32 +227,39 @@ def _script(network: str, mode: str, lines: str, *, freezing: bool) -> str:
 
 def _in_turns(scripts: list[str]) -> list[float]:
     """Median over the rounds of each script's shortest call; one runs while the others wait."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        )
-        for script in scripts
-    ]
-    seconds: list[list[float]] = [[] for _ in processes]
+    processes: list[subprocess.Popen[str]] = []
+    seconds: list[list[float]] = [[] for _ in scripts]
     try:
-        for process in processes:
-            _answer_of(process)
+        for count, script in enumerate(scripts):
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", script],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env={**os.environ, "PYTHONWARNINGS": "ignore"},
+                )
+            )
+            if count:  # two compile at a time
+                _answer_of(processes[count - 1])
+        _answer_of(processes[-1])
         for number in range(ROUNDS):
             for position in list(range(len(processes)))[:: -1 if number % 2 else 1]:
-                stdin = processes[position].stdin
-                assert stdin is not None
-                stdin.write("5\n")
-                stdin.flush()
-                seconds[position].append(float(_answer_of(processes[position])))
+                seconds[position].append(_turn(processes[position]))
     finally:
         for process in processes:
             process.kill()
             process.wait()
     return [statistics.median(times) for times in seconds]
+
+
+def _turn(process: subprocess.Popen[str]) -> float:
+    """Seconds of the shortest call, after some that are not timed: a process that slept is slow at first."""
+    stdin = process.stdin
+    assert stdin is not None
+    stdin.write("5\n")
+    stdin.flush()
+    return float(_answer_of(process))
 
 
 def _answer_of(process: subprocess.Popen[str]) -> str:

@@ -65,6 +65,7 @@ _DECISION = "why Inductor chose or left channels-last"
 _GRAPHS = "compiled graphs: their nodes, buffers, conversions and generated code"
 _BUFFERS = "buffers and conversions inside compiled graphs"
 _KERNELS = "names of generated kernels, and which buffers each of them writes"
+_AHEAD = "time (each graph waits for the C++ compiler before the next one is lowered)"
 _BREAKS = "graph breaks and their reasons"
 _RECOMPILES = "why a graph was compiled again"
 _RECOMPILE_LIMITS = "a raised limit of recompiles (many configurations may meet torch's own)"
@@ -97,6 +98,7 @@ PRIVATE_NAMES: tuple[PrivateName, ...] = (
     PrivateName("torch._inductor.ir", "IRNode.get_origin_node", "which operation a library call comes from"),
     PrivateName("torch._inductor.loop_body", "MemoryUsageType.LOAD", _BUFFERS),
     PrivateName("torch._inductor.loop_body", "MemoryUsageType.STORE", _BUFFERS),
+    PrivateName("torch._inductor.async_compile", "AsyncCompile.wait", _AHEAD),
     PrivateName("torch._dynamo.utils", "counters", _BREAKS),
     PrivateName("torch._dynamo.utils", "guard_failures", _RECOMPILES),
     PrivateName("torch._dynamo.convert_frame", "FRAME_COUNTER", _RECOMPILES),
@@ -516,7 +518,7 @@ class InductorHooks:
             return compile_to_module
 
         self._wrap(importlib.import_module("torch._inductor.graph").GraphLowering, "compile_to_module", recording)
-        self.lowered_count = 0
+        self.lowered_count = self.lowered_count or 0
 
     def _wrap_kernels(self) -> None:
         base = private("torch._inductor.scheduler.BaseScheduling")

@@ -20,7 +20,7 @@ from layoutdoctor.errors import first_line
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import Buffer, GraphDirection, TensorKind
@@ -39,22 +39,26 @@ class CapturedGraph(NamedTuple):
 
 class CompileCapture:
     """
-    Records every graph that Inductor lowers between enter and exit.
+    Records every graph that Inductor lowers between enter and exit; it may be entered again for what is left of it.
+
+    Args:
+        on_module: Called with the generated module of each graph.
 
     Attributes:
         graph_break_reasons: Reasons of graph breaks met meanwhile, one line each.
         recompile_reasons: Guards that failed meanwhile, so that dynamo compiled again, one line each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_module: Callable[[Any], None] | None = None) -> None:
         self.captured: list[CapturedGraph] = []
         self.graph_break_reasons: tuple[str, ...] = ()
         self.recompile_reasons: tuple[str, ...] = ()
         self._decisions: list[tuple[Any, RawDecision]] = []
+        self._on_module = on_module
         self._hooks = InductorHooks(self._on_decision, self._on_graph)
         self._breaks: dict[str, int] | None = None
         self._failed_guards: dict[int, tuple[str, ...]] | None = None
-        self._first_frame = 0
+        self._first_frame: int | None = None
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -75,7 +79,7 @@ class CompileCapture:
         with self._hooks.guard("graph breaks"):
             self._breaks = graph_break_counters()
         with self._hooks.guard("reasons of recompiles"):
-            self._first_frame = next_frame_number()
+            self._first_frame = self._first_frame or next_frame_number()
             self._failed_guards = guard_failure_reasons()
         self._hooks.__enter__()
         return self
@@ -84,10 +88,10 @@ class CompileCapture:
         self._hooks.__exit__(*exception)
         if self._breaks is not None:
             with self._hooks.guard("graph breaks"):
-                self.graph_break_reasons = tuple(self._new_breaks(self._breaks))
+                self.graph_break_reasons += tuple(self._new_breaks(self._breaks))
         if self._failed_guards is not None:
             with self._hooks.guard("reasons of recompiles"):
-                self.recompile_reasons = tuple(self._new_guard_failures(self._failed_guards))
+                self.recompile_reasons += tuple(self._new_guard_failures(self._failed_guards))
 
     def _new_breaks(self, before: Mapping[str, int]) -> Iterator[str]:
         for reason, count in graph_break_counters().items():
@@ -98,7 +102,7 @@ class CompileCapture:
             for reason in reasons[len(before.get(code, ())) :]:
                 frame = _FRAME_NUMBER.match(reason)
                 # A frame behind a graph break is shared: what an earlier compile of it expected is no recompile here.
-                if frame is None or int(frame[1]) >= self._first_frame:
+                if frame is None or int(frame[1]) >= (self._first_frame or 0):
                     yield _first_words(reason)
 
     def _on_decision(self, graph_module: Any, applied: bool, log: list[str], is_inference: bool | None) -> None:
@@ -113,6 +117,8 @@ class CompileCapture:
             problem = f"nothing of it could be read: {first_line(error)}"
             graph = Graph(name=name, direction="inference", decision=None, nodes=(), hook_failure=problem)
         self.captured.append(CapturedGraph(graph, module))
+        if self._on_module is not None:
+            self._on_module(module)
 
     def _decision_of(self, lowering: Any) -> RawDecision | None:
         """The decision made about the graph that was lowered, not about a sub-graph of it."""

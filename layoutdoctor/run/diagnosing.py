@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from layoutdoctor.capture.compat import triton_version
+from layoutdoctor.capture.building import prepare_compiler
+from layoutdoctor.capture.compat import missing_cpp_compiler, triton_version
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import DeviceLostError
 from layoutdoctor.examination.choice import choose_baseline, eligible_names, recommend
@@ -26,11 +27,12 @@ from layoutdoctor.measure.memory import release_memory
 from layoutdoctor.measure.timing import choose_timer, measure_rounds, seconds_to_decide, to_measurement
 from layoutdoctor.run.deriving import cures_together, fewest_changes_first, single_cures, under_switches
 from layoutdoctor.run.rehearsal import compute_reference
-from layoutdoctor.run.trial import LiveTrial, head_of, rehearse, run_trial, warm_up
+from layoutdoctor.run.trial import LiveTrial, finish_lowering, head_of, lower, rehearse, run_trial, warm_up
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from threading import Thread
 
     from layoutdoctor.diagnosis.records import Comparison, Configuration, Measurement, Recommendation
     from layoutdoctor.isolation.messages import Listener, Request
@@ -76,6 +78,8 @@ def record_measured(
     # Whoever brings a timer of their own, as a GPU does, is not measured by what else runs on the processor.
     meter = LoadMeter(torch.get_num_threads(), core_count()) if timer is None and device == "cpu" else None
     timer = timer or choose_timer(device)  # before anything is compiled that could not be timed
+    compiles = device == "cpu" and any(one.backend == "inductor" for one in request.configurations)
+    compiler = prepare_compiler() if compiles else None
     step_count = len(request.configurations) + 3
     rehearsal = rehearse(subject, request, listener, step_count)
     before = request.kept.head
@@ -86,7 +90,7 @@ def record_measured(
     )
     notes = (*described.notes, *rehearsal.notes, *_notes_on_machine(device))
     head = head_of(request, msgspec.structs.replace(described, notes=notes), environment)
-    run = Diagnosing(subject, request, listener, rehearsal, head, step_count)
+    run = Diagnosing(subject, request, listener, rehearsal, head, step_count, compiler)
     run.run_trials()
     run.derive(timer)
     run.measure(timer, meter)
@@ -101,6 +105,7 @@ class Diagnosing:
     Attributes:
         head: What all recordings share, as far as it is known.
         step_count: How many steps there are to tell of, and below how many were told.
+        compiler: What is built for the first compile meanwhile; None where nothing is.
         unusable: Why nothing more can run in this process; None where it can.
     """
 
@@ -110,6 +115,7 @@ class Diagnosing:
     rehearsal: Rehearsal
     head: Head
     step_count: int
+    compiler: Thread | None = None
     steps_done: int = 1  # the rehearsal
     trials: list[LiveTrial] = field(default_factory=list)
     reference: Reference | None = None
@@ -126,6 +132,7 @@ class Diagnosing:
             self._compute_reference()
         elif self.request.kept.head is not None:  # what the reference had to say was said then
             self._set_notes(*self.request.kept.head.subject.notes)
+        self._lower(trials)
         for trial in trials:
             if not trial.was_done:
                 self._run_one(trial)
@@ -143,6 +150,27 @@ class Diagnosing:
 
     def _set_notes(self, *notes: str) -> None:
         self.head = msgspec.structs.replace(self.head, subject=msgspec.structs.replace(self.head.subject, notes=notes))
+
+    def _lower(self, trials: Sequence[LiveTrial]) -> None:
+        """
+        Lowers all that is to be compiled, before anything runs: the kernels of one are built while the next is lowered,
+        and nothing is built any more while something is profiled.
+        """
+        if self.compiler is not None:
+            self.compiler.join()
+        compiled = [trial for trial in trials if not trial.was_done and trial.configuration.backend == "inductor"]
+        if len(compiled) < 2 or self.head.subject.device != "cpu" or missing_cpp_compiler() is not None:
+            return
+        keys: set[str | None] = set()
+        for act, what in ((partial(self._lower_one, keys=keys), "lowering"), (finish_lowering, "building kernels")):
+            for trial in compiled:
+                self.listener.progress(Progress(f"{trial.name}: {what}", self.steps_done, self.step_count))
+                self.listener.began(trial.name, "compile")
+                act(trial)
+
+    def _lower_one(self, trial: LiveTrial, keys: set[str | None]) -> None:
+        lower(trial, self.loaded, self.request.mode, self.rehearsal, keys)
+        keys.add(trial.memo.key)
 
     def _run_one(self, trial: LiveTrial) -> None:
         """Runs one configuration, where this process can run any."""
@@ -201,8 +229,10 @@ class Diagnosing:
             if chosen:
                 self.step_count += len(chosen)
                 self.listener.derived(chosen)
-            for configuration in chosen:
-                self._run_one(LiveTrial.of(configuration, self.request, self.listener))
+            made = [LiveTrial.of(configuration, self.request, self.listener) for configuration in chosen]
+            self._lower(made)
+            for trial in made:
+                self._run_one(trial)
 
     def _time_shortly(self, timer: Timer, trials: Sequence[LiveTrial]) -> dict[str, float]:
         """Seconds of some trials by a few calls in turns; one that fails is left out of all that comes."""

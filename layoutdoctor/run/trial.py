@@ -19,6 +19,7 @@ import msgspec
 import torch
 
 from layoutdoctor._version import __version__
+from layoutdoctor.capture.building import NotRun, Postponed
 from layoutdoctor.capture.compat import compile_settings, distinct_options, missing_cpp_compiler
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.session import CompileCapture
@@ -38,7 +39,7 @@ from layoutdoctor.subjects.cures.cure import Seen
 from layoutdoctor.subjects.prepare import formats_in_effect, prepare, same_preparation_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 
     from layoutdoctor.capture.session import CapturedGraph
     from layoutdoctor.diagnosis.records import Configuration, Environment, Graph, Mode, Subject
@@ -54,6 +55,33 @@ _LOG_LINES = 12
 
 
 @dataclass
+class Lowered:
+    """
+    A configuration whose graphs are lowered, and of which nothing has run.
+
+    Attributes:
+        seconds: What that took, and the wait for its kernels.
+    """
+
+    prepared: PreparedModel
+    step: Step
+    capture: CompileCapture
+    postponed: Postponed
+    seconds: float
+
+    def finish(self) -> None:
+        """
+        Waits for its kernels.
+
+        Raises:
+            Exception: What the C++ compiler said.
+        """
+        start = time.perf_counter()
+        self.postponed.finish()
+        self.seconds += time.perf_counter() - start
+
+
+@dataclass
 class LiveTrial:
     """
     A trial while the diagnosis runs: its record as far as it has come, and what no record holds.
@@ -64,6 +92,7 @@ class LiveTrial:
         was_done: Whether an earlier process ran it, or was lost with it: it may be timed here, and is not run again.
         was_profiled: Whether it came as far as its profile, or was lowered.
         step: One iteration, warm; None where there is nothing to time.
+        lowered: What was lowered beforehand, and waits to be run; None where nothing was.
         stage: What is being done, in the words of ``Failure.kind``.
     """
 
@@ -74,6 +103,7 @@ class LiveTrial:
     iterations: tuple[Iteration, ...] = ()
     was_profiled: bool = False
     step: Step | None = None
+    lowered: Lowered | None = None
     stage: str = "prepare"
 
     @classmethod
@@ -223,17 +253,19 @@ def run_trial(
         earlier: Trials already run, which this one may turn out to be the same as.
     """
     prepared: PreparedModel | None = None
+    lowered, trial.lowered = trial.lowered, None
     with trial.failing():
-        prepared = prepare(subject, trial.configuration, request.mode, rehearsal.shared)
+        prepared = lowered.prepared if lowered else None
+        prepared = prepared or prepare(subject, trial.configuration, request.mode, rehearsal.shared)
         trial.note(*prepared.notes)
         trial.remember(key=fingerprint(same_preparation_key(prepared, trial.configuration)))
         if trial.is_same_as_one_of(earlier):
             return
         device = subject_device(prepared)
         captured: list[CapturedGraph] = []
-        step = prepared.step(request.mode, fresh_inputs=rehearsal.changes_inputs)
+        step = lowered.step if lowered else prepared.step(request.mode, fresh_inputs=rehearsal.changes_inputs)
         if trial.configuration.backend == "inductor":
-            captured = _compile(trial, step, device)
+            captured = _compile(trial, step, device, lowered)
             trial.remember(code=code_key(prepared, trial.record))
             if trial.is_same_as_one_of(earlier):
                 return
@@ -320,17 +352,66 @@ def code_key(prepared: PreparedModel, trial: Trial) -> str | None:
     return fingerprint((formats_in_effect(prepared), tuple(prepared.switches.items()), *codes))
 
 
-def _compile(trial: LiveTrial, step: Step, device: str) -> list[CapturedGraph]:
+def lower(
+    trial: LiveTrial, subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal, known: Container[str | None]
+) -> None:
+    """
+    Lowers a configuration as far as that goes without running anything of it, so that its kernels are built meanwhile.
+
+    That may come to nothing, for whatever reason: compiled again when its turn comes, it says so itself. A model that
+    runs code of its own between graphs has changed by then, and is prepared anew.
+
+    Args:
+        known: Keys of what is lowered; what has one of them will turn out to be the same.
+    """
+    trial.enter("compile")
+    with contextlib.suppress(Exception, SystemExit):
+        prepared = prepare(subject, trial.configuration, mode, rehearsal.shared)
+        key = fingerprint(same_preparation_key(prepared, trial.configuration))
+        if subject_device(prepared) != "cpu" or key in known:
+            return
+        step = prepared.step(mode, fresh_inputs=rehearsal.changes_inputs)
+        step.run = compiled(step.run, trial.configuration)
+        postponed = Postponed()
+        capture = CompileCapture(postponed.close)
+        start = time.perf_counter()
+        with compile_settings(global_options(trial.configuration)), capture, postponed.lowering():
+            try:
+                step.try_out()
+            except NotRun:
+                trial.remember(key=key)
+                trial.lowered = Lowered(prepared, step, capture, postponed, time.perf_counter() - start)
+        if capture.graph_break_reasons or capture.failures:
+            trial.lowered = None
+
+
+def finish_lowering(trial: LiveTrial) -> None:
+    """Waits for the kernels of what was lowered beforehand; where one cannot be built, the compile itself is to say."""
+    if trial.lowered is not None:
+        trial.enter("compile")
+        try:
+            trial.lowered.finish()
+        except Exception:
+            trial.lowered = None
+
+
+def _compile(trial: LiveTrial, step: Step, device: str, lowered: Lowered | None) -> list[CapturedGraph]:
     """Compiles the step's model at its first call, under capture."""
     trial.enter("compile")
     problem = missing_cpp_compiler() if device == "cpu" else None
     if problem is not None:
         raise LayoutDoctorError(problem)
-    step.run = compiled(step.run, trial.configuration)
-    with compile_settings(global_options(trial.configuration)), CompileCapture() as capture:
+    if lowered is None:
+        step.run = compiled(step.run, trial.configuration)
+    capture = CompileCapture() if lowered is None else lowered.capture
+    before = len(capture.captured)
+    with compile_settings(global_options(trial.configuration)), capture:
         start = time.perf_counter()
         step()
-        trial.remember(compile_seconds=time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        trial.remember(compile_seconds=seconds if lowered is None else seconds + lowered.seconds)
+        if any(found.graph.direction != "backward" for found in capture.captured[before:]):
+            del capture.captured[:before]  # what was lowered beforehand did not fit, and is not what runs
         compiled_count = len(capture.captured)
         trial.enter("run")
         step()

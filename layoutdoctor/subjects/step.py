@@ -88,6 +88,15 @@ class Step:
         self._iterate(args, kwargs)
         self._clear_gradients(args, kwargs)
 
+    def try_out(self) -> None:
+        """An iteration as the first one, of which nothing is kept, for whoever knows that it will be cut short."""
+        args, kwargs = copy_inputs(self.args, self.kwargs)
+        try:
+            with seeded(self.first_seed):
+                self._iterate(args, kwargs)
+        finally:
+            self._clear_gradients(args, kwargs)
+
     def ready(self) -> Callable[[], None]:
         """
         One iteration whose inputs are copied now, if they have to be: what is recorded of it is the model's own.
