@@ -194,7 +194,7 @@ def times_of_all(network: str, mode: str, diagnosis: dict[str, Any], starts: int
     A start is one process for each configuration, all of them ready before the first is timed.
     """
     from layoutdoctor.diagnosis.configurations import choose_configurations
-    from layoutdoctor.examination.choice import how_to_apply
+    from layoutdoctor.examination.applying import how_to_apply
 
     ran = {trial["configuration"]["name"]: trial["status"] for trial in diagnosis["trials"]}
     ranks = frozenset({4})

@@ -60,14 +60,16 @@ class Postponed:
 
     def close(self, module: Any) -> None:
         """
-        Lets nobody run a generated module until ``finish``: its function raises ``NotRun``.
+        Lets nobody run a generated module until ``finish``: its function raises ``NotRun``. Where several were lowered,
+        all are to be finished before any runs.
 
         The function itself is changed and changed back, so that nothing of this is left in what is timed.
         """
         function = getattr(module.call, "__func__", module.call)
-        function.__globals__[_WORD] = NotRun
-        self._closed.append((function, function.__code__))
-        function.__code__ = _refuse.__code__
+        if function.__code__ is not _refuse.__code__:  # two graphs of the same code have one module
+            function.__globals__[_WORD] = NotRun
+            self._closed.append((function, function.__code__))
+            function.__code__ = _refuse.__code__
 
     def finish(self) -> None:
         """

@@ -693,8 +693,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         calls_per_round: Calls in each round.
         dropped_after_round: Set where the configuration was dropped early as clearly slower.
         stopped_because: Why measuring ended: ``decided`` (``precise`` in old files), ``budget`` or ``dropped``.
-        page_faults_per_call: Pages the system had to map in one call, among all configurations in one process; None
-            where it does not say.
+        page_faults_per_call: Pages the system had to map in one call; None where it does not say.
     """
 
     round_seconds: tuple[PositiveSeconds, ...]
@@ -874,6 +873,7 @@ class Comparison(Record, frozen=True, kw_only=True):
         seconds_to_decide: About how long rounds would have to go on until what the choice hangs on is decided; None
             where it is, or where no number of rounds would do, as on a busy machine.
         load: What else the machine did meanwhile; None where not recorded.
+        own_processes: Whether each configuration had a process of its own; else all shared one, and its heap.
     """
 
     baseline: str
@@ -884,6 +884,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     undecided: tuple[str, ...] = ()
     seconds_to_decide: Seconds | None = None
     load: MachineLoad | None = None
+    own_processes: bool = False
 
     @property
     def unjudged(self) -> tuple[RatioInterval, ...]:

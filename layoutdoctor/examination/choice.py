@@ -7,141 +7,45 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.records import FASTER, Recommendation, Speedup, WithoutFreezing
-from layoutdoctor.examination.ratios import RESOLUTION, UNDECIDED, WITHIN_EQUALITY, open_among_fastest, word_of
+from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, Recommendation, Speedup, WithoutFreezing
+from layoutdoctor.examination.ratios import (
+    COVERAGE_OF_STARTS,
+    EQUALITY,
+    RESOLUTION,
+    UNDECIDED,
+    WITHIN_EQUALITY,
+    MedianInterval,
+    is_equal,
+    judge,
+    open_among_fastest,
+    word_of,
+)
 from layoutdoctor.units import format_ratio
-from layoutdoctor.words import be
+from layoutdoctor.words import be, count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.records import (
         Comparison,
         Configuration,
         Diagnosis,
-        FormatChoice,
         FreshProcesses,
-        OptionValue,
         RatioInterval,
         Trial,
     )
 
-ONE_PROCESS = "it was timed beside the other configurations in one process, not in fresh ones"
+_ONE_PROCESS = "it was timed beside the other configurations in one process, not in fresh ones"
+_ONE_START = "it was started once only"
+_MOST_CONTENDERS = 3
+_NEAR_THE_BEST = 1.1
+"""One start tells two configurations apart that differ by more than this, whatever the rounds say."""
 _AGREEMENT = 0.05
 """What one process and fresh ones may differ by beyond their intervals and still mean the same."""
 _WIDEST = 0.2
 """Width of an interval over starts, upper over lower end, from which on it is faster, but nobody can say how much."""
 _TELLING_FAULTS = 100
 """Page faults of a call above which their number may explain a time."""
-
-_FORMAT_BY_RANK = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
-
-
-def how_to_apply(
-    configuration: Configuration, parameter_ranks: frozenset[int], input_ranks: frozenset[int] | None = None
-) -> str:
-    """
-    Code that applies a configuration to ``model`` and its input ``x``, one statement a line.
-
-    Args:
-        parameter_ranks: Dimensions that occur among the model's parameters and buffers; 4 and 5 matter.
-        input_ranks: Dimensions that occur among its inputs; as the parameters' where None.
-
-    Returns:
-        Lines without a newline at the end; a comment where nothing has to be done.
-    """
-    ranks_of_inputs = parameter_ranks if input_ranks is None else input_ranks
-    lines = _model_lines(configuration.model_format or "preserve", sorted(parameter_ranks & _FORMAT_BY_RANK.keys()))
-    lines += [line for cure in configuration.cures for line in cure.how.splitlines()]
-    lines += [f"torch.backends.{name} = {value}" for name, value in configuration.library_switches.items()]
-    lines += _compile_lines(configuration)
-    lines += _input_lines(configuration.input_format or "preserve", sorted(ranks_of_inputs & _FORMAT_BY_RANK.keys()))
-    if configuration.freezes:
-        lines += [
-            "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
-            "    y = model(x)",
-        ]
-    return "\n".join(lines) or "# nothing to change: call the model as it is, without torch.compile"
-
-
-def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
-    """
-    What to pass as ``torch.compile(options=...)``.
-
-    Returns:
-        Inductor's option names and values. Freezing is never among them: dynamo reads it from the global setting
-        before options apply, so it goes through ``global_options``.
-    """
-    options: dict[str, OptionValue] = {}
-    if configuration.layout_optimization in ("off", "on", "forced"):
-        options["layout_optimization"] = configuration.layout_optimization != "off"
-    if configuration.layout_optimization == "forced":
-        options["force_layout_optimization"] = True
-    further = {name: value for name, value in configuration.inductor_options.items() if name != "freezing"}
-    return {**options, **further}
-
-
-def global_options(configuration: Configuration) -> dict[str, OptionValue]:
-    """
-    What has to be patched into Inductor's global settings around the first call.
-
-    Source:
-        ``is_parameter_freezing`` in torch/_dynamo reads ``torch._inductor.config.freezing`` while tracing, torch 2.13:
-        ``options={"freezing": True}`` leaves the parameters graph inputs.
-    """
-    return {name: value for name, value in configuration.inductor_options.items() if name == "freezing"}
-
-
-def _model_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
-    if choice == "preserve" or not ranks:
-        return []
-    if choice == "contiguous":
-        return [
-            "for tensor in [*model.parameters(), *model.buffers()]:",
-            "    tensor.data = tensor.data.contiguous()",
-        ]
-    if len(ranks) == 1:
-        return [f"model = model.to(memory_format={_FORMAT_BY_RANK[ranks[0]]})"]
-    # Module.to(memory_format=...) raises on a model with both ranks.
-    lines = ["for tensor in [*model.parameters(), *model.buffers()]:"]
-    for rank in ranks:
-        lines += [
-            f"    if tensor.dim() == {rank}:",
-            f"        tensor.data = tensor.data.to(memory_format={_FORMAT_BY_RANK[rank]})",
-        ]
-    return lines
-
-
-def _compile_lines(configuration: Configuration) -> list[str]:
-    if configuration.backend != "inductor":
-        return []
-    options = effective_options(configuration)
-    display = ", ".join(f'"{name}": {_value(value)}' for name, value in options.items())  # as formatters write it
-    compiled = f"model = torch.compile(model{f', options={{{display}}}' if options else ''})"
-    if configuration.freezes:
-        return ["import torch._inductor.config", "model.eval()", compiled]
-    return [compiled]
-
-
-def _input_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
-    if choice == "preserve" or not ranks:
-        return []
-    if choice == "contiguous":
-        return ["x = x.contiguous()"]
-    if len(ranks) == 1:
-        return [f"x = x.to(memory_format={_FORMAT_BY_RANK[ranks[0]]})"]
-    return [
-        "x = x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)"
-        "  # every 4-D and 5-D input"
-    ]
-
-
-def _value(value: OptionValue) -> str:
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if isinstance(value, str) else repr(value)
-
-
-Ranks = tuple[frozenset[int], frozenset[int]]
-"""Ranks of the parameters and of the inputs, which decide how a memory format is written down."""
 
 
 def choose_baseline(configurations: Sequence[Configuration], measurable: Collection[str]) -> str:
@@ -160,15 +64,32 @@ def eligible_names(trials: Sequence[Trial]) -> frozenset[str]:
     )
 
 
+def fewest_changes_first(comparison: Comparison | None, configurations: Iterable[Configuration]) -> Comparison | None:
+    """A comparison whose fastest are in order of how much they change; of equal ones, the faster first."""
+    if comparison is None:
+        return None
+    changes = {configuration.name: _change_count(configuration) for configuration in configurations}
+    fastest = sorted(comparison.fastest, key=lambda name: (name != comparison.baseline, changes[name]))
+    return msgspec.structs.replace(comparison, fastest=tuple(fastest))
+
+
+def _change_count(configuration: Configuration) -> int:
+    return len(configuration.cures) + len(configuration.library_switches)
+
+
 def recommend(
-    trials: Sequence[Trial], comparison: Comparison | None, without_freezing: Comparison | None, ranks: Ranks
+    trials: Sequence[Trial],
+    comparison: Comparison | None,
+    without_freezing: Comparison | None,
+    how: Mapping[str, str],
 ) -> Recommendation:
     """
-    What the rounds recommend; whether that holds is for fresh processes to say.
+    What the rounds recommend; whether that holds is for further starts of processes to say.
 
     Args:
         comparison: None where fewer than two trials were measured.
         without_freezing: Of the same rounds, those of frozen weights left out; None where nothing is left to compare.
+        how: Lines to paste, by configuration.
     """
     if comparison is None or not comparison.fastest:
         return _none(_why_nothing(trials, comparison))
@@ -182,14 +103,13 @@ def recommend(
     free: WithoutFreezing | None = None
     if by_name[chosen].configuration.freezes:
         name = _surely_faster(trials, without_freezing) or comparison.baseline
-        how = how_to_apply(by_name[name].configuration, *ranks)
-        free = WithoutFreezing(configuration=name, speedup=_speedup(comparison, name), how=how)
+        free = WithoutFreezing(configuration=name, speedup=_speedup(comparison, name), how=how.get(name))
     return Recommendation(
         configuration=chosen,
         speedup=_speedup(comparison, chosen),
-        how=how_to_apply(by_name[chosen].configuration, *ranks),
+        how=how.get(chosen),
         verified=False,
-        reason=ONE_PROCESS,
+        reason=_ONE_START if comparison.own_processes else _ONE_PROCESS,
         without_freezing=free,
     )
 
@@ -240,49 +160,127 @@ def _bounds(interval: RatioInterval | FreshProcesses) -> Speedup:
     return Speedup(low=interval.low, median=interval.median, high=interval.high)
 
 
-def with_fresh_processes(
-    recommendation: Recommendation, comparison: Comparison, trials: Sequence[Trial], fresh: Mapping[str, FreshProcesses]
-) -> Recommendation:
+def contenders(comparison: Comparison, trials: Sequence[Trial]) -> tuple[str, ...]:
     """
-    The recommendation once fresh processes have timed it: theirs is the speed that the user will see.
+    What may be the fastest by the rounds, the best first, and the best of those that freeze no weights.
+
+    The rounds know one start of each: which of these it is, further starts tell.
+    """
+    if comparison.load is not None and comparison.load.is_too_busy:
+        return ()
+    by_name = {trial.name: trial for trial in trials}
+    eligible = eligible_names(trials)
+    found = [
+        ratio
+        for ratio in sorted(comparison.ratios, key=lambda ratio: -ratio.median)
+        if ratio.name in eligible
+        and (ratio.verdict == FASTER or (word_of(ratio) == UNDECIDED and ratio.median > 1 + EQUALITY))
+    ]
+    near = [ratio.name for ratio in found if ratio.median * _NEAR_THE_BEST >= found[0].median][:_MOST_CONTENDERS]
+    free = [ratio.name for ratio in found if not by_name[ratio.name].configuration.freezes]
+    return tuple(dict.fromkeys((*near, *free[:1])))
+
+
+def with_fresh_processes(
+    recommendation: Recommendation,
+    comparison: Comparison,
+    trials: Sequence[Trial],
+    fresh: Mapping[str, FreshProcesses],
+    how: Mapping[str, str],
+) -> tuple[Recommendation, Comparison]:
+    """
+    Recommendation and comparison once further starts have timed what may be the fastest: users will see their speed.
 
     Args:
         fresh: Of each configuration that was timed beside the baseline.
+        how: Lines to paste, by configuration.
     """
-    free, name = recommendation.without_freezing, recommendation.configuration
-    if free is not None and free.configuration in fresh:
-        free = _free_in_fresh_processes(free, comparison, fresh[free.configuration])
-    if name is None or name not in fresh:
-        return recommendation
-    seen, within = fresh[name], recommendation.speedup
-    if not _is_faster(seen):
-        why = _why_not_in_fresh_processes(name, within, seen)
-        if free is None or free.speedup is None or free.fresh_processes is None:
-            return msgspec.structs.replace(_none(why), fresh_processes=seen)
-        # The best without freezing holds, and is what is left to recommend.
-        within = _speedup(comparison, free.configuration)
-        name, seen, how, free = free.configuration, free.fresh_processes, free.how, None
-    else:
-        how, why = recommendation.how, ""
-    trial = next(trial for trial in trials if trial.name == name)
+    by_name = {trial.name: trial for trial in trials}
+    chosen = _best_of(fresh, recommendation.configuration)
+    first = recommendation.configuration
+    refuted = first if first != chosen and first in fresh else None
+    why = "" if refuted is None else _why_not_in_fresh_processes(refuted, comparison, fresh)
+    if chosen is None:
+        nothing = _none(why or recommendation.reason or "")
+        seen = None if refuted is None else fresh[refuted]
+        return msgspec.structs.replace(nothing, fresh_processes=seen), _with_starts(comparison, None, fresh)
+    seen, trial = fresh[chosen], by_name[chosen]
+    free: WithoutFreezing | None = None
+    if trial.configuration.freezes:
+        others = {name: of for name, of in fresh.items() if not by_name[name].configuration.freezes}
+        name = _best_of(others, None)
+        free = WithoutFreezing(
+            configuration=name or comparison.baseline,
+            speedup=None if name is None else _bounds(fresh[name]),
+            how=None if name is None else how.get(name),
+            fresh_processes=None if name is None else fresh[name],
+        )
     equal = trial.equivalence is not None and trial.equivalence.status == "equal"
-    doubt = _scatter(seen) or _disagreement(within, seen)
-    reason = doubt or _why_chosen(comparison, name, equal=equal)
-    return Recommendation(
-        configuration=name,
+    doubt = _scatter(seen) or _disagreement(comparison, chosen, seen)
+    comparison = _with_starts(comparison, chosen, fresh)
+    reason = doubt or _why_chosen(comparison, chosen, equal=equal)
+    advice = Recommendation(
+        configuration=chosen,
         speedup=_bounds(seen),
-        how=how,
+        how=how.get(chosen),
         verified=equal and doubt is None,
         reason=f"{why}; {reason}" if why else reason,
         fresh_processes=seen,
         without_freezing=free,
     )
+    return advice, comparison
 
 
-def _free_in_fresh_processes(free: WithoutFreezing, comparison: Comparison, seen: FreshProcesses) -> WithoutFreezing:
-    if not _is_faster(seen):
-        return WithoutFreezing(configuration=comparison.baseline, speedup=None, how=None)
-    return msgspec.structs.replace(free, speedup=_bounds(seen), fresh_processes=seen)
+def _with_starts(comparison: Comparison, chosen: str | None, fresh: Mapping[str, FreshProcesses]) -> Comparison:
+    """
+    The comparison with what further starts showed in the place of what the rounds had said of the same configurations.
+
+    Args:
+        chosen: What is recommended; None where the baseline stays.
+    """
+    best = 1.0 if chosen is None else fresh[chosen].median
+    near = [name for name, seen in fresh.items() if seen.median * (1 + EQUALITY) >= best]
+    untold = [name for name in comparison.fastest if name not in fresh and name != comparison.baseline]
+    # What one start saw far behind, though its rounds told nothing, is no rival of what was started again.
+    medians = {ratio.name: ratio.median for ratio in comparison.ratios}
+    leading = max((medians[name] for name in fresh), default=1.0)
+    rivals = [name for name in untold if medians[name] * _NEAR_THE_BEST >= leading]
+    first = chosen or comparison.baseline
+    is_level = best <= 1 + EQUALITY
+    names = [first, *near, *rivals, *((comparison.baseline,) if is_level else ())]
+    open_ones = tuple(name for name in comparison.undecided if name in rivals)
+    return msgspec.structs.replace(
+        comparison,
+        ratios=tuple(_from_starts(ratio, fresh.get(ratio.name)) for ratio in comparison.ratios),
+        fastest=tuple(dict.fromkeys(names)),
+        undecided=open_ones,
+        seconds_to_decide=comparison.seconds_to_decide if open_ones else None,
+    )
+
+
+def _from_starts(ratio: RatioInterval, seen: FreshProcesses | None) -> RatioInterval:
+    if seen is None:
+        return ratio
+    interval = MedianInterval(seen.low, seen.median, seen.high, COVERAGE_OF_STARTS)
+    verdict = judge(interval, RESOLUTION) or NO_DIFFERENCE
+    return msgspec.structs.replace(
+        ratio,
+        low=seen.low,
+        median=seen.median,
+        high=seen.high,
+        coverage=COVERAGE_OF_STARTS,
+        verdict=verdict,
+        decided=verdict != NO_DIFFERENCE or is_equal(interval),
+    )
+
+
+def _best_of(fresh: Mapping[str, FreshProcesses], preferred: str | None) -> str | None:
+    """The fastest that is surely faster than the baseline; the preferred one where it is equal to that."""
+    faster = {name: seen.median for name, seen in fresh.items() if _is_faster(seen)}
+    best = max(faster, key=lambda name: faster[name], default=None)
+    if best is not None and preferred in faster and faster[preferred] * (1 + EQUALITY) >= faster[best]:
+        return preferred
+    return best
 
 
 def _is_faster(seen: FreshProcesses) -> bool:
@@ -297,23 +295,27 @@ def _scatter(seen: FreshProcesses) -> str | None:
     return f"its {seen.starts} starts scatter from {least} to {most}; measure on a machine that does nothing else"
 
 
-def _disagreement(within: Speedup | None, seen: FreshProcesses) -> str | None:
-    """Where one warm process and fresh ones differ by more than their intervals and a little; None where they agree."""
-    if within is None:
+def _disagreement(comparison: Comparison, name: str, seen: FreshProcesses) -> str | None:
+    """Where the rounds and further starts differ by more than their intervals and a little; None where they agree."""
+    within = _speedup(comparison, name)
+    if within is None or max(within.low / seen.high, seen.low / within.high) <= 1 + _AGREEMENT:
         return None
-    apart = max(within.low / seen.high, seen.low / within.high)
-    if apart <= 1 + _AGREEMENT:
-        return None
+    where = _where(comparison)
     return (
-        f"beside the other configurations in one process it was {format_ratio(within.median)}, in fresh processes "
-        f"{format_ratio(seen.median)}{_faults_text(seen)}"
+        f"{where} it was {format_ratio(within.median)}, in {count_of(seen.starts, 'further start')} of processes "
+        f"of its own {format_ratio(seen.median)}{_faults_text(seen)}"
     )
 
 
-def _why_not_in_fresh_processes(name: str, within: Speedup | None, seen: FreshProcesses) -> str:
-    gain = "" if within is None else f" beside the others in one process ({format_ratio(within.median)})"
-    what = "slower" if seen.high < 1 else "not surely faster"
+def _where(comparison: Comparison) -> str:
+    return "in its first start" if comparison.own_processes else "beside the other configurations in one process"
+
+
+def _why_not_in_fresh_processes(name: str, comparison: Comparison, fresh: Mapping[str, FreshProcesses]) -> str:
+    seen, within = fresh[name], _speedup(comparison, name)
+    gain = "" if within is None else f" {_where(comparison)} ({format_ratio(within.median)})"
     interval = f"{format_ratio(seen.median)}, {format_ratio(seen.low)} to {format_ratio(seen.high)}"
+    what = "slower" if seen.high < 1 else "not the fastest" if _is_faster(seen) else "not surely faster"
     return f"{name} led{gain}, but in fresh processes it is {what} ({interval}){_faults_text(seen)}"
 
 

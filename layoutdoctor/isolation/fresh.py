@@ -1,5 +1,5 @@
 """
-The choice timed again in fresh processes: each configuration started anew several times, in turns with the others.
+Configurations timed in processes of their own: all of them once, in turns, then what may be the fastest several times.
 
 What holds in one warm process, whose heap all configurations share, need not hold in the user's. Here each process
 runs one configuration and nothing else, compiled as a user compiles it, and sleeps while another one is timed.
@@ -7,67 +7,169 @@ runs one configuration and nothing else, compiled as a user compiles it, and sle
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
 import statistics
-import subprocess
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import FreshProcesses
-from layoutdoctor.errors import SubjectError
-from layoutdoctor.examination.choice import with_fresh_processes
+from layoutdoctor.diagnosis.records import Failure, FreshProcesses
+from layoutdoctor.errors import LayoutDoctorError, SubjectError
+from layoutdoctor.examination.choice import contenders, with_fresh_processes
 from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
-from layoutdoctor.isolation.messages import (
-    LENGTH_BYTES,
-    Kept,
-    MessageReader,
-    Progress,
-    Ready,
-    Refused,
-    TurnBoard,
-    Turned,
-    encode,
-)
-from layoutdoctor.isolation.processes import (
-    available_bytes,
-    how_it_ended,
-    kill_with_all_it_started,
-    remove_scratch,
-    start_child,
-)
-from layoutdoctor.units import format_bytes, format_seconds
+from layoutdoctor.isolation.judged import time_in_turns
+from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_load
+from layoutdoctor.isolation.messages import Progress
+from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
+from layoutdoctor.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Configuration, Recommendation
-    from layoutdoctor.isolation.messages import AnyMessage, Request
+    from layoutdoctor.diagnosis.records import Comparison, Configuration, Recommendation
+    from layoutdoctor.isolation.messages import Kept, Request
     from layoutdoctor.recording.recording import Recording
-    from layoutdoctor.units import Bytes, Seconds
+    from layoutdoctor.units import Seconds
 
 FEWEST_STARTS = 3
 MOST_STARTS = 6
 LIMIT_SECONDS = 180.0
 """No start is begun that would end later than this."""
 
-_FIRST_LIMIT_SECONDS = 900.0  # a start that takes longer is given up: nobody waits for three of them
-_NARROW = 0.02  # relative width of an interval over starts that needs no further start
+_NARROW = 0.05  # relative width of an interval over starts that needs no further start
 _TURN_SECONDS = 0.1
 _START_SECONDS = 10.0  # of turns in one start, at the most where a call is long
 _ROUNDS = 9
 _FEWEST_ROUNDS = 3
 _MOST_CALLS = 64
-_READ_BYTES = 2**16
-_MEMORY_SHARE = 0.9
+_PROGRESS_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class _Start:
+def wants_timing(kept: Kept) -> bool:
+    """Whether the process that ran the configurations has left the timing to others."""
+    head = kept.head
+    return (
+        head is not None
+        and head.subject.target is None
+        and head.subject.device == "cpu"
+        and (head.recommendation is None or (head.comparison is not None and head.comparison.own_processes))
+        and any(recording.trial.status == "ok" for recording in kept.recordings)
+    )
+
+
+def timed(
+    kept: Kept, request: Request, progress: Callable[[Progress], None], limit_seconds: Seconds | None = None
+) -> tuple[Recording, ...]:
+    """
+    The recordings of a diagnosis with the times of all that ran, each in a process of its own.
+
+    Args:
+        request: By which another process loads the model: a target, or a directory where it was saved.
+        progress: Told what is done.
+        limit_seconds: For a configuration to get ready, and for a turn; None for a long time.
+
+    Raises:
+        SubjectError: There is too little memory, or no process can be timed.
+        TransportError: A process cannot be started.
+    """
+    head = kept.head
+    assert head is not None
+    limit = LONGEST_SECONDS if limit_seconds is None else limit_seconds
+    trials = {recording.name: recording.trial for recording in kept.recordings}
+    chosen = [trial.configuration for trial in trials.values() if trial.status == "ok"]
+    progress(Progress(f"starting {len(chosen)} processes, one for each configuration", 0, MOST_STARTS + 1))
+
+    def fail(name: str, error: SubjectError) -> None:
+        failure = Failure(kind="measure", message=f"in a process of its own: {error}")
+        trials[name] = msgspec.structs.replace(trials[name], status="failed", failure=failure)
+
+    with started(request, chosen, fail, limit) as processes:
+        if not processes:
+            raise SubjectError("no configuration can be timed in a process of its own")
+        threads = head.environment.thread_count or core_count()
+        judged = time_in_turns(
+            list(trials.values()),
+            kept.memos,
+            processes,
+            lambda process, calls: process.turn(calls, limit),
+            earlier=head.comparison,
+            budget_seconds=request.budget_seconds,
+            meter=LoadMeter(threads, core_count(), lambda: _load_of(processes.values())),
+            own_processes=True,
+            faults=lambda process: process.page_faults,
+            block_seconds=_TURN_SECONDS,
+            on_round=_telling(progress),
+        )
+    done = {trial.name: trial for trial in judged.trials}
+    head = msgspec.structs.replace(
+        head, comparison=judged.comparison, recommendation=judged.recommendation, interrupted=None
+    )
+    return tuple(msgspec.structs.replace(one, head=head, trial=done[one.name]) for one in kept.recordings)
+
+
+def _load_of(processes: Iterable[TimedProcess]) -> Reading:
+    """What the system says, with what these processes used counted as our own."""
+    here, own = read_load(), list(processes)
+    return here._replace(
+        own_seconds=here.own_seconds + sum(process.cpu_seconds for process in own),
+        involuntary_switches=sum(process.involuntary_switches for process in own),
+    )
+
+
+def _telling(progress: Callable[[Progress], None]) -> Callable[[int, int], None]:
+    last = time.monotonic()
+
+    def on_round(count: int, expected: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > _PROGRESS_SECONDS:
+            last = time.monotonic()
+            progress(
+                Progress(f"timing all configurations in turns: round {count} of up to {expected}", 0, MOST_STARTS + 1)
+            )
+
+    return on_round
+
+
+def verified(
+    recordings: tuple[Recording, ...],
+    request: Request,
+    progress: Callable[[Progress], None],
+    how: Mapping[str, str],
+) -> tuple[Recording, ...]:
+    """
+    The recordings of a timed diagnosis with what further starts make of what may be the fastest.
+
+    Args:
+        request: By which another process loads the model: a target, or a directory where it was saved.
+        progress: Told what is done.
+        how: Lines to paste, by configuration.
+    """
+    head = recordings[0].head
+    advice, comparison = head.recommendation, head.comparison
+    if advice is None or comparison is None or request.lower_for is not None:
+        return recordings
+    by_name = {recording.name: recording.trial for recording in recordings}
+    names = contenders(comparison, list(by_name.values()))
+    if not names:
+        return recordings
+    chosen = [by_name[name].configuration for name in (comparison.baseline, *names)]
+    try:
+        fresh = time_in_fresh_processes(request, chosen, progress)
+        advice, comparison = with_fresh_processes(advice, comparison, list(by_name.values()), fresh, how)
+    except LayoutDoctorError as error:
+        advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
+    return with_advice(recordings, advice, comparison)
+
+
+def with_advice(
+    recordings: Sequence[Recording], advice: Recommendation, comparison: Comparison | None
+) -> tuple[Recording, ...]:
+    """The recordings of a diagnosis with another recommendation and comparison."""
+    head = msgspec.structs.replace(recordings[0].head, recommendation=advice, comparison=comparison)
+    return tuple(msgspec.structs.replace(recording, head=head) for recording in recordings)
+
+
+class _Start(msgspec.Struct, frozen=True):
     """
     One start of every configuration.
 
@@ -76,46 +178,8 @@ class _Start:
         page_faults: Of each configuration in one call; None where the system does not say.
     """
 
-    seconds: tuple[tuple[Seconds, ...], ...]
+    seconds: tuple[tuple[float, ...], ...]
     page_faults: tuple[float | None, ...]
-
-
-def verified(
-    recordings: tuple[Recording, ...],
-    request: Request,
-    progress: Callable[[Progress], None],
-    peak_bytes: Bytes | None = None,
-) -> tuple[Recording, ...]:
-    """
-    The recordings of a finished diagnosis with what fresh processes make of its recommendation.
-
-    Args:
-        request: By which another process loads the model: a target, or a directory where it was saved.
-        progress: Told what is done.
-        peak_bytes: Most memory that the diagnosis's own process has had; None where not known.
-    """
-    head = recordings[0].head
-    advice, comparison = head.recommendation, head.comparison
-    if advice is None or comparison is None or advice.configuration is None or request.lower_for is not None:
-        return recordings
-    names = [comparison.baseline, advice.configuration]
-    if advice.without_freezing is not None:
-        names.append(advice.without_freezing.configuration)
-    by_name = {recording.name: recording.trial for recording in recordings}
-    chosen = [by_name[name].configuration for name in dict.fromkeys(names)]
-    try:
-        _check_memory(peak_bytes, len(chosen))
-        fresh = time_in_fresh_processes(request, chosen, progress)
-        advice = with_fresh_processes(advice, comparison, list(by_name.values()), fresh)
-    except SubjectError as error:
-        advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
-    return with_advice(recordings, advice)
-
-
-def with_advice(recordings: Sequence[Recording], advice: Recommendation) -> tuple[Recording, ...]:
-    """The recordings of a diagnosis with another recommendation."""
-    head = msgspec.structs.replace(recordings[0].head, recommendation=advice)
-    return tuple(msgspec.structs.replace(recording, head=head) for recording in recordings)
 
 
 def time_in_fresh_processes(
@@ -131,7 +195,8 @@ def time_in_fresh_processes(
         Of each of the others how it compares with the baseline.
 
     Raises:
-        SubjectError: A process could not be started, died, or took too long.
+        SubjectError: A process died, or took too long.
+        TransportError: A process could not be started.
     """
     starts: list[_Start] = []
     found: dict[str, FreshProcesses] = {}
@@ -141,7 +206,7 @@ def time_in_fresh_processes(
         now = time.monotonic()
         if starts and now - begin + longest > LIMIT_SECONDS:
             break
-        progress(Progress(f"fresh processes: start {len(starts) + 1}", len(starts), MOST_STARTS))
+        progress(Progress(f"fresh processes: start {len(starts) + 1}", len(starts) + 1, MOST_STARTS + 1))
         starts.append(_run_start(request, configurations, backwards=len(starts) % 2 == 1))
         longest = max(longest, time.monotonic() - now)
         if len(starts) < FEWEST_STARTS:
@@ -181,94 +246,19 @@ def _middle(counts: Sequence[float | None]) -> float | None:
 
 def _run_start(request: Request, configurations: Sequence[Configuration], *, backwards: bool) -> _Start:
     """Each configuration in a process of its own: loaded and compiled beside each other, then timed in turns."""
-    order = list(range(len(configurations)))[:: -1 if backwards else 1]
-    with contextlib.ExitStack() as stack:
-        processes: dict[int, _Process] = {}
-        for position in order:
-            timed = msgspec.structs.replace(request, timed=configurations[position], kept=Kept(), lost={})
-            processes[position] = stack.enter_context(_Process(timed))
-        ready = {position: processes[position].ready(_FIRST_LIMIT_SECONDS) for position in order}
-        calls = max(1, min(round(_TURN_SECONDS / min(ready.values())), _MOST_CALLS))
-        rounds = int(min(max(_START_SECONDS / (2 * calls * sum(ready.values())), _FEWEST_ROUNDS), _ROUNDS))
-        seconds: dict[int, list[Seconds]] = {position: [] for position in order}
-        faults: dict[int, list[float | None]] = {position: [] for position in order}
+    ordered = configurations[:: -1 if backwards else 1]
+    with started(request, ordered) as processes:
+        ready = list(processes.values())
+        calls = max(1, min(round(_TURN_SECONDS / min(process.call_seconds for process in ready)), _MOST_CALLS))
+        seconds_per_round = calls * sum(process.call_seconds for process in ready)
+        rounds = int(min(max(_START_SECONDS / (2 * seconds_per_round), _FEWEST_ROUNDS), _ROUNDS))
+        seconds: dict[str, list[float]] = {process.name: [] for process in ready}
         for number in range(rounds):
-            for position in order[:: -1 if number % 2 else 1]:
-                turn = processes[position].turn(calls, _FIRST_LIMIT_SECONDS)
-                seconds[position].append(min(turn.seconds))
-                faults[position].append(turn.page_faults_per_call)
-    return _Start(
-        seconds=tuple(tuple(seconds[position]) for position in sorted(seconds)),
-        page_faults=tuple(_middle(faults[position]) for position in sorted(faults)),
-    )
-
-
-class _Process:
-    """A process that runs one configuration whenever it is told to, and sleeps in between."""
-
-    def __init__(self, request: Request) -> None:
-        self._name = request.timed.name if request.timed is not None else "?"
-        self._reader = MessageReader()
-        self._waiting: list[AnyMessage] = []
-        # Every child is given a board; what it prints is the model's own, and nobody reads it.
-        self._process, self._orders, self._messages = start_child(TurnBoard.make(), subprocess.DEVNULL)
-        self._order(encode(request))
-
-    def __enter__(self) -> _Process:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for descriptor in (self._messages, self._orders):
-            os.close(descriptor)
-        kill_with_all_it_started(self._process.pid)
-        self._process.wait()
-        remove_scratch(self._process.pid)
-
-    def _order(self, data: bytes) -> None:
-        rest = memoryview(data)
-        with contextlib.suppress(BrokenPipeError):  # how it ended is said where its answer is missing
-            while rest:
-                rest = rest[os.write(self._orders, rest) :]
-
-    def ready(self, limit_seconds: Seconds) -> Seconds:
-        """Waits until it can be timed; what a call takes, about."""
-        message = self._hear(limit_seconds)
-        if not isinstance(message, Ready):
-            raise SubjectError(f"{self._name}: the process said what was not asked for")
-        return message.call_seconds
-
-    def turn(self, calls: int, limit_seconds: Seconds) -> Turned:
-        """So many calls, now."""
-        self._order(calls.to_bytes(LENGTH_BYTES, "big"))
-        message = self._hear(limit_seconds)
-        if not isinstance(message, Turned) or len(message.seconds) != calls:
-            raise SubjectError(f"{self._name}: the process said what was not asked for")
-        return message
-
-    def _hear(self, limit_seconds: Seconds) -> AnyMessage:
-        end = time.monotonic() + limit_seconds
-        while not self._waiting:
-            readable = select.select([self._messages], [], [], max(end - time.monotonic(), 0.0))[0]
-            if not readable:
-                raise SubjectError(f"{self._name} took longer than {format_seconds(limit_seconds)}")
-            data = os.read(self._messages, _READ_BYTES)
-            if not data:
-                raise SubjectError(f"{self._name}: {how_it_ended(self._process.wait())}")
-            try:
-                self._waiting += self._reader.feed(data)
-            except ValueError as error:
-                raise SubjectError(f"{self._name}: the process sent what is no message ({error})") from error
-        message = self._waiting.pop(0)
-        if isinstance(message, Refused):
-            raise SubjectError(message.message)
-        return message
-
-
-def _check_memory(peak_bytes: Bytes | None, count: int) -> None:
-    available = available_bytes()
-    if peak_bytes is None or available is None or count * peak_bytes <= _MEMORY_SHARE * available:
-        return
-    raise SubjectError(
-        f"{count} processes may need {format_bytes(count * peak_bytes)} of memory together, and "
-        f"{format_bytes(available)} are free"
-    )
+            for process in ready[:: -1 if number % 2 else 1]:
+                seconds[process.name].append(min(process.turn(calls)))
+        names = [configuration.name for configuration in configurations]
+        faults = [processes[name].page_faults for name in names]
+        return _Start(
+            seconds=tuple(tuple(seconds[name]) for name in names),
+            page_faults=tuple(None if count is None else count / (rounds * calls) for count in faults),
+        )

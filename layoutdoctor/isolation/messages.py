@@ -77,6 +77,7 @@ class TrialMemo(Message, frozen=True, kw_only=True):
         compile_seconds: Wall time of the first call; None for eager.
         onednn: oneDNN's version and instruction set, as its log says.
         proposals: The cures that may help.
+        how: Lines to paste.
     """
 
     key: str | None = None
@@ -85,6 +86,7 @@ class TrialMemo(Message, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     onednn: tuple[str | None, str | None] = (None, None)
     proposals: tuple[Proposal, ...] = ()
+    how: str | None = None
 
 
 class Lost(Message, frozen=True, kw_only=True):
@@ -160,6 +162,8 @@ class Request(Message, frozen=True, kw_only=True):
         budget_seconds: For the timing rounds; None lets them go on until there is a verdict.
         trace_directory: Where to keep profiler traces.
         derives: Whether configurations may be made of these: the best with cures, and with switches of libraries.
+        times_here: Whether the process that runs the configurations times them as well, though each could have one of
+            its own for that.
         timed: The one configuration to be timed whenever that is ordered, and nothing else; None for a diagnosis.
         kept: What earlier processes did.
         lost: The configurations that took one with them.
@@ -179,6 +183,7 @@ class Request(Message, frozen=True, kw_only=True):
     command: str | None = None
     kept: Kept = Kept()
     lost: dict[str, Lost] = {}
+    times_here: bool = False
     timed: Configuration | None = None
 
 
@@ -237,10 +242,19 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Turned(Message, frozen=True, kw_only=True, tag=True):
-    """What each call of a turn took, and how many pages the system had to map in one."""
+    """
+    What each call of a turn took.
+
+    Attributes:
+        page_faults_per_call: How many pages the system had to map in one.
+        cpu_seconds: Of all threads of the process so far.
+        involuntary_switches: How often one of them had to make room so far.
+    """
 
     seconds: tuple[PositiveSeconds, ...]
     page_faults_per_call: float | None = None
+    cpu_seconds: float = 0.0
+    involuntary_switches: int | None = None
 
 
 AnyMessage = Began | Progress | KeptMore | Derived | Finished | Refused | Broken | Ready | Turned

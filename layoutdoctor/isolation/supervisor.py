@@ -22,10 +22,10 @@ import msgspec
 
 from layoutdoctor import errors
 from layoutdoctor.diagnosis.records import Failure
-from layoutdoctor.errors import LayoutDoctorError, SubjectError
+from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
 from layoutdoctor.examination.choice import has_open_questions
 from layoutdoctor.examination.examine import diagnosis_of
-from layoutdoctor.isolation.fresh import verified
+from layoutdoctor.isolation.fresh import timed, verified, wants_timing
 from layoutdoctor.isolation.messages import (
     TURNS,
     Began,
@@ -127,10 +127,16 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
     if watch.owns_process:
         adopt_orphans()
     known: dict[str, Examined] = {}
+    times_here = False
     while True:
         kept = journal.kept.without_profiles()
-        configurations = (*request.configurations, *kept.derived)
-        attempt = msgspec.structs.replace(request, configurations=configurations, kept=kept, lost=journal.lost)
+        attempt = msgspec.structs.replace(
+            request,
+            configurations=(*request.configurations, *kept.derived),
+            kept=kept,
+            lost=journal.lost,
+            times_here=times_here,
+        )
         child = _Child(attempt, journal, watch, known, timeout_seconds)
         try:
             child.run()
@@ -138,8 +144,17 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
             child.end()
         if child.finished is not None:
             kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept)
-            recordings = verified(kept.recordings, request, watch.progress, child.peak_bytes)
-            kept = msgspec.structs.replace(kept, recordings=recordings)
+            if not times_here and wants_timing(kept):
+                try:
+                    kept = msgspec.structs.replace(
+                        kept, recordings=timed(kept, request, watch.progress, timeout_seconds)
+                    )
+                except (SubjectError, TransportError) as error:
+                    watch.warn(f"all configurations are timed in one process: {error}")
+                    times_here = True
+                    continue
+            how = {name: memo.how for name, memo in kept.memos.items() if memo.how is not None}
+            kept = msgspec.structs.replace(kept, recordings=verified(kept.recordings, request, watch.progress, how))
             journal.finish(kept)
             return diagnosis_of(kept.recordings, known)
         if child.refused is not None:

@@ -17,7 +17,7 @@ from layoutdoctor.examination.choice import eligible_names
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from layoutdoctor.diagnosis.records import Comparison, Configuration, Cure
+    from layoutdoctor.diagnosis.records import Configuration, Cure
     from layoutdoctor.isolation.messages import Proposal
     from layoutdoctor.run.trial import LiveTrial
 
@@ -89,19 +89,6 @@ def under_switches(trials: Sequence[LiveTrial], quick: Quick, device: str) -> tu
     seconds = quick(ready)
     best = sorted((trial for trial in ready if trial.name in seconds), key=lambda trial: seconds[trial.name])
     return tuple(with_switch(trial.configuration) for trial in best[:SWITCHED_COUNT])
-
-
-def fewest_changes_first(comparison: Comparison | None, configurations: Iterable[Configuration]) -> Comparison | None:
-    """A comparison whose fastest are in order of how much they change; of equal ones, the faster first."""
-    if comparison is None:
-        return None
-    changes = {configuration.name: _change_count(configuration) for configuration in configurations}
-    fastest = sorted(comparison.fastest, key=lambda name: (name != comparison.baseline, changes[name]))
-    return msgspec.structs.replace(comparison, fastest=tuple(fastest))
-
-
-def _change_count(configuration: Configuration) -> int:
-    return len(configuration.cures) + len(configuration.library_switches)
 
 
 def _failed_like(best: LiveTrial, trials: Sequence[LiveTrial]) -> list[LiveTrial]:

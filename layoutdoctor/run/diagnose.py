@@ -24,6 +24,7 @@ from layoutdoctor.capture.compat import notes_on_torch
 from layoutdoctor.diagnosis.configurations import choose_configurations, find_target, is_a_group
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis
 from layoutdoctor.errors import SubjectError, TransportError, UsageError
+from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.isolation.fresh import verified, with_advice
 from layoutdoctor.isolation.journal import temporary_journal
 from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Listener, Request
@@ -35,7 +36,7 @@ from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.static import record_for_target
 from layoutdoctor.state.dynamo import DynamoState
 from layoutdoctor.state.process import one_at_a_time, preserved_state
-from layoutdoctor.subjects.subject import subject_from_python
+from layoutdoctor.subjects.subject import input_ranks, parameter_ranks, subject_from_python
 from layoutdoctor.subjects.transport import save_subject
 from layoutdoctor.subjects.untouched import untouched
 
@@ -126,14 +127,17 @@ def _verified_elsewhere(
 ) -> tuple[Recording, ...]:
     """The recordings with what fresh processes make of the choice, where the model can be sent to them."""
     advice = recordings[0].head.recommendation
-    if advice is None or advice.configuration is None:
+    if advice is None:
         return recordings
     try:
         with _saved_elsewhere(subject) as directory:
             there = msgspec.structs.replace(request, subject_directory=directory)
-            return verified(recordings, there, progress or (lambda step: None))
+            ranks = (parameter_ranks(subject), input_ranks(subject))
+            how = {recording.name: how_to_apply(recording.trial.configuration, *ranks) for recording in recordings}
+            return verified(recordings, there, progress or (lambda step: None), how)
     except TransportError as error:
-        return with_advice(recordings, msgspec.structs.replace(advice, reason=f"{advice.reason}: {error}"))
+        advice = msgspec.structs.replace(advice, reason=f"{advice.reason}: {error}")
+        return with_advice(recordings, advice, recordings[0].head.comparison)
 
 
 def diagnose_subject(

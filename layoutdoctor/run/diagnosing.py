@@ -18,26 +18,25 @@ from layoutdoctor.capture.building import prepare_compiler
 from layoutdoctor.capture.compat import missing_cpp_compiler, triton_version
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import DeviceLostError
-from layoutdoctor.examination.choice import choose_baseline, eligible_names, recommend
-from layoutdoctor.examination.ratios import compare, open_questions
+from layoutdoctor.examination.applying import how_to_apply
+from layoutdoctor.isolation.judged import time_in_turns
+from layoutdoctor.isolation.load import LoadMeter, core_count
 from layoutdoctor.isolation.messages import TURNS, Progress
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, why_unusable
-from layoutdoctor.measure.load import LoadMeter, core_count
 from layoutdoctor.measure.memory import release_memory
-from layoutdoctor.measure.timing import choose_timer, measure_rounds, seconds_to_decide, to_measurement
-from layoutdoctor.run.deriving import cures_together, fewest_changes_first, single_cures, under_switches
+from layoutdoctor.measure.timing import choose_timer
+from layoutdoctor.run.deriving import cures_together, single_cures, under_switches
 from layoutdoctor.run.rehearsal import compute_reference
 from layoutdoctor.run.trial import LiveTrial, finish_lowering, head_of, lower, rehearse, run_trial, warm_up
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from threading import Thread
 
-    from layoutdoctor.diagnosis.records import Comparison, Configuration, Measurement, Recommendation
     from layoutdoctor.isolation.messages import Listener, Request
     from layoutdoctor.measure.equivalence import Reference
-    from layoutdoctor.measure.timing import RoundTimes, Timer
+    from layoutdoctor.measure.timing import Timer
     from layoutdoctor.recording.recording import Head, Recording
     from layoutdoctor.run.rehearsal import Rehearsal
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -200,6 +199,8 @@ class Diagnosing:
         self.unusable = f"not run: {trial.name} made the device unusable in this process; diagnose it on its own"
 
     def _hand_over(self, trial: LiveTrial) -> None:
+        ranks = (parameter_ranks(self.loaded), input_ranks(self.loaded))
+        trial.remember(how=how_to_apply(trial.configuration, *ranks))
         trial.hand_over(self._head_now(_INTERRUPTED))
 
     def _warm_up_earlier(self) -> None:
@@ -209,10 +210,6 @@ class Diagnosing:
                 self._say(f"{trial.name}: compiling again")
                 self.listener.began(trial.name, "prepare")
                 warm_up(trial, self.loaded, self.request.mode, self.rehearsal)
-
-    @property
-    def _configurations(self) -> tuple[Configuration, ...]:
-        return tuple(trial.configuration for trial in self.trials)
 
     def derive(self, timer: Timer) -> None:
         """
@@ -251,58 +248,33 @@ class Diagnosing:
         return {trial.name: found[trial.name] for trial in trials if trial.step is not None}
 
     def measure(self, timer: Timer, meter: LoadMeter | None = None) -> None:
-        """Times all that ran in turns, compares and chooses."""
+        """Times all that ran in turns, compares and chooses, unless each is timed in a process of its own."""
+        device = self.head.subject.device or "cpu"
+        if self.listener.may_restart and not self.request.times_here and device == "cpu":
+            return
         self._warm_up_earlier()
         steps = {trial.name: trial.step for trial in self.trials if trial.step is not None}
         if not steps:
             return
-        baseline = choose_baseline(self._configurations, steps)
         self.listener.began(None, TURNS)
         self._say("timing all configurations in turns")
-        choices = self._choices()
-        times = measure_rounds(
+        before = self.request.kept.head
+        judged = time_in_turns(
+            [trial.record for trial in self.trials],
+            {trial.name: trial.memo for trial in self.trials},
             steps,
-            baseline=baseline,
-            timer=timer,
+            timer,
+            earlier=None if before is None else before.comparison,
             budget_seconds=self.request.budget_seconds,
-            compile_seconds=sum(trial.memo.compile_seconds or 0.0 for trial in self.trials),
-            choices=choices,
+            meter=meter,
             on_round=self._on_round(),
             on_turn=self.listener.turn,
-            meter=meter,
-            before=self._measured_before(),
         )
-        load = meter.load() if meter is not None else None
-        is_too_busy = load is not None and load.is_too_busy
-        self._keep(times)
-        rounds = {name: item.round_seconds for name, item in times.items() if item.failure is None}
-        if rounds and baseline not in rounds:  # it failed while it was timed: the others are compared all the same
-            baseline = choose_baseline(self._configurations, rounds)
-        eligible = eligible_names([trial.record for trial in self.trials])
-        comparison = compare(rounds, baseline, eligible=eligible, is_too_busy=is_too_busy)
-        comparison = fewest_changes_first(comparison, self._configurations)
-        if comparison is not None:
-            open_ones = () if is_too_busy else open_questions(rounds, baseline, choices)
-            comparison = msgspec.structs.replace(
-                comparison, seconds_to_decide=seconds_to_decide(times, open_ones), load=load
-            )
-        recommendation = self._recommend(comparison, rounds, baseline, eligible)
-        self.head = msgspec.structs.replace(self.head, comparison=comparison, recommendation=recommendation)
-
-    def _choices(self) -> tuple[frozenset[str], ...]:
-        """From each of these one is named: from all whose outputs are right, and from those without frozen weights."""
-        eligible = eligible_names([trial.record for trial in self.trials])
-        frozen = {trial.name for trial in self.trials if trial.configuration.freezes}
-        return (eligible, eligible - frozen) if frozen & eligible else (eligible,)
-
-    def _measured_before(self) -> dict[str, Measurement]:
-        """What a run that ended undecided has measured; nothing where the machine was too busy for it to be of use."""
-        head = self.request.kept.head
-        comparison = None if head is None else head.comparison
-        if comparison is None or (comparison.load is not None and comparison.load.is_too_busy):
-            return {}
-        records = [trial.record for trial in self.trials]
-        return {record.name: record.measurement for record in records if record.measurement is not None}
+        for trial, record in zip(self.trials, judged.trials, strict=True):
+            trial.record = record
+        self.head = msgspec.structs.replace(
+            self.head, comparison=judged.comparison, recommendation=judged.recommendation
+        )
 
     def _on_round(self) -> Callable[[int, int], None]:
         last = time.monotonic()
@@ -315,32 +287,6 @@ class Diagnosing:
                 self.listener.progress(Progress(stage, self.steps_done - 1, self.step_count))
 
         return on_round
-
-    def _keep(self, times: Mapping[str, RoundTimes]) -> None:
-        for trial in self.trials:
-            item = times.get(trial.name)
-            if item is None:
-                continue
-            if item.failure is not None:
-                trial.observe(status="failed", failure=Failure(kind="measure", message=item.failure))
-            if item.round_seconds:
-                compile_seconds, peak = trial.memo.compile_seconds, trial.memo.peak_memory_bytes
-                measurement = to_measurement(item, compile_seconds=compile_seconds, peak_memory_bytes=peak)
-                trial.observe(measurement=measurement)
-
-    def _recommend(
-        self,
-        comparison: Comparison | None,
-        rounds: Mapping[str, Sequence[float]],
-        baseline: str,
-        eligible: frozenset[str],
-    ) -> Recommendation:
-        frozen = {trial.name for trial in self.trials if trial.configuration.freezes}
-        free = {name: seconds for name, seconds in rounds.items() if name not in frozen}
-        without_freezing = compare(free, baseline, eligible=eligible) if frozen else None
-        without_freezing = fewest_changes_first(without_freezing, self._configurations)
-        ranks = (parameter_ranks(self.loaded), input_ranks(self.loaded))
-        return recommend([trial.record for trial in self.trials], comparison, without_freezing, ranks)
 
     def _head_now(self, interrupted: str | None = None) -> Head:
         """With what its trials tell of the whole."""

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layoutdoctor.capture.compat import inductor_config
-from layoutdoctor.examination.choice import effective_options, global_options
+from layoutdoctor.examination.applying import effective_options, global_options
+from layoutdoctor.isolation.load import involuntary_switches
 from layoutdoctor.isolation.messages import Ready, Turned
-from layoutdoctor.measure.timing import choose_timer, page_faults
+from layoutdoctor.isolation.rounds import page_faults
+from layoutdoctor.measure.timing import choose_timer
 from layoutdoctor.run.trial import subject_device
 from layoutdoctor.subjects.prepare import prepare
 
@@ -54,7 +56,8 @@ def serve_turns(
         seconds = timer(step, calls)
         after = page_faults()
         faults = None if before is None or after is None else (after - before) / calls
-        tell(Turned(seconds=seconds, page_faults_per_call=faults))
+        cpu, switches = time.process_time(), involuntary_switches()
+        tell(Turned(seconds=seconds, page_faults_per_call=faults, cpu_seconds=cpu, involuntary_switches=switches))
 
 
 def _prepared(load: Callable[[], LoadedSubject], configuration: Configuration, mode: Mode) -> tuple[Step, str]:

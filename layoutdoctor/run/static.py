@@ -18,7 +18,7 @@ from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.records import Failure, Recommendation
 from layoutdoctor.errors import LayoutDoctorError, UsageError
-from layoutdoctor.examination.choice import effective_options
+from layoutdoctor.examination.applying import effective_options
 from layoutdoctor.isolation.messages import Progress
 from layoutdoctor.measure.environment import describe_environment
 from layoutdoctor.run.trial import LiveTrial, code_key, fingerprint, head_of, own_frame, rehearse

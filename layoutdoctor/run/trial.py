@@ -26,7 +26,7 @@ from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.records import Failure, GradientLayout, Trial
 from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
-from layoutdoctor.examination.choice import effective_options, global_options
+from layoutdoctor.examination.applying import effective_options, global_options
 from layoutdoctor.isolation.messages import Progress, TrialMemo
 from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
@@ -61,23 +61,25 @@ class Lowered:
 
     Attributes:
         seconds: What that took, and the wait for its kernels.
+        failure: What the C++ compiler raised; None where it did not.
+        is_whole: Whether all was lowered that the first call lowers, and nothing of the model ran.
     """
 
     prepared: PreparedModel
     step: Step
     capture: CompileCapture
     postponed: Postponed
-    seconds: float
+    seconds: float = 0.0
+    failure: Exception | None = None
+    is_whole: bool = False
 
     def finish(self) -> None:
-        """
-        Waits for its kernels.
-
-        Raises:
-            Exception: What the C++ compiler said.
-        """
+        """Waits for its kernels. Before that no other trial runs: graphs of the same code have one module."""
         start = time.perf_counter()
-        self.postponed.finish()
+        try:
+            self.postponed.finish()
+        except Exception as error:  # of what is kept by its source: compiled once more, it would not be built again
+            self.failure = error
         self.seconds += time.perf_counter() - start
 
 
@@ -373,25 +375,24 @@ def lower(
         step = prepared.step(mode, fresh_inputs=rehearsal.changes_inputs)
         step.run = compiled(step.run, trial.configuration)
         postponed = Postponed()
-        capture = CompileCapture(postponed.close)
+        lowered = trial.lowered = Lowered(prepared, step, CompileCapture(postponed.close), postponed)
+        trial.remember(key=key)
         start = time.perf_counter()
-        with compile_settings(global_options(trial.configuration)), capture, postponed.lowering():
+        with compile_settings(global_options(trial.configuration)), lowered.capture, postponed.lowering():
             try:
                 step.try_out()
             except NotRun:
-                trial.remember(key=key)
-                trial.lowered = Lowered(prepared, step, capture, postponed, time.perf_counter() - start)
-        if capture.graph_break_reasons or capture.failures:
-            trial.lowered = None
+                lowered.is_whole = True
+        lowered.is_whole &= not (lowered.capture.graph_break_reasons or lowered.capture.failures)
+        lowered.seconds = time.perf_counter() - start
 
 
 def finish_lowering(trial: LiveTrial) -> None:
-    """Waits for the kernels of what was lowered beforehand; where one cannot be built, the compile itself is to say."""
+    """Waits for the kernels of what was lowered beforehand; what was lowered in part only is lowered anew."""
     if trial.lowered is not None:
         trial.enter("compile")
-        try:
-            trial.lowered.finish()
-        except Exception:
+        trial.lowered.finish()
+        if not trial.lowered.is_whole and trial.lowered.failure is None:
             trial.lowered = None
 
 
@@ -403,6 +404,8 @@ def _compile(trial: LiveTrial, step: Step, device: str, lowered: Lowered | None)
         raise LayoutDoctorError(problem)
     if lowered is None:
         step.run = compiled(step.run, trial.configuration)
+    elif lowered.failure is not None:
+        raise lowered.failure
     capture = CompileCapture() if lowered is None else lowered.capture
     before = len(capture.captured)
     with compile_settings(global_options(trial.configuration)), capture:

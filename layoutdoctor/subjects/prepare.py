@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import inductor_config
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.examination.choice import effective_options, global_options
+from layoutdoctor.examination.applying import effective_options, global_options
 from layoutdoctor.measure.memory import Need, why_too_little
 from layoutdoctor.state.switches import switched
 from layoutdoctor.subjects.copies import (

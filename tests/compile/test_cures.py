@@ -9,7 +9,7 @@ import torch
 from cured_models import CASES, Case
 
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.examination.choice import how_to_apply
+from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.isolation.messages import Request
 from layoutdoctor.run.deriving import with_switch
 from layoutdoctor.run.diagnose import record_subject

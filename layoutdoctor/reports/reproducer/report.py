@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE, BUILTIN_CONFIGURATIONS, base_name
 from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
-from layoutdoctor.examination.choice import effective_options, global_options
+from layoutdoctor.examination.applying import effective_options, global_options
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.reports.reproducer.code import WIDTH, model_code
 from layoutdoctor.reports.reproducer.layers import free_placeholders, steps_of

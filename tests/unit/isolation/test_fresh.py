@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from builders import (
     a_comparison,
@@ -12,14 +14,16 @@ from builders import (
     a_ratio,
     a_recommendation,
     a_speedup,
+    a_subject,
     a_trial,
     recordings_of,
 )
 
-from layoutdoctor.errors import LayoutDoctorError
-from layoutdoctor.isolation import fresh, processes
-from layoutdoctor.isolation.fresh import time_in_fresh_processes, verified
-from layoutdoctor.isolation.messages import Request
+from layoutdoctor.errors import LayoutDoctorError, SubjectError
+from layoutdoctor.isolation import fresh, processes, timed_process
+from layoutdoctor.isolation.fresh import time_in_fresh_processes, timed, verified, wants_timing
+from layoutdoctor.isolation.messages import Kept, Request, TrialMemo
+from layoutdoctor.isolation.timed_process import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +47,7 @@ CALL, FAULTS = {"inductor": 0.02, "one": 0.01, "two": 0.04}, {"inductor": 450.0,
 TAKES_TURNS = """
 channel.send(Ready(call_seconds=CALL[name]))
 while calls := take():
-    channel.send(Turned(seconds=(CALL[name],) * calls, page_faults_per_call=FAULTS.get(name)))
+    channel.send(Turned(seconds=(CALL[name],) * calls, page_faults_per_call=FAULTS.get(name), cpu_seconds=1.0))
 """
 TIMED = [a_configuration(name) for name in ("inductor", "one", "two")]
 
@@ -93,10 +97,13 @@ def test_starts_for_which_there_is_no_time_tell_nothing(run: Any) -> None:
         ('os.write(channel._descriptor, b"\\xff" * 9)', "the process sent what is no message"),
     ],
 )
-def test_a_process_that_does_not_take_its_turns_costs_the_verification(run: Any, code: str, message: str) -> None:
+def test_a_process_that_does_not_take_its_turns_costs_the_verification(
+    run: Any, code: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limit = 0.2 if "sleep" in code else 30.0
+    monkeypatch.setattr(fresh, "started", partial(started, limit_seconds=limit))
     with pytest.raises(LayoutDoctorError) as raised:
-        run(code, _FIRST_LIMIT_SECONDS=limit)
+        run(code)
 
     assert message in str(raised.value)
 
@@ -109,31 +116,88 @@ def recordings(**changes: Any) -> tuple[Recording, ...]:
     return recordings_of(a_diagnosis(a_trial(), a_trial("one"), **{**fields, **changes}))
 
 
-def test_a_finished_diagnosis_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timed_diagnosis_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + TAKES_TURNS)
     stages: list[str] = []
-    judged = verified(recordings(), Request(target="m.py"), lambda step: stages.append(step.stage), peak_bytes=1)
+    judged = verified(recordings(), Request(target="m.py"), lambda step: stages.append(step.stage), {"one": "lines"})
     advice = judged[1].head.recommendation
 
     assert judged[0].head is judged[1].head
     assert advice is not None
-    assert (advice.configuration, advice.verified) == ("one", True)
+    assert (advice.configuration, advice.verified, advice.how) == ("one", True, "lines")
     assert stages == ["fresh processes: start 1", "fresh processes: start 2", "fresh processes: start 3"]
 
 
 def test_why_it_is_not_verified_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "available_bytes", lambda: 10**9)
-    advice = verified(recordings(), Request(target="m.py"), print, peak_bytes=10**9)[0].head.recommendation
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + "os._exit(3)")
+    advice = verified(recordings(), Request(target="m.py"), print, {})[0].head.recommendation
 
     assert advice is not None
     assert (advice.configuration, advice.verified) == ("one", False)
-    assert advice.reason == (
-        "fresh processes could not time it: 2 processes may need 1.86 GiB of memory together, and 954 MiB are free"
-    )
+    assert str(advice.reason).startswith("fresh processes could not time it: inductor: the process ended with exit")
 
 
 def test_what_recommends_nothing_needs_no_verification() -> None:
-    for changes in ({"recommendation": None}, {"comparison": None}, {"recommendation": a_recommendation(None)}):
+    slower = a_comparison(a_ratio("one", 0.8))
+    for changes in ({"recommendation": None}, {"comparison": None}, {"comparison": slower}):
         given = recordings(**changes)
 
-        assert verified(given, Request(target="m.py"), print) is given
+        assert verified(given, Request(target="m.py"), print, {}) is given
+
+
+def kept(*names: str, **changes: Any) -> Kept:
+    trials = [a_trial(name, measurement=None) for name in names]
+    made = recordings_of(a_diagnosis(*trials, comparison=None, recommendation=None, **changes))
+    return Kept(recordings=made, memos={name: TrialMemo(compile_seconds=10.0, how=f"use {name}") for name in names})
+
+
+def test_all_that_ran_is_timed_in_turns_each_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + TAKES_TURNS)
+    given = kept("inductor", "one", "two")
+    assert wants_timing(given)
+    made = timed(given, Request(target="m.py", budget_seconds=30.0), lambda step: None)
+    comparison, advice = made[0].head.comparison, made[0].head.recommendation
+
+    assert comparison is not None
+    assert comparison.own_processes
+    assert comparison.load is not None
+    assert {ratio.name: ratio.median for ratio in comparison.ratios} == pytest.approx({"one": 2.0, "two": 0.5})
+    assert advice is not None
+    assert (advice.configuration, advice.how, advice.reason) == ("one", "use one", "it was started once only")
+    measurement = made[1].trial.measurement
+    assert measurement is not None
+    assert (measurement.median_seconds, measurement.page_faults_per_call) == (0.01, 2600.0)
+    assert wants_timing(msgspec.structs.replace(given, recordings=made))  # more rounds may be added
+
+
+def test_a_configuration_whose_process_fails_costs_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    dies = 'os._exit(3) if name == "one" else None\n'
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + dies + TAKES_TURNS)
+    made = timed(kept("inductor", "one", "two"), Request(target="m.py", budget_seconds=30.0), lambda step: None)
+    failure = made[1].trial.failure
+
+    assert failure is not None
+    assert failure.kind == "measure"
+    assert failure.message.startswith("in a process of its own: one: the process ended with exit status 3")
+    assert [recording.trial.status for recording in made] == ["ok", "failed", "ok"]
+    assert made[2].trial.measurement is not None
+
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + "os._exit(3)")
+    with pytest.raises(SubjectError, match=r"no configuration can be timed in a process of its own"):
+        timed(kept("inductor", "one"), Request(target="m.py"), lambda step: None)
+
+
+def test_no_more_processes_are_started_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + TAKES_TURNS)
+    monkeypatch.setattr(timed_process, "available_bytes", lambda: 10**6)
+    monkeypatch.setattr(timed_process, "core_count", lambda: 1)
+    with pytest.raises(
+        SubjectError, match=r"3 processes of up to .* each do not fit into the memory, of which 977 KiB"
+    ):
+        timed(kept("inductor", "one", "two"), Request(target="m.py"), lambda step: None)
+
+
+def test_what_is_on_a_gpu_or_was_lowered_for_one_is_not_timed_here() -> None:
+    for changes in ({"device": "cuda"}, {"target": "cuda:90"}):
+        assert not wants_timing(kept("inductor", subject=a_subject(**changes)))
+    assert not wants_timing(Kept())

@@ -10,12 +10,12 @@ import subprocess
 import textwrap
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from unittest import mock
 
 import msgspec
 import pytest
-from builders import a_comparison, a_kept, a_ratio, a_trial
+from builders import a_comparison, a_kept, a_ratio, a_recommendation, a_trial
 
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UnknownConfigurationError, UsageError
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from layoutdoctor.isolation.journal import Journal
-    from layoutdoctor.isolation.messages import Progress
+    from layoutdoctor.isolation.messages import Kept, Progress
+    from layoutdoctor.recording.recording import Recording
 
 # What every child begins with: the request, and functions that say what the real worker would.
 PRELUDE = """
@@ -42,6 +43,7 @@ from layoutdoctor.isolation.messages import *
 from layoutdoctor.diagnosis.records import *
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.run.worker import Channel
+DEVICE = "cuda"  # timed where they run
 faulthandler.enable()
 faulthandler.register(signal.SIGUSR2, all_threads=True)
 request = msgspec.msgpack.decode(os.fdopen(int(sys.argv[1]), "rb").read()[LENGTH_BYTES:], type=Request)
@@ -58,7 +60,7 @@ def recordings(done):
         elif configuration.name in done:
             trials.append(Trial(configuration=configuration, status="ok"))
     head = Head(layoutdoctor_version="1", created_at="now", environment=Environment(torch="2"),
-                subject=Subject(name="m.py", mode="inference", device="cpu", inputs=()),
+                subject=Subject(name="m.py", mode="inference", device=DEVICE, inputs=()),
                 configurations=tuple(trial.name for trial in trials))
     return tuple(Recording(head=head, trial=trial, source="live") for trial in trials)
 
@@ -141,6 +143,39 @@ def test_a_child_that_finishes_is_asked_once_and_a_finished_run_starts_no_proces
 
     assert statuses(diagnosis) == {"eager": "ok"}
     assert seen.output == b""
+
+
+def test_what_ran_on_a_processor_is_timed_in_processes_of_their_own(
+    run: Any, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def times(kept: Kept, request: Request, progress: Any, limit_seconds: float | None) -> tuple[Recording, ...]:
+        asked.append(([recording.name for recording in kept.recordings], limit_seconds))
+        head = msgspec.structs.replace(kept.head, recommendation=a_recommendation(None, reason="timed"))
+        return tuple(msgspec.structs.replace(one, head=head) for one in kept.recordings)
+
+    monkeypatch.setattr(supervisor_module, "timed", times)
+    diagnosis, _ = run('DEVICE = "cpu"\nrun_all(print)\nfinish()', "one", "two")
+
+    assert asked == [(["one", "two"], 30.0)]
+    assert diagnosis.recommendation is not None
+    assert diagnosis.recommendation.reason == "timed"
+    assert journal.finished is not None
+
+
+def test_where_there_is_no_room_for_them_another_process_times_all(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: Any) -> NoReturn:
+        raise SubjectError("2 processes do not fit")
+
+    monkeypatch.setattr(supervisor_module, "timed", refuses)
+    code = 'DEVICE = "cpu"\nrun_all(print)\nos.write(1, f"times {request.times_here} {done}\\n".encode())\nfinish()'
+    diagnosis, seen = run(code, "one", "two")
+
+    assert seen.warnings == ["all configurations are timed in one process: 2 processes do not fit"]
+    assert b"times False ['one', 'two']" in seen.output
+    assert b"times True ['one', 'two']" in seen.output
+    assert statuses(diagnosis) == {"one": "ok", "two": "ok"}
 
 
 def test_a_finished_run_that_left_something_undecided_goes_on_with_all_that_is_done(run: Any, journal: Journal) -> None:

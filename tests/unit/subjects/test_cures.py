@@ -15,7 +15,7 @@ from layoutdoctor import subjects
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.records import Cure
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.choice import how_to_apply
+from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.isolation.messages import Kept, Listener, Proposal, Request
 from layoutdoctor.run.deriving import with_cures
 from layoutdoctor.run.diagnose import record_subject

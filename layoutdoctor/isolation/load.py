@@ -42,7 +42,7 @@ class Reading(NamedTuple):
 
 def read_load() -> Reading:
     """What the system says now."""
-    return Reading(time.perf_counter(), _busy_seconds(), time.process_time(), _involuntary_switches())
+    return Reading(time.perf_counter(), _busy_seconds(), time.process_time(), involuntary_switches())
 
 
 def core_count() -> int:
@@ -126,7 +126,8 @@ def _tick_seconds() -> Seconds:
     return 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 
 
-def _involuntary_switches() -> int | None:
+def involuntary_switches() -> int | None:
+    """How often a thread of this process had to make room; None where the system does not say."""
     try:
         import resource
     except ImportError:  # Windows

@@ -13,15 +13,8 @@ import torch
 
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.ratios import LOOKS, RESOLUTION, compare, open_questions
-from layoutdoctor.measure.timing import (
-    CudaTimer,
-    RoundTimes,
-    choose_timer,
-    cpu_timer,
-    measure_rounds,
-    seconds_to_decide,
-    to_measurement,
-)
+from layoutdoctor.isolation.rounds import RoundTimes, measure_rounds, seconds_to_decide, to_measurement
+from layoutdoctor.measure.timing import CudaTimer, choose_timer, cpu_timer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ import pytest
 from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_trial
 
 from layoutdoctor.diagnosis.records import MachineLoad
-from layoutdoctor.measure import load as load_module
-from layoutdoctor.measure.load import LoadMeter, Reading, read_load
+from layoutdoctor.isolation import load as load_module
+from layoutdoctor.isolation.load import LoadMeter, Reading, read_load
 from layoutdoctor.reports.sections.view import build_view
 
 if TYPE_CHECKING:

@@ -1,0 +1,113 @@
+"""How a configuration is applied: as lines to paste, and as options of the compiler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Configuration, FormatChoice, OptionValue
+
+_FORMAT_BY_RANK = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
+
+
+def how_to_apply(
+    configuration: Configuration, parameter_ranks: frozenset[int], input_ranks: frozenset[int] | None = None
+) -> str:
+    """
+    Code that applies a configuration to ``model`` and its input ``x``, one statement a line.
+
+    Args:
+        parameter_ranks: Dimensions that occur among the model's parameters and buffers; 4 and 5 matter.
+        input_ranks: Dimensions that occur among its inputs; as the parameters' where None.
+
+    Returns:
+        Lines without a newline at the end; a comment where nothing has to be done.
+    """
+    ranks_of_inputs = parameter_ranks if input_ranks is None else input_ranks
+    lines = _model_lines(configuration.model_format or "preserve", sorted(parameter_ranks & _FORMAT_BY_RANK.keys()))
+    lines += [line for cure in configuration.cures for line in cure.how.splitlines()]
+    lines += [f"torch.backends.{name} = {value}" for name, value in configuration.library_switches.items()]
+    lines += _compile_lines(configuration)
+    lines += _input_lines(configuration.input_format or "preserve", sorted(ranks_of_inputs & _FORMAT_BY_RANK.keys()))
+    if configuration.freezes:
+        lines += [
+            "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
+            "    y = model(x)",
+        ]
+    return "\n".join(lines) or "# nothing to change: call the model as it is, without torch.compile"
+
+
+def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
+    """
+    What to pass as ``torch.compile(options=...)``.
+
+    Returns:
+        Inductor's option names and values. Freezing is never among them: dynamo reads it from the global setting
+        before options apply, so it goes through ``global_options``.
+    """
+    options: dict[str, OptionValue] = {}
+    if configuration.layout_optimization in ("off", "on", "forced"):
+        options["layout_optimization"] = configuration.layout_optimization != "off"
+    if configuration.layout_optimization == "forced":
+        options["force_layout_optimization"] = True
+    further = {name: value for name, value in configuration.inductor_options.items() if name != "freezing"}
+    return {**options, **further}
+
+
+def global_options(configuration: Configuration) -> dict[str, OptionValue]:
+    """
+    What has to be patched into Inductor's global settings around the first call.
+
+    Source:
+        ``is_parameter_freezing`` in torch/_dynamo reads ``torch._inductor.config.freezing`` while tracing, torch 2.13:
+        ``options={"freezing": True}`` leaves the parameters graph inputs.
+    """
+    return {name: value for name, value in configuration.inductor_options.items() if name == "freezing"}
+
+
+def _model_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
+    if choice == "preserve" or not ranks:
+        return []
+    if choice == "contiguous":
+        return [
+            "for tensor in [*model.parameters(), *model.buffers()]:",
+            "    tensor.data = tensor.data.contiguous()",
+        ]
+    if len(ranks) == 1:
+        return [f"model = model.to(memory_format={_FORMAT_BY_RANK[ranks[0]]})"]
+    # Module.to(memory_format=...) raises on a model with both ranks.
+    lines = ["for tensor in [*model.parameters(), *model.buffers()]:"]
+    for rank in ranks:
+        lines += [
+            f"    if tensor.dim() == {rank}:",
+            f"        tensor.data = tensor.data.to(memory_format={_FORMAT_BY_RANK[rank]})",
+        ]
+    return lines
+
+
+def _compile_lines(configuration: Configuration) -> list[str]:
+    if configuration.backend != "inductor":
+        return []
+    options = effective_options(configuration)
+    display = ", ".join(f'"{name}": {_value(value)}' for name, value in options.items())  # as formatters write it
+    compiled = f"model = torch.compile(model{f', options={{{display}}}' if options else ''})"
+    if configuration.freezes:
+        return ["import torch._inductor.config", "model.eval()", compiled]
+    return [compiled]
+
+
+def _input_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
+    if choice == "preserve" or not ranks:
+        return []
+    if choice == "contiguous":
+        return ["x = x.contiguous()"]
+    if len(ranks) == 1:
+        return [f"x = x.to(memory_format={_FORMAT_BY_RANK[ranks[0]]})"]
+    return [
+        "x = x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)"
+        "  # every 4-D and 5-D input"
+    ]
+
+
+def _value(value: OptionValue) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if isinstance(value, str) else repr(value)

@@ -1,0 +1,189 @@
+"""A process that runs one configuration whenever it is told to, and sleeps while others have their turn."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.errors import SubjectError
+from layoutdoctor.isolation.load import core_count
+from layoutdoctor.isolation.messages import LENGTH_BYTES, Kept, MessageReader, Ready, Refused, TurnBoard, Turned, encode
+from layoutdoctor.isolation.processes import (
+    available_bytes,
+    how_it_ended,
+    kill_with_all_it_started,
+    peak_resident_bytes,
+    remove_scratch,
+    start_child,
+)
+from layoutdoctor.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from layoutdoctor.diagnosis.records import Configuration
+    from layoutdoctor.isolation.messages import AnyMessage, Request
+    from layoutdoctor.units import Bytes, Seconds
+
+LONGEST_SECONDS = 900.0
+"""A process that has not answered after this long is given up."""
+
+_READ_BYTES = 2**16
+
+
+class TimedProcess:
+    """
+    One configuration in a process of its own, started at once.
+
+    Attributes:
+        call_seconds: What a call takes, about; once it is ready.
+        page_faults: Pages that the system has mapped for its timed calls so far; None where it does not say.
+        cpu_seconds: What its threads have used so far.
+        involuntary_switches: How often one of them had to make room so far.
+        peak_bytes: Most memory that it has had when it was ready; None where not known.
+
+    Raises:
+        TransportError: It cannot be started.
+    """
+
+    def __init__(self, request: Request, configuration: Configuration) -> None:
+        self.name = configuration.name
+        self.call_seconds = 0.0
+        self.page_faults: float | None = 0.0
+        self.cpu_seconds = 0.0
+        self.involuntary_switches = 0
+        self.peak_bytes: Bytes | None = None
+        self._reader = MessageReader()
+        self._waiting: list[AnyMessage] = []
+        # Every child is given a board; what it prints is the model's own, and nobody reads it.
+        self._process, self._orders, self._messages = start_child(TurnBoard.make(), subprocess.DEVNULL)
+        self._order(encode(msgspec.structs.replace(request, timed=configuration, kept=Kept(), lost={})))
+
+    def end(self) -> None:
+        """Ends it, and all that it started."""
+        for descriptor in (self._messages, self._orders):
+            os.close(descriptor)
+        kill_with_all_it_started(self._process.pid)
+        self._process.wait()
+        remove_scratch(self._process.pid)
+
+    def _order(self, data: bytes) -> None:
+        rest = memoryview(data)
+        with contextlib.suppress(BrokenPipeError):  # how it ended is said where its answer is missing
+            while rest:
+                rest = rest[os.write(self._orders, rest) :]
+
+    def wait_until_ready(self, limit_seconds: Seconds = LONGEST_SECONDS) -> None:
+        """
+        Waits until it can be timed.
+
+        Raises:
+            SubjectError: It died, took too long, or refused.
+        """
+        message = self._hear(limit_seconds)
+        if not isinstance(message, Ready):
+            raise SubjectError(f"{self.name}: the process said what was not asked for")
+        self.call_seconds = message.call_seconds
+        self.peak_bytes = peak_resident_bytes(self._process.pid)
+
+    def turn(self, calls: int, limit_seconds: Seconds = LONGEST_SECONDS) -> tuple[Seconds, ...]:
+        """
+        So many calls, now; seconds of each.
+
+        Raises:
+            SubjectError: It died, or took too long.
+        """
+        self._order(calls.to_bytes(LENGTH_BYTES, "big"))
+        message = self._hear(limit_seconds)
+        if not isinstance(message, Turned) or len(message.seconds) != calls:
+            raise SubjectError(f"{self.name}: the process said what was not asked for")
+        per_call = message.page_faults_per_call
+        self.page_faults = None if per_call is None or self.page_faults is None else self.page_faults + per_call * calls
+        self.cpu_seconds = message.cpu_seconds
+        self.involuntary_switches = message.involuntary_switches or 0
+        return message.seconds
+
+    def _hear(self, limit_seconds: Seconds) -> AnyMessage:
+        end = time.monotonic() + limit_seconds
+        while not self._waiting:
+            readable = select.select([self._messages], [], [], max(end - time.monotonic(), 0.0))[0]
+            if not readable:
+                raise SubjectError(f"{self.name} took longer than {format_seconds(limit_seconds)}")
+            data = os.read(self._messages, _READ_BYTES)
+            if not data:
+                raise SubjectError(f"{self.name}: {how_it_ended(self._process.wait())}")
+            try:
+                self._waiting += self._reader.feed(data)
+            except ValueError as error:
+                raise SubjectError(f"{self.name}: the process sent what is no message ({error})") from error
+        message = self._waiting.pop(0)
+        if isinstance(message, Refused):
+            raise SubjectError(message.message)
+        return message
+
+
+@contextlib.contextmanager
+def started(
+    request: Request,
+    configurations: Sequence[Configuration],
+    on_failure: Callable[[str, SubjectError], None] | None = None,
+    limit_seconds: Seconds = LONGEST_SECONDS,
+) -> Iterator[dict[str, TimedProcess]]:
+    """
+    Each configuration in a process of its own, ready to be timed; all of them end with the block.
+
+    As many get ready at a time as there are cores, and no more are started than there is memory for.
+
+    Args:
+        on_failure: Told of a configuration whose process did not get ready; None raises.
+
+    Raises:
+        SubjectError: One did not get ready, or there is too little memory for all.
+        TransportError: A process cannot be started.
+    """
+    running: list[TimedProcess] = []
+    ready: dict[str, TimedProcess] = {}
+
+    def wait_for(process: TimedProcess) -> None:
+        try:
+            process.wait_until_ready(limit_seconds)
+            ready[process.name] = process
+        except SubjectError as error:
+            if on_failure is None:
+                raise
+            on_failure(process.name, error)
+
+    try:
+        for count, configuration in enumerate(configurations):
+            if count >= core_count():
+                wait_for(running[count - core_count()])
+                _check_memory(ready.values(), core_count(), len(configurations))
+            running.append(TimedProcess(request, configuration))
+        for process in running[-core_count() :]:
+            wait_for(process)
+        yield {
+            configuration.name: ready[configuration.name]
+            for configuration in configurations
+            if configuration.name in ready
+        }
+    finally:
+        for process in running:
+            process.end()
+
+
+def _check_memory(ready: Iterable[TimedProcess], getting_ready: int, count: int) -> None:
+    """Before one more is started: what is still getting ready, and it, may need as much as any before."""
+    known = [process.peak_bytes for process in ready if process.peak_bytes is not None]
+    available = available_bytes()
+    if not known or available is None or getting_ready * max(known) <= available:
+        return
+    raise SubjectError(
+        f"{count} processes of up to {format_bytes(max(known))} each do not fit into the memory, of which "
+        f"{format_bytes(available)} are free now"
+    )
