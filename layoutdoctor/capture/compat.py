@@ -17,6 +17,7 @@ import logging
 import operator
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -61,6 +62,8 @@ class PrivateName:
 
 
 _CACHES = "fresh compiles of every configuration (a cache may answer, and then no graph is seen)"
+_DISTINCT = "code of its own for each configuration behind graph breaks (another's may be used)"
+_SAVED = "time (later processes lower again what the diagnosis has lowered)"
 _DECISION = "why Inductor chose or left channels-last"
 _GRAPHS = "compiled graphs: their nodes, buffers, conversions and generated code"
 _BUFFERS = "buffers and conversions inside compiled graphs"
@@ -75,6 +78,11 @@ _TARGET = "lowering for a GPU that is not there"
 PRIVATE_NAMES: tuple[PrivateName, ...] = (
     PrivateName("torch._inductor.config", "fx_graph_cache", _CACHES),
     PrivateName("torch._functorch.config", "enable_autograd_cache", _CACHES),
+    PrivateName("torch._inductor.codecache", "FxGraphCache._lookup_graph", _SAVED, ("key",)),
+    PrivateName("torch._inductor.codecache", "FxGraphCache._get_tmp_dir_for_key", _SAVED),
+    PrivateName("torch._inductor.codecache", "FxGraphCache._write_to_local_cache", _SAVED, ("key", "content")),
+    PrivateName("torch._inductor.config", "trace.debug_dir", _DISTINCT),
+    PrivateName("torch._dynamo.utils", "get_debug_dir", _DISTINCT),
     PrivateName("torch._dynamo.config", "recompile_limit", _RECOMPILE_LIMITS),
     PrivateName("torch._dynamo.config", "accumulated_recompile_limit", _RECOMPILE_LIMITS),
     PrivateName("torch._dynamo.config", "automatic_dynamic_shapes", "static shapes (sizes may become symbolic)"),
@@ -258,16 +266,18 @@ def inductor_config() -> Any:
 
 
 @contextlib.contextmanager
-def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
+def compile_settings(global_options: Mapping[str, Any], *, uses_cache: bool = False) -> Iterator[None]:
     """
-    Settings under which every graph is lowered afresh, while compiled kernels are shared by source.
+    Settings under which graphs are lowered afresh, while compiled kernels are shared by source.
 
-    The FX-graph and AOTAutograd caches are off (a hit skips GraphLowering, so nothing would be captured); the kernel
-    caches stay, so that equal C++ and Triton kernels are compiled once for all configurations. Shapes stay static and
-    the recompile limit is raised, since several configurations share the code objects of one model.
+    The AOTAutograd cache is off, and by default the FX-graph cache, too (a hit skips GraphLowering, so nothing would be
+    captured); the kernel caches stay, so that equal C++ and Triton kernels are compiled once for all configurations.
+    Shapes stay static and the recompile limit is raised, since several configurations share the code objects of one
+    model.
 
     Args:
         global_options: Inductor settings that act only when set globally, such as ``freezing``.
+        uses_cache: Whether the FX-graph cache is on, where torch has it on.
 
     Source:
         ``torch/_inductor/config.py``, ``torch/_functorch/config.py``, ``torch/_dynamo/config.py``; torch 2.7 to 2.15.
@@ -276,7 +286,7 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     import torch._dynamo.config as dynamo_config
     import torch._functorch.config as functorch_config
 
-    inductor = {"fx_graph_cache": False, "fx_graph_remote_cache": False, **global_options}
+    inductor = {"fx_graph_remote_cache": False, **({} if uses_cache else {"fx_graph_cache": False}), **global_options}
     functorch = {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}
     dynamo = {"recompile_limit": 512, "cache_size_limit": 512, "accumulated_recompile_limit": 4096}
     dynamo |= {"automatic_dynamic_shapes": False, "suppress_errors": False}
@@ -299,10 +309,15 @@ def distinct_options(name: str) -> dict[str, str]:
         name: Unique within the diagnosis.
 
     Source:
-        ``aot_inductor.serialized_in_spec``, text that only AOTInductor's packaging reads; torch 2.7 to 2.15.
+        ``trace.debug_dir``, where Inductor writes with ``TORCH_COMPILE_DEBUG=1`` only (torch/_inductor/debug.py), and
+        ``_cache_config_ignore_prefix``, by which the FX-graph cache's key has no option of ``trace``; torch 2.7 to
+        2.15.
     """
-    known = getattr(getattr(inductor_config(), "aot_inductor", None), "serialized_in_spec", None)
-    return {"aot_inductor.serialized_in_spec": f"layoutdoctor {name}"} if isinstance(known, str) else {}
+    try:
+        folder = private("torch._inductor.config.trace.debug_dir") or private("torch._dynamo.utils.get_debug_dir")()
+    except UnsupportedTorchError:
+        return {}
+    return {"trace.debug_dir": str(Path(folder, f"layoutdoctor {name}"))}
 
 
 def missing_cpp_compiler() -> str | None:

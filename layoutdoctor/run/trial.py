@@ -22,6 +22,7 @@ from layoutdoctor._version import __version__
 from layoutdoctor.capture.building import NotRun, Postponed
 from layoutdoctor.capture.compat import compile_settings, distinct_options, missing_cpp_compiler
 from layoutdoctor.capture.eager_graph import record_eager_iteration
+from layoutdoctor.capture.graph_cache import saved_graphs
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.records import Failure, GradientLayout, Trial
 from layoutdoctor.diagnosis.writing import trace_name
@@ -311,7 +312,7 @@ def warm_up(trial: LiveTrial, subject: LoadedSubject, mode: Mode, rehearsal: Reh
         if trial.configuration.backend == "inductor":
             trial.enter("compile")
             step.run = compiled(step.run, trial.configuration)
-            stack.enter_context(compile_settings(global_options(trial.configuration)))
+            stack.enter_context(compile_settings(global_options(trial.configuration), uses_cache=True))
         step()
         trial.enter("run")
         step()
@@ -378,7 +379,7 @@ def lower(
         lowered = trial.lowered = Lowered(prepared, step, CompileCapture(postponed.close), postponed)
         trial.remember(key=key)
         start = time.perf_counter()
-        with compile_settings(global_options(trial.configuration)), lowered.capture, postponed.lowering():
+        with _captured(lowered.capture, trial.configuration), postponed.lowering():
             try:
                 step.try_out()
             except NotRun:
@@ -408,7 +409,7 @@ def _compile(trial: LiveTrial, step: Step, device: str, lowered: Lowered | None)
         raise lowered.failure
     capture = CompileCapture() if lowered is None else lowered.capture
     before = len(capture.captured)
-    with compile_settings(global_options(trial.configuration)), capture:
+    with _captured(capture, trial.configuration):
         start = time.perf_counter()
         step()
         seconds = time.perf_counter() - start
@@ -428,6 +429,12 @@ def _compile(trial: LiveTrial, step: Step, device: str, lowered: Lowered | None)
     if capture.lowered_count == 0:
         trial.note("torch.compile lowered no graph: the model ran as eager code")
     return capture.captured
+
+
+@contextlib.contextmanager
+def _captured(capture: CompileCapture, configuration: Configuration) -> Iterator[None]:
+    with compile_settings(global_options(configuration), uses_cache=True), saved_graphs(), capture:
+        yield
 
 
 def own_frame(run: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from loops import for_each
+from torch._inductor.codecache import FxGraphCache
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import BaseScheduling
@@ -36,6 +37,7 @@ from layoutdoctor.capture.compat import (
 from layoutdoctor.capture.decision import describe_decision, record_decision
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.fx_graph import fx_nodes
+from layoutdoctor.capture.graph_cache import saved_graphs
 from layoutdoctor.capture.inductor_graph import buffers_of
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.errors import UnsupportedTorchError
@@ -479,6 +481,21 @@ def test_settings_hold_inside_and_are_as_before_outside() -> None:
         raise KeyError
     assert inside == (True, False, False, False, False)
     assert values() == before
+
+
+@pytest.mark.parametrize("name", ["_lookup_graph", "_get_tmp_dir_for_key", "_write_to_local_cache"])
+def test_a_cache_that_cannot_be_made_to_find_nothing_is_off(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    config, before = inductor_config(), dict(vars(FxGraphCache))
+    with config.patch(fx_graph_cache=True), compile_settings({}, uses_cache=True):
+        with saved_graphs():
+            assert config.fx_graph_cache
+            assert FxGraphCache._lookup_graph("key", [], True, None, None) == (None, {})
+        assert dict(vars(FxGraphCache)) == before
+
+        take_away(monkeypatch, f"torch._inductor.codecache.FxGraphCache.{name}", AttributeError("moved"))
+        with saved_graphs():
+            assert not config.fx_graph_cache
+        assert config.fx_graph_cache
 
 
 def test_options_that_set_configurations_apart_differ_and_are_known_to_inductor() -> None:
