@@ -232,6 +232,12 @@ def severity_of_gain(gain: RatioInterval | None) -> Severity:
     return "note" if gain is None or gain.median < 1 + NEGLIGIBLE_SHARE else "warning"
 
 
+def severity_of_loss(diagnosis: Diagnosis, name: str, than: str) -> Severity:
+    """``warning`` where a configuration was measured to be slower than another by what can be felt, else ``note``."""
+    gain = _median(diagnosis, than) / _median(diagnosis, name)
+    return "warning" if is_surely_slower(diagnosis, name, than) and gain >= 1 + NEGLIGIBLE_SHARE else "note"
+
+
 def clean_alternative(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial], bool]) -> Trial | None:
     """
     A measured trial without the trouble that is at least as fast: the recommended one, else of the fastest that which

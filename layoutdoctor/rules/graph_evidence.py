@@ -174,10 +174,18 @@ def lost_at(change: OutputChange) -> LosingOperation | None:
     breakers = [breaker for graph in graphs for breaker in graph.breakers if _makes(breaker, change)]
     if breakers:
         return LosingOperation(breakers[-1].op, breakers[-1].location, breakers[-1].module, is_proven=True)
-    node = _last_that_changes(graphs[0], change) if len(graphs) == 1 else None
+    node = _last_that_changes(graphs[0], change) if graphs else None
     if node is None:
         return None
     return LosingOperation(node.called or base_name(node.target), node.location, node.module, is_proven=False)
+
+
+def output_node(change: OutputChange) -> FxNode | None:
+    """The node whose value is the output, in the only forward graph of the compiled trial; None where not recorded."""
+    graphs = [graph for graph in change.trial.graphs if graph.direction != "backward"]
+    names = graphs[0].output_names if len(graphs) == 1 else ()
+    node = nodes_by_name(graphs[0]).get(names[change.number]) if change.number < len(names) else None
+    return node if node is not None and node.layout and node.layout.shape == change.returned.shape else None
 
 
 def _makes(breaker: LayoutBreaker, change: OutputChange) -> bool:
@@ -186,13 +194,9 @@ def _makes(breaker: LayoutBreaker, change: OutputChange) -> bool:
 
 
 def _last_that_changes(graph: Graph, change: OutputChange) -> FxNode | None:
-    nodes = nodes_by_name(graph)
-    if change.number >= len(graph.output_names):
-        return None
-    node = nodes.get(graph.output_names[change.number])
-    if node is None or node.layout is None or node.layout.shape != change.returned.shape:
-        return None
-    made = next((n for n in upstream(node, nodes) if n.op != "call_function" or not is_layout_agnostic(n)), None)
+    node, nodes = output_node(change), nodes_by_name(graph)
+    values = upstream(node, nodes) if node is not None else ()
+    made = next((n for n in values if n.op != "call_function" or not is_layout_agnostic(n)), None)
     return made if made is not None and made.op == "call_function" else None
 
 

@@ -9,7 +9,8 @@ What it finds:
 Why it costs:
     Whoever reads the output pays for a conversion, or runs another kernel; code that calls ``view`` on it may fail. And
     a configuration that returns channels-last where eager returns contiguous looks faster by the conversion it leaves
-    to its caller.
+    to its caller. A warning where that conversion, at the device's measured copy bandwidth, takes at least 2 % of the
+    kernel time, which is told; else a note.
 
 Example:
     ``channel_shuffle`` in a channels_last ShuffleNet: eager returns channels_last, Inductor contiguous. Or a frozen
@@ -31,8 +32,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.examination.graphs.conversions import tensor_bytes
+from layoutdoctor.examination.graphs.regions import known_sum
+from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.graph_evidence import LosingOperation, OutputChange, lost_at, output_changes
+from layoutdoctor.rules.graph_evidence import LosingOperation, OutputChange, lost_at, output_changes, output_node
 from layoutdoctor.words import distinct, layout_words, line_words, listing
 
 if TYPE_CHECKING:
@@ -48,15 +52,26 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         key = (change.eager.name, layout_words(change.expected), layout_words(change.returned))
         groups.setdefault(key, []).append(change)
     for (eager, expected, returned), changes in groups.items():
-        place = lost_at(changes[0])
+        place, trial = lost_at(changes[0]), changes[0].trial
+        seconds = _seconds_back(diagnosis, [change for change in changes if change.trial is trial])
+        cost = evidence.cost_words(trial, seconds, "estimated")
         yield RULE.finding(
-            changes[0].trial.name,
-            _message(eager, expected, returned, changes, place),
+            trial.name,
+            _message(eager, expected, returned, changes, place)
+            + (f"; to convert it back takes {cost}" if cost is not None else ""),
             _suggestion(changes[0]),
-            severity="warning",
+            severity=evidence.severity_of_cost(trial, seconds),
             evidence=[change.trial.name for change in changes],
             at=place,
         )
+
+
+def _seconds_back(diagnosis: Diagnosis, changes: Sequence[OutputChange]) -> float | None:
+    """What the conversions take that some outputs of one trial leave to their reader; None where not known."""
+    bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
+    nodes = [(change.returned, output_node(change)) for change in changes]
+    moved = known_sum(*(tensor_bytes(layout, node.dtype, node.dtype) if node else None for layout, node in nodes))
+    return moved / bandwidth if bandwidth and moved is not None else None
 
 
 def _message(

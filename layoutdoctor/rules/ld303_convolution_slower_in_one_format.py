@@ -18,9 +18,10 @@ What to do:
     give it another number of groups.
 
 When it is fine:
-    The whole model is faster in spite of it. A plain convolution that is faster in one format is the usual case, and
-    the same kernel in both formats is noise: no finding. Nor where the profiled iteration took far longer than the
-    measured rounds.
+    The whole model is not slower for it: a warning is given only where the configuration with the slow one was measured
+    to lose at least 2 % against the other, else a note. A plain convolution that is faster in one format is the usual
+    case, and the same kernel in both formats is noise: no finding. Nor where the profiled iteration took far longer
+    than the measured rounds.
 
 Source:
     torch/_inductor/graph.py, torch 2.13: a grouped convolution that "slows down 31x using channels last";
@@ -86,7 +87,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
             is_other_kernel = len(slow.kernels) == len(fast.kernels) and slow.codes != fast.codes
             if slow.groups > 1 and is_other_kernel and _is_slower(slow, fast):
                 told.add(key)
-                yield _finding(slow, fast)
+                yield _finding(diagnosis, slow, fast)
     yield from _on_target(diagnosis)
 
 
@@ -133,7 +134,7 @@ def _is_slower(slow: _Convolutions, fast: _Convolutions) -> bool:
     return is_large and 0 < fast.seconds <= slow.seconds / _FACTOR
 
 
-def _finding(slow: _Convolutions, fast: _Convolutions) -> Finding:
+def _finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convolutions) -> Finding:
     kernel = slow.kernels[0]
     node = node_of(slow.trial, kernel)
     modules = slow.modules or fast.modules
@@ -148,7 +149,7 @@ def _finding(slow: _Convolutions, fast: _Convolutions) -> Finding:
         f"{ratio} slower, in profiled iterations",
         "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
         "usual cause, so convert around this layer or change its groups where the rest gains",
-        severity="warning",
+        severity=evidence.severity_of_loss(diagnosis, slow.trial.name, fast.trial.name),
         at=Place(modules[0] if modules else None, node.location if node is not None else None, 1, None),
         evidence=(slow.trial.name, fast.trial.name),
         seconds=slow.seconds - fast.seconds,

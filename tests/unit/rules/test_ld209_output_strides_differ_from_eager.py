@@ -3,7 +3,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from builders import Told, a_configuration, a_graph, a_location, a_node, a_trial, channels_last, contiguous, finder
+import msgspec
+from builders import (
+    Told,
+    a_configuration,
+    a_graph,
+    a_location,
+    a_node,
+    a_trial,
+    an_environment,
+    channels_last,
+    contiguous,
+    finder,
+)
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import Equivalence, LayoutBreaker, Trial
@@ -11,6 +23,7 @@ from layoutdoctor.rules.ld209_output_strides_differ_from_eager import check
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Finding
 
 findings = finder(check)
 
@@ -114,3 +127,21 @@ def test_which_facts_it_gives(told: Told) -> None:
     own = a_configuration("mine", model_format="channels_last", input_format="channels_last")
     trials = (returning(EAGER_LAST, channels_last()), returning("mine", contiguous(), configuration=own))
     assert [f.configuration for f in findings(*trials)] == ["mine"]
+
+
+def test_how_severe_it_is_rests_on_what_the_conversion_back_takes(told: Told) -> None:
+    image = channels_last()  # 802,816 elements: 6.4 MB are read and written
+    node = a_node("relu", layout=image)
+    graph = a_graph(nodes=(node,), output_names=("relu",))
+    trials = (returning("eager", contiguous()), returning("inductor", image, graphs=(graph,)))
+
+    def found(bandwidth: float | None, *of: Trial) -> list[Finding]:
+        return findings(*(of or trials), environment=an_environment(copy_bandwidth_bytes_per_second=bandwidth))
+
+    felt = found(3.2e9)
+    told("A conversion back that can be felt is a warning with its cost", felt)
+    assert [f.severity for f in felt] == ["warning"]
+    assert [f.severity for f in found(25e9)] == ["note"]  # 1.7 %
+    assert [f.severity for f in found(None)] == ["note"]
+    other = msgspec.structs.replace(trials[1], graphs=(a_graph(nodes=(node,), output_names=("other",)),))
+    assert [f.severity for f in found(3.2e9, trials[0], other)] == ["note"]  # of what type the output is, is not known

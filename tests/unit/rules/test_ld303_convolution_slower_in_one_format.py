@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from builders import (
     Told,
+    a_comparison,
     a_convolution,
     a_decision,
     a_graph,
@@ -12,6 +13,7 @@ from builders import (
     a_location,
     a_measurement,
     a_node,
+    a_ratio,
     a_subject,
     a_trial,
     finder,
@@ -130,6 +132,24 @@ def test_which_facts_it_gives() -> None:
         for name in ("eager", "eager-channels-last", "inductor", "inductor-channels-last")
     ]
     assert [f.configuration for f in findings(*trials)] == ["inductor-channels-last"]
+
+
+@pytest.mark.parametrize(
+    ("speed", "width", "severity"),
+    [
+        (0.9, 0.03, "warning"),
+        (0.985, 0.01, "note"),  # slower, by what cannot be felt
+        (0.95, 0.06, "note"),  # not surely slower
+        (1.2, 0.03, "note"),  # the whole is faster in spite of it
+    ],
+)
+def test_it_is_a_warning_where_the_whole_was_measured_to_lose(speed: float, width: float, severity: str) -> None:
+    there, here = ran("inductor", a_conv(1e-3)), ran("inductor-channels-last", a_conv(5e-3, "ref"))
+
+    found = findings(there, here, comparison=a_comparison(a_ratio("inductor-channels-last", speed, width)))
+
+    assert [f.severity for f in found] == [severity]
+    assert [f.severity for f in findings(there, here)] == ["note"]  # nothing was timed
 
 
 def a_static(*convolutions: Any, target: str | None = "cuda:90", is_static: bool = True) -> list[Finding]:
