@@ -37,12 +37,13 @@ from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import LosingOperation, OutputChange, lost_at, output_changes, output_node
+from layoutdoctor.units import format_seconds
 from layoutdoctor.words import distinct, layout_words, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -54,11 +55,9 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     for (eager, expected, returned), changes in groups.items():
         place, trial = lost_at(changes[0]), changes[0].trial
         seconds = _seconds_back(diagnosis, [change for change in changes if change.trial is trial])
-        cost = evidence.cost_words(trial, seconds, "estimated")
         yield RULE.finding(
             trial.name,
-            _message(eager, expected, returned, changes, place)
-            + (f"; to convert it back takes {cost}" if cost is not None else ""),
+            _message(eager, expected, returned, changes, place) + _cost_words(trial, seconds),
             _suggestion(changes[0]),
             severity=evidence.severity_of_cost(trial, seconds),
             evidence=[change.trial.name for change in changes],
@@ -72,6 +71,14 @@ def _seconds_back(diagnosis: Diagnosis, changes: Sequence[OutputChange]) -> floa
     nodes = [(change.returned, output_node(change)) for change in changes]
     moved = known_sum(*(tensor_bytes(layout, node.dtype, node.dtype) if node else None for layout, node in nodes))
     return moved / bandwidth if bandwidth and moved is not None else None
+
+
+def _cost_words(trial: Trial, seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    whole = trial.kernels.seconds if trial.kernels is not None else None
+    beside = f" beside {format_seconds(whole)} kernel time" if whole is not None else ""
+    return f"; to convert it back takes an estimated {format_seconds(seconds)}{beside}"
 
 
 def _message(
