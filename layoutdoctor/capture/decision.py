@@ -297,6 +297,9 @@ def _weight_shape(node: Any) -> tuple[int, ...] | None:
     if weight is None:
         return None
     shape = tuple(size_of(size) for size in weight.shape)
+    groups = _groups(node)
+    if not _is_aten(node) and _is_packed_transposed(node) and groups and all(type(size) is int for size in shape[:2]):
+        shape = (shape[1] * groups, shape[0] // groups, *shape[2:])  # packed as if it were not transposed
     return shape if all(isinstance(size, int) for size in shape) else None  # type: ignore[return-value]
 
 
@@ -370,6 +373,9 @@ _FORWARD_POSITIONS = {"stride": 3, "padding": 4, "dilation": 5, "transposed": 6,
 _PACKED_POSITIONS = {"padding": 3, "stride": 4, "dilation": 5, "groups": 6}
 """``mkldnn._convolution_pointwise(input, weight, bias, padding, stride, dilation, groups, ...)``."""
 
+_PACKED_TRANSPOSED_POSITIONS = {"padding": 3, "stride": 5, "dilation": 6, "groups": 7}
+"""``mkldnn._convolution_transpose_pointwise(input, weight, bias, padding, output_padding, stride, ...)``."""
+
 
 def _argument(node: Any, name: str) -> Any:
     if _is_backward(node):
@@ -377,7 +383,8 @@ def _argument(node: Any, name: str) -> Any:
     elif _is_aten(node):
         position = _FORWARD_POSITIONS[name]
     else:
-        position = _PACKED_POSITIONS.get(name, len(node.args))
+        positions = _PACKED_TRANSPOSED_POSITIONS if _is_packed_transposed(node) else _PACKED_POSITIONS
+        position = positions[name]
     return node.args[position] if position < len(node.args) else None
 
 
@@ -390,6 +397,13 @@ def _spatial(node: Any, name: str) -> tuple[int, ...] | None:
     return tuple(values) * rank if repeated and rank is not None else tuple(values)
 
 
+def _is_packed_transposed(node: Any) -> bool:
+    """By its arguments, as fused ones have another target: the dilation where others have the groups."""
+    return len(node.args) > 6 and isinstance(node.args[6], (list, tuple))
+
+
 def _is_transposed(node: Any) -> bool | None:
+    if not _is_aten(node):
+        return _is_packed_transposed(node)
     value = _argument(node, "transposed")
     return value if isinstance(value, bool) else None

@@ -62,6 +62,34 @@ def test_frozen_trials_have_their_decision_kernels_and_equal_outputs_and_are_tak
     torch.testing.assert_close(ready(X), model(X).detach(), rtol=1e-3, atol=1e-4)
 
 
+class Transposed(nn.Module):
+    """Transposed convolutions, no two of whose arguments are alike; freezing packs one together with what follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grouped = nn.ConvTranspose2d(16, 12, 5, stride=3, padding=2, output_padding=1, groups=4)
+        self.fused = nn.ConvTranspose2d(12, 6, (4, 3), stride=(2, 3), padding=(1, 0), dilation=(3, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.fused(self.grouped(x)))
+
+
+def test_the_card_of_a_packed_transposed_convolution_says_what_the_unpacked_one_does() -> None:
+    names = ("inductor", "inductor-freezing")
+
+    diagnosis = layoutdoctor.diagnose(Transposed(), X[:1], configurations=names, budget_seconds=0.01)
+
+    default, frozen = (trial.graphs[0].decision for trial in diagnosis.trials)
+    assert default is not None
+    assert frozen is not None
+    assert len(frozen.convolutions) == 2
+    for one, other in zip(default.convolutions, frozen.convolutions, strict=True):
+        names_of = ("class_", "rank", "weight_shape", "groups", "stride", "padding", "dilation", "is_transposed")
+        assert {name: getattr(one, name) for name in names_of} == {name: getattr(other, name) for name in names_of}
+        assert other.node != one.node
+    assert [c.stride for c in frozen.convolutions] == [(3, 3), (2, 3)]
+
+
 def test_a_function_without_weights_has_nothing_to_freeze() -> None:
     names = ("inductor", "inductor-freezing")
 
