@@ -162,6 +162,11 @@ def release_memory() -> None:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         with contextlib.suppress(RuntimeError):  # a lost device has nothing to give back
             torch.cuda.empty_cache()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Gives back what the C library keeps of freed memory, between what is in use too."""
     if sys.platform == "linux":
         with contextlib.suppress(Exception):  # a C library without it keeps what it has
             ctypes.CDLL(None).malloc_trim(0)

@@ -7,8 +7,10 @@ It computes in its own dtype and, where that runs, in float64: the reference tha
 from __future__ import annotations
 
 import contextlib
+import functools
 import traceback
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, first_line
 from layoutdoctor.measure.equivalence import Reference, ReferenceTensor, named, reference_tensor, why_random
-from layoutdoctor.measure.memory import Need, out_of_memory, release_memory, resident_peak, why_too_little
+from layoutdoctor.measure.memory import Need, out_of_memory, release_memory, resident_peak, trim_heap, why_too_little
 from layoutdoctor.subjects.copies import copy_model, input_tensors
 from layoutdoctor.subjects.step import FIRST_CALL_SEED, Step, tensors_of
 from layoutdoctor.subjects.weights import (
@@ -39,7 +41,15 @@ if TYPE_CHECKING:
     from layoutdoctor.measure.equivalence import StepResults
     from layoutdoctor.subjects.subject import LoadedSubject
 
+    OnGradient = Callable[[str, nn.Parameter], None]
+
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
+
+_LARGE_GRADIENT = 1 << 18
+"""Elements; smaller gradients are compared when all of them are there."""
+
+_TRIM_AFTER = 1 << 26
+"""Bytes of gradients and weights that may lie about unused in the heap: the next ones do not fit into the gaps."""
 
 OWN_WEIGHTS_NOTE = (
     "the model changes {count} of its weights in place: every configuration has a copy of its own of them ({size} each)"
@@ -187,20 +197,23 @@ def compute_reference(subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal |
     Raises:
         SubjectError: The model raised, though its first run did not.
     """
+    gradients = _LargeGradients()
     with in_eager_mode(subject):
-        results = _run(subject, mode)
+        results = _run(subject, mode, gradients.count)
         layouts = results.output_layouts
         eager = _on_host(named(results))
         del results
         random = why_random(eager, named(_run(subject, mode, seed=FIRST_CALL_SEED + 1)))
-    problem = shortage = _why_no_room(subject, rehearsal)
+    problem = shortage = _why_no_room(subject, mode, rehearsal)
     notes: tuple[str, ...] = ()
     terms: dict[str, float] = {}
+    shapes = {name: tensor.shape for name, tensor in eager.items()}
+    gradients.eager = eager if random is None else {}
     exact = eager
     if problem is None:
         try:
-            exact = _on_host(named(_run_in_float64(subject, mode, terms)))
-            same = [(n, t.shape) for n, t in exact.items()] == [(n, t.shape) for n, t in eager.items()]
+            exact = _on_host(named(_run_in_float64(subject, mode, terms, gradients.compare)))
+            same = {name: tensor.shape for name, tensor in [*exact.items(), *gradients.compared.items()]} == shapes
             problem = None if same else "it gives other outputs in float64"
         except (Exception, SystemExit) as error:  # what a model does with float64 is not known here
             shortage = out_of_memory(error)
@@ -208,23 +221,73 @@ def compute_reference(subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal |
     if shortage is not None:
         notes = (f"the outputs were compared with eager's, not with float64's: {problem}",)
         release_memory()
+    if problem is not None and gradients.compared:  # eager's own of these are gone
+        gradients.compared.clear()
+        with in_eager_mode(subject):
+            eager = _on_host(named(_run(subject, mode)))
     if random is not None or problem is not None:
         exact = eager  # another dtype draws other random numbers
     name = "float64" if exact is not eager else f"eager {_floating_dtype(eager)}"
-    return Reference(name, _reference_tensors(exact, eager), mode, layouts, random, problem, terms, notes)
+    made = {**_reference_tensors(exact, eager), **gradients.compared}
+    return Reference(name, {key: made[key] for key in shapes}, mode, layouts, random, problem, terms, notes)
 
 
-def _why_no_room(subject: LoadedSubject, rehearsal: Rehearsal | None) -> str | None:
+class _LargeGradients:
+    """
+    Large gradients in float64, each compared when it is there, and let go of with the weight that has done its work.
+
+    All of them together would take as much again as the weights in float64.
+
+    Attributes:
+        eager: The same by eager, taken out as they are compared; what is not among them is left alone.
+    """
+
+    def __init__(self) -> None:
+        self.eager: dict[str, torch.Tensor] = {}
+        self.compared: dict[str, ReferenceTensor] = {}
+        self._parts: Counter[str] = Counter()
+        self._let_go_of = 0
+
+    def count(self, name: str, parameter: nn.Parameter) -> None:
+        """Something was added to a gradient; more than once where a layer is checkpointed twice in one step."""
+        del parameter
+        self._parts[f"gradient of {name}"] += 1
+
+    def compare(self, name: str, parameter: nn.Parameter) -> None:
+        """The same in float64."""
+        key, gradient = f"gradient of {name}", parameter.grad
+        if gradient is None or gradient.numel() < _LARGE_GRADIENT or self._parts[key] != 1:
+            return
+        if key in self.eager and self.eager[key].shape == gradient.shape:
+            parameter.grad = None
+            parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+            eager = self.eager.pop(key)
+            made = reference_tensor(key, gradient.cpu(), eager)
+            if made.eager is None and made.exact.dtype == eager.dtype:  # in its place: nothing new is to stay
+                made = replace(made, exact=eager.copy_(made.exact))
+            self.compared[key] = made
+            self._let_go_of += 2 * gradient.nbytes
+            del gradient
+            if self._let_go_of > _TRIM_AFTER:
+                self._let_go_of = 0
+                trim_heap()
+
+
+def _why_no_room(subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal | None) -> str | None:
     """Why a run in float64 does not fit into the memory; None where it does, or where nobody knows."""
     if rehearsal is None:
         return None
     weights = weights_of(subject.model)
     floating = [tensor for tensor in weights if tensor.is_floating_point()]
     wider = 8 / min((tensor.element_size() for tensor in floating), default=8)
+    large = [tensor for tensor in floating if tensor.requires_grad and tensor.numel() >= _LARGE_GRADIENT]
+    one_by_one = large if mode == "training" else []
+    activations = max(rehearsal.shared.activation_bytes - byte_count(one_by_one), 0)  # gradients are among them
     need = Need(
         (
             ("weights in float64", 8 * sum(tensor.numel() for tensor in floating)),
-            ("activations in float64", int(wider * rehearsal.shared.activation_bytes)),
+            ("the largest gradient in float64", 8 * max((tensor.numel() for tensor in one_by_one), default=0)),
+            ("activations in float64", int(wider * activations)),
         )
     )
     problem = why_too_little(need, rehearsal.shared.device)
@@ -243,17 +306,32 @@ def _reference_tensors(exact: dict[str, torch.Tensor], eager: dict[str, torch.Te
     return made
 
 
-def _run(subject: LoadedSubject, mode: Mode, *, seed: int = FIRST_CALL_SEED) -> StepResults:
+def _run(
+    subject: LoadedSubject, mode: Mode, on_gradient: OnGradient | None = None, *, seed: int = FIRST_CALL_SEED
+) -> StepResults:
     copied = copy_model(subject.model)
     copied.set_mode(mode)
+    _call_for_gradients(copied.module, on_gradient)
     return Step(copied.run, copied.module, subject.args, subject.kwargs, mode, first_seed=seed).results()
 
 
-def _run_in_float64(subject: LoadedSubject, mode: Mode, terms: dict[str, float]) -> StepResults:
+def _call_for_gradients(module: nn.Module | None, on_gradient: OnGradient | None) -> None:
+    """Has a function called, with name and parameter, whenever something was added to a parameter's gradient."""
+    if module is None or on_gradient is None:
+        return
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.is_leaf:
+            parameter.register_post_accumulate_grad_hook(functools.partial(on_gradient, name))
+
+
+def _run_in_float64(
+    subject: LoadedSubject, mode: Mode, terms: dict[str, float], on_gradient: OnGradient
+) -> StepResults:
     copied = copy_model(subject.model, _double_parameter)
     copied.set_mode(mode)
     if copied.module is not None:
         copied.module.double()  # the buffers
+    _call_for_gradients(copied.module, on_gradient)
     args, kwargs = pytree.tree_map(_as_double, (subject.args, subject.kwargs))
     return Step(_noting_terms(copied.run, terms), copied.module, args, kwargs, mode).results()
 

@@ -6,8 +6,9 @@ format lie in one memory, and those of all that run in channels_last in another.
 beside the caller's own model and inputs::
 
     rehearsal:  W + I + A                    one copy that the model may do to what it likes
-    reference:  8/s (W + I + A) + R          the same in float64, s bytes being one number of the model's; where that
-                                             does not fit, the reference is eager itself: W + I + A + R
+    reference:  8/s (W + I + A - G) + R      the same in float64, s bytes being one number of the model's, without the
+                                             large gradients G, which come one by one; where that does not fit, the
+                                             reference is eager itself: W + I + A + R
     a trial:    W + C + Z W + T B + F I + L + A + R
     timing:     W + C + Z W + T B + F I + L + A
 

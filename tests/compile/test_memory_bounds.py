@@ -175,6 +175,42 @@ def test_a_model_of_5_gb_is_refused_where_there_is_no_room_for_a_copy() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+REFERENCE_PEAK = """
+import re, sys, torch
+from layoutdoctor.run.rehearsal import check_runs, compute_reference
+from layoutdoctor.subjects.subject import subject_from_python
+
+def resident(name):
+    return 1024 * int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
+
+def rehearsed(width, count):
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(count)))
+    subject = subject_from_python(model, torch.randn(2, width))
+    open("/proc/self/clear_refs", "w").write("5")  # the highest so far is forgotten
+    before = resident("VmRSS")
+    reference = compute_reference(subject, sys.argv[1], check_runs(subject, sys.argv[1]))
+    assert (reference.name, reference.notes) == ("float64", ())
+    return (resident("VmHWM") - before) / sum(p.numel() * p.element_size() for p in model.parameters())
+
+rehearsed(64, 1)  # what libraries take at a first run
+print(rehearsed(1024, 48))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells it")
+@pytest.mark.parametrize(("mode", "most"), [("inference", 2.2), ("training", 3.7)])
+def test_a_reference_takes_two_copies_of_the_weights_and_in_training_one_of_the_gradients(
+    mode: Mode, most: float
+) -> None:
+    command = [sys.executable, "-c", REFERENCE_PEAK, mode]
+
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+    assert ended.returncode == 0, ended.stderr
+    assert 1 < float(ended.stdout) < most  # in copies of the float32 weights: those in float64 are two
+
+
 def benchmark() -> ModuleType:
     path = Path(__file__).parents[2] / "benchmarks" / "many_diagnoses.py"
     specification = importlib.util.spec_from_file_location("many_diagnoses", path)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
@@ -179,6 +180,66 @@ def test_what_is_kept_is_the_outputs_in_float64_and_the_gradients_in_float32(mod
     assert kept.pop("output 0") == (torch.float64, None)
     assert all(value == (torch.float32, None) for value in kept.values())
     assert len(kept) == (6 if mode == "training" else 0)
+
+
+class CheckpointedTwice(nn.Module):
+    """A layer whose gradient comes in two parts, before one whose gradient comes at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice, self.once = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = torch.utils.checkpoint.checkpoint(self.twice, x, use_reentrant=True)
+        return self.once(x)
+
+
+def test_gradients_that_are_compared_one_by_one_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = subject_from_python(CheckpointedTwice(), torch.ones(2, 8, requires_grad=True))
+    whole = compute_reference(subject, "training")
+    compared: list[str] = []
+    original = rehearsal.reference_tensor
+
+    def compare(name: str, exact: torch.Tensor, eager: torch.Tensor) -> Any:
+        compared.append(name)
+        return original(name, exact, eager)
+
+    monkeypatch.setattr(rehearsal, "reference_tensor", compare)
+    monkeypatch.setattr(rehearsal, "_LARGE_GRADIENT", 1)
+
+    one_by_one = compute_reference(subject, "training")
+
+    assert set(compared[:2]) == {"gradient of once.weight", "gradient of once.bias"}  # while the backward runs
+    assert list(one_by_one.tensors) == list(whole.tensors)
+    assert one_by_one.name == whole.name == "float64"
+    for name, tensor in whole.tensors.items():
+        other = one_by_one.tensors[name]
+        assert torch.equal(tensor.exact, other.exact)
+        assert (tensor.error_of_eager, tensor.largest) == (other.error_of_eager, other.largest)
+
+
+def test_a_backward_that_ends_half_way_in_float64_leaves_eagers_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NotInFloat64(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            def check(gradient: torch.Tensor) -> None:
+                if gradient.dtype == torch.float64:
+                    raise ValueError("only float32 here")
+
+            x = self.first(x)
+            x.register_hook(check)
+            return self.last(x)
+
+    monkeypatch.setattr(rehearsal, "_LARGE_GRADIENT", 1)
+
+    reference = compute_reference(subject_from_python(NotInFloat64(), torch.ones(2, 8)), "training")
+
+    assert (reference.name, reference.why_not_exact) == ("eager float32", "ValueError: only float32 here")
+    assert len(reference.tensors) == 5
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
