@@ -3,7 +3,7 @@ Which number of a round, how many calls and how many rounds find a real differen
 
 Records once the single calls of one small model under four names, in turns: as it is, the very same object again, a
 copy of it, and the same object with each call made 5 % longer by busy waiting. Then asks of every choice what it would
-have said of the same calls. That is how the constants of ``layoutdoctor/measure/timing.py`` were chosen.
+have said of the same calls. That is how the constants of ``layoutdoctor/isolation/rounds.py`` were chosen.
 
     python benchmarks/simulate_estimators.py --repeats 20
 """
