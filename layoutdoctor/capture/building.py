@@ -44,10 +44,11 @@ class Postponed:
     def __init__(self) -> None:
         self._waits: list[Callable[[], None]] = []
         self._closed: list[tuple[FunctionType, CodeType]] = []
+        self._is_lowering = False
 
     @contextlib.contextmanager
     def lowering(self) -> Iterator[None]:
-        """A block in which kernels are not waited for."""
+        """A block in which kernels are not waited for, and no generated module runs; backwards are lowered, too."""
         owner = importlib.import_module("torch._inductor.async_compile").AsyncCompile
         original = private("torch._inductor.async_compile.AsyncCompile.wait")
 
@@ -55,18 +56,24 @@ class Postponed:
         def wait(*args: Any, **keywords: Any) -> None:
             self._waits.append(functools.partial(original, *args, **keywords))
 
-        with mock.patch.object(owner, "wait", wait):
-            yield
+        with mock.patch.object(owner, "wait", wait), _backward_at_once():
+            self._is_lowering = True
+            try:
+                yield
+            finally:
+                self._is_lowering = False
 
     def close(self, module: Any) -> None:
         """
-        Lets nobody run a generated module until ``finish``: its function raises ``NotRun``. Where several were lowered,
-        all are to be finished before any runs.
+        Lets nobody run a module made while lowering until ``finish``: its function raises ``NotRun``. Where several
+        were lowered, all are to be finished before any runs.
 
         The function itself is changed and changed back, so that nothing of this is left in what is timed.
         """
         function = getattr(module.call, "__func__", module.call)
-        if function.__code__ is not _refuse.__code__:  # two graphs of the same code have one module
+        if (
+            self._is_lowering and function.__code__ is not _refuse.__code__
+        ):  # two graphs of the same code have one module
             function.__globals__[_WORD] = NotRun
             self._closed.append((function, function.__code__))
             function.__code__ = _refuse.__code__
@@ -86,6 +93,18 @@ class Postponed:
                 function.__code__ = code
                 function.__globals__.pop(_WORD, None)
             self._closed.clear()
+
+
+def _backward_at_once() -> contextlib.AbstractContextManager[Any]:
+    """
+    A block in which the graph of the backward is lowered with that of the forward, not when it first runs.
+
+    Source:
+        ``torch._functorch.config.force_non_lazy_backward_lowering``; torch 2.9 to 2.15. Without it only the forward is.
+    """
+    name = "force_non_lazy_backward_lowering"
+    config: Any = importlib.import_module("torch._functorch.config")
+    return config.patch({name: True}) if hasattr(config, name) else contextlib.nullcontext()
 
 
 def _refuse(*_: Any) -> None:

@@ -19,7 +19,7 @@ from layoutdoctor.examination.choice import contenders, with_fresh_processes
 from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
 from layoutdoctor.isolation.judged import time_in_turns
 from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_load
-from layoutdoctor.isolation.messages import Progress
+from layoutdoctor.isolation.messages import SHORTEST_START_SECONDS, Progress
 from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
 from layoutdoctor.units import format_seconds
 
@@ -79,13 +79,14 @@ def timed(
     chosen = [trial.configuration for trial in trials.values() if trial.status == "ok"]
     progress(Progress(f"starting {len(chosen)} processes, one for each configuration", 0, MOST_STARTS + 1))
 
-    def fail(name: str, error: SubjectError) -> None:
-        failure = Failure(kind="measure", message=f"in a process of its own: {error}")
-        trials[name] = msgspec.structs.replace(trials[name], status="failed", failure=failure)
+    def fail(process: TimedProcess) -> None:
+        failure = Failure(kind="measure", message=str(process.failure))
+        trials[process.name] = msgspec.structs.replace(trials[process.name], status=process.status, failure=failure)
 
-    with started(request, chosen, fail, limit) as processes:
+    with started(request, chosen, fail, SHORTEST_START_SECONDS + limit) as processes:
         if not processes:
             raise SubjectError("no configuration can be timed in a process of its own")
+        progress(Progress("timing all configurations in turns", 0, MOST_STARTS + 1))
         threads = head.environment.thread_count or core_count()
         judged = time_in_turns(
             list(trials.values()),
@@ -100,11 +101,14 @@ def timed(
             block_seconds=_TURN_SECONDS,
             on_round=_telling(progress),
         )
-    done = {trial.name: trial for trial in judged.trials}
+    trials = {trial.name: trial for trial in judged.trials}
+    for process in processes.values():
+        if process.failure is not None:
+            fail(process)
     head = msgspec.structs.replace(
         head, comparison=judged.comparison, recommendation=judged.recommendation, interrupted=None
     )
-    return tuple(msgspec.structs.replace(one, head=head, trial=done[one.name]) for one in kept.recordings)
+    return tuple(msgspec.structs.replace(one, head=head, trial=trials[one.name]) for one in kept.recordings)
 
 
 def _load_of(processes: Iterable[TimedProcess]) -> Reading:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 """For one configuration: longer than any compile that somebody waits for."""
 
+SHORTEST_START_SECONDS = 120.0
+"""A process gets at least this long until its model begins to load: importing torch takes its time."""
+
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
     """

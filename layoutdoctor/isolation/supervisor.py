@@ -27,6 +27,7 @@ from layoutdoctor.examination.choice import has_open_questions
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.isolation.fresh import timed, verified, wants_timing
 from layoutdoctor.isolation.messages import (
+    SHORTEST_START_SECONDS,
     TURNS,
     Began,
     Broken,
@@ -63,9 +64,6 @@ if TYPE_CHECKING:
     from layoutdoctor.examination.examine import Examined
     from layoutdoctor.isolation.journal import Journal
     from layoutdoctor.isolation.messages import AnyMessage, LostStatus
-
-SHORTEST_START_SECONDS = 120.0
-"""A process gets at least this long until its model begins to load: importing torch takes its time."""
 
 _LOOK_SECONDS = 0.5
 _STACK_SECONDS = 1.0

@@ -27,7 +27,7 @@ from layoutdoctor.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Configuration
+    from layoutdoctor.diagnosis.records import Configuration, TrialStatus
     from layoutdoctor.isolation.messages import AnyMessage, Request
     from layoutdoctor.units import Bytes, Seconds
 
@@ -47,6 +47,8 @@ class TimedProcess:
         cpu_seconds: What its threads have used so far.
         involuntary_switches: How often one of them had to make room so far.
         peak_bytes: Most memory that it has had when it was ready; None where not known.
+        failure: Why it can be timed no more; None where it can.
+        status: What that makes of its configuration.
 
     Raises:
         TransportError: It cannot be started.
@@ -59,6 +61,8 @@ class TimedProcess:
         self.cpu_seconds = 0.0
         self.involuntary_switches = 0
         self.peak_bytes: Bytes | None = None
+        self.failure: str | None = None
+        self.status: TrialStatus = "failed"
         self._reader = MessageReader()
         self._waiting: list[AnyMessage] = []
         # Every child is given a board; what it prints is the model's own, and nobody reads it.
@@ -88,7 +92,7 @@ class TimedProcess:
         """
         message = self._hear(limit_seconds)
         if not isinstance(message, Ready):
-            raise SubjectError(f"{self.name}: the process said what was not asked for")
+            raise self._lost("the process said what was not asked for")
         self.call_seconds = message.call_seconds
         self.peak_bytes = peak_resident_bytes(self._process.pid)
 
@@ -102,7 +106,7 @@ class TimedProcess:
         self._order(calls.to_bytes(LENGTH_BYTES, "big"))
         message = self._hear(limit_seconds)
         if not isinstance(message, Turned) or len(message.seconds) != calls:
-            raise SubjectError(f"{self.name}: the process said what was not asked for")
+            raise self._lost("the process said what was not asked for")
         per_call = message.page_faults_per_call
         self.page_faults = None if per_call is None or self.page_faults is None else self.page_faults + per_call * calls
         self.cpu_seconds = message.cpu_seconds
@@ -114,25 +118,31 @@ class TimedProcess:
         while not self._waiting:
             readable = select.select([self._messages], [], [], max(end - time.monotonic(), 0.0))[0]
             if not readable:
-                raise SubjectError(f"{self.name} took longer than {format_seconds(limit_seconds)}")
+                limit = format_seconds(limit_seconds)
+                raise self._lost(f"it took longer than {limit}, the limit for one configuration,", "timed_out")
             data = os.read(self._messages, _READ_BYTES)
             if not data:
-                raise SubjectError(f"{self.name}: {how_it_ended(self._process.wait())}")
+                raise self._lost(how_it_ended(self._process.wait()), "crashed")
             try:
                 self._waiting += self._reader.feed(data)
             except ValueError as error:
-                raise SubjectError(f"{self.name}: the process sent what is no message ({error})") from error
+                raise self._lost(f"the process sent what is no message ({error})", "crashed") from error
         message = self._waiting.pop(0)
         if isinstance(message, Refused):
-            raise SubjectError(message.message)
+            self.failure = message.message
+            raise SubjectError(f"{self.name}: {message.message}")
         return message
+
+    def _lost(self, what: str, status: TrialStatus = "failed") -> SubjectError:
+        self.failure, self.status = f"{what} while it was timed", status
+        return SubjectError(f"{self.name}: {what}")
 
 
 @contextlib.contextmanager
 def started(
     request: Request,
     configurations: Sequence[Configuration],
-    on_failure: Callable[[str, SubjectError], None] | None = None,
+    on_failure: Callable[[TimedProcess], None] | None = None,
     limit_seconds: Seconds = LONGEST_SECONDS,
 ) -> Iterator[dict[str, TimedProcess]]:
     """
@@ -154,10 +164,10 @@ def started(
         try:
             process.wait_until_ready(limit_seconds)
             ready[process.name] = process
-        except SubjectError as error:
+        except SubjectError:
             if on_failure is None:
                 raise
-            on_failure(process.name, error)
+            on_failure(process)
 
     try:
         for count, configuration in enumerate(configurations):

@@ -320,9 +320,9 @@ def warm_up(trial: LiveTrial, subject: LoadedSubject, mode: Mode, rehearsal: Reh
         trial.step = step
 
 
-def compiled(run: Callable[..., Any], configuration: Configuration) -> Callable[..., Any]:
-    """The model compiled as a configuration of backend ``inductor`` says, at its first call."""
-    options = {**effective_options(configuration), **distinct_options(configuration.name)}
+def compiled(run: Callable[..., Any], configuration: Configuration, attempt: str = "") -> Callable[..., Any]:
+    """The model compiled as a configuration of backend ``inductor`` says, at its first call; each attempt anew."""
+    options = {**effective_options(configuration), **distinct_options(configuration.name + attempt)}
     compiled_run: Callable[..., Any] = torch.compile(own_frame(run, configuration.name), options=options)
     return compiled_run
 
@@ -374,7 +374,7 @@ def lower(
         if subject_device(prepared) != "cpu" or key in known:
             return
         step = prepared.step(mode, fresh_inputs=rehearsal.changes_inputs)
-        step.run = compiled(step.run, trial.configuration)
+        step.run = compiled(step.run, trial.configuration, " ahead")
         postponed = Postponed()
         lowered = trial.lowered = Lowered(prepared, step, CompileCapture(postponed.close), postponed)
         trial.remember(key=key)

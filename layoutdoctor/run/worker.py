@@ -174,7 +174,7 @@ def _serve_turns(request: Request, configuration: Configuration, channel: Channe
     try:
         serve_turns(lambda: _load(request), configuration, request.mode, orders, channel.send)
     except Exception as error:
-        raise SubjectError(f"{configuration.name}: {first_line(error)}") from error
+        raise SubjectError(first_line(error)) from error
     os._exit(0)
 
 

@@ -57,7 +57,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         timed: Names of the trials that have times, separated by commas.
         says: What is said of it on standard output or error, word for word; `` ... `` stands for any words.
         at: The stage it strikes at: ``rehearsal``, ``reference``, ``float64``, ``run``, ``profile``, ``memory``,
-            ``timing``, ``confirming``; another word where the model, its inputs or the surroundings are the fault.
+            ``starting``, ``timing``; another word where the model, its inputs or the surroundings are the fault.
         of: The configuration it strikes in; empty for any.
         plant: What the model does there.
         once: Whether it does so only the first time.

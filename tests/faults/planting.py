@@ -9,9 +9,13 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
 
 FOLDER = Path(__file__).parent
 REACHED = FOLDER / "reached"
@@ -27,7 +31,8 @@ _STAGES = {
     "_profile": "profile",
     "peak_memory": "memory",
     "measure_rounds": "timing",
-    "_recommend": "confirming",
+    "_settle": "timing",  # in a process of its own
+    "serve_turns": "starting",
 }
 _FRAME_PREFIX = "layoutdoctor_"
 
@@ -36,13 +41,14 @@ def stage() -> str:
     """The stage that calls the model; ``load`` where none does."""
     names = _callers()
     inner = next((name for name in names if name in _STAGES), None)
-    if inner == "measure_rounds" and "_recommend" in names:
-        return "confirming"
     return _STAGES[inner] if inner is not None else "load"
 
 
 def configuration(model: Any) -> str:
-    """Which configuration the model was prepared for; compiled ones run below a frame with their name."""
+    """Which configuration the model was prepared for; compiled ones run below a frame with their name, or alone."""
+    serving = next((frame for frame in _frames() if frame.f_code.co_name == "serve_turns"), None)
+    if serving is not None:
+        return serving.f_locals["configuration"].name
     frame = next((name for name in _callers() if name.startswith(_FRAME_PREFIX)), None)
     if frame is not None:
         return frame.removeprefix(_FRAME_PREFIX).replace("_", "-")
@@ -70,9 +76,11 @@ def wait_to_be_interrupted() -> None:
 
 def _callers() -> list[str]:
     """Names of the functions that are running, innermost first."""
-    names = []
+    return [frame.f_code.co_name for frame in _frames()]
+
+
+def _frames() -> Iterator[FrameType]:
     frame = sys._getframe(1)
     while frame is not None:
-        names.append(frame.f_code.co_name)
+        yield frame
         frame = frame.f_back
-    return names

@@ -10,10 +10,10 @@ from builders import a_comparison
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, base_name, is_a_group
 from layoutdoctor.diagnosis.records import Configuration, Cure, Equivalence, Failure, Trial
+from layoutdoctor.examination.choice import fewest_changes_first
 from layoutdoctor.isolation.messages import Listener, Proposal, TrialMemo
 from layoutdoctor.run.deriving import (
     cures_together,
-    fewest_changes_first,
     single_cures,
     under_switches,
     with_cures,
