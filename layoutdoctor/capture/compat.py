@@ -63,7 +63,7 @@ class PrivateName:
 
 _CACHES = "fresh compiles of every configuration (a cache may answer, and then no graph is seen)"
 _DISTINCT = "code of its own for each configuration behind graph breaks (another's may be used)"
-_SAVED = "time (later processes lower again what the diagnosis has lowered)"
+_SAVED = "time (what a diagnosis has lowered is lowered again by whoever compiles it later)"
 _DECISION = "why Inductor chose or left channels-last"
 _GRAPHS = "compiled graphs: their nodes, buffers, conversions and generated code"
 _BUFFERS = "buffers and conversions inside compiled graphs"
@@ -78,9 +78,11 @@ _TARGET = "lowering for a GPU that is not there"
 PRIVATE_NAMES: tuple[PrivateName, ...] = (
     PrivateName("torch._inductor.config", "fx_graph_cache", _CACHES),
     PrivateName("torch._functorch.config", "enable_autograd_cache", _CACHES),
+    PrivateName("torch._inductor.codecache", "FxGraphCache.prepare_key", _SAVED, ("gm",)),
     PrivateName("torch._inductor.codecache", "FxGraphCache._lookup_graph", _SAVED, ("key",)),
     PrivateName("torch._inductor.codecache", "FxGraphCache._get_tmp_dir_for_key", _SAVED),
     PrivateName("torch._inductor.codecache", "FxGraphCache._write_to_local_cache", _SAVED, ("key", "content")),
+    PrivateName("torch._inductor.codecache", "PyCodeCache.modules", _SAVED),
     PrivateName("torch._inductor.config", "trace.debug_dir", _DISTINCT),
     PrivateName("torch._dynamo.utils", "get_debug_dir", _DISTINCT),
     PrivateName("torch._dynamo.config", "recompile_limit", _RECOMPILE_LIMITS),

@@ -22,7 +22,7 @@ from layoutdoctor._version import __version__
 from layoutdoctor.capture.building import NotRun, Postponed
 from layoutdoctor.capture.compat import compile_settings, distinct_options, missing_cpp_compiler
 from layoutdoctor.capture.eager_graph import record_eager_iteration
-from layoutdoctor.capture.graph_cache import saved_graphs
+from layoutdoctor.capture.graph_cache import cached_graphs
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.records import Failure, GradientLayout, Trial
 from layoutdoctor.diagnosis.writing import trace_name
@@ -433,7 +433,7 @@ def _compile(trial: LiveTrial, step: Step, device: str, lowered: Lowered | None)
 
 @contextlib.contextmanager
 def _captured(capture: CompileCapture, configuration: Configuration) -> Iterator[None]:
-    with compile_settings(global_options(configuration), uses_cache=True), saved_graphs(), capture:
+    with compile_settings(global_options(configuration), uses_cache=True), cached_graphs(capture), capture:
         yield
 
 

@@ -37,7 +37,7 @@ from layoutdoctor.capture.compat import (
 from layoutdoctor.capture.decision import describe_decision, record_decision
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.fx_graph import fx_nodes
-from layoutdoctor.capture.graph_cache import saved_graphs
+from layoutdoctor.capture.graph_cache import cached_graphs
 from layoutdoctor.capture.inductor_graph import buffers_of
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.errors import UnsupportedTorchError
@@ -483,17 +483,17 @@ def test_settings_hold_inside_and_are_as_before_outside() -> None:
     assert values() == before
 
 
-@pytest.mark.parametrize("name", ["_lookup_graph", "_get_tmp_dir_for_key", "_write_to_local_cache"])
+@pytest.mark.parametrize("name", ["prepare_key", "_lookup_graph", "_get_tmp_dir_for_key", "_write_to_local_cache"])
 def test_a_cache_that_cannot_be_made_to_find_nothing_is_off(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     config, before = inductor_config(), dict(vars(FxGraphCache))
     with config.patch(fx_graph_cache=True), compile_settings({}, uses_cache=True):
-        with saved_graphs():
+        with cached_graphs(CompileCapture()):
             assert config.fx_graph_cache
             assert FxGraphCache._lookup_graph("key", [], True, None, None) == (None, {})
         assert dict(vars(FxGraphCache)) == before
 
         take_away(monkeypatch, f"torch._inductor.codecache.FxGraphCache.{name}", AttributeError("moved"))
-        with saved_graphs():
+        with cached_graphs(CompileCapture()):
             assert not config.fx_graph_cache
         assert config.fx_graph_cache
 
