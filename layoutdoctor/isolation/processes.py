@@ -1,5 +1,6 @@
 """
-Processes of the operating system: what started what, how one ended in words, and the end of one with all it started.
+Processes of the operating system: what started what, how one ended in words, the end of one with all it started, and
+the memory that they have and that is left to them.
 
 On systems without ``/proc`` less is known.
 """
@@ -21,9 +22,10 @@ from typing import TYPE_CHECKING
 from layoutdoctor.errors import TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _PROCESSES = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGNAL_WORDS = {
@@ -183,22 +185,92 @@ def has_ended(pid: int) -> bool:
         return True
 
 
+def memory_of(pid: int | str = "self") -> dict[str, int]:
+    """What the system says of the memory of a living process, such as ``VmRSS``, in bytes; empty where nothing."""
+    return _table_of(_PROCESSES / str(pid) / "status")
+
+
 def peak_resident_bytes(pid: int) -> int | None:
     """Most memory that a living process has had in RAM; None where the system does not say."""
-    return _bytes_in(_PROCESSES / str(pid) / "status", "VmHWM:")
+    return memory_of(pid).get("VmHWM")
 
 
 def available_bytes() -> int | None:
-    """Memory that the system could give to new processes; None where it does not say."""
-    return _bytes_in(_PROCESSES / "meminfo", "MemAvailable:")
+    """Memory that new processes can take: what the system and the control groups leave; None where nobody says it."""
+    return min(_free_for_all(), default=None)
 
 
-def _bytes_in(table: Path, label: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in table.read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith(label):
-                return int(line.split()[1]) * 1024
-    return None
+def available_here() -> int | None:
+    """Memory that this process can still take, which may have limits of its own; None where nobody says it."""
+    return min((*_free_for_all(), *_free_in_limits()), default=None)
+
+
+def _free_for_all() -> Iterator[int]:
+    available = _table_of(_PROCESSES / "meminfo").get("MemAvailable")
+    if available is not None:
+        yield available
+    yield from _free_in_control_groups()
+
+
+def _table_of(path: Path) -> dict[str, int]:
+    """The lines ``Name:  123 kB`` of a file, in bytes; empty where it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    found = re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
+    return {name: 1024 * int(amount) for name, amount in found}
+
+
+def _free_in_control_groups() -> Iterator[int]:
+    """What each control group above the process leaves; file pages it would drop count as free."""
+    try:
+        lines = (_PROCESSES / "self" / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            yield from _free_in_groups(_CGROUPS, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            yield from _free_in_groups(_CGROUPS / "memory", path, *names)
+
+
+def _free_in_groups(root: Path, path: str, limit_name: str, usage_name: str, cache_name: str) -> Iterator[int]:
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    for count in range(len(parts), -1, -1):  # in a container its own group is the root of what is mounted
+        group = root.joinpath(*parts[:count])
+        limit, usage = _number_in(group / limit_name), _number_in(group / usage_name)
+        if limit is not None and usage is not None:
+            yield max(limit - usage + _statistic(group / "memory.stat", cache_name), 0)
+
+
+def _number_in(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # "max": no limit
+        return None
+
+
+def _statistic(path: Path, name: str) -> int:
+    try:
+        found = re.search(rf"^{name} (\d+)$", path.read_text(encoding="ascii"), re.MULTILINE)
+    except (OSError, ValueError):
+        return 0
+    return int(found.group(1)) if found else 0
+
+
+def _free_in_limits() -> Iterator[int]:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    used = memory_of()
+    for limit, name in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        soft, _ = resource.getrlimit(limit)
+        if soft != resource.RLIM_INFINITY and name in used:
+            yield max(soft - used[name], 0)
 
 
 def die_with(parent: int) -> None:

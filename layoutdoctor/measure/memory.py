@@ -7,23 +7,20 @@ import ctypes
 import gc
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from layoutdoctor.errors import text_of
+from layoutdoctor.isolation.processes import available_here, memory_of
 from layoutdoctor.measure.profiling import quiet_profiler
 from layoutdoctor.state.switches import profiler_is_running
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from layoutdoctor.units import Bytes
-
-_PROC = Path("/proc")
-_CGROUPS = Path("/sys/fs/cgroup")
 
 # How torch and Python say it; torch.OutOfMemoryError is a GPU's, a CPU's allocator raises a plain RuntimeError.
 _SAYS_OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory", re.IGNORECASE)
@@ -67,77 +64,7 @@ def available_memory(device: str) -> Bytes | None:
             return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
         except Exception:  # a device that cannot say it says nothing against trying
             return None
-    if kind != "cpu":
-        return None
-    limits = [*_free_in_system(), *_free_in_control_groups(), *_free_in_limits()]
-    return max(min(limits), 0) if limits else None
-
-
-def _free_in_system() -> Iterator[Bytes]:
-    available = _table_of(_PROC / "meminfo").get("MemAvailable")
-    if available is not None:
-        yield available
-
-
-def _table_of(path: Path) -> dict[str, Bytes]:
-    """The lines ``Name:  123 kB`` of a file, in bytes; empty where it cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    found = re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
-    return {name: 1024 * int(amount) for name, amount in found}
-
-
-def _free_in_control_groups() -> Iterator[Bytes]:
-    """What each control group above the process leaves; file pages it would drop count as free."""
-    try:
-        lines = (_PROC / "self" / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers == "":
-            yield from _free_in_groups(_CGROUPS, path, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            yield from _free_in_groups(_CGROUPS / "memory", path, *names)
-
-
-def _free_in_groups(root: Path, path: str, limit_name: str, usage_name: str, cache_name: str) -> Iterator[Bytes]:
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    for count in range(len(parts), -1, -1):  # in a container its own group is the root of what is mounted
-        group = root.joinpath(*parts[:count])
-        limit, usage = _number_in(group / limit_name), _number_in(group / usage_name)
-        if limit is not None and usage is not None:
-            yield limit - usage + _statistic(group / "memory.stat", cache_name)
-
-
-def _number_in(path: Path) -> Bytes | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # "max": no limit
-        return None
-
-
-def _statistic(path: Path, name: str) -> Bytes:
-    try:
-        found = re.search(rf"^{name} (\d+)$", path.read_text(encoding="ascii"), re.MULTILINE)
-    except (OSError, ValueError):
-        return 0
-    return int(found.group(1)) if found else 0
-
-
-def _free_in_limits() -> Iterator[Bytes]:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    used = _table_of(_PROC / "self" / "status")
-    for limit, name in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
-        soft, _ = resource.getrlimit(limit)
-        if soft != resource.RLIM_INFINITY and name in used:
-            yield soft - used[name]
+    return available_here() if kind == "cpu" else None
 
 
 def why_too_little(need: Need, device: str) -> str | None:
@@ -235,9 +162,9 @@ def resident_peak(run: Callable[[], None], device: str) -> Bytes | None:
     """
     if device.partition(":")[0] == "cuda":
         return _peak_cuda_memory(run, device)
-    before = _table_of(_PROC / "self" / "status")
+    before = memory_of()
     run()
-    highest = _table_of(_PROC / "self" / "status").get("VmHWM", 0)
+    highest = memory_of().get("VmHWM", 0)
     if device.partition(":")[0] != "cpu" or highest <= before.get("VmHWM", 0):
         return None
     return max(highest - before["VmRSS"], 0)

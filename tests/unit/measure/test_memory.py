@@ -11,6 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from layoutdoctor.isolation import processes
+from layoutdoctor.isolation.processes import available_bytes
 from layoutdoctor.measure import memory
 from layoutdoctor.measure.memory import (
     Need,
@@ -104,8 +106,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "proc/meminfo").write_text(MEMINFO)
     (tmp_path / "proc/self/status").write_text(STATUS)
     (tmp_path / "proc/self/cgroup").write_text("")
-    monkeypatch.setattr(memory, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(memory, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(processes, "_PROCESSES", tmp_path / "proc")
+    monkeypatch.setattr(processes, "_CGROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(resource, "getrlimit", lambda limit: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     return tmp_path
 
@@ -121,7 +123,7 @@ def test_without_limits_it_is_what_the_kernel_can_give_and_where_nothing_says_it
     for name in ("meminfo", "self/cgroup", "self/status"):
         (machine / "proc" / name).unlink()
 
-    assert available_memory("cpu") is None
+    assert available_memory("cpu") is available_bytes() is None
     assert available_memory("mps") is None
     assert why_too_little(Need((("weights", 1 << 60),)), "cpu") is None
 
@@ -137,6 +139,7 @@ def test_a_control_group_leaves_its_limit_less_its_use_and_file_pages_do_not_cou
         memory__stat=f"anon 7\ninactive_file {GIB}\nactive_file 3\n",
     )
     assert available_memory("cpu") == 2 * GIB  # the parent's limit
+    assert available_bytes() == 2 * GIB  # for a process that is to be started, too
 
     (jobs / "mine/memory.max").write_text(f"{GIB}\n")
     (jobs / "mine/memory.current").write_text(f"{GIB + GIB // 2}\n")
@@ -176,6 +179,7 @@ def test_a_limit_of_the_process_leaves_what_it_has_not_taken(
     monkeypatch.setattr(resource, "getrlimit", lambda asked: (soft if asked == limit else infinite, infinite))
 
     assert available_memory("cpu") == left
+    assert available_bytes() == 8 * GIB  # a new process has taken nothing of its own limit
 
 
 def raising(device: str) -> Any:
