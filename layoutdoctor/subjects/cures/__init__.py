@@ -54,4 +54,5 @@ def apply_cures(module: nn.Module, configuration: Configuration) -> None:
                 f"cannot apply {configuration.name!r} to {type(module).__name__}: it has no module {missing[0]!r}; "
                 "give the model that was diagnosed"
             )
-        by_name[cure.name].apply(module, cure)
+        for part in map(module.get_submodule, cure.modules or ("",)):
+            by_name[cure.name].apply(part, cure)

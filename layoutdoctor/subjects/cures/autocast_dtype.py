@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from layoutdoctor.diagnosis.records import Cure
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.isolation.messages import Proposal
-from layoutdoctor.subjects.cures.cure import ELEMENT_BYTES, KnownCure, element_count, names_as_text
+from layoutdoctor.subjects.cures.cure import ELEMENT_BYTES, KnownCure, element_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from layoutdoctor.isolation.messages import Proposal
     from layoutdoctor.subjects.cures.cure import Seen
 
 HOW = """\
 for name in {modules}:
-    model.get_submodule(name).to({dtype})  # autocast would cast it on every call"""
+    model.get_submodule(name).to(torch.{dtype})  # autocast would cast it on every call"""
 
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -59,17 +58,12 @@ def _propose(seen: Seen) -> Proposal | None:
     if not found:
         return None
     dtype = Counter(dtype for _, dtype, _ in found).most_common(1)[0][0]
-    names = tuple(dict.fromkeys(name for name, given, _ in found if given == dtype))
-    how = HOW.replace("{modules}", names_as_text(names)).replace("{dtype}", f"torch.{dtype}")
-    cure = Cure(name=AUTOCAST_DTYPE.name, answers="LD106", modules=names, dtype=dtype, how=how)
+    names = dict.fromkeys(name for name, given, _ in found if given == dtype)
     narrow = _DTYPES[dtype].itemsize
     moved = sum((ELEMENT_BYTES + narrow) * count for _, given, count in found if given == dtype)
-    return Proposal(cure=cure, bytes_moved=moved)
+    return AUTOCAST_DTYPE.proposal(names, moved, dtype=dtype)
 
 
-def _apply(module: nn.Module, cure: Cure) -> None:
-    for name in cure.modules:
-        module.get_submodule(name).to(_DTYPES[str(cure.dtype)])
-
-
-AUTOCAST_DTYPE = KnownCure("autocast-dtype", _propose, _apply)
+AUTOCAST_DTYPE = KnownCure(
+    "autocast-dtype", _propose, lambda part, cure: part.to(_DTYPES[str(cure.dtype)]), HOW, "LD106"
+)

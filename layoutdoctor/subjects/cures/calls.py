@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from layoutdoctor.diagnosis.records import Cure
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.isolation.messages import Proposal
-from layoutdoctor.subjects.cures.cure import ELEMENT_BYTES, KnownCure, element_count
+from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, element_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from layoutdoctor.diagnosis.records import FxNode
+    from layoutdoctor.isolation.messages import Proposal
     from layoutdoctor.subjects.cures.cure import Seen
 
     Answer = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
@@ -69,14 +68,6 @@ class ViewAsReshape(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def _how(mode: str, function: str, condition: str, answer: str, edit: str) -> str:
-    words = {"mode": mode, "function": function, "condition": condition, "answer": answer, "edit": edit}
-    text = HOW
-    for name, value in words.items():
-        text = text.replace(f"{{{name}}}", value)
-    return text
-
-
 def _calls_of_contiguous(seen: Seen) -> Iterator[tuple[FxNode, int]]:
     """Of every call that takes a tensor out of channels-last: its node, and the tensor's elements."""
     for graph in seen.graphs:
@@ -103,29 +94,27 @@ def _propose_without_contiguous(seen: Seen) -> Proposal | None:
     lines = dict.fromkeys(
         f"{node.location.file.rpartition('/')[2]}:{node.location.line}" for node, _ in found if node.location
     )
-    how = _how(
-        "WithoutContiguous",
-        "torch.Tensor.contiguous",
-        "len(args) == 1 and not kwargs",
-        "args[0]",
-        f"take .contiguous() out at {', '.join(lines)}" if lines else "take .contiguous() out",
+    return WITHOUT_CONTIGUOUS.proposal(
+        bytes_moved=READ_AND_WRITTEN * sum(count for _, count in found),
+        mode="WithoutContiguous",
+        function="torch.Tensor.contiguous",
+        condition="len(args) == 1 and not kwargs",
+        answer="args[0]",
+        edit=f"take .contiguous() out at {', '.join(lines)}" if lines else "take .contiguous() out",
     )
-    cure = Cure(name=WITHOUT_CONTIGUOUS.name, answers="LD501", how=how)
-    return Proposal(cure=cure, bytes_moved=2 * ELEMENT_BYTES * sum(count for _, count in found))
 
 
 def _propose_view_as_reshape(seen: Seen) -> Proposal | None:
     """Of a trial that failed for it."""
     if seen.failure is None or not any(words in seen.failure for words in _REFUSALS):
         return None
-    how = _how(
-        "ViewAsReshape",
-        "torch.Tensor.view",
-        "not kwargs and not isinstance(args[1], torch.dtype)",
-        "args[0].reshape(*args[1:])",
-        "write .reshape where .view fails",
+    return VIEW_AS_RESHAPE.proposal(
+        mode="ViewAsReshape",
+        function="torch.Tensor.view",
+        condition="not kwargs and not isinstance(args[1], torch.dtype)",
+        answer="args[0].reshape(*args[1:])",
+        edit="write .reshape where .view fails",
     )
-    return Proposal(cure=Cure(name=VIEW_AS_RESHAPE.name, how=how))
 
 
 def _run_within(module: nn.Module, mode: Callable[[], TorchFunctionMode]) -> None:
@@ -139,11 +128,16 @@ def _run_within(module: nn.Module, mode: Callable[[], TorchFunctionMode]) -> Non
 
 
 WITHOUT_CONTIGUOUS = KnownCure(
-    "without-contiguous", _propose_without_contiguous, lambda module, _: _run_within(module, WithoutContiguous)
+    "without-contiguous",
+    _propose_without_contiguous,
+    lambda module, _: _run_within(module, WithoutContiguous),
+    HOW,
+    "LD501",
 )
 VIEW_AS_RESHAPE = KnownCure(
     "view-as-reshape",
     _propose_view_as_reshape,
     lambda module, _: _run_within(module, ViewAsReshape),
+    HOW,
     mends_a_failure=True,
 )

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from layoutdoctor.diagnosis.records import Cure
 from layoutdoctor.examination.graphs.strided_norms import strided_norms
-from layoutdoctor.isolation.messages import Proposal
 from layoutdoctor.subjects.copies import layout_of
-from layoutdoctor.subjects.cures.cure import ELEMENT_BYTES, KnownCure, element_count, names_as_text
+from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, element_count
 
 if TYPE_CHECKING:
+    from layoutdoctor.isolation.messages import Proposal
     from layoutdoctor.subjects.cures.cure import Seen
 
 HOW = """\
@@ -44,17 +43,10 @@ def _propose(seen: Seen) -> Proposal | None:
         for strided in (*strided_norms(graph), *strided_norms(graph, taken_apart=True))
         if isinstance(modules.get(strided.norm.module or ""), _BATCH_NORMS)
     }
-    if not found:
-        return None
-    how = HOW.replace("{modules}", names_as_text(tuple(found)))
-    cure = Cure(name=DENSE_BATCH_NORM.name, answers="LD302", modules=tuple(found), how=how)
-    moved = 2 * ELEMENT_BYTES * sum(map(element_count, found.values()))
-    return Proposal(cure=cure, bytes_moved=moved)
+    moved = READ_AND_WRITTEN * sum(map(element_count, found.values()))
+    return DENSE_BATCH_NORM.proposal(found, moved) if found else None
 
 
-def _apply(module: nn.Module, cure: Cure) -> None:
-    for name in cure.modules:
-        module.get_submodule(name).register_forward_pre_hook(_dense)
-
-
-DENSE_BATCH_NORM = KnownCure("dense-batch-norm-input", _propose, _apply)
+DENSE_BATCH_NORM = KnownCure(
+    "dense-batch-norm-input", _propose, lambda part, _: part.register_forward_pre_hook(_dense), HOW, "LD302"
+)

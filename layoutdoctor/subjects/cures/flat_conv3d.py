@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from layoutdoctor.diagnosis.records import Cure
-from layoutdoctor.isolation.messages import Proposal
-from layoutdoctor.subjects.cures.cure import ELEMENT_BYTES, KnownCure, element_count, names_as_text
+from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, element_count
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Cure
+    from layoutdoctor.isolation.messages import Proposal
     from layoutdoctor.subjects.cures.cure import Seen
 
 HOW = """\
@@ -65,25 +65,19 @@ def _is_flat(module: nn.Module) -> bool:
 
 def _propose(seen: Seen) -> Proposal | None:
     flat = {name: module for name, module in seen.module.named_modules() if _is_flat(module)}
-    if not flat:
-        return None
     moved = sum(
         element_count(node.layout)
         for graph in seen.graphs
         for node in graph.nodes
         if (node.module or "") in flat and "convolution" in node.target
     )
-    names = tuple(flat)
-    how = HOW.replace("{modules}", names_as_text(names))
-    cure = Cure(name=FLAT_CONV3D.name, answers="LD503", modules=names, how=how)
-    return Proposal(cure=cure, bytes_moved=2 * ELEMENT_BYTES * moved)
+    return FLAT_CONV3D.proposal(flat, READ_AND_WRITTEN * moved) if flat else None
 
 
-def _apply(module: nn.Module, cure: Cure) -> None:
-    for name in cure.modules:
-        part = module.get_submodule(name)
-        if _is_flat(part):
-            part.__class__ = FlatConv3d
+def _apply(part: nn.Module, cure: Cure) -> None:
+    del cure
+    if _is_flat(part):
+        part.__class__ = FlatConv3d
 
 
-FLAT_CONV3D = KnownCure("flat-conv3d", _propose, _apply)
+FLAT_CONV3D = KnownCure("flat-conv3d", _propose, _apply, HOW, "LD503")

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layoutdoctor.diagnosis.records import Cure
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last, is_only_contiguous
-from layoutdoctor.isolation.messages import Proposal
 from layoutdoctor.subjects.copies import CHANNELS_LAST
-from layoutdoctor.subjects.cures.cure import ELEMENT_BYTES, KnownCure, element_count, names_as_text
+from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, element_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import FxNode, Graph
+    from layoutdoctor.isolation.messages import Proposal
     from layoutdoctor.subjects.cures.cure import Seen
 
 HOW = """\
@@ -75,16 +74,10 @@ def _propose(seen: Seen) -> Proposal | None:
     ranks = {len(layout.shape) for layout in found.values()}
     if len(ranks) != 1:
         return None
-    wanted = CHANNELS_LAST[ranks.pop()]
-    how = HOW.replace("{format}", str(wanted)).replace("{modules}", names_as_text(tuple(found)))
-    cure = Cure(name=RESTORED_FORMAT.name, answers="LD104", modules=tuple(found), how=how)
-    moved = 2 * ELEMENT_BYTES * sum(map(element_count, found.values()))
-    return Proposal(cure=cure, bytes_moved=moved)
+    moved = READ_AND_WRITTEN * sum(map(element_count, found.values()))
+    return RESTORED_FORMAT.proposal(found, moved, format=str(CHANNELS_LAST[ranks.pop()]))
 
 
-def _apply(module: nn.Module, cure: Cure) -> None:
-    for name in cure.modules:
-        module.get_submodule(name).register_forward_hook(_restored)
-
-
-RESTORED_FORMAT = KnownCure("restored-format", _propose, _apply)
+RESTORED_FORMAT = KnownCure(
+    "restored-format", _propose, lambda part, _: part.register_forward_hook(_restored), HOW, "LD104"
+)
