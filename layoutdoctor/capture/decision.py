@@ -296,11 +296,13 @@ def _weight_shape(node: Any) -> tuple[int, ...] | None:
     weight = _weight(node)
     if weight is None:
         return None
-    shape = tuple(size_of(size) for size in weight.shape)
+    shape = tuple(size for size in map(size_of, weight.shape) if isinstance(size, int))
+    if len(shape) < weight.dim():
+        return None
     groups = _groups(node)
-    if not _is_aten(node) and _is_packed_transposed(node) and groups and all(type(size) is int for size in shape[:2]):
-        shape = (shape[1] * groups, shape[0] // groups, *shape[2:])  # packed as if it were not transposed
-    return shape if all(isinstance(size, int) for size in shape) else None  # type: ignore[return-value]
+    if groups and not _is_aten(node) and _is_packed_transposed(node):
+        return (shape[1] * groups, shape[0] // groups, *shape[2:])  # packed as if it were not transposed
+    return shape
 
 
 def _is_grouped(shape: tuple[int, ...] | None, groups: int | None) -> bool:
