@@ -150,6 +150,19 @@ def test_where_it_fits_it_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> N
     assert (reference.name, reference.notes) == ("float64", ())
 
 
+def test_in_training_one_large_gradient_in_float64_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = subject_from_python(nn.Linear(512, 512), torch.ones(1, 512))
+    rehearsal = check_runs(subject, "training")
+    rehearsal.shared.activation_bytes = 5 * MIB  # the gradients among them
+    need = 8 * (512 * 512 + 512) + 8 * 512 * 512 + 2 * 4 * MIB
+    names = []
+    for free in (need, need - 1):
+        monkeypatch.setattr(memory, "available_memory", lambda device, free=free: free)
+        names.append(compute_reference(subject, "training", rehearsal).name)
+
+    assert names == ["float64", "eager float32"]
+
+
 def test_memory_that_runs_out_in_float64_costs_only_that(monkeypatch: pytest.MonkeyPatch) -> None:
     def greedy(x: torch.Tensor) -> torch.Tensor:
         if x.dtype == torch.float64:
