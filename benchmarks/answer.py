@@ -178,6 +178,7 @@ def answered(network: str, mode: str, starts: int) -> dict[str, Any]:
     return {
         "recommended": advice.get("configuration"),
         "verified": advice.get("verified"),
+        "reason": advice.get("reason"),
         "promised": (advice.get("speedup") or {}).get("median"),
         "diagnosis_seconds": seconds,
         "ratios": {name: default / seconds for name, seconds in plain.items()},

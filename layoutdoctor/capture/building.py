@@ -10,15 +10,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
 from layoutdoctor.capture.compat import inductor_config, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
     from types import CodeType, FunctionType
 
 _WORD = "_layoutdoctor_not_run"
@@ -111,7 +111,7 @@ def _refuse(*_: Any) -> None:
     raise _layoutdoctor_not_run  # type: ignore[name-defined]  # noqa: F821  # among the globals of who runs it
 
 
-def prepare_compiler() -> threading.Thread:
+def prepare_compiler() -> CompilerBegun:
     """
     Begins what Inductor builds once for a CPU before its first kernel, beside whatever is done meanwhile.
 
@@ -122,18 +122,29 @@ def prepare_compiler() -> threading.Thread:
         ``CppPythonBindingsCodeCache.load_pybinding_async``, which makes the header; torch 2.7 to 2.15.
     """
     inductor_config()  # imported here, where the environment is kept
-    thread = threading.Thread(target=_prepare, name="layoutdoctor: compiler", daemon=True)
-    thread.start()
-    return thread
+    pool = ThreadPoolExecutor(1, "layoutdoctor-compiler")
+    begun = CompilerBegun(pool.submit(_test_instructions), pool.submit(_make_header))
+    pool.shutdown(wait=False)
+    return begun
 
 
-def _prepare() -> None:
+class CompilerBegun(NamedTuple):
+    """Waiting for ``tests`` is needed before anything is lowered: they would meet themselves."""
+
+    tests: Future[None]
+    header: Future[None]
+
+
+def _test_instructions() -> None:
     with contextlib.suppress(Exception):
         instructions = importlib.import_module("torch._inductor.cpu_vec_isa")
         checker, supported = instructions.x86_isa_checker(), instructions.supported_vec_isa_list
         possible = [isa for isa in supported if all(flag in checker for flag in str(isa).split())]
         with ThreadPoolExecutor(max(len(possible), 1)) as pool:
             list(pool.map(bool, possible))
+
+
+def _make_header() -> None:
     with contextlib.suppress(Exception):
         cache = importlib.import_module("torch._inductor.codecache").CppPythonBindingsCodeCache
         cache.load_pybinding_async(["float*"], _SMALLEST_KERNEL)

@@ -32,8 +32,8 @@ from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from threading import Thread
 
+    from layoutdoctor.capture.building import CompilerBegun
     from layoutdoctor.isolation.messages import Listener, Request
     from layoutdoctor.measure.equivalence import Reference
     from layoutdoctor.measure.timing import Timer
@@ -114,7 +114,7 @@ class Diagnosing:
     rehearsal: Rehearsal
     head: Head
     step_count: int
-    compiler: Thread | None = None
+    compiler: CompilerBegun | None = None
     steps_done: int = 1  # the rehearsal
     trials: list[LiveTrial] = field(default_factory=list)
     reference: Reference | None = None
@@ -155,11 +155,15 @@ class Diagnosing:
         Lowers all that is to be compiled, before anything runs: the kernels of one are built while the next is lowered,
         and nothing is built any more while something is profiled.
         """
-        if self.compiler is not None:
-            self.compiler.join()
         compiled = [trial for trial in trials if not trial.was_done and trial.configuration.backend == "inductor"]
-        if len(compiled) < 2 or self.head.subject.device != "cpu" or missing_cpp_compiler() is not None:
-            return
+        if self.compiler is not None:
+            self.compiler.tests.result()
+        if len(compiled) > 1 and self.head.subject.device == "cpu" and missing_cpp_compiler() is None:
+            self._lower_all(compiled)
+        if self.compiler is not None:
+            self.compiler.header.result()
+
+    def _lower_all(self, compiled: Sequence[LiveTrial]) -> None:
         keys: set[str | None] = set()
         for act, what in ((partial(self._lower_one, keys=keys), "lowering"), (finish_lowering, "building kernels")):
             for trial in compiled:
@@ -252,6 +256,7 @@ class Diagnosing:
         device = self.head.subject.device or "cpu"
         if self.listener.may_restart and not self.request.times_here and device == "cpu":
             return
+        self.reference = None  # its gradients lie beside those that are timed
         self._warm_up_earlier()
         steps = {trial.name: trial.step for trial in self.trials if trial.step is not None}
         if not steps:

@@ -74,7 +74,7 @@ def diagnosed(model: nn.Module, census: Census, mode: Mode, *, is_ours: bool = F
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "is_ours", "most"), [("inference", False, 3), ("training", True, 2)])
+@pytest.mark.parametrize(("mode", "is_ours", "most"), [("inference", False, 4), ("training", True, 2)])
 def test_all_configurations_live_on_two_copies_of_the_weights(mode: Mode, is_ours: bool, most: int) -> None:
     model = Net()
     before = {name: (p.detach().flatten().clone(), p.stride(), p.data_ptr()) for name, p in model.named_parameters()}
@@ -86,7 +86,7 @@ def test_all_configurations_live_on_two_copies_of_the_weights(mode: Mode, is_our
     assert len(measured) >= 4, [trial.failure for trial in diagnosis.trials]
     assert {trial.equivalence.status for trial in measured if trial.equivalence is not None} == {"equal"}
     assert len(census.places) > len(measured)
-    assert max(census.places) == most  # the caller's own among them
+    assert max(census.places) == most  # the caller's own among them, and what would be put back into it
     assert max(census.gradients) == 0  # let go of after each call
     for name, parameter in model.named_parameters():
         values, strides, place = before[name]
