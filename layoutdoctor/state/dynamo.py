@@ -70,6 +70,7 @@ _CONTAINERS: tuple[tuple[str, str], ...] = (
     ("torch._dynamo.utils", "optimus_scuba_log"),
     ("torch._dynamo.utils", "warn_once_cache"),
     ("torch._functorch._aot_autograd.logging_utils", "graph_being_compiled"),
+    ("torch._inductor.codecache", "FxGraphCachePickler._pickleable_type_cache"),
     ("torch._inductor.codecache", "PyCodeCache.linemaps"),
     ("torch._inductor.compile_fx", "FxCompile._compile_stats"),
     ("torch._inductor.template_heuristics.registry", "_HEURISTIC_CACHE"),
@@ -79,6 +80,8 @@ _CONTAINERS: tuple[tuple[str, str], ...] = (
     ("torch._logging._internal", "structured_logging_overhead"),
     ("torch._subclasses.fake_tensor", "FakeTensorMode.cache"),
     ("torch._subclasses.fake_tensor", "FakeTensorMode.cache_bypasses"),
+    ("torch.compiler._cache", "CacheArtifactManager._new_cache_artifacts"),  # for ``save_cache_artifacts``
+    ("torch.compiler._cache", "CacheArtifactManager._seen_artifacts"),
     ("torch.utils._stats", "simple_call_counter"),
 )
 # Numbers of graphs: they stand in generated code (``AOT ID``) and in the names of profiled kernels.
