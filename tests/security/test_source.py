@@ -39,6 +39,7 @@ REASONS = {
     ("subjects/load.py", "torch.export.load"): "loads the TARGET model.pt2, as the user asked",
     ("capture/compat.py", "importlib.import_module"): "imports modules of torch named in a table of its own",
     ("capture/building.py", "importlib.import_module"): "imports modules of torch by their names",
+    ("capture/graph_cache.py", "importlib.import_module"): "imports a module of torch by its name",
     ("state/switches.py", "importlib.import_module"): "the caller's own settings, by transport.py",
     ("subjects/inputs.py", "importlib.import_module"): "imports timm, torchvision or transformers, as the user asked",
     ("measure/environment.py", "subprocess.run"): "asks the C++ compiler that Inductor uses for its version; no shell",

@@ -101,7 +101,7 @@ class Told(Listener):
 FLAT = subject_from_python(Flat(), torch.randn(2, 4, 3, 8, 8))
 REQUEST = Request(target="m.py", configurations=EAGER, budget_seconds=0.05)
 
-DERIVING = msgspec.structs.replace(REQUEST, derives=True)
+DERIVING = msgspec.structs.replace(REQUEST, derives=True, times_here=True)
 
 
 def diagnose(
