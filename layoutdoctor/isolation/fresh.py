@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from layoutdoctor.units import Seconds
 
 FEWEST_STARTS = 3
-MOST_STARTS = 6
-LIMIT_SECONDS = 180.0
+MOST_STARTS = 5
+LIMIT_SECONDS = 120.0
 """No start is begun that would end later than this."""
 
 _NARROW = 0.05  # relative width of an interval over starts that needs no further start
@@ -99,6 +99,7 @@ def timed(
             own_processes=True,
             faults=lambda process: process.page_faults,
             block_seconds=_TURN_SECONDS,
+            failing=SubjectError,
             on_round=_telling(progress),
         )
     trials = {trial.name: trial for trial in judged.trials}

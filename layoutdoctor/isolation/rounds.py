@@ -102,6 +102,7 @@ def measure_rounds(
     timer: Timer,
     faults: Callable[[Any], float | None] = page_faults,
     block_seconds: Seconds = BLOCK_SECONDS,
+    failing: type[BaseException] = BaseException,
     budget_seconds: Seconds | None = None,
     compile_seconds: Seconds = 0.0,
     choices: Sequence[Collection[str]] | None = None,
@@ -126,6 +127,7 @@ def measure_rounds(
             raises is left out from then on.
         faults: How many pages the system has mapped so far for whoever runs a step.
         block_seconds: What the calls of a turn may take together, where a call is short.
+        failing: What a timer may raise for a step; of a model that runs in this process that is anything.
         budget_seconds: Wall time for the rounds; the warm-up before them is not counted, and one round there is in any
             case. None: a share of ``compile_seconds``, and never fewer rounds than a verdict needs.
         choices: From each of these the best is wanted; None for one of all.
@@ -142,7 +144,7 @@ def measure_rounds(
     """
     bound = _bound(compile_seconds) if budget_seconds is None else budget_seconds
     fewest = rounds_needed(COVERAGE, len(steps)) if budget_seconds is None else 1
-    rounds = _Rounds(steps, baseline, timer, faults, choices or [frozenset(steps)], estimator, on_turn)
+    rounds = _Rounds(steps, baseline, timer, faults, failing, choices or [frozenset(steps)], estimator, on_turn)
     rounds.warm_up(bound, block_seconds)
     done = rounds.take_over(before or {})
     start = last = clock()
@@ -229,6 +231,7 @@ class _Rounds:
         baseline: str,
         timer: Timer,
         faults: Callable[[Any], float | None],
+        failing: type[BaseException],
         choices: Sequence[Collection[str]],
         estimator: Callable[[tuple[Seconds, ...]], Seconds],
         on_turn: Callable[[str], None] | None,
@@ -238,6 +241,7 @@ class _Rounds:
         self.baseline = baseline
         self.timer = timer
         self.faults = faults
+        self.failing = failing
         self.choices = choices
         self.estimator = estimator
         self.on_turn = on_turn
@@ -341,7 +345,7 @@ class _Rounds:
             yield
         except (KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # whatever a model raises; the other configurations go on
+        except self.failing as error:  # whatever a model raises; the other configurations go on
             self.failures[name] = first_line(error)
             self.active.remove(name)
 

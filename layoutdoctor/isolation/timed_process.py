@@ -22,7 +22,7 @@ from layoutdoctor.isolation.processes import (
     remove_scratch,
     start_child,
 )
-from layoutdoctor.units import format_bytes, format_seconds
+from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -118,8 +118,8 @@ class TimedProcess:
         while not self._waiting:
             readable = select.select([self._messages], [], [], max(end - time.monotonic(), 0.0))[0]
             if not readable:
-                limit = format_seconds(limit_seconds)
-                raise self._lost(f"it took longer than {limit}, the limit for one configuration,", "timed_out")
+                what = f"it took longer than {limit_seconds:g} s, the limit for one configuration,"
+                raise self._lost(what, "timed_out")
             data = os.read(self._messages, _READ_BYTES)
             if not data:
                 raise self._lost(how_it_ended(self._process.wait()), "crashed")

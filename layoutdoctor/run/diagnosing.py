@@ -7,6 +7,7 @@ What it ends in are recordings; which configuration is faster is judged here, by
 from __future__ import annotations
 
 import time
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from layoutdoctor.subjects.subject import LoadedSubject
 
 _INTERRUPTED = "stopped before the timing rounds were over"
+
+_LONGEST_WAIT_SECONDS = 30
+"""For what the compiler builds in the background before anything is profiled."""
 
 _SHORT_ROUNDS = 5
 _SHORT_SECONDS = 2.0
@@ -131,9 +135,13 @@ class Diagnosing:
             self._compute_reference()
         elif self.request.kept.head is not None:  # what the reference had to say was said then
             self._set_notes(*self.request.kept.head.subject.notes)
-        self._lower(trials)
+        self._let_compiler_end()
+        is_lowered = False
         for trial in trials:
             if not trial.was_done:
+                if not is_lowered and trial.configuration.backend == "inductor":
+                    self._lower(trials)
+                    is_lowered = True
                 self._run_one(trial)
                 continue
             self.trials.append(trial)
@@ -150,20 +158,26 @@ class Diagnosing:
     def _set_notes(self, *notes: str) -> None:
         self.head = msgspec.structs.replace(self.head, subject=msgspec.structs.replace(self.head.subject, notes=notes))
 
+    def _let_compiler_end(self) -> None:
+        """Before anything is profiled; one that hangs keeps no processor busy, and costs what is compiled only."""
+        if self.compiler is None:
+            return
+        for _ in range(_LONGEST_WAIT_SECONDS):
+            self.listener.began(None, "waiting for the compiler")
+            if not wait(self.compiler, 1.0).not_done:
+                break
+
     def _lower(self, trials: Sequence[LiveTrial]) -> None:
         """
-        Lowers all that is to be compiled, before anything runs: the kernels of one are built while the next is lowered,
+        Lowers all that is to be compiled before any of it runs: the kernels of one are built while the next is lowered,
         and nothing is built any more while something is profiled.
         """
         compiled = [trial for trial in trials if not trial.was_done and trial.configuration.backend == "inductor"]
+        if len(compiled) < 2 or self.head.subject.device != "cpu" or missing_cpp_compiler() is not None:
+            return
+        self.listener.began(compiled[0].name, "compile")
         if self.compiler is not None:
             self.compiler.tests.result()
-        if len(compiled) > 1 and self.head.subject.device == "cpu" and missing_cpp_compiler() is None:
-            self._lower_all(compiled)
-        if self.compiler is not None:
-            self.compiler.header.result()
-
-    def _lower_all(self, compiled: Sequence[LiveTrial]) -> None:
         keys: set[str | None] = set()
         for act, what in ((partial(self._lower_one, keys=keys), "lowering"), (finish_lowering, "building kernels")):
             for trial in compiled:

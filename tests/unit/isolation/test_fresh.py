@@ -91,7 +91,7 @@ def test_starts_for_which_there_is_no_time_tell_nothing(run: Any) -> None:
         ("os._exit(3)", "inductor: the process ended with exit status 3, as os._exit() does,"),
         ('os.kill(os.getpid(), 11) if name == "two" else None' + TAKES_TURNS, "two: the process died of signal 11"),
         ('channel.send(Refused(kind="SubjectError", message="one: no such thing"))', "one: no such thing"),
-        ("time.sleep(60)", "inductor: it took longer than 200 ms"),
+        ("time.sleep(60)", "inductor: it took longer than 0.2 s"),
         ("channel.send(Turned(seconds=()))", "inductor: the process said what was not asked for"),
         ("channel.send(Ready(call_seconds=0.01)); take(); os._exit(4)", "inductor: the process ended with exit status"),
         ('os.write(channel._descriptor, b"\\xff" * 9)', "the process sent what is no message"),
