@@ -58,7 +58,11 @@ def wants_timing(kept: Kept) -> bool:
 
 
 def timed(
-    kept: Kept, request: Request, progress: Callable[[Progress], None], limit_seconds: Seconds | None = None
+    kept: Kept,
+    request: Request,
+    progress: Callable[[Progress], None],
+    earlier: Comparison | None = None,
+    limit_seconds: Seconds | None = None,
 ) -> tuple[Recording, ...]:
     """
     The recordings of a diagnosis with the times of all that ran, each in a process of its own.
@@ -66,6 +70,7 @@ def timed(
     Args:
         request: By which another process loads the model: a target, or a directory where it was saved.
         progress: Told what is done.
+        earlier: What a run that goes on here had concluded; its rounds come first.
         limit_seconds: For a configuration to get ready, and for a turn; None for a long time.
 
     Raises:
@@ -93,7 +98,7 @@ def timed(
             kept.memos,
             processes,
             lambda process, calls: process.turn(calls, limit),
-            earlier=head.comparison,
+            earlier=earlier,
             budget_seconds=request.budget_seconds,
             meter=LoadMeter(threads, core_count(), lambda: _load_of(processes.values())),
             own_processes=True,

@@ -141,11 +141,12 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
         finally:
             child.end()
         if child.finished is not None:
+            earlier = None if journal.kept.head is None else journal.kept.head.comparison
             kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept)
             if not times_here and wants_timing(kept):
                 try:
                     kept = msgspec.structs.replace(
-                        kept, recordings=timed(kept, request, watch.progress, timeout_seconds)
+                        kept, recordings=timed(kept, request, watch.progress, earlier, timeout_seconds)
                     )
                 except (SubjectError, TransportError) as error:
                     watch.warn(f"all configurations are timed in one process: {error}")

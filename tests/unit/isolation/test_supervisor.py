@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.isolation.journal import Journal
     from layoutdoctor.isolation.messages import Kept, Progress
-    from layoutdoctor.recording.recording import Recording
 
 # What every child begins with: the request, and functions that say what the real worker would.
 PRELUDE = """
@@ -150,7 +149,8 @@ def test_what_ran_on_a_processor_is_timed_in_processes_of_their_own(
 ) -> None:
     asked = []
 
-    def times(kept: Kept, request: Request, progress: Any, limit_seconds: float | None) -> tuple[Recording, ...]:
+    def times(kept: Kept, request: Request, progress: Any, earlier: object, limit_seconds: float | None) -> Any:
+        assert earlier is None
         asked.append(([recording.name for recording in kept.recordings], limit_seconds))
         head = msgspec.structs.replace(kept.head, recommendation=a_recommendation(None, reason="timed"))
         return tuple(msgspec.structs.replace(one, head=head) for one in kept.recordings)
