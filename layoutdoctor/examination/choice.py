@@ -302,7 +302,7 @@ def _disagreement(comparison: Comparison, name: str, seen: FreshProcesses) -> st
         return None
     where = _where(comparison)
     return (
-        f"{where} it was {format_ratio(within.median)}, in {count_of(seen.starts, 'further start')} of processes "
+        f"{where} it was {format_ratio(within.median)}, over {count_of(seen.starts, 'start')} of processes "
         f"of its own {format_ratio(seen.median)}{_faults_text(seen)}"
     )
 

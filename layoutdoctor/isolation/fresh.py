@@ -38,8 +38,8 @@ LIMIT_SECONDS = 120.0
 
 _NARROW = 0.05  # relative width of an interval over starts that needs no further start
 _TURN_SECONDS = 0.1
-_START_SECONDS = 10.0  # of turns in one start, at the most where a call is long
-_ROUNDS = 9
+_START_SECONDS = 20.0  # of turns in one start, at the most where a call is long
+_ROUNDS = 15
 _FEWEST_ROUNDS = 3
 _MOST_CALLS = 64
 _PROGRESS_SECONDS = 5.0
@@ -164,7 +164,7 @@ def verified(
         return recordings
     chosen = [by_name[name].configuration for name in (comparison.baseline, *names)]
     try:
-        fresh = time_in_fresh_processes(request, chosen, progress)
+        fresh = time_in_fresh_processes(request, chosen, progress, _first_start(comparison))
         advice, comparison = with_fresh_processes(advice, comparison, list(by_name.values()), fresh, how)
     except LayoutDoctorError as error:
         advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
@@ -177,6 +177,11 @@ def with_advice(
     """The recordings of a diagnosis with another recommendation and comparison."""
     head = msgspec.structs.replace(recordings[0].head, recommendation=advice, comparison=comparison)
     return tuple(msgspec.structs.replace(recording, head=head) for recording in recordings)
+
+
+def _first_start(comparison: Comparison) -> dict[str, float]:
+    """What the rounds showed of one start, where that was one of processes of their own."""
+    return {ratio.name: ratio.median for ratio in comparison.ratios} if comparison.own_processes else {}
 
 
 class _Start(msgspec.Struct, frozen=True):
@@ -193,13 +198,17 @@ class _Start(msgspec.Struct, frozen=True):
 
 
 def time_in_fresh_processes(
-    request: Request, configurations: Sequence[Configuration], progress: Callable[[Progress], None] = lambda step: None
+    request: Request,
+    configurations: Sequence[Configuration],
+    progress: Callable[[Progress], None] = lambda step: None,
+    first: Mapping[str, float] | None = None,
 ) -> dict[str, FreshProcesses]:
     """
     Starts every configuration anew, several times, and lets them take turns.
 
     Args:
         configurations: The baseline first.
+        first: What an earlier start has shown of each of the others; it counts as one.
 
     Returns:
         Of each of the others how it compares with the baseline.
@@ -221,7 +230,7 @@ def time_in_fresh_processes(
         longest = max(longest, time.monotonic() - now)
         if len(starts) < FEWEST_STARTS:
             continue
-        found = _summary(configurations, starts)
+        found = _summary(configurations, starts, first or {})
         if all(seen.high / seen.low - 1 <= _NARROW for seen in found.values()):
             break
     if len(starts) < FEWEST_STARTS:
@@ -232,13 +241,16 @@ def time_in_fresh_processes(
     return found
 
 
-def _summary(configurations: Sequence[Configuration], starts: Sequence[_Start]) -> dict[str, FreshProcesses]:
+def _summary(
+    configurations: Sequence[Configuration], starts: Sequence[_Start], first: Mapping[str, float]
+) -> dict[str, FreshProcesses]:
     found = {}
     for position, configuration in enumerate(configurations[1:], 1):
-        ratios = tuple(median_ratio(start.seconds[0], start.seconds[position]) for start in starts)
+        further = (median_ratio(start.seconds[0], start.seconds[position]) for start in starts)
+        ratios = (*([first[configuration.name]] if configuration.name in first else []), *further)
         low, middle, high = interval_over_starts(ratios)
         found[configuration.name] = FreshProcesses(
-            starts=len(starts),
+            starts=len(ratios),
             low=low,
             median=middle,
             high=high,

@@ -103,7 +103,7 @@ def test_a_gain_of_which_less_is_left_in_fresh_processes_is_recommended_but_not_
     assert chosen.speedup is not None
     assert chosen.speedup.median == 1.2
     assert chosen.reason == (
-        "beside the other configurations in one process it was 1.60x, in 3 further starts of processes of its own 1.20x"
+        "beside the other configurations in one process it was 1.60x, over 3 starts of processes of its own 1.20x"
     )
     assert "in its first start it was 1.60x" in str(after({TWIN: seen(1.2)}, a_ratio(TWIN, 1.6)).reason)
 

@@ -74,6 +74,15 @@ def test_every_configuration_is_compared_with_the_baseline_over_three_starts(run
     assert seen["two"].page_faults_per_call is None
 
 
+def test_an_earlier_start_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + TAKES_TURNS)
+    seen = time_in_fresh_processes(Request(target="m.py"), TIMED[:2], first={"one": 2.2, "two": 0.5})["one"]
+
+    assert (seen.starts, seen.start_ratios[0]) == (len(seen.start_ratios), 2.2)
+    assert seen.start_ratios[1:] == pytest.approx([2.0] * (seen.starts - 1))
+    assert seen.low < 2.05 < seen.high
+
+
 def test_starts_that_scatter_are_followed_by_more(run: Any) -> None:
     scattering = 'CALL["one"] *= 1 + int.from_bytes(os.urandom(1), "big") / 100\n'
 
@@ -110,7 +119,7 @@ def test_a_process_that_does_not_take_its_turns_costs_the_verification(
 
 def recordings(**changes: Any) -> tuple[Recording, ...]:
     fields = {
-        "comparison": a_comparison(a_ratio("one", 2.0), fastest=("one",)),
+        "comparison": a_comparison(a_ratio("one", 2.0), fastest=("one",), own_processes=True),
         "recommendation": a_recommendation("one", speedup=a_speedup(2.0), reason="in one process"),
     }
     return recordings_of(a_diagnosis(a_trial(), a_trial("one"), **{**fields, **changes}))
