@@ -61,8 +61,8 @@ def serve_turns(
 
 
 def _prepared(load: Callable[[], LoadedSubject], configuration: Configuration, mode: Mode) -> tuple[Step, str]:
-    prepared = prepare(load(), configuration, mode)
-    gc.collect()  # the model as it was loaded
+    prepared = prepare(load(), configuration, mode, is_alone=True)
+    gc.collect()
     step = prepared.step(mode, fresh_inputs=False)
     step.is_alone = True
     frozen: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -70,8 +70,7 @@ def _prepared(load: Callable[[], LoadedSubject], configuration: Configuration, m
         step.run = torch.compile(step.run, options=effective_options(configuration) or None)
         frozen = inductor_config().patch(global_options(configuration))
     with frozen:
-        step()
-    step.forget_results()
+        step.start_alone()
     return step, subject_device(prepared)
 
 

@@ -70,20 +70,27 @@ class PreparedModel:
 
 
 def prepare(
-    subject: LoadedSubject, configuration: Configuration, mode: Mode, shared: SharedTensors | None = None
+    subject: LoadedSubject,
+    configuration: Configuration,
+    mode: Mode,
+    shared: SharedTensors | None = None,
+    *,
+    is_alone: bool = False,
 ) -> PreparedModel:
     """
     Copies a subject, gives the copies the configuration's memory formats, and applies its cures.
 
     Args:
         shared: What it may share with other configurations; None copies everything.
+        is_alone: Whether nobody else is there to use the subject: weights and inputs are taken as they are. What a
+            process frees decides how its allocator serves it from then on, and a user's process frees no copies.
 
     Raises:
         SubjectError: The model cannot be copied, or the copy does not fit into the memory.
     """
     model_format, input_format = configuration.model_format or "preserve", configuration.input_format or "preserve"
     if shared is None:
-        copied = copy_model(subject.model)
+        copied = copy_model(subject.model, _as_it_is if is_alone else None)
     else:
         _check_fits(shared, configuration)
         with shared.all_or_nothing():
@@ -98,11 +105,17 @@ def prepare(
     elif configuration.model_format not in (None, "preserve"):
         notes.append(f"{configuration.model_format} was given to the inputs only: the function uses no module")
     shared = SharedTensors(changes_inputs=True) if shared is None else shared
-    args, kwargs = shared.inputs(
-        subject.args, subject.kwargs, input_format, lambda inputs: apply_input_format(inputs, input_format)
-    )
+    inputs = (subject.args, subject.kwargs)
+    if is_alone:
+        args, kwargs = apply_input_format(inputs, input_format)
+    else:
+        args, kwargs = shared.inputs(*inputs, input_format, lambda given: apply_input_format(given, input_format))
     switches = dict(configuration.library_switches)
     return PreparedModel(copied.run, copied.module, args, kwargs, tuple(notes), shared.loss_weights, switches)
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _check_fits(shared: SharedTensors, configuration: Configuration) -> None:

@@ -88,6 +88,16 @@ class Step:
         self._iterate(args, kwargs)
         self._clear_gradients(args, kwargs)
 
+    def start_alone(self) -> None:
+        """The first iteration where nobody asks for its results: copied is nothing that a user would not copy."""
+        tensors = input_tensors(self.args, self.kwargs)
+        versions = [tensor._version for tensor in tensors]
+        with seeded(self.first_seed):
+            self._iterate(self.args, self.kwargs)
+        self._clear_gradients(self.args, self.kwargs)
+        self.fresh_inputs = versions != [tensor._version for tensor in tensors]
+        self._has_run = True
+
     def try_out(self) -> None:
         """An iteration as the first one, of which nothing is kept, for whoever knows that it will be cut short."""
         args, kwargs = copy_inputs(self.args, self.kwargs)

@@ -134,7 +134,7 @@ def test_a_timed_diagnosis_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged[0].head is judged[1].head
     assert advice is not None
     assert (advice.configuration, advice.verified, advice.how) == ("one", True, "lines")
-    assert stages == ["fresh processes: start 1", "fresh processes: start 2", "fresh processes: start 3"]
+    assert stages == ["fresh processes: start 1", "fresh processes: start 2"]
 
 
 def test_why_it_is_not_verified_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,3 +191,41 @@ def test_a_switch_that_nobody_knows_is_refused() -> None:
 
     with pytest.raises(UsageError, match=r"cannot set the library switch 'cudnn.enabled': expected cudnn.benchmark"):
         compile_for(nn.ReLU(), configuration)(torch.zeros(1))
+
+
+def test_where_nobody_else_uses_it_weights_and_inputs_are_taken_as_they_are() -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), torch.randn(2, 3, 8, 8)
+    subject = subject_from_python(model, x)
+    places = {tensor.data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
+    prepared = prepare(subject, BY_NAME["inductor"], "training", is_alone=True)
+
+    assert prepared.module is not None
+    assert {tensor.data_ptr() for tensor in [*prepared.module.parameters(), *prepared.module.buffers()]} == places
+    assert prepared.args[0] is x
+
+    step = prepared.step("training", fresh_inputs=False)
+    step.start_alone()
+    assert not step.fresh_inputs
+    assert prepared.module[0].weight.grad is None
+    converted = prepare(subject, BY_NAME["inductor-channels-last"], "inference", is_alone=True)
+    assert converted.module is not None
+    assert converted.module[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert converted.args[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_model_alone_that_writes_into_its_input_gets_copies_from_its_second_call_on() -> None:
+    x = torch.ones(2, 3)
+    step = prepare(subject_from_python(Adding(), x), BY_NAME["eager"], "inference", is_alone=True).step(
+        "inference", fresh_inputs=False
+    )
+    step.start_alone()
+    step()
+    step()
+
+    assert step.fresh_inputs
+    assert x.eq(2).all()
+
+
+class Adding(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1)
