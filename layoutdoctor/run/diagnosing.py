@@ -179,15 +179,19 @@ class Diagnosing:
         if self.compiler is not None:
             self.compiler.tests.result()
         keys: set[str | None] = set()
-        for act, what in ((partial(self._lower_one, keys=keys), "lowering"), (finish_lowering, "building kernels")):
-            for trial in compiled:
-                self.listener.progress(Progress(f"{trial.name}: {what}", self.steps_done, self.step_count))
-                self.listener.began(trial.name, "compile")
-                act(trial)
+        for trial in compiled:
+            self._tell(f"{trial.name}: lowering")
+            self.listener.began(trial.name, "compile")
+            lower(trial, self.loaded, self.request.mode, self.rehearsal, keys)
+            keys.add(trial.memo.key)
+        self._tell("building kernels")
+        for trial in compiled:
+            self.listener.began(trial.name, "compile")
+            finish_lowering(trial)
 
-    def _lower_one(self, trial: LiveTrial, keys: set[str | None]) -> None:
-        lower(trial, self.loaded, self.request.mode, self.rehearsal, keys)
-        keys.add(trial.memo.key)
+    def _tell(self, stage: str) -> None:
+        """A stage that is no step of its own."""
+        self.listener.progress(Progress(stage, self.steps_done, self.step_count))
 
     def _run_one(self, trial: LiveTrial) -> None:
         """Runs one configuration, where this process can run any."""
