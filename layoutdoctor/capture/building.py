@@ -38,7 +38,7 @@ class Postponed:
 
     Source:
         ``AsyncCompile.wait(scope)``, called at the end of every generated module, and the module's function ``call``;
-        torch 2.7 to 2.15.
+        torch 2.13.
     """
 
     def __init__(self) -> None:
@@ -71,9 +71,8 @@ class Postponed:
         The function itself is changed and changed back, so that nothing of this is left in what is timed.
         """
         function = getattr(module.call, "__func__", module.call)
-        if (
-            self._is_lowering and function.__code__ is not _refuse.__code__
-        ):  # two graphs of the same code have one module
+        is_closed = function.__code__ is _refuse.__code__  # two graphs of the same code have one module
+        if self._is_lowering and not is_closed:
             function.__globals__[_WORD] = NotRun
             self._closed.append((function, function.__code__))
             function.__code__ = _refuse.__code__
@@ -100,7 +99,7 @@ def _backward_at_once() -> contextlib.AbstractContextManager[Any]:
     A block in which the graph of the backward is lowered with that of the forward, not when it first runs.
 
     Source:
-        ``torch._functorch.config.force_non_lazy_backward_lowering``; torch 2.9 to 2.15. Without it only the forward is.
+        ``torch._functorch.config.force_non_lazy_backward_lowering``, torch 2.13. Without it only the forward is.
     """
     name = "force_non_lazy_backward_lowering"
     config: Any = importlib.import_module("torch._functorch.config")
@@ -119,7 +118,7 @@ def prepare_compiler() -> CompilerBegun:
 
     Source:
         ``cpu_vec_isa.supported_vec_isa_list``, whose members are true where their test builds, ``pick_vec_isa`` and
-        ``CppPythonBindingsCodeCache.load_pybinding_async``, which makes the header; torch 2.7 to 2.15.
+        ``CppPythonBindingsCodeCache.load_pybinding_async``, which makes the header; torch 2.13.
     """
     inductor_config()  # imported here, where the environment is kept
     pool = ThreadPoolExecutor(1, "layoutdoctor-compiler")

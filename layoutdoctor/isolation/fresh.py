@@ -20,6 +20,7 @@ from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
 from layoutdoctor.isolation.judged import time_in_turns
 from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_load
 from layoutdoctor.isolation.messages import SHORTEST_START_SECONDS, Progress
+from layoutdoctor.isolation.rounds import MOST_CALLS, telling
 from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
 from layoutdoctor.units import format_seconds
 
@@ -42,8 +43,6 @@ _TURN_SECONDS = 0.1
 _START_SECONDS = 20.0  # of turns in one start, at the most where a call is long
 _ROUNDS = 15
 _FEWEST_ROUNDS = 3
-_MOST_CALLS = 64
-_PROGRESS_SECONDS = 5.0
 
 
 def wants_timing(kept: Kept) -> bool:
@@ -83,16 +82,19 @@ def timed(
     limit = LONGEST_SECONDS if limit_seconds is None else limit_seconds
     trials = {recording.name: recording.trial for recording in kept.recordings}
     chosen = [trial.configuration for trial in trials.values() if trial.status == "ok"]
-    progress(Progress(f"starting {len(chosen)} processes, one for each configuration", 0, MOST_STARTS + 1))
+
+    def tell(stage: str) -> None:
+        progress(Progress(stage, 0, MOST_STARTS + 1))
 
     def fail(process: TimedProcess) -> None:
         failure = Failure(kind="measure", message=str(process.failure))
         trials[process.name] = msgspec.structs.replace(trials[process.name], status=process.status, failure=failure)
 
+    tell(f"starting {len(chosen)} processes, one for each configuration")
     with started(request, chosen, fail, SHORTEST_START_SECONDS + limit) as processes:
         if not processes:
             raise SubjectError("no configuration can be timed in a process of its own")
-        progress(Progress("timing all configurations in turns", 0, MOST_STARTS + 1))
+        tell("timing all configurations in turns")
         threads = head.environment.thread_count or core_count()
         judged = time_in_turns(
             list(trials.values()),
@@ -106,7 +108,7 @@ def timed(
             faults=lambda process: process.page_faults,
             block_seconds=_TURN_SECONDS,
             failing=SubjectError,
-            on_round=_telling(progress),
+            on_round=telling(tell),
         )
     trials = {trial.name: trial for trial in judged.trials}
     for process in processes.values():
@@ -125,20 +127,6 @@ def _load_of(processes: Iterable[TimedProcess]) -> Reading:
         own_seconds=here.own_seconds + sum(process.cpu_seconds for process in own),
         involuntary_switches=sum(process.involuntary_switches for process in own),
     )
-
-
-def _telling(progress: Callable[[Progress], None]) -> Callable[[int, int], None]:
-    last = time.monotonic()
-
-    def on_round(count: int, expected: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > _PROGRESS_SECONDS:
-            last = time.monotonic()
-            progress(
-                Progress(f"timing all configurations in turns: round {count} of up to {expected}", 0, MOST_STARTS + 1)
-            )
-
-    return on_round
 
 
 def verified(
@@ -273,7 +261,7 @@ def _run_start(request: Request, configurations: Sequence[Configuration], *, bac
     ordered = configurations[:: -1 if backwards else 1]
     with started(request, ordered) as processes:
         ready = list(processes.values())
-        calls = max(1, min(round(_TURN_SECONDS / min(process.call_seconds for process in ready)), _MOST_CALLS))
+        calls = max(1, min(round(_TURN_SECONDS / min(process.call_seconds for process in ready)), MOST_CALLS))
         seconds_per_round = calls * sum(process.call_seconds for process in ready)
         rounds = int(min(max(_START_SECONDS / (2 * seconds_per_round), _FEWEST_ROUNDS), _ROUNDS))
         seconds: dict[str, list[float]] = {process.name: [] for process in ready}

@@ -56,9 +56,10 @@ HOPELESS_RATIO = 1.5
 # another configuration's data is not the shortest.
 BLOCK_SECONDS = 4e-3
 _USUAL_CALLS = 4
-_MOST_CALLS = 64
+MOST_CALLS = 64
 # From here on, filling the caches again is too small a part of a call to need a second one.
 _LONG_STEP_SECONDS = 0.1
+_TELLING_SECONDS = 5.0
 SHORTEST_SECONDS = 1e-9  # one tick of the clock: a ratio needs times above 0
 
 
@@ -93,6 +94,19 @@ def page_faults(step: object = None) -> int | None:
     except ImportError:  # Windows
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def telling(tell: Callable[[str], None]) -> Callable[[int, int], None]:
+    """What to give ``measure_rounds`` so that somebody is told now and then which round it is."""
+    last = time.monotonic()
+
+    def on_round(count: int, expected: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > _TELLING_SECONDS:
+            last = time.monotonic()
+            tell(f"timing all configurations in turns: round {count} of up to {expected}")
+
+    return on_round
 
 
 def measure_rounds(
@@ -358,7 +372,7 @@ def _turns(names: list[str], count: int, seed: int) -> list[str]:
 
 def _choose_calls(estimates: Collection[Seconds], budget_seconds: Seconds, block_seconds: Seconds) -> int:
     shortest = min(estimates)
-    by_duration = min(max(math.ceil(block_seconds / shortest), _USUAL_CALLS), _MOST_CALLS)
+    by_duration = min(max(math.ceil(block_seconds / shortest), _USUAL_CALLS), MOST_CALLS)
     by_budget = int(budget_seconds / (WANTED_ROUNDS * sum(estimates)))
     return max(min(by_duration, by_budget), 1 if shortest >= _LONG_STEP_SECONDS else 2)
 

@@ -177,11 +177,7 @@ def started(
             running.append(TimedProcess(request, configuration))
         for process in running[-core_count() :]:
             wait_for(process)
-        yield {
-            configuration.name: ready[configuration.name]
-            for configuration in configurations
-            if configuration.name in ready
-        }
+        yield ready
     finally:
         for process in running:
             process.end()

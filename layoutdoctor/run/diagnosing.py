@@ -23,6 +23,7 @@ from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.isolation.judged import time_in_turns
 from layoutdoctor.isolation.load import LoadMeter, core_count
 from layoutdoctor.isolation.messages import TURNS, Progress
+from layoutdoctor.isolation.rounds import telling
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, why_unusable
 from layoutdoctor.measure.memory import release_memory
 from layoutdoctor.measure.timing import choose_timer
@@ -32,7 +33,7 @@ from layoutdoctor.run.trial import LiveTrial, finish_lowering, head_of, lower, r
 from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from layoutdoctor.capture.building import CompilerBegun
     from layoutdoctor.isolation.messages import Listener, Request
@@ -180,18 +181,18 @@ class Diagnosing:
             self.compiler.tests.result()
         keys: set[str | None] = set()
         for trial in compiled:
-            self._tell(f"{trial.name}: lowering")
+            self._tell(f"{trial.name}: lowering", self.steps_done)
             self.listener.began(trial.name, "compile")
             lower(trial, self.loaded, self.request.mode, self.rehearsal, keys)
             keys.add(trial.memo.key)
-        self._tell("building kernels")
+        self._tell("building kernels", self.steps_done)
         for trial in compiled:
             self.listener.began(trial.name, "compile")
             finish_lowering(trial)
 
-    def _tell(self, stage: str) -> None:
+    def _tell(self, stage: str, done: int) -> None:
         """A stage that is no step of its own."""
-        self.listener.progress(Progress(stage, self.steps_done, self.step_count))
+        self.listener.progress(Progress(stage, done, self.step_count))
 
     def _run_one(self, trial: LiveTrial) -> None:
         """Runs one configuration, where this process can run any."""
@@ -290,7 +291,7 @@ class Diagnosing:
             earlier=None if before is None else before.comparison,
             budget_seconds=self.request.budget_seconds,
             meter=meter,
-            on_round=self._on_round(),
+            on_round=telling(lambda stage: self._tell(stage, self.steps_done - 1)),
             on_turn=self.listener.turn,
         )
         for trial, record in zip(self.trials, judged.trials, strict=True):
@@ -298,18 +299,6 @@ class Diagnosing:
         self.head = msgspec.structs.replace(
             self.head, comparison=judged.comparison, recommendation=judged.recommendation
         )
-
-    def _on_round(self) -> Callable[[int, int], None]:
-        last = time.monotonic()
-
-        def on_round(count: int, expected: int) -> None:
-            nonlocal last
-            if time.monotonic() - last > 5:
-                last = time.monotonic()
-                stage = f"timing all configurations in turns: round {count} of up to {expected}"
-                self.listener.progress(Progress(stage, self.steps_done - 1, self.step_count))
-
-        return on_round
 
     def _head_now(self, interrupted: str | None = None) -> Head:
         """With what its trials tell of the whole."""
