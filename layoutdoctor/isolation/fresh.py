@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.records import Comparison, Configuration, Recommendation
-    from layoutdoctor.isolation.messages import Kept, Request
+    from layoutdoctor.isolation.fork_server import ForkServer
+    from layoutdoctor.isolation.messages import Kept
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.units import Seconds
 
@@ -59,7 +60,7 @@ def wants_timing(kept: Kept) -> bool:
 
 def timed(
     kept: Kept,
-    request: Request,
+    server: ForkServer,
     progress: Callable[[Progress], None],
     earlier: Comparison | None = None,
     limit_seconds: Seconds | None = None,
@@ -68,7 +69,7 @@ def timed(
     The recordings of a diagnosis with the times of all that ran, each in a process of its own.
 
     Args:
-        request: By which another process loads the model: a target, or a directory where it was saved.
+        server: Where the processes come from.
         progress: Told what is done.
         earlier: What a run that goes on here had concluded; its rounds come first.
         limit_seconds: For a configuration to get ready, and for a turn; None for a long time.
@@ -91,7 +92,7 @@ def timed(
         trials[process.name] = msgspec.structs.replace(trials[process.name], status=process.status, failure=failure)
 
     tell(f"starting {len(chosen)} processes, one for each configuration")
-    with started(request, chosen, fail, SHORTEST_START_SECONDS + limit) as processes:
+    with started(server, chosen, fail, SHORTEST_START_SECONDS + limit) as processes:
         if not processes:
             raise SubjectError("no configuration can be timed in a process of its own")
         tell("timing all configurations in turns")
@@ -102,7 +103,7 @@ def timed(
             processes,
             lambda process, calls: process.turn(calls, limit),
             earlier=earlier,
-            budget_seconds=request.budget_seconds,
+            budget_seconds=server.request.budget_seconds,
             meter=LoadMeter(threads, core_count(), lambda: _load_of(processes.values())),
             own_processes=True,
             faults=lambda process: process.page_faults,
@@ -131,7 +132,7 @@ def _load_of(processes: Iterable[TimedProcess]) -> Reading:
 
 def verified(
     recordings: tuple[Recording, ...],
-    request: Request,
+    server: ForkServer,
     progress: Callable[[Progress], None],
     how: Mapping[str, str],
 ) -> tuple[Recording, ...]:
@@ -139,13 +140,13 @@ def verified(
     The recordings of a timed diagnosis with what further starts make of what may be the fastest.
 
     Args:
-        request: By which another process loads the model: a target, or a directory where it was saved.
+        server: Where the processes come from.
         progress: Told what is done.
         how: Lines to paste, by configuration.
     """
     head = recordings[0].head
     advice, comparison = head.recommendation, head.comparison
-    if advice is None or comparison is None or request.lower_for is not None:
+    if advice is None or comparison is None or server.request.lower_for is not None:
         return recordings
     by_name = {recording.name: recording.trial for recording in recordings}
     names = contenders(comparison, list(by_name.values()))
@@ -153,7 +154,7 @@ def verified(
         return recordings
     chosen = [by_name[name].configuration for name in (comparison.baseline, *names)]
     try:
-        fresh = time_in_fresh_processes(request, chosen, progress, _first_start(comparison))
+        fresh = time_in_fresh_processes(server, chosen, progress, _first_start(comparison))
         advice, comparison = with_fresh_processes(advice, comparison, list(by_name.values()), fresh, how)
     except LayoutDoctorError as error:
         advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
@@ -187,7 +188,7 @@ class _Start(msgspec.Struct, frozen=True):
 
 
 def time_in_fresh_processes(
-    request: Request,
+    server: ForkServer,
     configurations: Sequence[Configuration],
     progress: Callable[[Progress], None] = lambda step: None,
     first: Mapping[str, float] | None = None,
@@ -216,7 +217,7 @@ def time_in_fresh_processes(
         if starts and now - begin + longest > LIMIT_SECONDS:
             break
         progress(Progress(f"fresh processes: start {len(starts) + 1}", len(starts) + 1, MOST_STARTS + 1))
-        starts.append(_run_start(request, configurations, backwards=len(starts) % 2 == 1))
+        starts.append(_run_start(server, configurations, backwards=len(starts) % 2 == 1))
         longest = max(longest, time.monotonic() - now)
         if len(starts) + known < FEWEST_STARTS:
             continue
@@ -256,10 +257,10 @@ def _middle(counts: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _run_start(request: Request, configurations: Sequence[Configuration], *, backwards: bool) -> _Start:
+def _run_start(server: ForkServer, configurations: Sequence[Configuration], *, backwards: bool) -> _Start:
     """Each configuration in a process of its own: loaded and compiled beside each other, then timed in turns."""
     ordered = configurations[:: -1 if backwards else 1]
-    with started(request, ordered) as processes:
+    with started(server, ordered) as processes:
         ready = list(processes.values())
         calls = max(1, min(round(_TURN_SECONDS / min(process.call_seconds for process in ready)), MOST_CALLS))
         seconds_per_round = calls * sum(process.call_seconds for process in ready)

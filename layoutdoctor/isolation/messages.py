@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import select
 import struct
 import tempfile
 import time
@@ -53,6 +54,7 @@ TURNS = "measure"
 _BOARD = struct.Struct("<dqq")
 _LONGEST_WAIT_SECONDS = 120.0
 _LOOK_SECONDS = 0.002
+_READ_BYTES = 2**16
 MOST_MESSAGE_BYTES = 2**30
 """A length above this is no length: the other side wrote something else into the pipe."""
 
@@ -168,6 +170,7 @@ class Request(Message, frozen=True, kw_only=True):
         times_here: Whether the process that runs the configurations times them as well, though each could have one of
             its own for that.
         timed: The one configuration to be timed whenever that is ordered, and nothing else; None for a diagnosis.
+        forks: Whether to load the model and fork at every order, and nothing else; each copy gets a request of its own.
         kept: What earlier processes did.
         lost: The configurations that took one with them.
     """
@@ -188,6 +191,7 @@ class Request(Message, frozen=True, kw_only=True):
     lost: dict[str, Lost] = {}
     times_here: bool = False
     timed: Configuration | None = None
+    forks: bool = False
 
 
 class Began(Message, frozen=True, kw_only=True, tag=True):
@@ -238,6 +242,22 @@ class Broken(Message, frozen=True, kw_only=True, tag=True):
     failure: Failure
 
 
+class Loaded(Message, frozen=True, kw_only=True, tag=True):
+    """The model is loaded, and the process can be forked."""
+
+
+class Forked(Message, frozen=True, kw_only=True, tag=True):
+    """A copy of the process was made."""
+
+    pid: int
+
+
+class Ended(Message, frozen=True, kw_only=True, tag=True):
+    """A copy of the process is gone; below 0 for a signal."""
+
+    returncode: int
+
+
 class Ready(Message, frozen=True, kw_only=True, tag=True):
     """The one configuration runs and can be timed; a call takes about so long."""
 
@@ -260,7 +280,9 @@ class Turned(Message, frozen=True, kw_only=True, tag=True):
     involuntary_switches: int | None = None
 
 
-AnyMessage = Began | Progress | KeptMore | Derived | Finished | Refused | Broken | Ready | Turned
+AnyMessage = (
+    Began | Progress | KeptMore | Derived | Finished | Refused | Broken | Loaded | Forked | Ended | Ready | Turned
+)
 
 
 class TurnBoard:
@@ -351,6 +373,38 @@ class MessageReader:
             message = _message_decoder.decode(bytes(self._buffer[LENGTH_BYTES:end]))
             del self._buffer[:end]
             yield message
+
+
+class MessagePipe:
+    """The end of a pipe from which another process's messages come, one at a time."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._reader = MessageReader()
+        self._waiting: list[AnyMessage] = []
+
+    def hear(self, limit_seconds: float) -> AnyMessage:
+        """
+        The next message.
+
+        Raises:
+            TimeoutError: It did not come in time.
+            EOFError: Nobody is there any more who could send one.
+            ValueError: It is no message.
+        """
+        end = time.monotonic() + limit_seconds
+        while not self._waiting:
+            if not select.select([self._descriptor], [], [], max(end - time.monotonic(), 0.0))[0]:
+                raise TimeoutError
+            data = os.read(self._descriptor, _READ_BYTES)
+            if not data:
+                raise EOFError
+            self._waiting += self._reader.feed(data)
+        return self._waiting.pop(0)
+
+    def close(self) -> None:
+        """Hears nothing more."""
+        os.close(self._descriptor)
 
 
 class Listener:

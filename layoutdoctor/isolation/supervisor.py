@@ -25,6 +25,7 @@ from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
 from layoutdoctor.examination.choice import has_open_questions
 from layoutdoctor.examination.examine import diagnosis_of
+from layoutdoctor.isolation.fork_server import ForkServer
 from layoutdoctor.isolation.fresh import timed, verified, wants_timing
 from layoutdoctor.isolation.messages import (
     SHORTEST_START_SECONDS,
@@ -143,17 +144,19 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
         if child.finished is not None:
             earlier = None if journal.kept.head is None else journal.kept.head.comparison
             kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept)
-            if not times_here and wants_timing(kept):
-                try:
-                    kept = msgspec.structs.replace(
-                        kept, recordings=timed(kept, request, watch.progress, earlier, timeout_seconds)
-                    )
-                except (SubjectError, TransportError) as error:
-                    watch.warn(f"all configurations are timed in one process: {error}")
-                    times_here = True
-                    continue
-            how = {name: memo.how for name, memo in kept.memos.items() if memo.how is not None}
-            kept = msgspec.structs.replace(kept, recordings=verified(kept.recordings, request, watch.progress, how))
+            device = None if kept.head is None else kept.head.subject.device
+            with ForkServer(request, device).running() as server:
+                if not times_here and wants_timing(kept):
+                    try:
+                        kept = msgspec.structs.replace(
+                            kept, recordings=timed(kept, server, watch.progress, earlier, timeout_seconds)
+                        )
+                    except (SubjectError, TransportError) as error:
+                        watch.warn(f"all configurations are timed in one process: {error}")
+                        times_here = True
+                        continue
+                how = {name: memo.how for name, memo in kept.memos.items() if memo.how is not None}
+                kept = msgspec.structs.replace(kept, recordings=verified(kept.recordings, server, watch.progress, how))
             journal.finish(kept)
             return diagnosis_of(kept.recordings, known)
         if child.refused is not None:
@@ -228,7 +231,7 @@ class _Child:
 
     def _send_request(self, descriptor: int) -> None:
         # A child that died while it started reads nothing, and what it printed says why.
-        with contextlib.suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as stream:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError), os.fdopen(descriptor, "wb") as stream:
             stream.write(encode(self.request))
 
     def _listen(self, messages: int, output: int) -> None:

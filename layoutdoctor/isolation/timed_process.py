@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import select
-import subprocess
-import time
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.isolation.load import core_count
-from layoutdoctor.isolation.messages import LENGTH_BYTES, Kept, MessageReader, Ready, Refused, TurnBoard, Turned, encode
-from layoutdoctor.isolation.processes import (
-    available_bytes,
-    how_it_ended,
-    kill_with_all_it_started,
-    peak_resident_bytes,
-    remove_scratch,
-    start_child,
-)
+from layoutdoctor.isolation.messages import LENGTH_BYTES, MessagePipe, Ready, Refused, Turned
+from layoutdoctor.isolation.processes import available_bytes, how_it_ended, peak_resident_bytes
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Configuration, TrialStatus
-    from layoutdoctor.isolation.messages import AnyMessage, Request
+    from layoutdoctor.isolation.fork_server import ForkServer, Started
+    from layoutdoctor.isolation.messages import AnyMessage
     from layoutdoctor.units import Bytes, Seconds
 
 LONGEST_SECONDS = 900.0
 """A process that has not answered after this long is given up."""
 
-_READ_BYTES = 2**16
-
 
 class TimedProcess:
     """
-    One configuration in a process of its own, started at once.
+    One configuration in a process of its own.
 
     Attributes:
         call_seconds: What a call takes, about; once it is ready.
@@ -49,13 +35,10 @@ class TimedProcess:
         peak_bytes: Most memory that it has had when it was ready; None where not known.
         failure: Why it can be timed no more; None where it can.
         status: What that makes of its configuration.
-
-    Raises:
-        TransportError: It cannot be started.
     """
 
-    def __init__(self, request: Request, configuration: Configuration) -> None:
-        self.name = configuration.name
+    def __init__(self, name: str, started: Started) -> None:
+        self.name = name
         self.call_seconds = 0.0
         self.page_faults: float | None = 0.0
         self.cpu_seconds = 0.0
@@ -63,25 +46,12 @@ class TimedProcess:
         self.peak_bytes: Bytes | None = None
         self.failure: str | None = None
         self.status: TrialStatus = "failed"
-        self._reader = MessageReader()
-        self._waiting: list[AnyMessage] = []
-        # Every child is given a board; what it prints is the model's own, and nobody reads it.
-        self._process, self._orders, self._messages = start_child(TurnBoard.make(), subprocess.DEVNULL)
-        self._order(encode(msgspec.structs.replace(request, timed=configuration, kept=Kept(), lost={})))
+        self._started = started
+        self._messages = MessagePipe(started.messages)
 
     def end(self) -> None:
         """Ends it, and all that it started."""
-        for descriptor in (self._messages, self._orders):
-            os.close(descriptor)
-        kill_with_all_it_started(self._process.pid)
-        self._process.wait()
-        remove_scratch(self._process.pid)
-
-    def _order(self, data: bytes) -> None:
-        rest = memoryview(data)
-        with contextlib.suppress(BrokenPipeError):  # how it ended is said where its answer is missing
-            while rest:
-                rest = rest[os.write(self._orders, rest) :]
+        self._started.end()
 
     def wait_until_ready(self, limit_seconds: Seconds = LONGEST_SECONDS) -> None:
         """
@@ -94,7 +64,7 @@ class TimedProcess:
         if not isinstance(message, Ready):
             raise self._lost("the process said what was not asked for")
         self.call_seconds = message.call_seconds
-        self.peak_bytes = peak_resident_bytes(self._process.pid)
+        self.peak_bytes = peak_resident_bytes(self._started.process.pid)
 
     def turn(self, calls: int, limit_seconds: Seconds = LONGEST_SECONDS) -> tuple[Seconds, ...]:
         """
@@ -103,7 +73,7 @@ class TimedProcess:
         Raises:
             SubjectError: It died, or took too long.
         """
-        self._order(calls.to_bytes(LENGTH_BYTES, "big"))
+        self._started.write(calls.to_bytes(LENGTH_BYTES, "big"))
         message = self._hear(limit_seconds)
         if not isinstance(message, Turned) or len(message.seconds) != calls:
             raise self._lost("the process said what was not asked for")
@@ -114,20 +84,15 @@ class TimedProcess:
         return message.seconds
 
     def _hear(self, limit_seconds: Seconds) -> AnyMessage:
-        end = time.monotonic() + limit_seconds
-        while not self._waiting:
-            readable = select.select([self._messages], [], [], max(end - time.monotonic(), 0.0))[0]
-            if not readable:
-                what = f"it took longer than {limit_seconds:g} s, the limit for one configuration,"
-                raise self._lost(what, "timed_out")
-            data = os.read(self._messages, _READ_BYTES)
-            if not data:
-                raise self._lost(how_it_ended(self._process.wait()), "crashed")
-            try:
-                self._waiting += self._reader.feed(data)
-            except ValueError as error:
-                raise self._lost(f"the process sent what is no message ({error})", "crashed") from error
-        message = self._waiting.pop(0)
+        try:
+            message = self._messages.hear(limit_seconds)
+        except TimeoutError:
+            what = f"it took longer than {limit_seconds:g} s, the limit for one configuration,"
+            raise self._lost(what, "timed_out") from None
+        except EOFError:
+            raise self._lost(how_it_ended(self._started.process.wait()), "crashed") from None
+        except ValueError as error:
+            raise self._lost(f"the process sent what is no message ({error})", "crashed") from error
         if isinstance(message, Refused):
             self.failure = message.message
             raise SubjectError(f"{self.name}: {message.message}")
@@ -140,7 +105,7 @@ class TimedProcess:
 
 @contextlib.contextmanager
 def started(
-    request: Request,
+    server: ForkServer,
     configurations: Sequence[Configuration],
     on_failure: Callable[[TimedProcess], None] | None = None,
     limit_seconds: Seconds = LONGEST_SECONDS,
@@ -174,7 +139,7 @@ def started(
             if count >= core_count():
                 wait_for(running[count - core_count()])
                 _check_memory(ready.values(), core_count(), len(configurations))
-            running.append(TimedProcess(request, configuration))
+            running.append(TimedProcess(configuration.name, server.start(configuration)))
         for process in running[-core_count() :]:
             wait_for(process)
         yield ready

@@ -25,6 +25,7 @@ from layoutdoctor.diagnosis.configurations import choose_configurations, find_ta
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis
 from layoutdoctor.errors import SubjectError, TransportError, UsageError
 from layoutdoctor.examination.applying import how_to_apply
+from layoutdoctor.isolation.fork_server import ForkServer
 from layoutdoctor.isolation.fresh import verified, with_advice
 from layoutdoctor.isolation.journal import temporary_journal
 from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Listener, Request
@@ -130,11 +131,14 @@ def _verified_elsewhere(
     if advice is None:
         return recordings
     try:
-        with _saved_elsewhere(subject) as directory:
+        with contextlib.ExitStack() as stack:
+            directory = stack.enter_context(_saved_elsewhere(subject))
             there = msgspec.structs.replace(request, subject_directory=directory)
+            server = ForkServer(there, recordings[0].head.subject.device)
+            stack.enter_context(server.running())
             ranks = (parameter_ranks(subject), input_ranks(subject))
             how = {recording.name: how_to_apply(recording.trial.configuration, *ranks) for recording in recordings}
-            return verified(recordings, there, progress or (lambda step: None), how)
+            return verified(recordings, server, progress or (lambda step: None), how)
     except TransportError as error:
         advice = msgspec.structs.replace(advice, reason=f"{advice.reason}: {error}")
         return with_advice(recordings, advice, recordings[0].head.comparison)

@@ -11,8 +11,10 @@ import contextlib
 import faulthandler
 import os
 import signal
+import socket
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -26,14 +28,18 @@ from layoutdoctor.errors import (
     first_line,
     needs_torch,
 )
+from layoutdoctor.isolation.fork_server import FORK
 from layoutdoctor.isolation.messages import (
     LENGTH_BYTES,
     Began,
     Broken,
     Derived,
+    Ended,
     Finished,
+    Forked,
     KeptMore,
     Listener,
+    Loaded,
     Refused,
     Request,
     TurnBoard,
@@ -43,10 +49,10 @@ from layoutdoctor.isolation.processes import be_first_to_go, die_with
 from layoutdoctor.recording.saved import unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import BinaryIO
 
-    from layoutdoctor.diagnosis.records import Configuration
+    from layoutdoctor.diagnosis.records import Configuration, Mode
     from layoutdoctor.isolation.messages import AnyMessage, TrialMemo
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -140,11 +146,19 @@ def main(words: Sequence[str]) -> NoReturn:
     faulthandler.enable(all_threads=True)
     with contextlib.suppress(AttributeError, ValueError):
         faulthandler.register(signal.SIGUSR2, all_threads=True)
-    with os.fdopen(_moved_up(int(words[0])), "rb") as stream:
-        request: Request = unpack(stream.read(int.from_bytes(stream.read(LENGTH_BYTES), "big")), Request)
-        names = [configuration.name for configuration in request.configurations]
-        channel = Channel(int(words[1]), TurnBoard(int(words[3])), names)
-        answer = _answer(request, channel, stream)
+    board = TurnBoard(int(words[3]))
+    stream, channel, request = _line(int(words[0]), int(words[1]), board)
+    load: Callable[[], LoadedSubject] = partial(_load, request)
+    try:
+        if request.forks:
+            load, requests, messages = _fork_when_ordered(request, channel, stream.fileno())
+            stream, channel, request = _line(requests, messages, board)
+        answer = _answer(request, load, channel, stream)
+    except DeviceLostError as error:
+        failure = Failure(kind=error.stage, message=str(error), log=error.log)
+        answer = Broken(configuration=error.configuration, failure=failure)
+    except LayoutDoctorError as error:
+        answer = Refused(kind=type(error).__name__, message=str(error))
     for printed in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the model may have closed it
             printed.flush()
@@ -154,28 +168,69 @@ def main(words: Sequence[str]) -> NoReturn:
     os._exit(0)  # a thread that the model left waiting for ever keeps nobody
 
 
-def _answer(request: Request, channel: Channel, stream: BinaryIO) -> AnyMessage:
-    try:
-        if request.timed is not None:
-            _serve_turns(request, request.timed, channel, stream)
-        return Finished(recordings=_record(request, channel))
-    except DeviceLostError as error:
-        failure = Failure(kind=error.stage, message=str(error), log=error.log)
-        return Broken(configuration=error.configuration, failure=failure)
-    except LayoutDoctorError as error:
-        return Refused(kind=type(error).__name__, message=str(error))
+def _line(requests: int, messages: int, board: TurnBoard) -> tuple[BinaryIO, Channel, Request]:
+    """Where more is to be read, where to write, and the request."""
+    stream = os.fdopen(_moved_up(requests), "rb")
+    request: Request = unpack(stream.read(int.from_bytes(stream.read(LENGTH_BYTES), "big")), Request)
+    return stream, Channel(messages, board, [configuration.name for configuration in request.configurations]), request
 
 
-def _serve_turns(request: Request, configuration: Configuration, channel: Channel, stream: BinaryIO) -> NoReturn:
+def _answer(request: Request, load: Callable[[], LoadedSubject], channel: Channel, stream: BinaryIO) -> AnyMessage:
+    if request.timed is not None:
+        _serve_turns(load, request.timed, request.mode, channel, stream)
+    return Finished(recordings=_record(request, channel))
+
+
+def _serve_turns(
+    load: Callable[[], LoadedSubject], configuration: Configuration, mode: Mode, channel: Channel, stream: BinaryIO
+) -> NoReturn:
     """Until the supervisor closes its end; a model that fails now is the end of it as well."""
     from layoutdoctor.run.fresh import serve_turns
 
     orders = (int.from_bytes(word, "big") for word in iter(lambda: stream.read(LENGTH_BYTES), b""))
     try:
-        serve_turns(lambda: _load(request), configuration, request.mode, orders, channel.send)
+        serve_turns(load, configuration, mode, orders, channel.send)
     except Exception as error:
         raise SubjectError(first_line(error)) from error
     os._exit(0)
+
+
+def _fork_when_ordered(
+    request: Request, channel: Channel, control: int
+) -> tuple[Callable[[], LoadedSubject], int, int]:
+    """
+    Loads the subject and makes a copy of this process at every order.
+
+    Returns:
+        In a copy, and only there: what gives the subject, which nobody else holds, and the ends of its two pipes, to
+        read the request from and to write messages to.
+    """
+    from layoutdoctor.run.fresh import loaded_for_forks
+
+    subject, go_on = loaded_for_forks(lambda: _load(request))
+    held = [subject]
+    del subject
+    channel.send(Loaded())
+    orders = socket.socket(fileno=os.dup(control))
+    while True:
+        word, descriptors, _, _ = socket.recv_fds(orders, LENGTH_BYTES, 2)
+        if not word:
+            os._exit(0)
+        number = int.from_bytes(word, "big")
+        if number != FORK:
+            channel.send(Ended(returncode=os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])))
+            continue
+        this = os.getpid()
+        copy = os.fork()
+        if copy == 0:
+            os.setsid()
+            die_with(this)
+            orders.close()
+            go_on()
+            return held.pop, descriptors[0], descriptors[1]
+        for descriptor in descriptors:
+            os.close(descriptor)
+        channel.send(Forked(pid=copy))
 
 
 def _record(request: Request, channel: Channel) -> tuple[Recording, ...]:

@@ -21,6 +21,7 @@ from builders import (
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
 from layoutdoctor.isolation import fresh, processes, timed_process
+from layoutdoctor.isolation.fork_server import ForkServer
 from layoutdoctor.isolation.fresh import time_in_fresh_processes, timed, verified, wants_timing
 from layoutdoctor.isolation.messages import Kept, Request, TrialMemo
 from layoutdoctor.isolation.timed_process import started
@@ -52,13 +53,17 @@ while calls := take():
 TIMED = [a_configuration(name) for name in ("inductor", "one", "two")]
 
 
+def server(**asked: Any) -> ForkServer:
+    return ForkServer(Request(target="m.py", **asked), device=None)
+
+
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, FreshProcesses]]:
     def run_children(code: str, **constants: float) -> dict[str, FreshProcesses]:
         monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + code)
         for name, value in constants.items():
             monkeypatch.setattr(fresh, name, value)
-        return time_in_fresh_processes(Request(target="m.py"), TIMED)
+        return time_in_fresh_processes(server(), TIMED)
 
     return run_children
 
@@ -76,7 +81,7 @@ def test_every_configuration_is_compared_with_the_baseline_over_three_starts(run
 
 def test_an_earlier_start_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + TAKES_TURNS)
-    seen = time_in_fresh_processes(Request(target="m.py"), TIMED[:2], first={"one": 2.2, "two": 0.5})["one"]
+    seen = time_in_fresh_processes(server(), TIMED[:2], first={"one": 2.2, "two": 0.5})["one"]
 
     assert (seen.starts, seen.start_ratios[0]) == (len(seen.start_ratios), 2.2)
     assert seen.start_ratios[1:] == pytest.approx([2.0] * (seen.starts - 1))
@@ -128,7 +133,7 @@ def recordings(**changes: Any) -> tuple[Recording, ...]:
 def test_a_timed_diagnosis_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + TAKES_TURNS)
     stages: list[str] = []
-    judged = verified(recordings(), Request(target="m.py"), lambda step: stages.append(step.stage), {"one": "lines"})
+    judged = verified(recordings(), server(), lambda step: stages.append(step.stage), {"one": "lines"})
     advice = judged[1].head.recommendation
 
     assert judged[0].head is judged[1].head
@@ -139,7 +144,7 @@ def test_a_timed_diagnosis_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_why_it_is_not_verified_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + "os._exit(3)")
-    advice = verified(recordings(), Request(target="m.py"), print, {})[0].head.recommendation
+    advice = verified(recordings(), server(), print, {})[0].head.recommendation
 
     assert advice is not None
     assert (advice.configuration, advice.verified) == ("one", False)
@@ -151,7 +156,7 @@ def test_what_recommends_nothing_needs_no_verification() -> None:
     for changes in ({"recommendation": None}, {"comparison": None}, {"comparison": slower}):
         given = recordings(**changes)
 
-        assert verified(given, Request(target="m.py"), print, {}) is given
+        assert verified(given, server(), print, {}) is given
 
 
 def kept(*names: str, **changes: Any) -> Kept:
@@ -164,7 +169,7 @@ def test_all_that_ran_is_timed_in_turns_each_in_a_process_of_its_own(monkeypatch
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + TAKES_TURNS)
     given = kept("inductor", "one", "two")
     assert wants_timing(given)
-    made = timed(given, Request(target="m.py", budget_seconds=30.0), lambda step: None)
+    made = timed(given, server(budget_seconds=30.0), lambda step: None)
     comparison, advice = made[0].head.comparison, made[0].head.recommendation
 
     assert comparison is not None
@@ -179,7 +184,7 @@ def test_all_that_ran_is_timed_in_turns_each_in_a_process_of_its_own(monkeypatch
 
     again = msgspec.structs.replace(given, recordings=made)
     assert wants_timing(again)
-    more = timed(again, Request(target="m.py", budget_seconds=0.01), lambda step: None, comparison)
+    more = timed(again, server(budget_seconds=0.01), lambda step: None, comparison)
     assert more[1].trial.measurement is not None
     assert len(more[1].trial.measurement.round_seconds) > len(measurement.round_seconds)
 
@@ -187,7 +192,7 @@ def test_all_that_ran_is_timed_in_turns_each_in_a_process_of_its_own(monkeypatch
 def test_a_configuration_whose_process_fails_costs_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:
     dies = 'os._exit(3) if name == "one" else None\n'
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + dies + TAKES_TURNS)
-    made = timed(kept("inductor", "one", "two"), Request(target="m.py", budget_seconds=30.0), lambda step: None)
+    made = timed(kept("inductor", "one", "two"), server(budget_seconds=30.0), lambda step: None)
     failure = made[1].trial.failure
 
     assert failure is not None
@@ -198,7 +203,7 @@ def test_a_configuration_whose_process_fails_costs_itself_only(monkeypatch: pyte
 
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + "os._exit(3)")
     with pytest.raises(SubjectError, match=r"no configuration can be timed in a process of its own"):
-        timed(kept("inductor", "one"), Request(target="m.py"), lambda step: None)
+        timed(kept("inductor", "one"), server(), lambda step: None)
 
 
 def test_no_more_processes_are_started_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +213,7 @@ def test_no_more_processes_are_started_than_there_is_memory_for(monkeypatch: pyt
     with pytest.raises(
         SubjectError, match=r"3 processes of up to .* each do not fit into the memory, of which 977 KiB"
     ):
-        timed(kept("inductor", "one", "two"), Request(target="m.py"), lambda step: None)
+        timed(kept("inductor", "one", "two"), server(), lambda step: None)
 
 
 def test_what_is_on_a_gpu_or_was_lowered_for_one_is_not_timed_here() -> None:

@@ -1,0 +1,192 @@
+"""
+Processes that run one configuration each, as copies of one that has imported torch and loaded the model.
+
+Importing and loading takes longer than compiling from Inductor's cache does. Where no copy can be made, because the
+model's file has started threads or the system cannot fork, each process starts from nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from layoutdoctor.isolation.messages import (
+    LENGTH_BYTES,
+    SHORTEST_START_SECONDS,
+    Ended,
+    Forked,
+    Kept,
+    Loaded,
+    MessagePipe,
+    TurnBoard,
+    encode,
+)
+from layoutdoctor.isolation.processes import kill_with_all_it_started, remove_scratch, start_child
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.records import Configuration
+    from layoutdoctor.isolation.messages import AnyMessage, Request
+    from layoutdoctor.units import Seconds
+
+FORK = 0
+"""The order for a copy, sent with the two descriptors of its pipes; any other order is the number of a copy to wait
+for."""
+
+_ANSWER_SECONDS = 60.0
+
+_Message = TypeVar("_Message", bound="AnyMessage")
+
+
+class Process(Protocol):
+    """A process that can be waited for, as ``subprocess.Popen``."""
+
+    @property
+    def pid(self) -> int:
+        """Its number, its own until it has been waited for."""
+
+    def wait(self) -> int:
+        """Its exit status once it has ended; below 0 for a signal."""
+
+
+class Started(NamedTuple):
+    """A process, the descriptor that its request is written to, and the one that its messages come from."""
+
+    process: Process
+    requests: int
+    messages: int
+
+    def write(self, data: bytes) -> None:
+        """Hands over bytes; one that has ended gets none, and how it ended is said where its answer is missing."""
+        rest = memoryview(data)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while rest:
+                rest = rest[os.write(self.requests, rest) :]
+
+    def end(self) -> None:
+        """Ends it, and all that it started."""
+        for descriptor in (self.messages, self.requests):
+            os.close(descriptor)
+        kill_with_all_it_started(self.process.pid)
+        self.process.wait()
+        remove_scratch(self.process.pid)
+
+
+def from_nothing() -> Started:
+    """
+    A process that waits for its request; what it prints is the model's own, and nobody reads it.
+
+    Raises:
+        TransportError: It cannot be started.
+    """
+    return Started(*start_child(TurnBoard.make(), subprocess.DEVNULL))  # every child is given a board
+
+
+class _UnexpectedError(ValueError):
+    """Another message was expected."""
+
+
+class ForkServer:
+    """
+    Where the processes for one subject come from.
+
+    Args:
+        request: By which the subject is loaded, once, when the first process is wanted.
+        device: Where it is loaded to; a process that uses a GPU cannot be copied.
+    """
+
+    def __init__(self, request: Request, device: str | None) -> None:
+        self.request = msgspec.structs.replace(request, kept=Kept(), lost={})
+        self._server: Started | None = None
+        self._messages: MessagePipe | None = None
+        self._may_begin = device == "cpu" and hasattr(socket, "send_fds")
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[ForkServer]:
+        """A block after which it and all its copies are ended."""
+        try:
+            yield self
+        finally:
+            self._end()
+
+    def start(self, configuration: Configuration) -> Started:
+        """
+        A process that prepares one configuration and then waits for its turns.
+
+        Raises:
+            TransportError: It cannot be started.
+        """
+        process = self._copy() or from_nothing()
+        process.write(encode(msgspec.structs.replace(self.request, timed=configuration)))
+        return process
+
+    def _copy(self) -> Started | None:
+        """A process that has loaded the subject; None where there can be none."""
+        if self._may_begin:
+            self._may_begin = False
+            self._begin()
+        try:
+            return None if self._server is None else self._fork(self._server)
+        except (OSError, EOFError, ValueError):  # it died, or could make no copy
+            self._end()
+            return None
+
+    def _begin(self) -> None:
+        self._server = from_nothing()
+        self._messages = MessagePipe(self._server.messages)
+        self._server.write(encode(msgspec.structs.replace(self.request, forks=True)))
+        try:
+            self._answer(Loaded, SHORTEST_START_SECONDS)
+        except (OSError, EOFError, ValueError):  # what is wrong, each process will say for itself
+            self._end()
+
+    def _end(self) -> None:
+        if self._server is not None:
+            self._server.end()
+        self._server = self._messages = None
+
+    def _fork(self, server: Started) -> Started:
+        requests_end, requests = os.pipe()
+        messages, messages_end = os.pipe()
+        try:
+            with socket.socket(fileno=os.dup(server.requests)) as control:
+                socket.send_fds(control, [FORK.to_bytes(LENGTH_BYTES, "big")], [requests_end, messages_end])
+            pid = self._answer(Forked).pid
+        except BaseException:
+            os.close(requests)
+            os.close(messages)
+            raise
+        finally:
+            os.close(requests_end)
+            os.close(messages_end)
+        return Started(_Copy(pid, self), requests, messages)
+
+    def wait_for(self, pid: int) -> int:
+        """Exit status of a copy once it has ended; below 0 for a signal."""
+        if self._server is not None:
+            self._server.write(pid.to_bytes(LENGTH_BYTES, "big"))
+            with contextlib.suppress(OSError, EOFError, ValueError):
+                return self._answer(Ended).returncode
+        return -signal.SIGKILL  # all copies end with the process that made them
+
+    def _answer(self, kind: type[_Message], limit_seconds: Seconds = _ANSWER_SECONDS) -> _Message:
+        assert self._messages is not None
+        message = self._messages.hear(limit_seconds)
+        if not isinstance(message, kind):
+            raise _UnexpectedError(f"expected {kind.__name__}, got {type(message).__name__}")
+        return message
+
+
+class _Copy(NamedTuple):
+    pid: int
+    server: ForkServer
+
+    def wait(self) -> int:
+        return self.server.wait_for(self.pid)

@@ -1,0 +1,117 @@
+"""Copies of a process that has loaded a model: what they run, how they end, and what starts from nothing instead."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import a_configuration
+
+from layoutdoctor.errors import SubjectError
+from layoutdoctor.isolation.fork_server import ForkServer
+from layoutdoctor.isolation.messages import Request
+from layoutdoctor.isolation.processes import started_by
+from layoutdoctor.isolation.timed_process import TimedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+EAGER = a_configuration("eager", backend="eager")
+# A model that tells, in its folder, which process runs it and with how many threads. What its file runs when it is
+# loaded is work for all threads.
+MODEL = """
+import os, pathlib, torch
+PREPARE
+large = torch.zeros(2**22) + 1
+loaded_by = os.getpid()
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(8, 8, 3)
+    def forward(self, x):
+        told = f"{loaded_by} {os.getppid()} {torch.get_num_threads()}"
+        pathlib.Path(__file__).with_name(str(os.getpid())).write_text(told)
+        return self.conv(x) + (large * 2).mean()
+model = Model()
+example_input = torch.randn(1, 8, 64, 64)
+"""
+
+
+@contextmanager
+def server_of(folder: Path, prepare: str = "") -> Iterator[ForkServer]:
+    path = folder / "model.py"
+    path.write_text(MODEL.replace("PREPARE", prepare), encoding="utf-8")
+    with ForkServer(Request(target=str(path)), "cpu").running() as server:
+        yield server
+
+
+def timed_once(server: ForkServer, folder: Path) -> tuple[TimedProcess, list[int]]:
+    """A process that has been timed, and what its model told."""
+    process = TimedProcess("eager", server.start(EAGER))
+    process.wait_until_ready(120.0)
+    assert len(process.turn(3, 60.0)) == 3
+    return process, [int(word) for word in (folder / str(pid_of(process))).read_text(encoding="ascii").split()]
+
+
+def pid_of(process: TimedProcess) -> int:
+    return process._started.process.pid
+
+
+def test_copies_share_what_was_loaded_and_run_by_themselves(tmp_path: Path) -> None:
+    with server_of(tmp_path) as server:
+        first, told = timed_once(server, tmp_path)
+        second, told_too = timed_once(server, tmp_path)
+        loaded_by, parent, threads = told
+
+        assert told == told_too
+        assert loaded_by == parent
+        assert threads == len(os.sched_getaffinity(0))
+        assert len({pid_of(first), pid_of(second), loaded_by}) == 3
+
+        os.kill(pid_of(first), signal.SIGSEGV)
+        with pytest.raises(SubjectError, match=r"^eager: the process died of signal 11 \(SIGSEGV"):
+            first.turn(1, 60.0)
+        assert first.status == "crashed"
+        assert len(second.turn(1, 60.0)) == 1
+        first.end()
+        second.end()
+
+        os.kill(loaded_by, signal.SIGKILL)
+        third, told = timed_once(server, tmp_path)
+        assert told[0] == pid_of(third)
+        third.end()
+    assert not started_by(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("prepare", "is_copied", "threads"),
+    [
+        ("torch.set_num_threads(1)", True, 1),
+        ("import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()", False, None),
+        ("if not os.path.exists('seen'): open('seen', 'w'); os._exit(3)", False, None),  # only the first time
+    ],
+)
+def test_what_the_file_of_a_model_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: str, is_copied: bool, threads: int | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with server_of(tmp_path, prepare) as server:
+        process, told = timed_once(server, tmp_path)
+        process.end()
+
+    assert (told[0] != pid_of(process)) == is_copied
+    assert threads is None or told[2] == threads
+
+
+def test_a_model_on_another_device_is_not_loaded_twice(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(ForkServer, "_begin", lambda self: pytest.fail("a process was started to be copied"))
+    (tmp_path / "model.py").write_text(MODEL.replace("PREPARE", ""), encoding="utf-8")
+    server = ForkServer(Request(target=str(tmp_path / "model.py")), "cuda")
+    process, told = timed_once(server, tmp_path)
+    process.end()
+
+    assert told[0] == pid_of(process)
