@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from layoutdoctor.errors import TransportError
 from layoutdoctor.isolation.messages import (
     LENGTH_BYTES,
     SHORTEST_START_SECONDS,
     Ended,
     Forked,
     Kept,
-    Loaded,
     MessagePipe,
     TurnBoard,
     encode,
@@ -34,13 +34,12 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Configuration
     from layoutdoctor.isolation.messages import AnyMessage, Request
-    from layoutdoctor.units import Seconds
 
+_LOAD_SECONDS = SHORTEST_START_SECONDS  # the first copy waits for the subject
 FORK = 0
 """The order for a copy, sent with the two descriptors of its pipes; any other order is the number of a copy to wait
 for."""
 
-_ANSWER_SECONDS = 60.0
 
 _Message = TypeVar("_Message", bound="AnyMessage")
 
@@ -95,26 +94,42 @@ class _UnexpectedError(ValueError):
 
 class ForkServer:
     """
-    Where the processes for one subject come from.
+    Where the processes for one subject come from: copies of one, once that has begun, else each from nothing.
 
     Args:
-        request: By which the subject is loaded, once, when the first process is wanted.
-        device: Where it is loaded to; a process that uses a GPU cannot be copied.
+        request: By which the subject is loaded.
     """
 
-    def __init__(self, request: Request, device: str | None) -> None:
+    def __init__(self, request: Request) -> None:
         self.request = msgspec.structs.replace(request, kept=Kept(), lost={})
         self._server: Started | None = None
         self._messages: MessagePipe | None = None
-        self._may_begin = device == "cpu" and hasattr(socket, "send_fds")
 
     @contextlib.contextmanager
     def running(self) -> Iterator[ForkServer]:
-        """A block after which it and all its copies are ended."""
+        """A block after which what has begun is ended."""
         try:
             yield self
         finally:
-            self._end()
+            self.end()
+
+    def begin(self) -> None:
+        """
+        Starts the process that is to be copied, where it can be; it imports what is needed, and loads the subject for
+        the first copy. A subject that uses a GPU cannot be copied.
+        """
+        if self._server is not None or not hasattr(socket, "send_fds"):
+            return
+        with contextlib.suppress(TransportError):  # the next process that cannot be started says why
+            self._server = from_nothing()
+            self._messages = MessagePipe(self._server.messages)
+            self._server.write(encode(msgspec.structs.replace(self.request, forks=True)))
+
+    def end(self) -> None:
+        """Ends the process that has begun, and its copies."""
+        if self._server is not None:
+            self._server.end()
+        self._server = self._messages = None
 
     def start(self, configuration: Configuration) -> Started:
         """
@@ -128,29 +143,12 @@ class ForkServer:
         return process
 
     def _copy(self) -> Started | None:
-        """A process that has loaded the subject; None where there can be none."""
-        if self._may_begin:
-            self._may_begin = False
-            self._begin()
+        """A process that has loaded the subject; None where there can be none, for a reason that others will tell."""
         try:
             return None if self._server is None else self._fork(self._server)
-        except (OSError, EOFError, ValueError):  # it died, or could make no copy
-            self._end()
+        except (OSError, EOFError, ValueError):
+            self.end()
             return None
-
-    def _begin(self) -> None:
-        self._server = from_nothing()
-        self._messages = MessagePipe(self._server.messages)
-        self._server.write(encode(msgspec.structs.replace(self.request, forks=True)))
-        try:
-            self._answer(Loaded, SHORTEST_START_SECONDS)
-        except (OSError, EOFError, ValueError):  # what is wrong, each process will say for itself
-            self._end()
-
-    def _end(self) -> None:
-        if self._server is not None:
-            self._server.end()
-        self._server = self._messages = None
 
     def _fork(self, server: Started) -> Started:
         requests_end, requests = os.pipe()
@@ -166,6 +164,10 @@ class ForkServer:
         finally:
             os.close(requests_end)
             os.close(messages_end)
+        if pid is None:
+            os.close(requests)
+            os.close(messages)
+            raise TransportError("cannot copy a process of the diagnosis: there is no room for one more")
         return Started(_Copy(pid, self), requests, messages)
 
     def wait_for(self, pid: int) -> int:
@@ -176,9 +178,9 @@ class ForkServer:
                 return self._answer(Ended).returncode
         return -signal.SIGKILL  # all copies end with the process that made them
 
-    def _answer(self, kind: type[_Message], limit_seconds: Seconds = _ANSWER_SECONDS) -> _Message:
+    def _answer(self, kind: type[_Message]) -> _Message:
         assert self._messages is not None
-        message = self._messages.hear(limit_seconds)
+        message = self._messages.hear(_LOAD_SECONDS)
         if not isinstance(message, kind):
             raise _UnexpectedError(f"expected {kind.__name__}, got {type(message).__name__}")
         return message

@@ -91,6 +91,7 @@ def timed(
         failure = Failure(kind="measure", message=str(process.failure))
         trials[process.name] = msgspec.structs.replace(trials[process.name], status=process.status, failure=failure)
 
+    server.begin()
     tell(f"starting {len(chosen)} processes, one for each configuration")
     with started(server, chosen, fail, SHORTEST_START_SECONDS + limit) as processes:
         if not processes:
@@ -153,6 +154,10 @@ def verified(
     if not names:
         return recordings
     chosen = [by_name[name].configuration for name in (comparison.baseline, *names)]
+    if head.subject.device == "cpu":
+        server.begin()
+    else:
+        server.end()
     try:
         fresh = time_in_fresh_processes(server, chosen, progress, _first_start(comparison))
         advice, comparison = with_fresh_processes(advice, comparison, list(by_name.values()), fresh, how)

@@ -170,7 +170,7 @@ class Request(Message, frozen=True, kw_only=True):
         times_here: Whether the process that runs the configurations times them as well, though each could have one of
             its own for that.
         timed: The one configuration to be timed whenever that is ordered, and nothing else; None for a diagnosis.
-        forks: Whether to load the model and fork at every order, and nothing else; each copy gets a request of its own.
+        forks: Whether to fork at every order, and nothing else; each copy gets a request of its own.
         kept: What earlier processes did.
         lost: The configurations that took one with them.
     """
@@ -242,14 +242,10 @@ class Broken(Message, frozen=True, kw_only=True, tag=True):
     failure: Failure
 
 
-class Loaded(Message, frozen=True, kw_only=True, tag=True):
-    """The model is loaded, and the process can be forked."""
-
-
 class Forked(Message, frozen=True, kw_only=True, tag=True):
-    """A copy of the process was made."""
+    """The number of a copy of the process; None where the system lets none be made."""
 
-    pid: int
+    pid: int | None
 
 
 class Ended(Message, frozen=True, kw_only=True, tag=True):
@@ -280,9 +276,7 @@ class Turned(Message, frozen=True, kw_only=True, tag=True):
     involuntary_switches: int | None = None
 
 
-AnyMessage = (
-    Began | Progress | KeptMore | Derived | Finished | Refused | Broken | Loaded | Forked | Ended | Ready | Turned
-)
+AnyMessage = Began | Progress | KeptMore | Derived | Finished | Refused | Broken | Forked | Ended | Ready | Turned
 
 
 class TurnBoard:

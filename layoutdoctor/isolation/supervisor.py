@@ -125,6 +125,13 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
             return diagnosis
     if watch.owns_process:
         adopt_orphans()
+    with ForkServer(request).running() as server:
+        return _supervise(server, request, journal, watch, timeout_seconds)
+
+
+def _supervise(
+    server: ForkServer, request: Request, journal: Journal, watch: Watch, timeout_seconds: float | None
+) -> Diagnosis:
     known: dict[str, Examined] = {}
     times_here = False
     while True:
@@ -136,7 +143,7 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
             lost=journal.lost,
             times_here=times_here,
         )
-        child = _Child(attempt, journal, watch, known, timeout_seconds)
+        child = _Child(attempt, journal, watch, known, timeout_seconds, server)
         try:
             child.run()
         finally:
@@ -144,19 +151,18 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
         if child.finished is not None:
             earlier = None if journal.kept.head is None else journal.kept.head.comparison
             kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept)
-            device = None if kept.head is None else kept.head.subject.device
-            with ForkServer(request, device).running() as server:
-                if not times_here and wants_timing(kept):
-                    try:
-                        kept = msgspec.structs.replace(
-                            kept, recordings=timed(kept, server, watch.progress, earlier, timeout_seconds)
-                        )
-                    except (SubjectError, TransportError) as error:
-                        watch.warn(f"all configurations are timed in one process: {error}")
-                        times_here = True
-                        continue
-                how = {name: memo.how for name, memo in kept.memos.items() if memo.how is not None}
-                kept = msgspec.structs.replace(kept, recordings=verified(kept.recordings, server, watch.progress, how))
+            if not times_here and wants_timing(kept):
+                try:
+                    kept = msgspec.structs.replace(
+                        kept, recordings=timed(kept, server, watch.progress, earlier, timeout_seconds)
+                    )
+                except (SubjectError, TransportError) as error:
+                    watch.warn(f"all configurations are timed in one process: {error}")
+                    server.end()
+                    times_here = True
+                    continue
+            how = {name: memo.how for name, memo in kept.memos.items() if memo.how is not None}
+            kept = msgspec.structs.replace(kept, recordings=verified(kept.recordings, server, watch.progress, how))
             journal.finish(kept)
             return diagnosis_of(kept.recordings, known)
         if child.refused is not None:
@@ -197,8 +203,10 @@ class _Child:
         watch: Watch,
         known: dict[str, Examined],
         timeout_seconds: float | None,
+        server: ForkServer,
     ) -> None:
         self.request, self.journal, self.watch, self.timeout_seconds = request, journal, watch, timeout_seconds
+        self._server = server
         self._known = known
         self.finished: Finished | None = None
         self.refused: Refused | None = None
@@ -321,6 +329,8 @@ class _Child:
                 if message.is_new:
                     self._deadline = self._deadline_of(message)
                 self._began = message
+                if message.stage == "compile" and self._is_followed_by_copies():
+                    self._server.begin()
             case Progress():
                 self.watch.progress(message)
             case KeptMore():
@@ -337,6 +347,11 @@ class _Child:
                 self._broken = message
             case _:
                 self._garbled = f"{type(message).__name__} was not asked for"
+
+    def _is_followed_by_copies(self) -> bool:
+        """Whether configurations are timed in copies of a process, as far as is known now; what it imports by then."""
+        request = self.request
+        return not request.times_here and request.lower_for is None and request.device in (None, "cpu")
 
     def _keep(self, message: KeptMore) -> None:
         """Keeps a trial and tells of it, while the child waits: what is examined here runs on a core that it needs."""

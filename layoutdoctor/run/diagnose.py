@@ -134,8 +134,7 @@ def _verified_elsewhere(
         with contextlib.ExitStack() as stack:
             directory = stack.enter_context(_saved_elsewhere(subject))
             there = msgspec.structs.replace(request, subject_directory=directory)
-            server = ForkServer(there, recordings[0].head.subject.device)
-            stack.enter_context(server.running())
+            server = stack.enter_context(ForkServer(there).running())
             ranks = (parameter_ranks(subject), input_ranks(subject))
             how = {recording.name: how_to_apply(recording.trial.configuration, *ranks) for recording in recordings}
             return verified(recordings, server, progress or (lambda step: None), how)

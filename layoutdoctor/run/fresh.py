@@ -15,7 +15,6 @@ from unittest import mock
 
 import torch
 
-from layoutdoctor.capture.building import import_compiler
 from layoutdoctor.capture.compat import inductor_config
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.applying import effective_options, global_options
@@ -43,7 +42,7 @@ _SETTLE_SECONDS = 0.05
 
 def loaded_for_forks(load: Callable[[], LoadedSubject]) -> tuple[LoadedSubject, Callable[[], None]]:
     """
-    Loads a subject, and the compiler, so that copies of this process can be made afterwards.
+    Loads a subject so that copies of this process can be made afterwards.
 
     Threads are not copied, and OpenMP waits for those that it has lost for ever: torch is held to one while the
     subject's own code runs.
@@ -54,7 +53,6 @@ def loaded_for_forks(load: Callable[[], LoadedSubject]) -> tuple[LoadedSubject, 
     Raises:
         SubjectError: This process has threads, as one has that uses a GPU.
     """
-    import_compiler()
     wanted = torch.get_num_threads()
     set_threads = torch.set_num_threads
     is_loading = True

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -39,7 +40,6 @@ from layoutdoctor.isolation.messages import (
     Forked,
     KeptMore,
     Listener,
-    Loaded,
     Refused,
     Request,
     TurnBoard,
@@ -50,7 +50,6 @@ from layoutdoctor.recording.saved import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import BinaryIO
 
     from layoutdoctor.diagnosis.records import Configuration, Mode
     from layoutdoctor.isolation.messages import AnyMessage, TrialMemo
@@ -149,16 +148,10 @@ def main(words: Sequence[str]) -> NoReturn:
     board = TurnBoard(int(words[3]))
     stream, channel, request = _line(int(words[0]), int(words[1]), board)
     load: Callable[[], LoadedSubject] = partial(_load, request)
-    try:
-        if request.forks:
-            load, requests, messages = _fork_when_ordered(request, channel, stream.fileno())
-            stream, channel, request = _line(requests, messages, board)
-        answer = _answer(request, load, channel, stream)
-    except DeviceLostError as error:
-        failure = Failure(kind=error.stage, message=str(error), log=error.log)
-        answer = Broken(configuration=error.configuration, failure=failure)
-    except LayoutDoctorError as error:
-        answer = Refused(kind=type(error).__name__, message=str(error))
+    if request.forks:
+        load, requests, messages = _fork_when_ordered(request, channel, stream.fileno())
+        stream, channel, request = _line(requests, messages, board)
+    answer = _answer(request, load, channel, stream)
     for printed in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the model may have closed it
             printed.flush()
@@ -168,26 +161,40 @@ def main(words: Sequence[str]) -> NoReturn:
     os._exit(0)  # a thread that the model left waiting for ever keeps nobody
 
 
-def _line(requests: int, messages: int, board: TurnBoard) -> tuple[BinaryIO, Channel, Request]:
+def _line(requests: int, messages: int, board: TurnBoard) -> tuple[FileIO, Channel, Request]:
     """Where more is to be read, where to write, and the request."""
-    stream = os.fdopen(_moved_up(requests), "rb")
-    request: Request = unpack(stream.read(int.from_bytes(stream.read(LENGTH_BYTES), "big")), Request)
+    stream = FileIO(_moved_up(requests))  # not buffered: descriptors that come with a later byte would be lost
+    request: Request = unpack(_read(stream, int.from_bytes(_read(stream, LENGTH_BYTES), "big")), Request)
     return stream, Channel(messages, board, [configuration.name for configuration in request.configurations]), request
 
 
-def _answer(request: Request, load: Callable[[], LoadedSubject], channel: Channel, stream: BinaryIO) -> AnyMessage:
-    if request.timed is not None:
-        _serve_turns(load, request.timed, request.mode, channel, stream)
-    return Finished(recordings=_record(request, channel))
+def _read(stream: FileIO, count: int) -> bytes:
+    """So many bytes, or those that there are until the other end is closed."""
+    data = b""
+    while len(data) < count and (more := stream.read(count - len(data))):
+        data += more
+    return data
+
+
+def _answer(request: Request, load: Callable[[], LoadedSubject], channel: Channel, stream: FileIO) -> AnyMessage:
+    try:
+        if request.timed is not None:
+            _serve_turns(load, request.timed, request.mode, channel, stream)
+        return Finished(recordings=_record(request, load, channel))
+    except DeviceLostError as error:
+        failure = Failure(kind=error.stage, message=str(error), log=error.log)
+        return Broken(configuration=error.configuration, failure=failure)
+    except LayoutDoctorError as error:
+        return Refused(kind=type(error).__name__, message=str(error))
 
 
 def _serve_turns(
-    load: Callable[[], LoadedSubject], configuration: Configuration, mode: Mode, channel: Channel, stream: BinaryIO
+    load: Callable[[], LoadedSubject], configuration: Configuration, mode: Mode, channel: Channel, stream: FileIO
 ) -> NoReturn:
     """Until the supervisor closes its end; a model that fails now is the end of it as well."""
     from layoutdoctor.run.fresh import serve_turns
 
-    orders = (int.from_bytes(word, "big") for word in iter(lambda: stream.read(LENGTH_BYTES), b""))
+    orders = (int.from_bytes(word, "big") for word in iter(lambda: _read(stream, LENGTH_BYTES), b""))
     try:
         serve_turns(load, configuration, mode, orders, channel.send)
     except Exception as error:
@@ -199,18 +206,17 @@ def _fork_when_ordered(
     request: Request, channel: Channel, control: int
 ) -> tuple[Callable[[], LoadedSubject], int, int]:
     """
-    Loads the subject and makes a copy of this process at every order.
+    Makes a copy of this process at every order, and loads the subject before the first.
 
     Returns:
         In a copy, and only there: what gives the subject, which nobody else holds, and the ends of its two pipes, to
         read the request from and to write messages to.
     """
+    from layoutdoctor.capture.building import import_compiler
     from layoutdoctor.run.fresh import loaded_for_forks
 
-    subject, go_on = loaded_for_forks(lambda: _load(request))
-    held = [subject]
-    del subject
-    channel.send(Loaded())
+    import_compiler()
+    held: list[LoadedSubject] = []
     orders = socket.socket(fileno=os.dup(control))
     while True:
         word, descriptors, _, _ = socket.recv_fds(orders, LENGTH_BYTES, 2)
@@ -220,8 +226,12 @@ def _fork_when_ordered(
         if number != FORK:
             channel.send(Ended(returncode=os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])))
             continue
+        if not held:
+            subject, go_on = loaded_for_forks(lambda: _load(request))
+            held.append(subject)
+            del subject
         this = os.getpid()
-        copy = os.fork()
+        copy = _forked()
         if copy == 0:
             os.setsid()
             die_with(this)
@@ -233,7 +243,15 @@ def _fork_when_ordered(
         channel.send(Forked(pid=copy))
 
 
-def _record(request: Request, channel: Channel) -> tuple[Recording, ...]:
+def _forked() -> int | None:
+    """The number of a copy, 0 in the copy; None where there is no memory, or no number, for one more."""
+    try:
+        return os.fork()
+    except OSError:
+        return None
+
+
+def _record(request: Request, load: Callable[[], LoadedSubject], channel: Channel) -> tuple[Recording, ...]:
     try:
         with needs_torch():
             from layoutdoctor.capture.compat import inductor_config
@@ -247,7 +265,7 @@ def _record(request: Request, channel: Channel) -> tuple[Recording, ...]:
             f"cannot import torch: {first_line(error)}; see what `python -c 'import torch._inductor'` says"
         ) from error
     channel.began(None, "load")
-    return record_subject(_load(request), request, channel)
+    return record_subject(load(), request, channel)
 
 
 def _load(request: Request) -> LoadedSubject:

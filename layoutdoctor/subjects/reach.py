@@ -203,12 +203,10 @@ class Reach:
 
     def outside(self) -> Iterator[tuple[str, Any]]:
         """Tensors and modules that only a class, or the attribute of a Python module, reaches, each once."""
-        known: set[int] = set()
+        beyond = Reach(None)
         for path, value in _roots_outside(self):
-            for inner_path, part in Reach(value, path):
-                if isinstance(part, (torch.Tensor, nn.Module)) and id(part) not in known:
-                    known.add(id(part))
-                    yield inner_path, part
+            beyond._walk(value, path)
+        yield from beyond.of_kind((torch.Tensor, nn.Module))
 
 
 def _walked_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:

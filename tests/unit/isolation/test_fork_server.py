@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from builders import a_configuration
@@ -45,7 +45,8 @@ example_input = torch.randn(1, 8, 64, 64)
 def server_of(folder: Path, prepare: str = "") -> Iterator[ForkServer]:
     path = folder / "model.py"
     path.write_text(MODEL.replace("PREPARE", prepare), encoding="utf-8")
-    with ForkServer(Request(target=str(path)), "cpu").running() as server:
+    with ForkServer(Request(target=str(path))).running() as server:
+        server.begin()
         yield server
 
 
@@ -105,13 +106,3 @@ def test_what_the_file_of_a_model_does(
 
     assert (told[0] != pid_of(process)) == is_copied
     assert threads is None or told[2] == threads
-
-
-def test_a_model_on_another_device_is_not_loaded_twice(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(ForkServer, "_begin", lambda self: pytest.fail("a process was started to be copied"))
-    (tmp_path / "model.py").write_text(MODEL.replace("PREPARE", ""), encoding="utf-8")
-    server = ForkServer(Request(target=str(tmp_path / "model.py")), "cuda")
-    process, told = timed_once(server, tmp_path)
-    process.end()
-
-    assert told[0] == pid_of(process)

@@ -53,8 +53,13 @@ while calls := take():
 TIMED = [a_configuration(name) for name in ("inductor", "one", "two")]
 
 
+@pytest.fixture(autouse=True)
+def from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ForkServer, "begin", lambda self: None)
+
+
 def server(**asked: Any) -> ForkServer:
-    return ForkServer(Request(target="m.py", **asked), device=None)
+    return ForkServer(Request(target="m.py", **asked))
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 import sys
 import types
 from datetime import datetime, timezone
 from functools import reduce
+from io import FileIO
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from layoutdoctor.diagnosis.records import Configuration
+    from layoutdoctor.isolation.messages import AnyMessage
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.subjects.subject import LoadedSubject
 
@@ -400,16 +401,20 @@ def test_what_is_derived_is_told_and_has_turns_of_its_own(pipe: tuple[int, int],
     assert turn[0] == 3
 
 
+def answer(channel: Channel) -> AnyMessage:
+    with FileIO(os.devnull) as stream:
+        return worker._answer(REQUEST, lambda: SUBJECT, channel, stream)
+
+
 def test_what_a_request_ends_in_is_told_and_a_bug_is_not_hidden(
     pipe: tuple[int, int], channel: Channel, monkeypatch: pytest.MonkeyPatch, first: tuple[Diagnosis, Told]
 ) -> None:
     engine = types.SimpleNamespace()
     monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", engine)
-    monkeypatch.setattr(worker, "_load", lambda request: SUBJECT)
     recordings = first[1].kept[0].without_profiles().recordings
     engine.record_subject = mock.Mock(return_value=recordings)
 
-    assert worker._answer(REQUEST, channel, io.BytesIO()) == Finished(recordings=recordings)
+    assert answer(channel) == Finished(recordings=recordings)
     assert engine.record_subject.call_args.args == (SUBJECT, REQUEST, channel)
     assert heard(pipe[0]) == [Began(configuration=None, stage="load")]
     for error, said in (
@@ -420,10 +425,10 @@ def test_what_a_request_ends_in_is_told_and_a_bug_is_not_hidden(
         ),
     ):
         engine.record_subject.side_effect = error
-        assert worker._answer(REQUEST, channel, io.BytesIO()) == said
+        assert answer(channel) == said
     engine.record_subject.side_effect = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
-        worker._answer(REQUEST, channel, io.BytesIO())
+        answer(channel)
 
 
 def test_without_torch_it_says_what_to_install(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,7 +440,7 @@ def test_without_torch_it_says_what_to_install(channel: Channel, monkeypatch: py
     monkeypatch.delitem(sys.modules, "layoutdoctor.run.diagnose", raising=False)
     monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
 
-    said = worker._answer(REQUEST, channel, io.BytesIO())
+    said = answer(channel)
 
     assert isinstance(said, Refused)
     assert said.kind == UnsupportedTorchError.__name__
