@@ -27,7 +27,7 @@ from layoutdoctor.isolation.messages import (
     TurnBoard,
     encode,
 )
-from layoutdoctor.isolation.processes import kill_with_all_it_started, remove_scratch, start_child
+from layoutdoctor.isolation.processes import kill_with_all_it_started, remove_scratch, start_child, started_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,6 +130,11 @@ class ForkServer:
         if self._server is not None:
             self._server.end()
         self._server = self._messages = None
+
+    def processes(self) -> set[int]:
+        """The process that has begun, and all that it started."""
+        pid = None if self._server is None else self._server.process.pid
+        return set() if pid is None else {pid, *started_by(pid)}
 
     def start(self, configuration: Configuration) -> Started:
         """

@@ -400,6 +400,6 @@ class _Child:
             return
         kill_with_all_it_started(self._process.pid)
         if self.watch.owns_process:
-            kill_all(started_by(os.getpid()))
+            kill_all({*started_by(os.getpid())} - self._server.processes())
         self._process.wait()
         remove_scratch(self._process.pid)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 EAGER = a_configuration("eager", backend="eager")
 # A model that tells, in its folder, which process runs it and with how many threads. What its file runs when it is
 # loaded is work for all threads.
+TELLS = """told = f"{loaded_by} {os.getppid()} {torch.get_num_threads()}"
+        pathlib.Path(__file__).with_name(str(os.getpid())).write_text(told)"""
 MODEL = """
 import os, pathlib, torch
 PREPARE
@@ -33,18 +37,21 @@ class Model(torch.nn.Module):
         super().__init__()
         self.conv = torch.nn.Conv2d(8, 8, 3)
     def forward(self, x):
-        told = f"{loaded_by} {os.getppid()} {torch.get_num_threads()}"
-        pathlib.Path(__file__).with_name(str(os.getpid())).write_text(told)
+        TELLS
         return self.conv(x) + (large * 2).mean()
 model = Model()
 example_input = torch.randn(1, 8, 64, 64)
 """
 
 
+def written(path: Path, prepare: str, tells: str = TELLS) -> Path:
+    path.write_text(MODEL.replace("PREPARE", prepare).replace("TELLS", tells), encoding="utf-8")
+    return path
+
+
 @contextmanager
 def server_of(folder: Path, prepare: str = "") -> Iterator[ForkServer]:
-    path = folder / "model.py"
-    path.write_text(MODEL.replace("PREPARE", prepare), encoding="utf-8")
+    path = written(folder / "model.py", prepare)
     with ForkServer(Request(target=str(path))).running() as server:
         server.begin()
         yield server
@@ -106,3 +113,15 @@ def test_what_the_file_of_a_model_does(
 
     assert (told[0] != pid_of(process)) == is_copied
     assert threads is None or told[2] == threads
+
+
+@pytest.mark.compile
+def test_a_diagnosis_times_copies(tmp_path: Path) -> None:
+    tells = "lambda: pathlib.Path(f'copy-{os.getpid()}').write_text(str(os.getppid()))"
+    path = written(tmp_path / "model.py", f"os.register_at_fork(after_in_child={tells})", tells="")
+    words = ["-q", str(path), "--configurations", "eager,inductor", "--budget", "1"]
+    subprocess.run([sys.executable, "-m", "layoutdoctor", *words], cwd=tmp_path, check=False, timeout=300)
+    parents = [file.read_text(encoding="ascii") for file in tmp_path.glob("copy-*")]
+
+    assert len(parents) >= 3  # each configuration, and one that shows whether the process can be copied
+    assert len(set(parents)) == 1
