@@ -1,5 +1,5 @@
 """
-What a layout is: shape and stride of one tensor, and the memory formats it satisfies.
+What a layout is: shape and stride of one tensor, the memory formats it satisfies, and the one that torch takes it for.
 
 Pure values, no torch; torch is the oracle in the tests.
 """
@@ -29,12 +29,18 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
         stride: Strides in elements; None where the layout is no strided one (a blocked oneDNN format) or not known.
         memory_formats: Every memory format the layout satisfies; with size-1 dimensions it may be several.
         format: oneDNN's name of a blocked format, such as ``"aBcd16b"``; None for a strided layout.
+        dispatched: The memory format by which ATen's operations choose their kernel and lay out their result, which
+            follows from shape and stride. None for other than 4-D and 5-D strided layouts, and where one is symbolic.
     """
 
     shape: tuple[Size, ...]
     stride: tuple[Size, ...] | None
     memory_formats: tuple[MemoryFormat, ...]
     format: str | None = None
+    dispatched: MemoryFormat | None = None
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "dispatched", dispatched_format(self.shape, self.stride))
 
     @property
     def is_blocked(self) -> bool:
@@ -89,6 +95,37 @@ def memory_formats_of(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[Me
     if channels_last and _is_dense_in_order(shape, stride, (0, *range(2, len(shape)), 1)):
         found.append(channels_last)
     return tuple(found)
+
+
+def dispatched_format(shape: Sequence[Size], stride: Sequence[Size] | None) -> MemoryFormat | None:
+    """
+    The memory format that ATen takes a strided layout for, as ``Tensor.suggest_memory_format()`` of C++ would say.
+
+    It need not be one that the layout satisfies: strides of size-1 dimensions count here, and gaps do not.
+
+    Returns:
+        None for other than 4-D and 5-D ones, and where a size or stride is symbolic.
+
+    Source:
+        ``is_channels_last_strides_2d_s4`` and its like for 5-D, ``c10/core/MemoryFormat.h``, torch 2.13. Checked
+        against torch in tests/property.
+    """
+    rank = len(shape)
+    if stride is None or len(stride) != rank or rank not in CHANNELS_LAST_BY_RANK:
+        return None
+    sizes = [size for size in shape if isinstance(size, int)]
+    steps = [step for step in stride if isinstance(step, int)]
+    if len(sizes) < rank or len(steps) < rank:
+        return None
+    if steps[1] == 0 or 0 in sizes:
+        return "contiguous_format"
+    least = 0
+    for dimension in (1, *range(rank - 1, 1, -1), 0):
+        # A batch stride equal to that of the channels: one channel, or a slice, taken for contiguous.
+        if steps[dimension] < least or (dimension == 0 and least == steps[1]):
+            return "contiguous_format"
+        least = steps[dimension] * max(sizes[dimension], 1)
+    return CHANNELS_LAST_BY_RANK[rank]
 
 
 def _is_dense_in_order(shape: Sequence[Size], stride: Sequence[Size], order: Sequence[int]) -> bool:

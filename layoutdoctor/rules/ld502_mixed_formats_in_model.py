@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import all_conversions_of, conversions_of, sum_known
+from layoutdoctor.examination.graphs.dispatch import read_as_channels_last
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import channels_last_ways, is_worth_trying, refusal
@@ -99,7 +100,9 @@ def _first_flip(trial: Trial, graph: Graph) -> tuple[FxNode, FxNode] | None:
     for node in graph.nodes:
         if is_convolution(node) and not node.backward and channels_last_only(_input_layout(node, nodes)):
             flip = _source_of_format(nodes[node.inputs[0]], nodes)
-            return None if flip.op != "call_function" or _is_chosen(trial, graph, flip) else (node, flip)
+            is_told = any(one.node is flip for one in read_as_channels_last(graph))  # by LD506
+            is_mixture = flip.op == "call_function" and not is_told and not _is_chosen(trial, graph, flip)
+            return (node, flip) if is_mixture else None
     return None
 
 

@@ -7,8 +7,8 @@ What it finds:
     width of 1. Plain 1x1 weights are not told.
 
 Why it costs:
-    Nothing: the strides of a dimension of size 1 are never used, so both formats are the same bytes. Only checks that
-    compare strides number by number see a difference, such as DistributedDataParallel's warning, or a guard.
+    Nothing, as far as told here: both formats are the same bytes, so none has to be moved. What does cost something,
+    an operation that takes such a tensor for the other format and returns that, is told by LD506.
 
 Example:
     A 1x1 convolution: weight strides (64, 1, 1, 1), gradient strides (64, 1, 64, 64). DistributedDataParallel warns
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import all_conversions_of
+from layoutdoctor.examination.graphs.dispatch import read_as_channels_last
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import first_input, is_ambiguous, is_convolution, nodes_by_name
@@ -72,6 +73,7 @@ def _ambiguous_inputs(trial: Trial) -> list[FxNode]:
     converted = {
         (c.graph, c.node) for c in all_conversions_of(trial) if c.tensor == "activation" and c.node is not None
     }
+    converted |= {(graph.name, one.node.name) for graph in trial.graphs for one in read_as_channels_last(graph)}
     for graph in trial.graphs:
         nodes = nodes_by_name(graph)
         for node in graph.nodes:
@@ -92,7 +94,7 @@ def _finding_about_gradients(diagnosis: Diagnosis, trial: Trial, gradients: list
         f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in "
         f"both formats ({listing(names, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
         f"(pytorch issue #47163) is spurious here{cause}",
-        "nothing to do: the strides of dimensions of size 1 are never used",
+        "nothing to do: no byte has to be moved for it",
         evidence=[g.parameter for g in gradients],
     )
 

@@ -10,15 +10,27 @@ from typing import TYPE_CHECKING
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 
-from layoutdoctor.diagnosis.layout import Layout, dense_stride, memory_formats_of, stride_order, strided_layout
+from layoutdoctor.diagnosis.layout import (
+    Layout,
+    dense_stride,
+    dispatched_format,
+    memory_formats_of,
+    stride_order,
+    strided_layout,
+)
+from layoutdoctor.examination.graphs import dispatch
 from layoutdoctor.examination.graphs.conversions import layout_change
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from layoutdoctor.diagnosis.layout import MemoryFormat
 
 
-LAYOUT_COUNT = 4_000
+# A hundred thousand were compared once: no difference.
+LAYOUT_COUNT = 20_000
 # Rich in what is special: sizes 0 and 1.
 SIZES = (0, 1, 1, 1, 2, 2, 3, 4)
 
@@ -56,6 +68,75 @@ def test_memory_formats_are_those_of_torch() -> None:
 
     # The draw has met all three kinds, so agreement says something about each.
     assert min(seen[0], seen[1], seen[2]) > 300
+
+
+def test_the_format_dispatched_is_the_one_torch_goes_by() -> None:
+    """Upsampling lays out its result by ``suggest_memory_format()`` of what it is given."""
+    generator = random.Random(20_261)
+    seen: Counter[tuple[str | None, bool]] = Counter()
+    for _ in range(LAYOUT_COUNT):
+        shape, stride = random_layout(generator)
+        found = dispatched_format(shape, stride)
+        if 0 in shape:
+            assert found == "contiguous_format", (shape, stride)
+            continue
+        returned = functional.interpolate(torch.empty_strided(shape, stride), scale_factor=2)
+        assert strided_layout(shape, stride).dispatched == found
+        assert returned.stride() == torch.empty(returned.shape, memory_format=getattr(torch, str(found))).stride()
+        seen[found, found in memory_formats_of(shape, stride)] += 1
+
+    assert len(seen) == 6  # each of the three, where the layout satisfies it and where not
+    assert min(seen.values()) > 5
+
+
+def channels_last_slice(*shape: int) -> torch.Tensor:
+    """One of a batch: channels-last, with the strides of a size-1 dimension that its slice has."""
+    batch = torch.randn(2, *shape)
+    return batch.to(memory_format=torch.channels_last if len(shape) == 3 else torch.channels_last_3d)[0].unsqueeze(0)
+
+
+def test_operations_follow_the_format_dispatched() -> None:
+    weight = torch.randn(8, 8, 3, 3)
+    calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "adaptive_max_pool2d": lambda x: functional.adaptive_max_pool2d(x, 3),
+        "_adaptive_avg_pool2d": lambda x: functional.adaptive_avg_pool2d(x, 3),
+        "avg_pool2d": lambda x: functional.avg_pool2d(x, 2),
+        "cat": lambda x: torch.cat([x, x], 1),
+        "channel_shuffle": lambda x: functional.channel_shuffle(x, 2),
+        "constant_pad_nd": lambda x: functional.pad(x, (1, 1, 1, 1)),
+        "convolution": lambda x: functional.conv2d(x, weight),
+        "max_pool2d_with_indices": lambda x: functional.max_pool2d(x, 2),
+        "native_group_norm": lambda x: functional.group_norm(x, 2),
+        "pixel_shuffle": lambda x: functional.pixel_shuffle(x, 2),
+        "pixel_unshuffle": lambda x: functional.pixel_unshuffle(x, 2),
+        "reflection_pad2d": lambda x: functional.pad(x, (1, 1, 1, 1), mode="reflect"),
+        "replication_pad2d": lambda x: functional.pad(x, (1, 1, 1, 1), mode="replicate"),
+        "upsample_bicubic2d": lambda x: functional.interpolate(x, scale_factor=2, mode="bicubic"),
+        "upsample_bilinear2d": lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"),
+        "upsample_nearest2d": lambda x: functional.interpolate(x, scale_factor=2),
+    }
+    calls_3d: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "cat": calls["cat"],
+        "constant_pad_nd": calls["constant_pad_nd"],
+        "max_pool3d_with_indices": lambda x: functional.max_pool3d(x, 2),
+        "native_group_norm": calls["native_group_norm"],
+        "upsample_nearest3d": calls["upsample_nearest2d"],
+        "upsample_trilinear3d": lambda x: functional.interpolate(x, scale_factor=2, mode="trilinear"),
+    }
+    assert set(calls) | {"adaptive_avg_pool2d", "native_channel_shuffle"} == dispatch.FOLLOWING_2D  # names of the same
+    assert set(calls_3d) == dispatch.FOLLOWING_3D
+    for given_shape, among, wanted in (
+        ((8, 12, 12), calls, torch.channels_last),
+        ((8, 6, 6, 6), calls_3d, torch.channels_last_3d),
+    ):
+        sliced = channels_last_slice(*given_shape)
+        exact = sliced.to(memory_format=wanted)
+        assert sliced.contiguous(memory_format=wanted).stride() == sliced.stride()
+        for name, call in among.items():
+            assert call(sliced).is_contiguous(), name
+            assert call(exact).is_contiguous(memory_format=wanted), name
+            assert not call(exact).is_contiguous(), name
+    assert functional.conv2d(channels_last_slice(8, 9, 9), weight.to(memory_format=torch.channels_last)).stride(1) == 1
 
 
 @settings(max_examples=300, deadline=None)
