@@ -37,7 +37,9 @@ FEWEST_STARTS = 3
 """In all, that of the rounds among them where it was one."""
 MOST_STARTS = 5
 LIMIT_SECONDS = 180.0
-"""No start is begun that would end later than this."""
+"""No start is begun that would end later than this, or than the budget where one was given."""
+LEAST_LIMIT_SECONDS = 10.0
+"""A budget that leaves no more than this is for the rounds alone."""
 
 _NARROW = 0.05  # relative width of an interval over starts that needs no further start
 _TURN_SECONDS = 0.1
@@ -154,6 +156,10 @@ def verified(
     if not names:
         return recordings
     chosen = [by_name[name].configuration for name in (comparison.baseline, *names)]
+    budget = server.request.budget_seconds
+    if budget is not None and budget < LEAST_LIMIT_SECONDS:
+        reason = f"a budget of {format_seconds(budget)} has no time for further starts of fresh processes"
+        return with_advice(recordings, msgspec.structs.replace(advice, reason=reason), comparison)
     if head.subject.device == "cpu":
         server.begin()
     else:
@@ -215,11 +221,12 @@ def time_in_fresh_processes(
     starts: list[_Start] = []
     known = 1 if first else 0
     found: dict[str, FreshProcesses] = {}
+    limit = min(LIMIT_SECONDS, server.request.budget_seconds or LIMIT_SECONDS)
     begin = time.monotonic()
     longest = 0.0
     while len(starts) < MOST_STARTS:
         now = time.monotonic()
-        if starts and now - begin + longest > LIMIT_SECONDS:
+        if starts and now - begin + longest > limit:
             break
         progress(Progress(f"fresh processes: start {len(starts) + 1}", len(starts) + 1, MOST_STARTS + 1))
         starts.append(_run_start(server, configurations, backwards=len(starts) % 2 == 1))
@@ -231,8 +238,7 @@ def time_in_fresh_processes(
             break
     if len(starts) + known < FEWEST_STARTS:
         raise SubjectError(
-            f"one start takes {format_seconds(longest)}, and {FEWEST_STARTS} are needed within "
-            f"{format_seconds(LIMIT_SECONDS)}"
+            f"one start takes {format_seconds(longest)}, and {FEWEST_STARTS} are needed within {format_seconds(limit)}"
         )
     return found
 

@@ -76,8 +76,9 @@ def diagnose(
         rules: Rules to run; None for all.
         target: A GPU that is not there, such as ``cuda:90``: the graphs are traced on the CPU and lowered for it, and
             nothing is measured. None measures where the model is.
-        budget_seconds: Bounds the timing rounds only. None lets them go on until there is a verdict, for at most half
-            of what compiling took, at least 20 s and at most 3 minutes.
+        budget_seconds: Bounds the timing rounds, and the further starts of fresh processes; below 10 s there are none.
+            None lets rounds go on until there is a verdict, for at most half of what compiling took, at least 10 s and
+            at most 3 minutes, and starts for 3 minutes.
         progress: Called with a ``Progress`` at every step.
         timer: What times a block of calls; None chooses by device.
         isolate: Whether the diagnosis runs in processes of its own on a copy of the model, so that a configuration that

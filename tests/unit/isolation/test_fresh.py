@@ -156,6 +156,14 @@ def test_why_it_is_not_verified_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     assert str(advice.reason).startswith("fresh processes could not time it: inductor: the process ended with exit")
 
 
+def test_a_small_budget_is_for_the_rounds_alone() -> None:
+    advice = verified(recordings(), server(budget_seconds=9.0), print, {})[0].head.recommendation
+
+    assert advice is not None
+    assert (advice.configuration, advice.verified) == ("one", False)
+    assert advice.reason == "a budget of 9.00 s has no time for further starts of fresh processes"
+
+
 def test_what_recommends_nothing_needs_no_verification() -> None:
     slower = a_comparison(a_ratio("one", 0.8))
     for changes in ({"recommendation": None}, {"comparison": None}, {"comparison": slower}):
