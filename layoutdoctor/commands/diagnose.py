@@ -92,9 +92,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--budget",
         metavar="SECONDS",
         type=positive_seconds,
-        help="for the timing rounds, and as much again, from 10 on, for further starts of fresh processes; capturing and "
-        "profiling come on top (default: rounds until there is a verdict, for at most half of what compiling took, at "
-        "least 10 and at most 180, and as much as 180 for further starts)",
+        help="for the timing rounds, and as much again, from 10 on, for further starts of fresh processes; capturing "
+        "and profiling come on top (default: rounds until there is a verdict, for at most half of what compiling took, "
+        "at least 10 and at most 180, and at most 180 for further starts)",
     )
     parser.add_argument("--save-traces", metavar="DIR", help="keep the profiler's traces in this directory")
     parser.add_argument(
