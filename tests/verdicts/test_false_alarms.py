@@ -329,7 +329,7 @@ def test_12_a_fallback_convolution_is_no_conversion_however_long_it_takes() -> N
     fallbacks = tuple(a_kernel("slow_conv3d_forward", seconds, library="aten") for seconds in (0.99, 0.01))
     trial = a_trial(kernels=kernels(seconds=1.0, kernels=fallbacks, count=2))
 
-    assert judged(trial) == {}
+    assert judged(trial) == {"LD305": "note"}  # and that is what it is told as
     assert conversion_kernel("slow_conv3d_forward") is None
     assert conversion_kernel("void at::native::vol2col_kernel<float>") is None
     assert conversion_kernel("naive_conv_fwd_nhwc") is None

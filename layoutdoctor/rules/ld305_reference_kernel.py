@@ -1,0 +1,107 @@
+"""
+Convolutions or matrix products run in a library's reference code, or in ATen's own fallback.
+
+What it finds:
+    Operations that oneDNN ran in a reference implementation (``ref:any``, ``gemm:ref``), and convolutions that no
+    library took: ATen's ``slow_conv2d``, ``slow_conv3d``, ``slow_conv_dilated``, on a GPU ``vol2col`` and MIOpen's
+    ``naive_conv``. Where they take at least 10 % of the kernel time of the default, else of eager; told once.
+
+Why it costs:
+    These are there so that every case has an answer, not to be fast: the unfolding ones copy the input many times over,
+    the reference loops do not vectorise. Between a few times and a thousand times slower were reported.
+
+Example:
+    A bfloat16 convolution on a processor with AVX2 only: oneDNN has no code for it there, and ATen unfolds. 1.6 s a
+    call against 18 ms in float32.
+
+What to do:
+    It is not the layout. Try the other dtype (float32 where the processor has no bfloat16), another version of torch or
+    of the library, and another shape: some are left out for their size, such as small 3-D convolutions at batch 1. On a
+    GPU ``torch.backends.cudnn.benchmark = True`` lets the library look for a better one.
+
+When it is fine:
+    Small problems for which torch chooses its own code on purpose, because the library's would take longer to start. A
+    note, therefore, unless the code is a reference of the library (a warning).
+
+Source:
+    pytorch/pytorch issues #183815 (bfloat16 on AVX2), #193951 (``ref:any`` in oneDNN 3.12.3, torch 2.14), #174051
+    (``slow_conv_dilated3d``, torch 2.9 without cuDNN), #150514; ``use_mkldnn`` in aten/src/ATen/native/Convolution.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from layoutdoctor.examination.costs import Place
+from layoutdoctor.rules import evidence
+from layoutdoctor.rules.base import document_rule
+from layoutdoctor.words import count_of, distinct, listing, op_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Kernel, Trial
+
+_LEAST_SHARE = 0.10
+_NAMED = 4
+_REFERENCE = re.compile(r"(^|:)ref(:|$)")
+_HEAVY = ("convolution", "deconvolution", "matmul", "inner_product")
+_FALLBACK = re.compile(r"slow_conv|thnn_conv|vol2col|naive_conv")
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most."""
+    for trial, kernels in evidence.first_showing(evidence.main_or_eager(diagnosis), _dear_fallbacks):
+        yield _finding(trial, kernels)
+
+
+def _dear_fallbacks(trial: Trial) -> list[Kernel]:
+    kernels = trial.kernels.kernels if trial.kernels is not None else ()
+    found = [kernel for kernel in kernels if _is_reference(kernel) or _is_fallback(kernel)]
+    share = evidence.share_of_kernels(trial, _seconds(found))
+    return found if share is not None and share >= _LEAST_SHARE else []
+
+
+def _seconds(kernels: list[Kernel]) -> float:
+    return sum(kernel.seconds or 0.0 for kernel in kernels)
+
+
+def _is_reference(kernel: Kernel) -> bool:
+    return kernel.name in _HEAVY and _REFERENCE.search(kernel.implementation or "") is not None
+
+
+def _is_fallback(kernel: Kernel) -> bool:
+    return any(_FALLBACK.search(name) is not None for name in (kernel.name, kernel.op or ""))
+
+
+def _finding(trial: Trial, kernels: list[Kernel]) -> Finding:
+    kernels = sorted(kernels, key=lambda kernel: -(kernel.seconds or 0.0))
+    nodes = [evidence.node_of(trial, kernel) for kernel in kernels]
+    codes = distinct(_code(kernel) for kernel in kernels)
+    dtypes = distinct(node.dtype for node in nodes if node is not None)
+    modules = distinct(node.module for node in nodes if node is not None)
+    cost = evidence.cost_words(trial, _seconds(kernels))
+    dearest = next((node for node in nodes if node is not None), None)
+    where = f" ({listing(modules, _NAMED)})" if modules else ""
+    dtype = f" in {listing(dtypes)}" if dtypes else ""
+    is_reference = any(map(_is_reference, kernels))
+    return RULE.finding(
+        trial.name,
+        f"{count_of(len(kernels), 'call')}{where}{dtype} {'runs' if len(kernels) == 1 else 'run'} in code that is not "
+        f"made to be fast ({listing(codes, _NAMED)}): {cost}",
+        "it is not the layout: compare another dtype, another version of torch, and on a GPU "
+        "torch.backends.cudnn.benchmark = True; small convolutions are left to this code on purpose",
+        severity="warning" if is_reference else "note",
+        evidence=codes,
+        at=Place(modules[0] if modules else None, dearest.location if dearest is not None else None, 1, None),
+        seconds=_seconds(kernels),
+    )
+
+
+def _code(kernel: Kernel) -> str:
+    """``oneDNN's ref:any``, or the name of the operation."""
+    return f"oneDNN's {kernel.implementation}" if _is_reference(kernel) else op_words(kernel.name)
+
+
+RULE = document_rule("LD305", "reference-kernel", check, __doc__)

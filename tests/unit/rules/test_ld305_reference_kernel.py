@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import Any
+
+from builders import Told, a_graph, a_kernel, a_location, a_node, a_trial, finder, kernels
+
+from layoutdoctor.rules.ld305_reference_kernel import check
+
+findings = finder(check)
+
+
+def ran(*seen: Any, name: str = "inductor", **changes: Any) -> Any:
+    return a_trial(name, kernels=kernels(seconds=10e-3, kernels=seen, count=len(seen)), **changes)
+
+
+def a_convolution(seconds: Any, implementation: str, name: str = "convolution") -> Any:
+    return a_kernel(name, seconds, library="onednn", implementation=implementation, node="conv")
+
+
+def test_what_is_no_finding() -> None:
+    for kernel in (
+        a_convolution(9e-3, "brgconv:avx512_core"),
+        a_convolution(9e-3, "jit_uni_reference_free:any"),  # the word alone
+        a_convolution(9e-3, "ref:any", "pooling"),  # no arithmetic to be tuned
+        a_convolution(0.9e-3, "ref:any"),  # too little of the time
+        a_convolution(None, "ref:any"),
+        a_kernel("aten::convolution", 9e-3, library="aten"),
+    ):
+        assert findings(ran(kernel)) == []
+    assert findings(a_trial(kernels=None)) == []
+
+
+def test_what_it_says(told: Told) -> None:
+    nodes = (a_node("conv", "aten.convolution.default", location=a_location(9), module="net.0", dtype="bfloat16"),)
+    told(
+        "A reference implementation of oneDNN is a warning",
+        findings(ran(a_convolution(6e-3, "ref:any"), graphs=(a_graph(nodes=nodes),))),
+    )
+    fallbacks = (
+        a_kernel("aten::slow_conv_dilated2d", 3e-3, library="aten"),
+        a_kernel("aten::_slow_conv2d_forward", 1e-3, library="aten", op="aten::thnn_conv2d"),
+    )
+    told("Fallbacks of ATen are a note", findings(ran(*fallbacks)))
+    told("On a GPU the kernel's name says it", findings(ran(a_kernel("void vol2col_kernel<float>(int)", 4e-3))))
+    # The default first; eager where it has none.
+    assert [f.configuration for f in findings(ran(), ran(*fallbacks, name="eager"))] == ["eager"]
+    assert len(findings(ran(*fallbacks), ran(*fallbacks, name="eager"))) == 1
+    assert findings(ran(a_convolution(6e-3, "gemm:ref")))[0].severity == "warning"
