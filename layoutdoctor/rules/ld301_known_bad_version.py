@@ -2,9 +2,10 @@
 This version of torch (or cuDNN) has a known fault that this model meets.
 
 What it finds:
-    Entries of a table of faults whose versions, device and circumstances all fit: a Conv3d in half precision without
-    cuDNN, upsampling between convolutions on a CPU, an output that lost its strides in a decomposition, as_strided with
-    wrong values, a forced layout optimization that fails, training on MPS.
+    Entries of a table of faults (docs/faults.md) whose versions, device and circumstances all fit: a Conv3d in half
+    precision without cuDNN, upsampling between convolutions on a CPU, an output that lost its strides in a
+    decomposition, as_strided with wrong values, a forced layout optimization that fails, training on MPS, convolutions
+    and matrix products that fall to slow code in half precision.
 
 Why it costs:
     As the entry says: between a few percent and 30 times, or a wrong result.
@@ -21,29 +22,37 @@ When it is fine:
     said of a version, device or circumstance that was not recorded.
 
 Source:
-    Each entry names its own, in ``KNOWN_FAULTS``.
+    Each entry names its own, in ``known_faults.json`` and on docs/faults.md, with the day on which it was read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from packaging.version import InvalidVersion, Version
 
+from layoutdoctor.diagnosis.records import Severity
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.evidence import eager_of_same_formats
 from layoutdoctor.rules.graph_evidence import is_convolution, output_changes
-from layoutdoctor.words import count_of, layout_words
+from layoutdoctor.words import count_of, layout_words, op_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Graph, Severity, SourceLocation
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Graph, SourceLocation
 
+_FAULTS = Path(__file__).with_name("known_faults.json")
 _HALF = ("bfloat16", "float16")
+_PLANE, _LARGE = 2, 31
+_ATEN_FALLBACK = re.compile(r"slow_conv|thnn_conv")
 _UPSAMPLING = frozenset({"upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d"})
 _STRIDE_LOSING = frozenset(
     """
@@ -63,8 +72,7 @@ class Sighting:
     module: str | None = None
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     One known fault.
 
@@ -72,7 +80,8 @@ class Fault:
         what: What goes wrong, in words that follow the versions.
         advice: What to do.
         source: Where it was reported.
-        look: What of it a diagnosis shows; None where its circumstances are not met.
+        read: When that was read last.
+        look: Which of this module's functions says what of it a diagnosis shows.
         severity: ``note`` where the diagnosis cannot show the loss itself.
         device: Device it is about; None for any.
         first_torch: From this version on, nightlies too where it ends in ``dev0``; None for any before.
@@ -85,13 +94,14 @@ class Fault:
     what: str
     advice: str
     source: str
-    look: Callable[[Diagnosis], Sighting | None]
+    read: date
+    look: str
     severity: Severity = "warning"
     device: str | None = None
-    first_torch: Version | None = None
-    before_torch: Version | None = None
-    first_cudnn: Version | None = None
-    before_cudnn: Version | None = None
+    first_torch: str | None = None
+    before_torch: str | None = None
+    first_cudnn: str | None = None
+    before_cudnn: str | None = None
     is_of_cudnn: bool = False
 
 
@@ -217,6 +227,56 @@ def training_with_layout_optimization(diagnosis: Diagnosis) -> Sighting | None:
     return None
 
 
+def depthwise_conv1d_in_half_precision(diagnosis: Diagnosis) -> Sighting | None:
+    """A 1-D convolution in float16 with as many groups as channels."""
+    for trial in evidence.own_trials(diagnosis):
+        for graph in trial.graphs:
+            convolutions = graph.decision.convolutions if graph.decision is not None else ()
+            dtypes = {node.name: node.dtype for node in graph.nodes}
+            for c in convolutions:
+                is_depthwise = c.rank == 1 and (c.groups or 1) > 1 and (c.weight_shape or (0, 0))[1] == 1
+                if is_depthwise and dtypes.get(c.node) == "float16":
+                    words = f"{c.module or c.node}, a depthwise Conv1d in float16"
+                    return Sighting(words, trial.name, c.location, c.module)
+    return None
+
+
+def large_kernel_without_benchmark(diagnosis: Diagnosis) -> Sighting | None:
+    """A 2-D convolution with a large kernel and few channels, in the caller's own settings of cuDNN."""
+    for trial in evidence.own_trials(diagnosis):
+        for card in evidence.cards_of(trial, with_backward=False):
+            for c in card.convolutions:
+                kernel = (c.weight_shape or ())[2:]
+                is_large = len(kernel) == _PLANE and all(isinstance(k, int) and k >= _LARGE for k in kernel)
+                if is_large and not trial.configuration.library_switches:
+                    words = f"{c.module or c.node}, a kernel of {shape_words(kernel)}"
+                    return Sighting(words, trial.name, c.location, c.module)
+    return None
+
+
+def bfloat16_convolution_in_fallback(diagnosis: Diagnosis) -> Sighting | None:
+    """A bfloat16 convolution that ATen ran itself, in the default, else in eager."""
+    for trial in evidence.main_or_eager(diagnosis):
+        for kernel in trial.kernels.kernels if trial.kernels is not None else ():
+            node = evidence.node_of(trial, kernel)
+            if node is not None and node.dtype == "bfloat16" and _ATEN_FALLBACK.search(kernel.name):
+                words = f"{node.module or node.name} in bfloat16 runs in {op_words(kernel.name)}"
+                return Sighting(words, trial.name, node.location, node.module)
+    return None
+
+
+def half_precision_product_in_reference(diagnosis: Diagnosis) -> Sighting | None:
+    """A matrix product that oneDNN ran in its reference code, in the default, else in eager."""
+    for trial in evidence.main_or_eager(diagnosis):
+        for kernel in trial.kernels.kernels if trial.kernels is not None else ():
+            if kernel.name in ("matmul", "inner_product") and (kernel.implementation or "").startswith("ref"):
+                node = evidence.node_of(trial, kernel)
+                place = Sighting(f"a {kernel.name} runs in oneDNN's {kernel.implementation}", trial.name)
+                if node is None or node.dtype == "float16":
+                    return place if node is None else replace(place, location=node.location, module=node.module)
+    return None
+
+
 def _first_of(diagnosis: Diagnosis, names: Collection[str]) -> Sighting | None:
     for trial, _, node in _all_nodes(diagnosis):
         if base_name(node.target) in names or node.called in names:
@@ -224,87 +284,36 @@ def _first_of(diagnosis: Diagnosis, names: Collection[str]) -> Sighting | None:
     return None
 
 
-_CONV3D_WITHOUT_CUDNN = (
-    "a bfloat16 or float16 Conv3d runs without cuDNN, in a fallback that takes several times the memory and time"
-)
+_LOOKS: dict[str, Callable[[Diagnosis], Sighting | None]] = {
+    look.__name__: look
+    for look in (
+        half_precision_conv3d,
+        upsampling_between_convolutions,
+        strides_lost_in_decomposition,
+        as_strided_with_other_values,
+        forced_trial_failed,
+        training_with_layout_optimization,
+        depthwise_conv1d_in_half_precision,
+        large_kernel_without_benchmark,
+        bfloat16_convolution_in_fallback,
+        half_precision_product_in_reference,
+    )
+}
 
-KNOWN_FAULTS: tuple[Fault, ...] = (
-    Fault(
-        what=_CONV3D_WITHOUT_CUDNN,
-        advice="use torch 2.9.1 or later with the package nvidia-cudnn 9.15 or later, or torch 2.8",
-        # 2.9.0 switches cuDNN off from 9.8 on, whatever the version (PR #163581); reported for H200 as #168167.
-        source="pytorch #166643, #163581",
-        look=half_precision_conv3d,
-        device="cuda",
-        first_torch=Version("2.9.0.dev0"),
-        before_torch=Version("2.9.1.dev0"),
-        first_cudnn=Version("9.8.0"),
-        is_of_cudnn=True,
-    ),
-    Fault(
-        what=_CONV3D_WITHOUT_CUDNN,
-        advice="install the package nvidia-cudnn 9.15 or later, as the release notes of torch 2.9.1 say",
-        # "broken on cuDNN 9.8 - 9.14": the check that 2.9.1 has (PR #166480).
-        source="pytorch 2.9.1 release notes, #166643, #168167",
-        look=half_precision_conv3d,
-        device="cuda",
-        first_torch=Version("2.9.1.dev0"),
-        before_torch=Version("2.10.0.dev0"),
-        first_cudnn=Version("9.8.0"),
-        before_cudnn=Version("9.15.0"),
-        is_of_cudnn=True,
-    ),
-    Fault(
-        what="upsampling between two convolutions is written in the contiguous format and converted back for the next",
-        advice="use a torch with PR #169260 (2.11 or later), or measure channels_last input",
-        source="pytorch #119181, PR #169260",
-        look=upsampling_between_convolutions,
-        severity="note",
-        device="cpu",
-        before_torch=Version("2.11.0.dev0"),
-    ),
-    Fault(
-        what="padding by reflection and nearest upsampling lose channels-last when they are decomposed",
-        advice="use torch 2.13 or later, or convert the output where it is needed",
-        source="pytorch #179442, #183770, #183771",
-        look=strides_lost_in_decomposition,
-        before_torch=Version("2.13.0"),
-    ),
-    Fault(
-        what="as_strided reads other elements than in eager where the compiler lays its input out anew",
-        advice="use torch 2.13 or later, or replace as_strided by indexing",
-        source="pytorch #174963",
-        look=as_strided_with_other_values,
-        before_torch=Version("2.13.0"),
-    ),
-    Fault(
-        what="forcing layout optimization can fail with a stride assertion",
-        advice="do not force it: the other configurations are not affected",
-        source="pytorch #184014",
-        look=forced_trial_failed,
-        severity="note",
-    ),
-    Fault(
-        what="on MPS the backward of a 2-D convolution is up to 30 times slower in channels_last, the forward faster",
-        advice='for training, compile with options={"layout_optimization": False} on this torch; '
-        "PR #193623 (August 2026) fixes the kernel, so measure again with a later one",
-        source="pytorch #192551, #193349",
-        look=training_with_layout_optimization,
-        device="mps",
-        before_torch=Version("2.14.0.dev0"),
-    ),
-)
-"""In the order in which they are told; what could not be confirmed in the source is not in here."""
+
+def known_faults() -> tuple[Fault, ...]:
+    """All entries, in the order in which they are told; what could not be confirmed in its source is not among them."""
+    return msgspec.json.decode(_FAULTS.read_bytes(), type=tuple[Fault, ...])
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per entry that fits."""
     environment = diagnosis.environment
     torch, cudnn = parse_torch(environment.torch), parse_cudnn(environment.cudnn)
-    for fault in KNOWN_FAULTS:
+    for fault in known_faults():
         if not _is_in_range(fault, torch, cudnn) or fault.device not in (None, diagnosis.subject.device):
             continue
-        seen = fault.look(diagnosis)
+        seen = _LOOKS[fault.look](diagnosis)
         if seen is None:
             continue
         beside = f" with cuDNN {cudnn}" if fault.is_of_cudnn else ""
@@ -324,8 +333,10 @@ def _is_in_range(fault: Fault, torch: Version | None, cudnn: Version | None) -> 
     return is_of_torch and (not fault.is_of_cudnn or _is_between(cudnn, fault.first_cudnn, fault.before_cudnn))
 
 
-def _is_between(version: Version | None, first: Version | None, before: Version | None) -> bool:
-    return version is not None and (first is None or version >= first) and (before is None or version < before)
+def _is_between(version: Version | None, first: str | None, before: str | None) -> bool:
+    if version is None or (first is not None and version < Version(first)):
+        return False
+    return before is None or version < Version(before)
 
 
 RULE = document_rule("LD301", "known-bad-version", check, __doc__)

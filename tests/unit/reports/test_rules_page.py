@@ -12,7 +12,7 @@ from cmarkgfm.cmark import Options
 from loops import for_each
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.reports.rules_page import rule_anchor, rule_section, rules_page
+from layoutdoctor.reports.rules_page import faults_page, rule_anchor, rule_section, rules_page
 from layoutdoctor.rules import ALL_RULES, Rule
 from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS, document_rule
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
 PAGE = Path(__file__).parents[3] / "docs" / "rules.md"
+FAULTS_PAGE = PAGE.with_name("faults.md")
 NAMESPACE = "{http://www.w3.org/1999/xhtml}"
 
 
@@ -41,6 +42,17 @@ def test_the_committed_page_is_up_to_date(update_golden: bool) -> None:
         PAGE.write_text(page, encoding="utf-8")
 
     assert PAGE.read_text(encoding="utf-8") == page
+
+
+def test_the_committed_page_of_known_faults_is_up_to_date(update_golden: bool) -> None:
+    page = faults_page()
+    if update_golden:
+        FAULTS_PAGE.write_text(page, encoding="utf-8")
+
+    assert FAULTS_PAGE.read_text(encoding="utf-8") == page
+    rows = list(parsed(page).iter(f"{NAMESPACE}tr"))
+    assert {len(list(row)) for row in rows} == {6}
+    assert all(row.find(f".//{NAMESPACE}a") is not None for row in rows[1:])
 
 
 def test_every_link_within_the_page_has_its_heading() -> None:

@@ -10,6 +10,7 @@ from builders import (
     a_diagnosis,
     a_failed_trial,
     a_graph,
+    a_kernel,
     a_location,
     a_node,
     a_subject,
@@ -17,11 +18,12 @@ from builders import (
     an_environment,
     channels_last,
     contiguous,
+    kernels,
 )
 from packaging.version import Version
 
 from layoutdoctor.diagnosis.records import Diagnosis, Equivalence, Finding, FxNode, Trial
-from layoutdoctor.rules.ld301_known_bad_version import KNOWN_FAULTS, check, parse_cudnn, parse_torch
+from layoutdoctor.rules.ld301_known_bad_version import check, known_faults, parse_cudnn, parse_torch
 
 VIDEO = contiguous((2, 16, 8, 32, 32))
 CONV3D = a_node(
@@ -142,7 +144,7 @@ def test_which_facts_it_gives() -> None:
     assert sources(with_outputs("equal", "different", strided, torch="2.13.0")) == []
 
     # Every entry names an issue or release note and says what to do.
-    for fault in KNOWN_FAULTS:
+    for fault in known_faults():
         assert "#" in fault.source
         assert fault.advice
         assert fault.is_of_cudnn or (fault.first_cudnn is None and fault.before_cudnn is None)
@@ -184,6 +186,48 @@ def with_outputs(eager_status: Any, status: Any, *nodes: FxNode, torch: str, sam
         a_trial(equivalence=Equivalence(status=status, output_layouts=(returned,))),
     )
     return a_diagnosis(*trials, environment=an_environment(torch=torch))
+
+
+def test_every_entry_fires_in_its_versions_and_in_no_other() -> None:
+    strided = a_node("as_strided", "aten.as_strided.default", ("x",))
+    failed = a_failed_trial("inductor-layout-opt-forced", "AssertionError: expected stride 1==512")
+    half = a_node("conv", "aten.convolution.default", dtype="bfloat16", module="stem")
+    depthwise = a_decision(a_convolution("conv1d", rank=1, groups=768, weight_shape=(768, 1, 31)))
+    large = a_decision(a_convolution("conv", weight_shape=(1, 1, 51, 51)))
+    product = a_node("mm", "aten.mm.default", dtype="float16")
+    reference = a_kernel("matmul", implementation="ref:any", node="mm")
+    fallback = a_kernel("aten::slow_conv_dilated2d", library="aten", node="conv")
+    trials = {
+        "half_precision_conv3d": [with_nodes(CONV3D)],
+        "upsampling_between_convolutions": [with_nodes(*UPSAMPLING, decision=a_decision())],
+        "strides_lost_in_decomposition": list(with_outputs("equal", "equal", PAD, torch="").trials),
+        "as_strided_with_other_values": list(with_outputs("equal", "different", strided, torch="").trials),
+        "forced_trial_failed": [failed],
+        "training_with_layout_optimization": [with_nodes(decision=a_decision())],
+        "depthwise_conv1d_in_half_precision": [with_nodes(a_node("conv1d", dtype="float16"), decision=depthwise)],
+        "large_kernel_without_benchmark": [with_nodes(decision=large)],
+        "bfloat16_convolution_in_fallback": [with_nodes(half, ran=fallback)],
+        "half_precision_product_in_reference": [with_nodes(product, ran=reference)],
+    }
+    for fault in known_faults():
+
+        def fired(torch: str, fault: Any = fault) -> bool:
+            environment = an_environment(torch=torch, cudnn=fault.first_cudnn)
+            subject = a_subject(device=fault.device or "cpu", mode="training")
+            diagnosis = a_diagnosis(*trials[fault.look], environment=environment, subject=subject)
+            return any(
+                fault.what in finding.message and fault.source in finding.evidence for finding in check(diagnosis)
+            )
+
+        assert fired(fault.first_torch or "2.7.1"), fault.source
+        assert fault.before_torch is None or not fired(fault.before_torch), fault.source
+        assert fault.first_torch is None or not fired("2.3.1"), fault.source
+    assert trials.keys() == {fault.look for fault in known_faults()}
+
+
+def with_nodes(*nodes: FxNode, decision: Any = None, ran: Any = None) -> Trial:
+    seen = kernels(kernels=(ran,)) if ran is not None else None
+    return a_trial(graphs=(a_graph(decision, nodes=nodes),), kernels=seen)
 
 
 def test_what_it_says(told: Told) -> None:
