@@ -225,11 +225,13 @@ class Failure(Record, frozen=True, kw_only=True):
         kind: Stage at which it failed: ``prepare``, ``compile``, ``run``, ``profile``, ``measure``.
         message: One line: the exception's class and text.
         log: The rest that may help, such as the last lines of the traceback; None where there is nothing more.
+        location: The user's line that ran last; None where not known.
     """
 
     kind: str
     message: str
     log: str | None = None
+    location: SourceLocation | None = None
 
 
 class Conversion(Record, frozen=True, kw_only=True):

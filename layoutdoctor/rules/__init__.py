@@ -49,6 +49,7 @@ from layoutdoctor.rules.ld503_flat_conv3d import RULE as LD503
 from layoutdoctor.rules.ld504_ambiguous_format import RULE as LD504
 from layoutdoctor.rules.ld505_as_strided_on_activation import RULE as LD505
 from layoutdoctor.rules.ld506_dispatched_by_strides import RULE as LD506
+from layoutdoctor.rules.ld507_view_refuses_format import RULE as LD507
 from layoutdoctor.rules.measured_cures import is_of_interest, with_measured_cure
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ _CONVERSIONS = (LD101, LD102, LD103, LD104, LD105, LD106, LD107, LD108, LD109, L
 _DECISIONS = (LD201, LD202, LD203, LD204, LD205, LD206, LD207, LD208, LD209, LD210, LD211, LD212)
 _KERNELS = (LD301, LD302, LD303, LD304, LD305)
 _MEASURING = (LD401, LD402, LD403)
-_MODELS = (LD501, LD502, LD503, LD504, LD505, LD506)
+_MODELS = (LD501, LD502, LD503, LD504, LD505, LD506, LD507)
 ALL_RULES: tuple[Rule, ...] = (*_CONVERSIONS, *_DECISIONS, *_KERNELS, *_MEASURING, *_MODELS)
 
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")

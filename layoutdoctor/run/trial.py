@@ -22,6 +22,7 @@ from layoutdoctor._version import __version__
 from layoutdoctor.capture.building import NotRun, Postponed
 from layoutdoctor.capture.compat import compile_settings, distinct_options, missing_cpp_compiler
 from layoutdoctor.capture.eager_graph import record_eager_iteration
+from layoutdoctor.capture.fx_graph import location_in_stack
 from layoutdoctor.capture.graph_cache import cached_graphs
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.records import Failure, GradientLayout, Trial
@@ -159,9 +160,10 @@ class LiveTrial:
 
     def fail(self, error: BaseException) -> None:
         """Records why there is no result, and lets go of the model."""
-        log = "".join(traceback.format_exception(type(error), error, error.__traceback__)).strip().splitlines()
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).strip()
         message = str(error) if isinstance(error, LayoutDoctorError) else _in_words(error)
-        failure = Failure(kind=self.stage, message=message, log="\n".join(log[-_LOG_LINES:]))
+        log = "\n".join(text.splitlines()[-_LOG_LINES:])
+        failure = Failure(kind=self.stage, message=message, log=log, location=location_in_stack(text))
         self.observe(status="failed", failure=failure)
         self.step = None
 

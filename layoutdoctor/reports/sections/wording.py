@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import Number, counted_conversions, sum_known, sum_seconds
+from layoutdoctor.examination.failures import refuses_view
 from layoutdoctor.units import format_seconds, format_share, format_significant
-from layoutdoctor.words import DIRECTION_WORDS, ONEDNN_LOG, STATUS_WORDS, TOTALS_TABLE, distinct, joined
+from layoutdoctor.words import DIRECTION_WORDS, ONEDNN_LOG, STATUS_WORDS, TOTALS_TABLE, distinct, joined, line_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -235,7 +236,11 @@ def failure_clause(trial: Trial) -> str:
     if trial.failure is None:
         return f"{word}: the reason was not recorded"
     stage = "" if trial.status == "skipped" else f" ({clean_name(trial.failure.kind)})"
-    return f"{word}{stage}: {clean(trial.failure.message, CLAUSE_LENGTH)}"
+    place = trial.failure.location
+    where = f" at {clean_name(line_words(place))}" if place is not None else ""
+    if refuses_view(trial.failure):
+        return f"{word}{stage}: `.view`{where} needs contiguous memory; use .reshape"
+    return f"{word}{stage}{where}: {clean(trial.failure.message, CLAUSE_LENGTH)}"
 
 
 def interval_clause(low: float, high: float, coverage: float | None) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from layoutdoctor.examination.failures import is_refused_view
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, element_count
@@ -39,8 +40,6 @@ def call(*args, **kwargs):
         return forward(*args, **kwargs)
 model.forward = call  # or {edit}"""
 
-# Of ATen, and of the Python reference that runs while torch.compile traces; torch 2.7 to 2.13.
-_REFUSALS = ("view size is not compatible", "Cannot view a tensor with shape")
 _COPIES = frozenset({"clone", "contiguous", "_to_copy"})
 
 
@@ -106,7 +105,7 @@ def _propose_without_contiguous(seen: Seen) -> Proposal | None:
 
 def _propose_view_as_reshape(seen: Seen) -> Proposal | None:
     """Of a trial that failed for it."""
-    if seen.failure is None or not any(words in seen.failure for words in _REFUSALS):
+    if not is_refused_view(seen.failure):
         return None
     return VIEW_AS_RESHAPE.proposal(
         mode="ViewAsReshape",
@@ -139,5 +138,6 @@ VIEW_AS_RESHAPE = KnownCure(
     _propose_view_as_reshape,
     lambda module, _: _run_within(module, ViewAsReshape),
     HOW,
+    "LD507",
     mends_a_failure=True,
 )
