@@ -208,7 +208,8 @@ def _caller(frame: FrameType | None) -> FrameType | None:
 
 
 def _user_location(frame: FrameType | None) -> SourceLocation | None:
-    while frame is not None:
+    """The innermost line of the model's code; the line that asked for the diagnosis is none of it."""
+    while frame is not None and frame.f_code is not record_eager_iteration.__code__:
         if is_user_file(frame.f_code.co_filename):
             return source_location(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
+from layoutdoctor.diagnosis.records import FASTER, SLOWER
 from layoutdoctor.examination.costs import all_conversions_of, conversion_places, sum_known
 from layoutdoctor.examination.kernels.names import library_of
+from layoutdoctor.examination.ratios import EQUALITY
 from layoutdoctor.examination.trust import exceeds_rounds
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share
 from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shape_words
@@ -351,13 +352,18 @@ def _high(diagnosis: Diagnosis, name: str) -> float:
 
 
 def _is_as_fast(diagnosis: Diagnosis, name: str, than: str) -> bool:
-    """Whether a configuration was measured and is faster than, or not distinguishable from, another measured one."""
+    """
+    Whether a configuration was measured and is faster than another one, or about as fast and not surely slower: what
+    noise leaves undecided is no advice where the medians are far apart.
+    """
     ratio, other = ratio_of(diagnosis, name), ratio_of(diagnosis, than)
     if is_baseline(diagnosis, than):
-        return ratio is not None and ratio.verdict in (FASTER, NO_DIFFERENCE)
+        return ratio is not None and ratio.verdict != SLOWER and ratio.median >= 1 - EQUALITY
     if is_baseline(diagnosis, name):
-        return other is not None and other.verdict in (SLOWER, NO_DIFFERENCE)
-    return ratio is not None and other is not None and ratio.high >= other.low
+        return other is not None and other.verdict != FASTER and other.median <= 1 + EQUALITY
+    if ratio is None or other is None:
+        return False
+    return ratio.high >= other.low and ratio.median >= other.median * (1 - EQUALITY)
 
 
 # ---------------------------------------------------------------------------------------------- how it is told

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -96,6 +97,15 @@ def test_a_node_names_the_module_and_the_line_of_the_user_and_a_backward_one_tho
     body, head = "y = self.body(x)", "return self.head(y)"
     lines = [node.location.code if node.location else None for node in (*named_ones, *backward)]
     assert lines == [body, body, head, head, body]
+
+
+def test_what_no_line_of_the_model_calls_has_no_line() -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
+    graph = record_eager_iteration(partial(model, torch.randn(1, 3, 8, 8)), model, list)
+    called = [node for node in graph.nodes if node.module is not None]
+
+    assert {node.module for node in called} == {"0", "1"}
+    assert {node.location for node in called} == {None}
 
 
 def test_a_tensor_that_the_model_keeps_counts_as_an_output() -> None:

@@ -10,7 +10,7 @@ from trace_builders import (
     to_channels_last,
 )
 
-from layoutdoctor.diagnosis.records import Equivalence, Trial
+from layoutdoctor.diagnosis.records import NO_DIFFERENCE, Equivalence, Trial
 from layoutdoctor.rules import evidence
 
 LAST, OFF, ON = "inductor-channels-last", "inductor-layout-opt-off", "inductor-layout-opt-on"
@@ -44,6 +44,11 @@ def test_an_alternative_is_free_of_the_trouble_and_not_measurably_slower() -> No
     assert alternative(*trials, comparison=ratios, recommendation=a_recommendation(OFF)) == OFF
     for median, found in ((1.4, LAST), (1.0, LAST), (0.9, None)):
         assert alternative(a_trial(), a_trial(LAST), comparison=a_comparison(a_ratio(LAST, median))) == found
+
+    # What noise leaves undecided is none where it looks far slower.
+    for median, found in ((0.28, None), (0.98, LAST)):
+        unclear = a_ratio(LAST, median, low=0.04, high=21.0, verdict=NO_DIFFERENCE)
+        assert alternative(a_trial(), a_trial(LAST), comparison=a_comparison(unclear)) == found
 
     # Of two others the one whose interval lies below is none, nor is one that was compared with nothing.
     apart = a_comparison(a_ratio(OFF, 0.9), a_ratio(LAST, 1.1))
