@@ -30,7 +30,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import date
-from pathlib import Path
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Graph, SourceLocation
 
-_FAULTS = Path(__file__).with_name("known_faults.json")
 _HALF = ("bfloat16", "float16")
 _PLANE, _LARGE = 2, 31
 _ATEN_FALLBACK = re.compile(r"slow_conv|thnn_conv")
@@ -301,9 +301,11 @@ _LOOKS: dict[str, Callable[[Diagnosis], Sighting | None]] = {
 }
 
 
+@cache
 def known_faults() -> tuple[Fault, ...]:
     """All entries, in the order in which they are told; what could not be confirmed in its source is not among them."""
-    return msgspec.json.decode(_FAULTS.read_bytes(), type=tuple[Fault, ...])
+    data = (resources.files("layoutdoctor.rules") / "known_faults.json").read_bytes()
+    return msgspec.json.decode(data, type=tuple[Fault, ...])
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
