@@ -48,7 +48,7 @@ from layoutdoctor.words import count_of, layout_words, op_words, shape_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Graph, SourceLocation
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Graph, Kernel, SourceLocation
 
 _HALF = ("bfloat16", "float16")
 _PLANE, _LARGE = 2, 31
@@ -256,25 +256,28 @@ def large_kernel_without_benchmark(diagnosis: Diagnosis) -> Sighting | None:
 
 def bfloat16_convolution_in_fallback(diagnosis: Diagnosis) -> Sighting | None:
     """A bfloat16 convolution that ATen ran itself, in the default, else in eager."""
-    for trial in evidence.main_or_eager(diagnosis):
-        for kernel in trial.kernels.kernels if trial.kernels is not None else ():
-            node = evidence.node_of(trial, kernel)
-            if node is not None and node.dtype == "bfloat16" and _ATEN_FALLBACK.search(kernel.name):
-                words = f"{node.module or node.name} in bfloat16 runs in {op_words(kernel.name)}"
-                return Sighting(words, trial.name, node.location, node.module)
+    for name, kernel, node in _ran(diagnosis):
+        if node is not None and node.dtype == "bfloat16" and _ATEN_FALLBACK.search(kernel.name):
+            words = f"{node.module or node.name} in bfloat16 runs in {op_words(kernel.name)}"
+            return Sighting(words, name, node.location, node.module)
     return None
 
 
 def half_precision_product_in_reference(diagnosis: Diagnosis) -> Sighting | None:
     """A matrix product that oneDNN ran in its reference code, in the default, else in eager."""
+    for name, kernel, node in _ran(diagnosis):
+        is_reference = kernel.name in ("matmul", "inner_product") and (kernel.implementation or "").startswith("ref")
+        if is_reference and (node is None or node.dtype == "float16"):
+            place = Sighting(f"a {kernel.name} runs in oneDNN's {kernel.implementation}", name)
+            return place if node is None else replace(place, location=node.location, module=node.module)
+    return None
+
+
+def _ran(diagnosis: Diagnosis) -> Iterator[tuple[str, Kernel, FxNode | None]]:
+    """What ran in the default, then in eager: the configuration, the kernel, and the node where that is known."""
     for trial in evidence.main_or_eager(diagnosis):
         for kernel in trial.kernels.kernels if trial.kernels is not None else ():
-            if kernel.name in ("matmul", "inner_product") and (kernel.implementation or "").startswith("ref"):
-                node = evidence.node_of(trial, kernel)
-                place = Sighting(f"a {kernel.name} runs in oneDNN's {kernel.implementation}", trial.name)
-                if node is None or node.dtype == "float16":
-                    return place if node is None else replace(place, location=node.location, module=node.module)
-    return None
+            yield trial.name, kernel, evidence.node_of(trial, kernel)
 
 
 def _first_of(diagnosis: Diagnosis, names: Collection[str]) -> Sighting | None:
