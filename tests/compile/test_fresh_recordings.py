@@ -1,7 +1,8 @@
 """
 The long sweep: every casebook model and example through the command, to a report, a valid JSON and recordings.
 
-What is kept in tests/recordings is recorded again, and says the same; models in a mode that nothing is kept of run too.
+What is kept in tests/recordings is recorded again, and says the same; models in a mode that nothing is kept of run too,
+in the quick configurations.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ pytestmark = [pytest.mark.compile, pytest.mark.slow]
 SCHEMA = json.loads((ROOT / "tests" / "diagnosis.schema.json").read_text(encoding="utf-8"))
 MODELS = sorted({wanted.model for wanted in SETS.values() if ":" not in wanted.model})
 KEPT = {(wanted.model, wanted.mode) for wanted in SETS.values() if wanted.lower_for is None}
-OTHERS = [Set(model, mode) for model in MODELS for mode in ("inference", "training") if (model, mode) not in KEPT]
+IN_EACH_MODE = [Set(model, mode, "quick") for model in MODELS for mode in ("inference", "training")]
+OTHERS = [wanted for wanted in IN_EACH_MODE if (wanted.model, wanted.mode) not in KEPT]
 
 COUNTED = """
 import ast, runpy, sys, torch
