@@ -38,6 +38,18 @@ Confidence = Literal["shapes", "grid", "order"]
 TotalKind = Literal["kernel", "operation", "module", "step"]
 Verdict = Literal["faster", "slower", "no measurable difference"]
 Severity = Literal["error", "warning", "note"]
+AccountKind = Literal[
+    "conversion",
+    "generated_kernel",
+    "layout",
+    "implementation",
+    "missing_fusion",
+    "operation",
+    "not_aligned",
+    "small",
+    "allocation",
+    "outside_kernels",
+]
 # What a saved file may hold in these fields is held by msgspec as it reads; the bounds keep sums of them finite.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 PositiveSeconds = Annotated[float, msgspec.Meta(ge=1e-12, le=1e15)]
@@ -894,6 +906,65 @@ class Comparison(Record, frozen=True, kw_only=True):
         return tuple(ratio for ratio in self.ratios if ratio.lacks_rounds)
 
 
+class AccountRow(Record, frozen=True, kw_only=True):
+    """
+    What one group of operations contributes to a difference.
+
+    Attributes:
+        kind: ``conversion``; ``generated_kernel`` that is slower than what it stands for on the other side; ``layout``:
+            the same operations in another layout; ``implementation``: a library chose other code; ``missing_fusion``:
+            what the other side computes within another kernel; ``operation``: the same by what is known;
+            ``not_aligned``: what the other side knows no counterpart of; ``small``: rows too small to be told one by
+            one; ``allocation``: pages that are mapped anew; ``outside_kernels``: launches, gaps and the rest.
+        seconds: How much of the difference it is; negative where it is faster on the slower side.
+        slower_seconds: What it takes in the slower configuration; None where that is not a sum of kernels.
+        faster_seconds: What it takes in the faster one.
+        operations: What is computed, as the user's line calls it.
+        backward: Whether it runs in the backward.
+        module: Path of the nn.Module; of several the one that takes most.
+        locations: The user's lines.
+        slower_kernels: Names of the kernels in the slower configuration, with the library's code where it is known.
+        faster_kernels: Those in the faster one.
+        slower_layout: Of what it computes, in the slower configuration; None where not known.
+        faster_layout: The same in the faster one.
+        detail: What more is known, in words.
+    """
+
+    kind: AccountKind
+    seconds: Moment
+    slower_seconds: Seconds | None = None
+    faster_seconds: Seconds | None = None
+    operations: tuple[str, ...] = ()
+    backward: bool = False
+    module: str | None = None
+    locations: tuple[SourceLocation, ...] = ()
+    slower_kernels: tuple[str, ...] = ()
+    faster_kernels: tuple[str, ...] = ()
+    slower_layout: Layout | None = None
+    faster_layout: Layout | None = None
+    detail: str | None = None
+
+
+class Account(Record, frozen=True, kw_only=True):
+    """
+    Where the difference between two configurations goes, operation by operation.
+
+    Attributes:
+        slower: The slower configuration.
+        faster: The faster one.
+        slower_seconds: Median of the rounds.
+        faster_seconds: The same of the faster one.
+        rows: What contributes most first; ``small``, ``allocation`` and ``outside_kernels`` last. Their ``seconds`` sum
+            to the measured difference.
+    """
+
+    slower: str
+    faster: str
+    slower_seconds: Seconds
+    faster_seconds: Seconds
+    rows: tuple[AccountRow, ...]
+
+
 class Finding(Record, frozen=True, kw_only=True):
     """
     What a rule reports.
@@ -1040,6 +1111,8 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         plan: Reserved; None.
         recommendation: What to do; None where nothing was concluded.
         interrupted: Set where the diagnosis did not run to its end, with what stopped it.
+        accounts: Where the difference between the baseline and the recommended configuration goes, and where eager is
+            faster, that between it and eager.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -1053,6 +1126,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     plan: Plan | None = None
     recommendation: Recommendation | None = None
     interrupted: str | None = None
+    accounts: tuple[Account, ...] = ()
 
     @property
     def redundant_pairs(self) -> tuple[RedundantPair, ...]:

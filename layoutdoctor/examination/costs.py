@@ -20,7 +20,7 @@ from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.units import format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.records import (
         Buffer,
@@ -186,7 +186,7 @@ def with_costs(graph: Graph, kernels: Sequence[Kernel], bandwidth: float | None)
         kernels: The kernel list of the profiled iteration; empty where there is none.
         bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None where not measured.
     """
-    launches = _launches(graph)
+    launches = launches_of(graph)
     seconds = _launch_seconds(graph, launches, kernels)
     flow = BufferGraph(graph)
     conversions = [_with_cost(flow, conversion, launches, seconds, bandwidth) for conversion in graph.conversions]
@@ -220,7 +220,8 @@ def with_bandwidth_share(conversion: Conversion, bandwidth: float | None) -> Con
     return msgspec.structs.replace(conversion, bandwidth_share=share)
 
 
-def _launches(graph: Graph) -> dict[int, list[Buffer]]:
+def launches_of(graph: Graph) -> dict[int, list[Buffer]]:
+    """The buffers that each launch of a generated kernel writes, by the launch's number."""
     launches: dict[int, list[Buffer]] = defaultdict(list)
     for buffer in graph.buffers:
         if buffer.launch is not None and not buffer.is_removed:
@@ -228,24 +229,29 @@ def _launches(graph: Graph) -> dict[int, list[Buffer]]:
     return launches
 
 
-def _launch_seconds(graph: Graph, launches: dict[int, list[Buffer]], kernels: Sequence[Kernel]) -> dict[int, float]:
-    """Seconds of each launch, the mean over the times that the graph ran; none where counts do not fit."""
-    ran: dict[str, list[float]] = defaultdict(list)
-    for kernel in kernels:
-        if kernel.library == "inductor" and kernel.graph in (graph.name, None) and kernel.seconds is not None:
-            ran[kernel.name].append(kernel.seconds)
+def launch_numbers(graph: Graph, launches: Mapping[int, Sequence[Buffer]], kernels: Sequence[Kernel]) -> dict[int, int]:
+    """Which launch of a graph each kernel of a list was, by its position; left out where counts do not fit."""
+    ran: dict[str, list[int]] = defaultdict(list)
+    for position, kernel in enumerate(kernels):
+        if kernel.library == "inductor" and kernel.graph in (graph.name, None):
+            ran[kernel.name].append(position)
     order: dict[str, list[int]] = defaultdict(list)
     for launch, buffers in sorted(launches.items()):
         order[str(buffers[0].kernel)].append(launch)
-    found: dict[int, float] = {}
+    found: dict[int, int] = {}
     for name, numbers in order.items():
-        times = ran.get(name, [])
-        if not times or len(times) % len(numbers):
-            continue
-        runs = len(times) // len(numbers)
-        for position, launch in enumerate(numbers):
-            found[launch] = sum(times[position :: len(numbers)]) / runs
+        if len(ran[name]) % len(numbers) == 0:  # the graph may have run several times
+            found |= {position: numbers[turn % len(numbers)] for turn, position in enumerate(ran[name])}
     return found
+
+
+def _launch_seconds(graph: Graph, launches: dict[int, list[Buffer]], kernels: Sequence[Kernel]) -> dict[int, float]:
+    """Seconds of each launch, the mean over the times that the graph ran."""
+    ran: dict[int, list[float | None]] = defaultdict(list)
+    for position, launch in launch_numbers(graph, launches, kernels).items():
+        ran[launch].append(kernels[position].seconds)
+    sums = {launch: known_sum(*times) for launch, times in ran.items()}
+    return {launch: total / len(ran[launch]) for launch, total in sums.items() if total is not None}
 
 
 def _with_cost(

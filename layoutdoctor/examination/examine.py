@@ -15,6 +15,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.records import Diagnosis, Failure, Graph, KernelSummary, Record, RedundantPair
 from layoutdoctor.errors import first_line
+from layoutdoctor.examination.account import accounts_of
 from layoutdoctor.examination.costs import with_bandwidth_share, with_bandwidth_shares, with_costs_of_all
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
 from layoutdoctor.examination.graphs.conversions import (
@@ -185,7 +186,7 @@ def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Exa
     missing = [name for name in head.configurations if name not in by_name]
     if missing:
         head = _without_conclusions(head, missing)
-    return Diagnosis(
+    diagnosis = Diagnosis(
         layoutdoctor_version=head.layoutdoctor_version,
         created_at=head.created_at,
         environment=head.environment,
@@ -195,6 +196,7 @@ def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Exa
         recommendation=head.recommendation,
         interrupted=head.interrupted,
     )
+    return msgspec.structs.replace(diagnosis, accounts=accounts_of(diagnosis))
 
 
 def _without_conclusions(head: Head, missing: Sequence[str]) -> Head:

@@ -23,6 +23,7 @@ from tabulate import tabulate
 
 from layoutdoctor.examination.costs import counted_conversions, sum_seconds
 from layoutdoctor.reports.flow.scenes import build_flows
+from layoutdoctor.reports.sections.account import build_accounts
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.sections.wording import (
@@ -62,6 +63,7 @@ LIST_LENGTHS = (200, 100, 50, 25, 12, 6, 3, 1, 0)
 WHOLE = sys.maxsize
 # More entries than this cannot fit, as each takes a line of its own: cutting begins without trying.
 MOST_ENTRIES = 1_500
+MOST_ACCOUNT_ROWS = 5
 MOST_SUMMARY_ENTRIES, FEWEST_SUMMARY_ENTRIES = 50, 3
 FEWEST_FINDINGS = 3
 _LEGEND = (
@@ -201,6 +203,9 @@ def _bug(material: _Material, most: int) -> Iterator[str]:
     if view.interrupted:
         yield f"**{escape(view.interrupted)}.**"
     yield from _answer_lines(view.answer)
+    for account in build_accounts(material.diagnosis, MOST_ACCOUNT_ROWS):
+        yield f"#### {escape(account.heading)}"
+        yield table_of(account.table)
     yield "#### Findings"
     yield _findings_list(view.findings, max(most, FEWEST_FINDINGS))
     flows = material.flows[: max(1, most)]

@@ -1,13 +1,15 @@
 """
 Which graph node an operation of the profiled iteration ran: the link between what ran and what was compiled.
 
-Only convolutions are joined: they are what libraries convert layouts around. The k-th convolution that ran is the k-th
-one of the graph, and the join is made only where counts and shapes agree.
+Convolutions first: they are what libraries convert layouts around. The k-th convolution that ran is the k-th one of the
+graph, and the join is made only where counts and shapes agree. Other library calls of a compiled graph are joined by
+name and order.
 """
 
 from __future__ import annotations
 
 import difflib
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -60,6 +62,7 @@ def join_compiled(tree: Sequence[HostOperation], graphs: Sequence[Graph]) -> str
         problem = _join_sequence(inside, scheduled_convolutions(graph), graph)
         if problem is not None:
             problems.append(problem)
+        _join_other_calls(inside, graph)
     return "; ".join(dict.fromkeys(problems)) or None
 
 
@@ -128,6 +131,25 @@ def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], gr
     return None
 
 
+def _join_other_calls(inside: Sequence[HostOperation], graph: Graph) -> None:
+    """Joins library calls that are no convolutions, where as many of a name ran as the generated code has."""
+    by_name = {node.name: node for node in graph.nodes}
+    calls: dict[str, list[FxNode | None]] = defaultdict(list)
+    for buffer in graph.buffers:
+        name = operation_name(str(buffer.kernel).replace("extern_kernels.", "aten."))
+        if buffer.is_extern and name not in ("None", "MultiOutput", *_CONVOLUTIONS):
+            names = (buffer.source_node, *buffer.origins)
+            calls[name].append(next((by_name[name] for name in names if name in by_name), None))
+    ran: dict[str, list[HostOperation]] = defaultdict(list)
+    for entry in _recorded_entries(inside, set(calls)):
+        ran[entry.name].append(entry)
+    for name, entries in ran.items():
+        if len(entries) == len(calls[name]):
+            for entry, node in zip(entries, calls[name], strict=True):
+                if entry.node is None and node is not None:
+                    entry.node, entry.graph = node, graph.name
+
+
 def _convolutions(entries: Sequence[HostOperation]) -> list[HostOperation]:
     """Those that no other one of them called: ``aten::convolution`` calls the rest."""
     return [entry for entry in entries if [one for one in entry.around() if one.name in _CONVOLUTIONS] == [entry]]
@@ -170,7 +192,7 @@ def operation_name(target: str) -> str:
 
 
 def _recorded_entries(tree: Sequence[HostOperation], wanted: set[str]) -> list[HostOperation]:
-    """The profiled operations that a dispatch mode would have seen, in order: none of them runs inside another."""
+    """The operations of these names in order, none inside another, as a dispatch mode would have seen them."""
     found: list[HostOperation] = []
     covered: set[int] = set()
     for entry in tree:  # parents stand before their children

@@ -201,7 +201,30 @@ _COMPUTING_THEMSELVES = frozenset(
         "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d"
     ).split()
 )
-"""Operations that compute in their own code though they call others as well, such as ``copy_`` for a bias."""
+"""Operations that compute in their own code though they call others that do as well."""
+
+_PREPARING = frozenset(
+    f"aten::{name}"
+    for name in (
+        "fill_ zero_ zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor arange "
+        "copy_ clone contiguous to _to_copy reshape"
+    ).split()
+)
+"""Operations that another one calls to fill what it writes, or to lay out anew what it reads, before it computes."""
+
+_ONLY_PREPARING = _PREPARING | frozenset(
+    f"aten::{name}"
+    for name in (
+        "_reshape_copy flatten type_as pad constant_pad_nd _pad_enum _pad_circular repeat tile expand_copy "
+        "slice_backward select_backward slice_scatter select_scatter as_strided_scatter resolve_conj resolve_neg"
+    ).split()
+)
+"""Operations that do nothing themselves but call those."""
+
+_NEVER_ALONE = frozenset(
+    f"aten::{name}" for name in "to contiguous reshape flatten type_as resolve_conj resolve_neg dropout".split()
+)
+"""Operations that give back what they were given where they call none that moves it."""
 
 _LAUNCHING = ("aten::", "mkldnn::", "mkldnn_prepacked::", "onednn::", "quantized::", "torchvision::")
 
@@ -398,20 +421,29 @@ def summarize(
 
 
 def _is_kernel(entry: HostOperation) -> bool:
-    if entry.name.startswith(GENERATED_PREFIX):
-        return True
-    if entry.operation.is_annotation or not entry.name.startswith(_LAUNCHING) or entry.name in _NOT_KERNELS:
+    """Whether an operation that ran no primitive moves or computes elements in its own code."""
+    if not _may_work(entry):
         return False
-    return entry.name in _COMPUTING_THEMSELVES or not any(_works(child) for child in entry.children)
+    working = [child.name for child in entry.children if _works(child)]
+    if not working or entry.name in _COMPUTING_THEMSELVES:
+        return entry.name not in _NEVER_ALONE
+    return entry.name not in _ONLY_PREPARING and _PREPARING.issuperset(working)
 
 
 def _works(entry: HostOperation) -> bool:
     """Whether an operation, or one it calls, moves or computes elements."""
-    if entry.primitives or entry.name.startswith(GENERATED_PREFIX):
+    return (
+        bool(entry.primitives)
+        or any(map(_works, entry.children))
+        or (_may_work(entry) and entry.name not in _NEVER_ALONE)
+    )
+
+
+def _may_work(entry: HostOperation) -> bool:
+    if entry.name.startswith(GENERATED_PREFIX):
         return True
-    if entry.name not in _NOT_KERNELS and entry.name.startswith(_LAUNCHING):
-        return True
-    return any(_works(child) for child in entry.children)
+    is_operation = not entry.operation.is_annotation and entry.name.startswith(_LAUNCHING)
+    return is_operation and entry.name not in _NOT_KERNELS
 
 
 def _host_kernel(entry: HostOperation, origin: float) -> Kernel:

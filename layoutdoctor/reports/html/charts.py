@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.examination.ratios import LEAST_COVERAGE, median_interval, word_of
+from layoutdoctor.reports.sections.account import account_view, row_name, signed_seconds
 from layoutdoctor.reports.sections.rows import format_interval
 from layoutdoctor.reports.sections.wording import clean, clean_name, direction_words, find_ratio, place_of
 from layoutdoctor.units import format_seconds
@@ -23,7 +24,7 @@ from layoutdoctor.words import count_of, joined
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Kernel, Measurement, Trial
+    from layoutdoctor.diagnosis.records import Account, Conversion, Diagnosis, Kernel, Measurement, Trial
     from layoutdoctor.reports.flow.scenes import Flow
 
 MOST_KERNELS = 20_000
@@ -116,6 +117,48 @@ def build_rounds(diagnosis: Diagnosis) -> tuple[Rounds, ...]:
         for name, one in measured
         if _is_drawable(one) and len(one.round_seconds) > 1
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """An account as steps from the slower configuration's time down to the faster one's."""
+
+    title: str
+    steps: tuple[WaterfallStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaterfallStep:
+    """
+    One bar of a waterfall.
+
+    Attributes:
+        role: ``whole`` for a configuration, ``less`` for what the faster one saves, ``more`` for what it adds.
+    """
+
+    name: str
+    role: str
+    from_seconds: float
+    to_seconds: float
+    text: str
+
+
+def build_waterfalls(diagnosis: Diagnosis) -> tuple[Waterfall, ...]:
+    """Each account as a waterfall."""
+    return tuple(_waterfall(account) for account in diagnosis.accounts if account.rows)
+
+
+def _waterfall(account: Account) -> Waterfall:
+    ends = tuple(accumulate((-row.seconds for row in account.rows), initial=account.slower_seconds))
+    steps = [
+        WaterfallStep(row_name(row), "less" if row.seconds >= 0 else "more", start, end, signed_seconds(-row.seconds))
+        for row, start, end in zip(account.rows, ends, ends[1:], strict=False)
+    ]
+    first, last = (
+        WaterfallStep(clean_name(name), "whole", 0.0, seconds, format_seconds(seconds))
+        for name, seconds in ((account.slower, account.slower_seconds), (account.faster, account.faster_seconds))
+    )
+    return Waterfall(account_view(account).heading, (first, *steps, last))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,11 @@ from layoutdoctor.reports.html.charts import (
     build_placed_flows,
     build_rounds,
     build_timelines,
+    build_waterfalls,
 )
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.rules_page import passages_of
+from layoutdoctor.reports.sections.account import build_accounts
 from layoutdoctor.reports.sections.details import build_details, bytes_cell, seconds_cell, where_cell
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow
 from layoutdoctor.reports.sections.view import build_view
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     import jinja2
 
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding
-    from layoutdoctor.reports.html.charts import Drawn, Rounds, TimeBar, Timeline
+    from layoutdoctor.reports.html.charts import Drawn, Rounds, TimeBar, Timeline, Waterfall
     from layoutdoctor.reports.sections.details import Detail
     from layoutdoctor.reports.sections.view import FindingEntry, View
     from layoutdoctor.rules import Rule
@@ -208,11 +210,12 @@ class ChartData:
     rounds: tuple[Rounds, ...]
     timelines: tuple[Timeline, ...]
     flows: tuple[Drawn, ...]
+    waterfalls: tuple[Waterfall, ...]
 
     @property
     def has_charts(self) -> bool:
         """Whether there is anything to draw."""
-        return bool(self.bars or self.timelines or self.flows)
+        return bool(self.bars or self.timelines or self.flows or self.waterfalls)
 
 
 def render_html(diagnosis: Diagnosis) -> str:
@@ -220,7 +223,12 @@ def render_html(diagnosis: Diagnosis) -> str:
     view = build_view(diagnosis)
     rounds = build_rounds(diagnosis)
     data = ChartData(
-        LEAST_COVERAGE, build_bars(diagnosis), rounds, build_timelines(diagnosis), build_placed_flows(diagnosis)
+        LEAST_COVERAGE,
+        build_bars(diagnosis),
+        rounds,
+        build_timelines(diagnosis),
+        build_placed_flows(diagnosis),
+        build_waterfalls(diagnosis),
     )
     *folds, environment = build_folds(diagnosis)
     cards = build_cards(diagnosis, view)
@@ -229,6 +237,7 @@ def render_html(diagnosis: Diagnosis) -> str:
     return page_template("report.html.j2").render(
         view=view,
         data=data,
+        accounts=[account.table for account in build_accounts(diagnosis)],
         json=json_for_script(data),
         tables=[table for table in view.tables if table.rows],
         round_table=build_round_table(rounds),

@@ -22,6 +22,7 @@ from layoutdoctor.examination.costs import (
     sum_seconds,
 )
 from layoutdoctor.examination.ratios import COVERAGE_OF_STARTS, EQUAL, WITHIN_EQUALITY, word_of
+from layoutdoctor.reports.sections.account import account_lines
 from layoutdoctor.reports.sections.rows import decision_cell, tensors_in_short
 from layoutdoctor.reports.sections.verdicts import (
     MOST_NAMED,
@@ -164,7 +165,11 @@ def _nothing_compared(diagnosis: Diagnosis, measured: list[Trial]) -> Answer:
 
 
 def _no_recommendation(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
-    costs = (*_without_result(diagnosis, comparison), *_cost_lines(diagnosis, comparison.baseline))
+    costs = (
+        *account_lines(diagnosis),
+        *_without_result(diagnosis, comparison),
+        *_cost_lines(diagnosis, comparison.baseline),
+    )
     reason = diagnosis.recommendation.reason if diagnosis.recommendation else None
     leader = leader_text(diagnosis, comparison)
     if diagnosis.interrupted is not None and leader:
@@ -218,9 +223,8 @@ def _keep_baseline(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
         headline = f"{kept}: {listing(equal, MOST_NAMED)} {be(len(equal))} equal to it, {WITHIN_EQUALITY}"
     else:
         headline = f"{kept}: nothing measured is faster"
-    return Answer(
-        headline, lines=(*_why_others_lose(diagnosis, comparison), *_cost_lines(diagnosis, comparison.baseline))
-    )
+    others, costs = _why_others_lose(diagnosis, comparison), _cost_lines(diagnosis, comparison.baseline)
+    return Answer(headline, lines=(*account_lines(diagnosis), *others, *costs))
 
 
 def _why_others_lose(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str, ...]:
@@ -261,6 +265,7 @@ def _change(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recomm
     name = recommendation.configuration or ""
     how = tuple(clean_line(line) for line in (recommendation.how or "").splitlines()[:MOST_HOW_LINES])
     lines = [_certainty(diagnosis, recommendation), *_freezing_lines(comparison, recommendation)]
+    lines += account_lines(diagnosis)
     lines += [*rival_lines(comparison, name), *_without_result(diagnosis, comparison)]
     lines += _cost_lines(diagnosis, comparison.baseline)
     return Answer(_change_headline(diagnosis, comparison, recommendation), how, tuple(lines))

@@ -190,6 +190,26 @@ def called(graph: Graph) -> list[str | None]:
     return [node.called for node in graph.nodes]
 
 
+def test_other_library_calls_of_a_compiled_graph_are_joined_by_name_and_order_where_counts_agree() -> None:
+    nodes = (a_node("add", "aten.scatter_add.default"), a_node("mm", "aten.mm.default"), a_node("mm_1"))
+    buffers = (
+        extern("buf0", "add", "aten.scatter_reduce_.two"),
+        extern("buf1", "mm", "extern_kernels.mm"),
+        extern("buf2", "mm", "MultiOutput"),
+        extern("buf3", "mm_1", "extern_kernels.mm"),
+    )
+    graph = a_graph(nodes=nodes, buffers=buffers)
+    call = ("## Call CompiledFxGraph", 0, 10)
+    first, inside = ("aten::scatter_reduce_", 1, 1), ("aten::to", 1, 0.5)
+    products = [("aten::mm", 3, 1), ("aten::mm", 5, 1)]
+
+    ran, fewer = tree(call, first, inside, *products), tree(call, first, inside, products[0])
+
+    assert (join_compiled(ran, (graph,)), join_compiled(fewer, (graph,))) == (None, None)
+    assert joined(ran) == {1: ("add", "graph 0"), 3: ("mm", "graph 0"), 5: ("mm_1", "graph 0")}
+    assert joined(fewer) == {1: ("add", "graph 0")}
+
+
 def test_profiled_operations_are_matched_with_recorded_ones_in_order_and_the_rest_is_passed_over() -> None:
     entries = profiled("aten::contiguous > aten::clone > aten::copy_", "aten::conv2d > aten::convolution", "aten::relu")
     found = align_eager(entries, graph("aten.clone.default", "aten.convolution.default", "aten.relu.default"))

@@ -232,6 +232,32 @@ def test_what_counts_as_a_kernel_whose_it_is_and_what_is_only_counted() -> None:
 
     assert [(k.name, k.backward) for k in found.kernels] == [("aten::relu", False), ("aten::threshold_backward", True)]
 
+    found = summary(  # what fills, or lays out anew what it reads, before it computes, and what only does that
+        profile(
+            operation("aten::upsample_bilinear2d_backward", 0, 40),
+            operation("aten::contiguous", 1, 9),
+            operation("aten::clone", 2, 7),
+            operation("aten::copy_", 3, 5),
+            operation("aten::zero_", 11, 4),
+            operation("aten::fill_", 12, 2),
+            operation("aten::mul", 50, 10),
+            operation("aten::to", 51, 1),
+            operation("aten::constant_pad_nd", 70, 30),
+            operation("aten::fill_", 71, 5),
+            operation("aten::copy_", 80, 6),
+            operation("aten::contiguous", 110, 2),
+        )
+    )
+
+    assert [(kernel.name, round((kernel.seconds or 0) / MICROSECOND)) for kernel in found.kernels] == [
+        ("aten::upsample_bilinear2d_backward", 27),
+        ("aten::copy_", 5),
+        ("aten::fill_", 2),
+        ("aten::mul", 9),
+        ("aten::fill_", 5),
+        ("aten::copy_", 6),
+    ]
+
     found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG, reorder(at=500)))
 
     assert (found.count, found.conversion_count) == (5, 4)

@@ -166,6 +166,33 @@
     };
   }
 
+  function buildWaterfall(waterfall) {
+    return (element, width, colors) => {
+      const steps = waterfall.steps, isNarrow = width < NARROW, rowHeight = isNarrow ? 42 : 26, plot = rowHeight * steps.length;
+      const left = isNarrow ? 6 : Math.min(300, 12 + 7 * Math.max(...steps.map((step) => step.name.length)));
+      const ends = steps.flatMap((step) => [step.from_seconds, step.to_seconds]), most = Math.max(...ends);
+      const color = { whole: colors.baseline, less: colors.best, more: colors.warning };
+      const renderItem = (params, api) => {
+        const step = steps[params.dataIndex], [x1, y] = api.coord([Math.min(step.from_seconds, step.to_seconds), params.dataIndex]);
+        const x2 = api.coord([Math.max(step.from_seconds, step.to_seconds), params.dataIndex])[0], down = isNarrow ? 10 : 0;
+        const text = (value, x, top) => ({ type: "text", x, y: top, style: { text: value, fill: colors.text, fontSize: 12, fontFamily: SANS, verticalAlign: "middle" } });
+        const children = [{ type: "rect", shape: { x: x1, y: y - 7 + down, width: Math.max(1, x2 - x1), height: 14 }, style: { fill: color[step.role] } }];
+        children.push(isNarrow ? text(`${step.name}   ${step.text}`, left + 2, y - 8) : text(step.text, x2 + 8, y));
+        return { type: "group", children };
+      };
+      return {
+        height: plot + 50,
+        option: {
+          grid: { left, right: 12, top: 8, height: plot },
+          xAxis: valueAxis(colors, { min: Math.min(0, ...ends), max: most * (isNarrow ? 1.05 : 1.16), axisLabel: { color: colors.muted, fontSize: 11, showMaxLabel: false, hideOverlap: true, formatter: (value) => formatTime(value) } }),
+          yAxis: { type: "category", inverse: true, data: steps.map((_, place) => place), axisTick: { show: false }, axisLine: { lineStyle: { color: colors.line } }, axisLabel: { show: !isNarrow, color: colors.text, fontSize: 12, width: left - 12, overflow: "truncate", formatter: (value) => steps[value].name } },
+          series: [{ type: "custom", encode: { x: [1, 2], y: 0 }, data: steps.map((step, place) => [place, step.from_seconds, step.to_seconds]), renderItem }],
+          tooltip: tooltip(colors, (params) => tip(steps[params.dataIndex].name, [steps[params.dataIndex].text])),
+        },
+      };
+    };
+  }
+
   // ---------------------------------------------------------------- timeline
   const LANE = 34, NARROW_LANE = 44;
   const view = { number: 0, from: 0, to: 1, end: 1, chosen: -1 };
@@ -320,6 +347,7 @@
 
   // ---------------------------------------------------------------- all of them
   if (data.bars.length) addChart("chart-bars", buildBars);
+  data.waterfalls.forEach((waterfall, place) => addChart(`chart-waterfall-${place + 1}`, buildWaterfall(waterfall)));
   data.flows.forEach((flow, place) => addChart(`chart-flow-${place + 1}`, buildFlow(flow)));
   if (data.timelines.length) {
     showTimeline(0);

@@ -1,0 +1,478 @@
+"""
+The account of a difference: which operations make one configuration slower than another, and by how many seconds.
+
+Kernels of both sides stand together where they run the same operations: those of one module and line, forward and
+backward apart, and a fused kernel with all that is fused into it. A library call stands for itself, and conversions are
+rows of their own. What the kernels do not explain of the measured difference is a row as well, so that all rows sum to
+it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from layoutdoctor.diagnosis.records import FASTER, Account, AccountRow
+from layoutdoctor.examination.costs import launch_count, launch_numbers, launches_of
+from layoutdoctor.examination.graphs.conversions import tensor_bytes
+from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
+from layoutdoctor.units import format_significant
+from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import (
+        AccountKind,
+        Buffer,
+        Conversion,
+        Diagnosis,
+        FxNode,
+        Graph,
+        Kernel,
+        SourceLocation,
+        Trial,
+    )
+
+MOST_ROWS = 30
+SMALL_SHARE = 0.01
+"""Of the difference: what contributes less is told together."""
+
+_CALL = re.compile(r"conv|mm$|mv$|^addbmm|linear$|_linear_|matmul|inner_product|attention|rnn|lstm|gru")
+"""Operations that libraries run, by their base names and by the names of oneDNN's primitives."""
+
+_LEAST_FAULTS = 50.0
+_FAULT_SECONDS = (0.05e-6, 5e-6)
+"""What mapping one page takes: a difference outside kernels that is less or more a page has another cause."""
+
+_Key = tuple[bool, str, str]
+"""Whether it runs in the backward, and where: the kind of place, and its name."""
+
+
+def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
+    """
+    The differences that a user asks about: the default against the recommended, and against eager where that is faster.
+
+    A pair is left out where one of both has no times that can be told.
+    """
+    comparison, recommendation = diagnosis.comparison, diagnosis.recommendation
+    if comparison is None:
+        return ()
+    faster = {ratio.name: ratio.median for ratio in comparison.ratios if ratio.verdict == FASTER}
+    eager = [trial.name for trial in diagnosis.trials if trial.configuration.backend == "eager"]
+    wanted = [recommendation.configuration if recommendation is not None else None]
+    wanted.append(max((name for name in eager if name in faster), key=lambda name: faster[name], default=None))
+    baseline = diagnosis.measured_trial(comparison.baseline)
+    pairs = ((baseline, diagnosis.measured_trial(name)) for name in distinct(wanted) if name != comparison.baseline)
+    accounts = (account(slower, other) for slower, other in pairs if slower is not None and other is not None)
+    return tuple(found for found in accounts if found is not None)
+
+
+def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Account | None:
+    """
+    Where the difference between two trials goes; None where the times of one cannot be told.
+
+    Args:
+        slower: The one whose iteration takes longer; where it does not, contributions are negative.
+        faster: The other one.
+        is_same_model: Whether what stands on one side alone is computed elsewhere on the other one.
+    """
+    if slower.measurement is None or faster.measurement is None or slower is faster:
+        return None
+    sides = _side_of(slower), _side_of(faster)
+    if sides[0] is None or sides[1] is None:
+        return None
+    difference = slower.measurement.median_seconds - faster.measurement.median_seconds
+    rows = [*_conversion_rows(sides[0], sides[1]), *_rows_of_groups(sides[0], sides[1], is_same_model=is_same_model)]
+    rows.sort(key=lambda row: (-_weight(row), row.kind, row.operations))
+    count = sum(_weight(row) > SMALL_SHARE * abs(difference) for row in rows[:MOST_ROWS])
+    kept = rows[:count]
+    if rows[count:]:
+        kept.append(_sum_row("small", rows[count:]))
+    kept.append(_outside(slower, faster, sides[0], sides[1]))
+    return Account(
+        slower=slower.name,
+        faster=faster.name,
+        slower_seconds=slower.measurement.median_seconds,
+        faster_seconds=faster.measurement.median_seconds,
+        rows=tuple(kept),
+    )
+
+
+_Nodes = dict[tuple[str, str], "FxNode"]
+"""By the names of graph and node."""
+
+
+def _weight(row: AccountRow) -> float:
+    """What decides whether a row is told: what it contributes, or how much could not be aligned."""
+    if row.kind == "not_aligned":
+        return max(row.slower_seconds or 0.0, row.faster_seconds or 0.0)
+    return abs(row.seconds)
+
+
+@dataclass
+class _Piece:
+    """
+    A kernel without the conversions in it.
+
+    Attributes:
+        keys: Where it stands.
+        operations: What it computes.
+        layout: Of what it writes.
+    """
+
+    kernel: Kernel
+    seconds: float
+    keys: frozenset[_Key]
+    operations: tuple[str, ...] = ()
+    locations: tuple[SourceLocation, ...] = ()
+    module: str | None = None
+    layout: Layout | None = None
+    backward: bool = False
+
+    @property
+    def is_generated(self) -> bool:
+        return self.kernel.library == "inductor"
+
+
+@dataclass
+class _Side:
+    """
+    One configuration.
+
+    Attributes:
+        conversions: Those with a time of their own, forward and backward apart.
+        seconds: Time of all kernels.
+        places: Lines and modules that its graphs know.
+    """
+
+    name: str
+    pieces: list[_Piece]
+    conversions: list[tuple[bool, Conversion]]
+    seconds: float
+    places: set[_Key] = field(default_factory=set)
+
+
+def _side_of(trial: Trial) -> _Side | None:
+    kernels = trial.kernels
+    if kernels is None or kernels.seconds is None or any(kernel.seconds is None for kernel in kernels.kernels):
+        return None
+    graphs = {graph.name: graph for graph in trial.graphs}
+    nodes = {(graph.name, node.name): node for graph in trial.graphs for node in graph.nodes}
+    launches, written = _launches(trial)
+    pieces = [
+        _generated(kernel, *written[position], nodes)
+        if position in written
+        else _called(kernel, nodes.get((str(kernel.graph), str(kernel.node))), graphs.get(str(kernel.graph)), nodes)
+        for position, kernel in enumerate(kernels.kernels)
+    ]
+    conversions = list(_split_off(trial, pieces, launches))
+    places = {key for (name, _), node in nodes.items() for key in _keys(node, _is_backward(graphs[name], node))}
+    return _Side(trial.name, pieces, conversions, kernels.seconds, places)
+
+
+def _launches(trial: Trial) -> tuple[dict[tuple[str, str], int], dict[int, tuple[Graph, list[Buffer]]]]:
+    """By graph and buffer the position of the kernel that writes it, and by position what a kernel writes."""
+    kernels = trial.kernels.kernels if trial.kernels is not None else ()
+    owners: dict[str, set[str]] = defaultdict(set)
+    for graph in trial.graphs:
+        for name in graph.kernel_names:
+            owners[name].add(graph.name)
+    by_buffer: dict[tuple[str, str], int] = {}
+    written: dict[int, tuple[Graph, list[Buffer]]] = {}
+    for graph in trial.graphs:
+        launches = launches_of(graph)
+        for position, launch in launch_numbers(graph, launches, kernels).items():
+            if kernels[position].graph is None and len(owners[kernels[position].name]) > 1:
+                continue
+            written[position] = graph, launches[launch]
+            by_buffer |= {(graph.name, buffer.name): position for buffer in launches[launch]}
+    return by_buffer, written
+
+
+def _generated(
+    kernel: Kernel, graph: Graph, buffers: Sequence[Buffer], nodes: Mapping[tuple[str, str], FxNode]
+) -> _Piece:
+    """A generated kernel, which stands where the operations stand that are fused into it."""
+    whole = {buffer.name: buffer for buffer in graph.buffers}
+    # A part of a concatenation is written where the whole stands, which no kernel writes.
+    parents = [whole[buffer.alias_of] for buffer in buffers if buffer.alias_of in whole]
+    names = [name for buffer in (*buffers, *parents) for name in buffer.origins]
+    origins = [nodes[key] for name in names if (key := (graph.name, name)) in nodes]
+    computed = [node for node in origins if _is_computed(node)]
+    backward = graph.direction == "backward"
+    # What only lays out anew for a library call has that call as its origin; a constant stands at any line.
+    named = computed or [node for node in origins if node.op == "call_function"] or origins
+    sizes = [(tensor_bytes(buffer.layout, buffer.dtype) or 0, buffer) for buffer in buffers]
+    largest = max(sizes, key=lambda item: item[0])[1] if sizes else None
+    return _Piece(
+        kernel=kernel,
+        seconds=kernel.seconds or 0.0,
+        keys=frozenset(key for node in named for key in _keys(node, backward)),
+        operations=tuple(distinct(_operation(node) for node in named)),
+        locations=tuple(dict.fromkeys(node.location for node in named if node.location is not None)),
+        module=next((node.module for node in named if node.module is not None), None),
+        layout=None if largest is None else largest.layout,
+        backward=backward,
+    )
+
+
+def _is_computed(node: FxNode) -> bool:
+    name = base_name(node.target)
+    is_moved = name in ALIASES or name in ("getitem", "slice", "select", "full", "permute", "view", "reshape", "expand")
+    return node.op == "call_function" and bool(node.inputs) and not is_moved and not _CALL.search(name)
+
+
+def _called(kernel: Kernel, node: FxNode | None, graph: Graph | None, nodes: _Nodes) -> _Piece:
+    """An operation of ATen or a library's primitive, which stands at the line that called it."""
+    backward = kernel.backward or (graph is not None and graph.direction == "backward")
+    operation = (kernel.op or kernel.name).removeprefix("aten::")
+    if node is None or graph is None:
+        keys = frozenset({(backward, "operation", operation)})
+        return _Piece(kernel, kernel.seconds or 0.0, keys, (operation,), backward=backward)
+    backward = _is_backward(graph, node)
+    read = next((nodes[key] for name in node.inputs if (key := (graph.name, name)) in nodes), None)
+    layout = node.layout if node.layout is not None or read is None else read.layout
+    is_call = _CALL.search(base_name(node.target)) is not None
+    return _Piece(
+        kernel=kernel,
+        seconds=kernel.seconds or 0.0,
+        keys=frozenset(_keys(node, backward, "call " if is_call else "")),
+        operations=(_operation(node),),
+        locations=() if node.location is None else (node.location,),
+        module=node.module,
+        layout=layout,
+        backward=backward,
+    )
+
+
+def _is_backward(graph: Graph, node: FxNode) -> bool:
+    return graph.direction == "backward" or node.backward
+
+
+def _operation(node: FxNode) -> str:
+    """As the user's line calls it; what autograd adds, by its own name."""
+    return base_name(node.called or node.target)
+
+
+def _keys(node: FxNode, backward: bool, kind: str = "") -> Iterator[_Key]:
+    if node.location is not None or node.module is not None:
+        yield backward, f"{kind}place", f"{node.module} {node.location}"
+    else:
+        yield backward, f"{kind}operation", _operation(node)
+
+
+def _split_off(
+    trial: Trial, pieces: Sequence[_Piece], launches: Mapping[tuple[str, str], int]
+) -> Iterator[tuple[bool, Conversion]]:
+    """The conversions whose time is a part of a kernel's, which loses it."""
+    waiting: dict[Hashable, list[_Piece]] = defaultdict(list)
+    for piece in pieces:
+        kernel = piece.kernel
+        waiting[kernel.node, kernel.graph, kernel.seconds].append(piece)
+        if not piece.is_generated:
+            waiting[kernel.node, kernel.graph].append(piece)
+    library = trial.kernels.conversions if trial.kernels is not None else ()
+    for conversion in library:
+        own = waiting[conversion.node, conversion.graph, conversion.seconds]
+        if own and conversion.direction != "none":
+            yield _taken(own.pop(0), conversion)
+    known = {conversion.id for conversion in library}
+    for graph in trial.graphs:
+        for conversion in graph.conversions:
+            if conversion.fused or conversion.direction == "none" or conversion.seconds_source != "measured":
+                continue
+            position = launches.get((graph.name, str(conversion.value)))
+            own = [pieces[position]] if position is not None else waiting[conversion.node, graph.name]
+            if own and conversion.seconds and conversion.id not in known:
+                yield _taken(max(own, key=lambda piece: piece.seconds), conversion)
+
+
+def _taken(piece: _Piece, conversion: Conversion) -> tuple[bool, Conversion]:
+    piece.seconds = max(0.0, piece.seconds - (conversion.seconds or 0.0))
+    return piece.backward, conversion
+
+
+def _conversion_rows(slower: _Side, faster: _Side) -> Iterator[AccountRow]:
+    """Conversions of one kind of tensor and one owner together."""
+    groups: dict[tuple[bool, str, str], tuple[list[Conversion], list[Conversion]]] = defaultdict(lambda: ([], []))
+    for age, side in enumerate((slower, faster)):
+        for backward, conversion in side.conversions:
+            groups[backward, conversion.tensor, conversion.owner][age].append(conversion)
+    for (backward, tensor, owner), own in groups.items():
+        times = [sum(conversion.seconds or 0.0 for conversion in side) for side in own]
+        dearest = sorted(own[0] if times[0] >= times[1] else own[1], key=lambda one: -(one.seconds or 0.0))
+        counts = [launch_count(side) for side in own]
+        what = count_of(counts[0], TENSOR_WORDS[tensor]) if counts[0] else f"no {TENSOR_WORDS[tensor]}"
+        yield AccountRow(
+            kind="conversion",
+            seconds=times[0] - times[1],
+            slower_seconds=times[0],
+            faster_seconds=times[1],
+            operations=(f"conversion of {plural(TENSOR_WORDS[tensor])}",),
+            backward=backward,
+            module=dearest[0].module,
+            locations=tuple(dict.fromkeys(one.location for one in dearest if one.location is not None)),
+            slower_kernels=_names(conversion.kernel for conversion in own[0]),
+            faster_kernels=_names(conversion.kernel for conversion in own[1]),
+            detail=f"{what} against {counts[1] or 'none'}, {OWNER_WORDS[owner]}",
+        )
+
+
+_Group = tuple[list[_Piece], list[_Piece]]
+
+
+def _rows_of_groups(slower: _Side, faster: _Side, *, is_same_model: bool) -> Iterator[AccountRow]:
+    alone: list[AccountRow] = []
+    for group in _aligned(slower, faster):
+        row = _row(group)
+        keys = frozenset().union(*(piece.keys for side in group for piece in side))
+        if (group[0] and group[1]) or (row.slower_seconds == row.faster_seconds == 0):
+            yield row
+        elif any(kind.endswith("operation") for _, kind, _ in keys) or not (
+            is_same_model or keys & (faster.places if group[0] else slower.places)
+        ):
+            alone.append(row)
+        else:
+            yield row
+    if alone:
+        yield _sum_row("not_aligned", alone)
+
+
+def _aligned(slower: _Side, faster: _Side) -> list[_Group]:
+    """The pieces of both sides that stand at the same places; what is left alone, by its line or else its module."""
+    groups = _connected((slower.pieces, faster.pieces), lambda piece: piece.keys)
+    for names_of in (_lines_of, _modules_of):
+        both = [group for group in groups if group[0] and group[1]]
+        left = [[piece for group in groups if not group[1 - age] for piece in group[age]] for age in (0, 1)]
+        groups = [*both, *_connected((left[0], left[1]), names_of)]
+    return groups
+
+
+def _is_call(piece: _Piece) -> bool:
+    return any(kind.startswith("call") for _, kind, _ in piece.keys)
+
+
+def _lines_of(piece: _Piece) -> frozenset[Hashable]:
+    return piece.keys | {(piece.backward, _is_call(piece), str(location)) for location in piece.locations}
+
+
+def _modules_of(piece: _Piece) -> frozenset[Hashable]:
+    own = set() if piece.module is None else {(piece.backward, _is_call(piece), piece.module)}
+    return piece.keys | own
+
+
+_Item = TypeVar("_Item")
+
+
+def _connected(
+    sides: tuple[Sequence[_Piece], Sequence[_Piece]], names_of: Callable[[_Piece], Iterable[Hashable]]
+) -> list[_Group]:
+    """Pieces that share a name, directly or through others."""
+    leaders: dict[Hashable, Hashable] = {}
+
+    def leader(name: Hashable) -> Hashable:
+        while leaders.setdefault(name, name) != name:
+            leaders[name] = leaders[leaders[name]]
+            name = leaders[name]
+        return name
+
+    for pieces in sides:
+        for piece in pieces:
+            first, *others = names_of(piece) or (id(piece),)
+            for other in others:
+                leaders[leader(other)] = leader(first)
+    groups: dict[Hashable, _Group] = defaultdict(lambda: ([], []))
+    for age, pieces in enumerate(sides):
+        for piece in pieces:
+            groups[leader(next(iter(names_of(piece)), id(piece)))][age].append(piece)
+    return list(groups.values())
+
+
+def _row(group: _Group) -> AccountRow:
+    times = [sum(piece.seconds for piece in side) for side in group]
+    is_dearer = times[0] >= times[1]
+    dear, cheap = (group[0], group[1]) if is_dearer else (group[1], group[0])
+    first = sorted(dear or cheap, key=lambda piece: -piece.seconds)
+    layouts = [max(side, key=lambda piece: piece.seconds).layout if side else None for side in group]
+    return AccountRow(
+        kind=_kind(dear, cheap, layouts),
+        seconds=times[0] - times[1],
+        slower_seconds=times[0],
+        faster_seconds=times[1],
+        operations=tuple(distinct(name for piece in first for name in piece.operations)),
+        backward=first[0].backward,
+        module=first[0].module,
+        locations=tuple(
+            sorted({place for piece in first for place in piece.locations}, key=lambda at: (at.file, at.line))
+        ),
+        slower_kernels=_names(_kernel_name(piece.kernel) for piece in group[0]),
+        faster_kernels=_names(_kernel_name(piece.kernel) for piece in group[1]),
+        slower_layout=layouts[0],
+        faster_layout=layouts[1],
+    )
+
+
+def _in_file(place: SourceLocation) -> tuple[str, int]:
+    return place.file, place.line
+
+
+def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> AccountKind:
+    """What makes the dearer side dearer, as far as the kernels' names and layouts tell."""
+    is_another_layout = None not in layouts and _have_no_format_in_common(layouts)
+    if any(map(_is_call, dear)):
+        if is_another_layout:
+            return "layout"
+        codes = [
+            {piece.kernel.implementation for piece in side if piece.kernel.implementation} for side in (dear, cheap)
+        ]
+        return "implementation" if cheap and codes[0] != codes[1] else "operation"
+    if any(piece.is_generated for piece in dear):
+        both = any(piece.is_generated for piece in cheap)
+        return "layout" if both and is_another_layout else "generated_kernel"
+    if not cheap or any(piece.is_generated for piece in cheap):
+        return "missing_fusion"
+    return "layout" if is_another_layout else "operation"
+
+
+def _have_no_format_in_common(layouts: Sequence[Layout | None]) -> bool:
+    formats = [set(layout.memory_formats) for layout in layouts if layout is not None]
+    return all(formats) and not set.intersection(*formats)
+
+
+def _kernel_name(kernel: Kernel) -> str:
+    return kernel.name if kernel.implementation is None else f"{kernel.name} {kernel.implementation}"
+
+
+def _names(kernels: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(distinct(kernels))
+
+
+def _sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:
+    return AccountRow(
+        kind=kind,
+        seconds=sum(row.seconds for row in rows),
+        slower_seconds=sum(row.slower_seconds or 0.0 for row in rows),
+        faster_seconds=sum(row.faster_seconds or 0.0 for row in rows),
+        detail=count_of(len(rows), "row") if kind == "small" else None,
+        operations=() if kind == "small" else tuple(distinct(name for row in rows for name in row.operations)),
+    )
+
+
+def _outside(slower: Trial, faster: Trial, slow: _Side, fast: _Side) -> AccountRow:
+    """What the kernels do not explain of the measured difference."""
+    whole = [trial.measurement.median_seconds if trial.measurement else 0.0 for trial in (slower, faster)]
+    left = whole[0] - whole[1] - (slow.seconds - fast.seconds)
+    faults = [trial.measurement.page_faults_per_call if trial.measurement else None for trial in (slower, faster)]
+    if faults[0] is None or faults[1] is None:
+        return AccountRow(kind="outside_kernels", seconds=left)
+    more = faults[0] - faults[1]
+    least, most = (abs(more) * seconds for seconds in _FAULT_SECONDS)
+    is_allocation = abs(more) >= _LEAST_FAULTS and left * more > 0 and least <= abs(left) <= most
+    counts = " against ".join(format_significant(count) for count in faults if count is not None)
+    return AccountRow(
+        kind="allocation" if is_allocation else "outside_kernels", seconds=left, detail=f"{counts} page faults a call"
+    )

@@ -1,0 +1,182 @@
+"""Where a difference between two configurations goes, as sentences and as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name
+from layoutdoctor.units import format_seconds
+from layoutdoctor.words import count_of, joined, layout_words, line_words, listing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.diagnosis.records import Account, AccountRow, Diagnosis
+
+MOST_SENTENCES = 3
+_WORTH_A_SENTENCE = 0.05
+"""Of the difference."""
+
+_KIND_WORDS = {
+    "conversion": "layout conversions",
+    "generated_kernel": "a generated kernel is slower",
+    "layout": "another layout",
+    "implementation": "the library chose other code",
+    "missing_fusion": "not fused",
+    "operation": "the same operation",
+    "not_aligned": "no counterpart was found",
+    "small": "too small to tell one by one",
+    "allocation": "pages are mapped anew",
+    "outside_kernels": "launches, gaps, allocation",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AccountView:
+    """
+    One account, ready to be laid out.
+
+    Attributes:
+        heading: Which difference, and how much.
+        sentences: What contributes most, at most three.
+        table: All rows.
+    """
+
+    heading: str
+    sentences: tuple[str, ...]
+    table: Table
+
+
+def build_accounts(diagnosis: Diagnosis, most: int | None = None) -> tuple[AccountView, ...]:
+    """
+    The accounts of a diagnosis, in its order.
+
+    Args:
+        most: Rows of each table, those that contribute most; None for all.
+    """
+    return tuple(account_view(account, most) for account in diagnosis.accounts)
+
+
+def account_view(account: Account, most: int | None = None) -> AccountView:
+    """An account in words, as ``build_accounts`` has it."""
+    slower, faster = clean_name(account.slower), clean_name(account.faster)
+    difference = account.slower_seconds - account.faster_seconds
+    whole = format_seconds(account.slower_seconds)
+    heading = f"Why {slower} is slower than {faster}, by {signed_seconds(difference)} of {whole}"
+    costly = sorted(account.rows, key=lambda row: -row.seconds)
+    told = [row for row in costly if row.seconds >= _WORTH_A_SENTENCE * abs(difference) and row.seconds > 0]
+    largest = sorted(account.rows, key=lambda row: -abs(row.seconds))[:most]
+    rows = tuple(TableRow(_cells(row)) for row in account.rows if row in largest)
+    head = ("what", "where", "difference", f"in {slower}", f"in {faster}", "why")
+    return AccountView(
+        heading=heading,
+        sentences=tuple(_sentence(row, faster) for row in told[:MOST_SENTENCES]),
+        table=Table(head, rows, wraps_names=True, title=heading),
+    )
+
+
+def account_lines(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """What the first screen says: each account's difference and what contributes most to it."""
+    views = [view for view in build_accounts(diagnosis) if view.sentences]
+    return tuple(f"{view.heading}: {'; '.join(view.sentences)}" for view in views)
+
+
+def row_name(row: AccountRow) -> str:
+    """What a row is about, in a few words."""
+    if row.kind == "small":
+        return f"{row.detail or 'rows'} more"
+    if row.kind in ("allocation", "outside_kernels"):
+        return "outside kernels"
+    if row.kind == "not_aligned":
+        return "operations without a counterpart"
+    operations = listing((clean(name, KERNEL_LENGTH) for name in row.operations), 3) or "an operation"
+    return f"{operations} (backward)" if row.backward else operations
+
+
+def _sentence(row: AccountRow, faster: str) -> str:
+    cost, name, place = format_seconds(row.seconds), row_name(row), _place(row)
+    at = f" of {place}" if place else ""
+    detail = clean(row.detail) if row.detail else None
+    if row.kind == "small":
+        return f"{cost} in {name}"
+    if row.kind == "allocation":
+        return f"{cost} outside kernels: {detail}"
+    if row.kind == "outside_kernels":
+        return joined((f"{cost} outside kernels: launches, gaps and allocation", detail), ", ")
+    if row.kind == "not_aligned":
+        return f"{cost} in operations that {faster} has no counterpart of: {_operations(row)}"
+    if row.kind == "conversion":
+        return f"{cost} in layout conversions, {detail}{at}"
+    times = _times(row, faster)
+    if row.kind == "generated_kernel":
+        kernels = sum(name.startswith(("cpp_", "triton_")) for name in row.slower_kernels)
+        what = f"{count_of(kernels, 'generated kernel') if kernels > 1 else 'a generated kernel'} for {name}"
+        return f"{cost} in {what}{at}, {times}"
+    if row.kind == "missing_fusion":
+        return f"{cost} in {name}{at}, {times}, which computes it within other kernels"
+    if row.kind == "layout":
+        layouts = f"{layout_words(row.slower_layout)} against {layout_words(row.faster_layout)}"
+        return f"{cost} in {name}{at}, {times}: {clean(layouts)}"
+    if row.kind == "implementation":
+        codes = [listing((clean(k, KERNEL_LENGTH) for k in kernels), 2) for kernels in _computing(row)]
+        return f"{cost} in {name}{at}, {times}: {codes[0]} against {codes[1]}"
+    return f"{cost} in {name}{at}, {times}"
+
+
+def _computing(row: AccountRow) -> tuple[list[str], list[str]]:
+    """The kernels that are no conversions."""
+    sides = (row.slower_kernels, row.faster_kernels)
+    slower, faster = ([name for name in side if not name.startswith("reorder")] for side in sides)
+    return slower, faster
+
+
+def _times(row: AccountRow, faster: str) -> str:
+    return f"{_seconds(row.slower_seconds)} against {_seconds(row.faster_seconds)} in {faster}"
+
+
+def _operations(row: AccountRow) -> str:
+    return listing((clean(name, KERNEL_LENGTH) for name in row.operations), 4)
+
+
+def _cells(row: AccountRow) -> tuple[str, ...]:
+    why = _KIND_WORDS[row.kind]
+    if row.kind == "layout":
+        why = f"{layout_words(row.slower_layout)} against {layout_words(row.faster_layout)}"
+    elif row.detail and row.kind in ("conversion", "allocation", "outside_kernels"):
+        why = f"{why}: {row.detail}"
+    return (
+        row_name(row),
+        _place(row) or UNKNOWN,
+        signed_seconds(row.seconds),
+        UNKNOWN if row.slower_seconds is None else _seconds(row.slower_seconds),
+        UNKNOWN if row.faster_seconds is None else _seconds(row.faster_seconds),
+        clean(why),
+    )
+
+
+def _place(row: AccountRow) -> str | None:
+    """The user's lines, those of one file together, else the module."""
+    if not row.locations:
+        return clean_name(row.module) if row.module else None
+    files: dict[str, list[int]] = {}
+    for location in row.locations:
+        files.setdefault(line_words(location).rpartition(":")[0], []).append(location.line)
+    return listing((f"{clean_name(file)}:{_lines(lines)}" for file, lines in files.items()), 2)
+
+
+def _lines(lines: Sequence[int]) -> str:
+    known = sorted(set(lines))
+    if len(known) > 2 and known[-1] - known[0] == len(known) - 1:
+        return f"{known[0]} to {known[-1]}"
+    return listing(map(str, known), 3)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "nothing" if not seconds else format_seconds(seconds)
+
+
+def signed_seconds(seconds: float) -> str:
+    """Seconds with a minus before them where they are less than nothing."""
+    return f"-{format_seconds(-seconds)}" if seconds < 0 else format_seconds(seconds)

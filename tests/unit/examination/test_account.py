@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import (
+    a_buffer,
+    a_comparison,
+    a_configuration,
+    a_conversion,
+    a_diagnosis,
+    a_graph,
+    a_kernel,
+    a_location,
+    a_measurement,
+    a_node,
+    a_ratio,
+    a_recommendation,
+    a_trial,
+    channels_last,
+    contiguous,
+    kernels,
+)
+
+from layoutdoctor.examination.account import account, accounts_of
+from layoutdoctor.examination.trust import kernels_without_seconds
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Account, AccountRow, Conversion, FxNode, Graph, Kernel, Trial
+
+MS = 1e-3
+CONV = "aten.convolution.default"
+
+
+def at(line: int, name: str, target: str = "aten.relu.default", **changes: Any) -> FxNode:
+    """An operation of module ``m<line>`` at that line."""
+    fields = {"inputs": ("x",), "location": a_location(line), "module": f"m{line}", **changes}
+    return a_node(name, target, **fields)
+
+
+def in_eager(node: str, milliseconds: float, name: str = "aten::relu", **changes: Any) -> Kernel:
+    fields = {"library": "aten", "op": name, "node": node, "graph": "eager", **changes}
+    return a_kernel(name, milliseconds * MS, **fields)
+
+
+def generated(milliseconds: float, name: str = "cpp_fused_0", **changes: Any) -> Kernel:
+    return a_kernel(name, milliseconds * MS, **{"library": "inductor", "graph": "graph 0", **changes})
+
+
+def ran(
+    name: str,
+    *ran_kernels: Kernel,
+    takes: float,
+    graph: Graph,
+    conversions: tuple[Conversion, ...] = (),
+    **changes: Any,
+) -> Trial:
+    seconds = sum(kernel.seconds or 0.0 for kernel in ran_kernels)
+    measurement = a_measurement(takes * MS, **changes)
+    summary = kernels(*conversions, seconds=seconds, kernels=ran_kernels)
+    return a_trial(name, graphs=(graph,), kernels=summary, measurement=measurement)
+
+
+def eager(*nodes: FxNode) -> Graph:
+    return a_graph(name="eager", direction="forward", nodes=nodes)
+
+
+def told(slower: Trial, faster: Trial, **changes: Any) -> Account:
+    found = account(slower, faster, **changes)
+    assert found is not None
+    assert sum(row.seconds for row in found.rows) == pytest.approx(found.slower_seconds - found.faster_seconds)
+    return found
+
+
+def parts(found: Account) -> list[tuple[str, float, tuple[str, ...]]]:
+    return [(row.kind, round(row.seconds / MS, 6), row.operations) for row in found.rows]
+
+
+def row_of(found: Account, kind: str) -> AccountRow:
+    (row,) = (row for row in found.rows if row.kind == kind)
+    return row
+
+
+def test_a_fused_kernel_stands_for_all_that_is_fused_into_it_also_for_parts_of_a_concatenation() -> None:
+    nodes = (at(1, "relu"), at(2, "pool", "aten.max_pool2d.default"), at(3, "cat", "aten.cat.default"))
+    whole = a_buffer("buf2", kernel=None, launch=None, origins=("cat",))
+    part = a_buffer("buf0", origins=("relu", "pool"), alias_of="buf2")
+    slower = ran("inductor", generated(12.3), takes=14, graph=a_graph(nodes=nodes, buffers=(part, whole)))
+    faster = ran("eager", *(in_eager(node.name, 0.3) for node in nodes), takes=2, graph=eager(*nodes))
+
+    found = told(slower, faster)
+
+    assert parts(found) == [
+        ("generated_kernel", 11.4, ("relu", "max_pool2d", "cat")),
+        ("outside_kernels", 0.6, ()),
+    ]
+    row = row_of(found, "generated_kernel")
+    assert (row.slower_seconds, row.faster_seconds) == pytest.approx((12.3 * MS, 0.9 * MS))
+    assert [place.line for place in row.locations] == [1, 2, 3]
+    assert row.slower_kernels == ("cpp_fused_0",)
+    assert row.faster_kernels == ("aten::relu",)
+
+
+def test_forward_and_backward_of_one_line_are_apart_and_other_lines_too() -> None:
+    forward, backward = at(1, "relu"), at(1, "threshold", "aten.threshold_backward.default", backward=True)
+    other = at(2, "gelu", "aten.gelu.default")
+    graph = eager(forward, backward, other)
+    slow = [in_eager("relu", 3), in_eager("threshold", 5, backward=True), in_eager("gelu", 2)]
+    fast = [in_eager("relu", 1), in_eager("threshold", 1, backward=True), in_eager("gelu", 2)]
+
+    found = told(ran("eager", *slow, takes=10, graph=graph), ran("eager-channels-last", *fast, takes=4, graph=graph))
+
+    assert [(row.kind, row.operations, row.backward, round(row.seconds / MS, 6)) for row in found.rows] == [
+        ("operation", ("threshold_backward",), True, 4),
+        ("operation", ("relu",), False, 2),
+        ("small", (), False, 0),
+        ("outside_kernels", (), False, 0),
+    ]
+
+
+def test_a_call_is_told_by_its_layout_else_by_the_code_that_the_library_chose() -> None:
+    def side(name: str, layout: Any, code: str, takes: float) -> Trial:
+        node = at(4, "convolution", CONV, layout=layout, called="conv2d")
+        kernel = a_kernel("convolution", takes * MS, implementation=code, node="convolution", graph="graph 0")
+        return ran(name, kernel, takes=takes, graph=a_graph(nodes=(node,)))
+
+    other_layout = told(side("a", contiguous(), "jit", 4), side("b", channels_last(), "brgconv", 3))
+    other_code = told(side("a", contiguous(), "gemm:ref", 4), side("b", contiguous(), "brgconv", 3))
+    same = told(side("a", contiguous(), "jit", 4), side("b", contiguous(), "jit", 3))
+
+    row = row_of(other_layout, "layout")
+    assert (row.operations, row.slower_layout, row.faster_layout) == (("conv2d",), contiguous(), channels_last())
+    assert row_of(other_code, "implementation").slower_kernels == ("convolution gemm:ref",)
+    assert [row.kind for row in same.rows] == ["operation", "outside_kernels"]
+
+
+def test_what_is_fused_into_a_call_on_the_other_side_is_a_missing_fusion() -> None:
+    conv, relu = at(4, "convolution", CONV), at(4, "relu", module="m5")
+    called = a_kernel("convolution", MS, node="convolution", graph="eager")
+    apart = ran("eager", called, in_eager("relu", 0.5), takes=2, graph=eager(conv, relu))
+    packed = a_kernel("convolution", MS, node="packed", graph="graph 0")
+    node = at(4, "packed", "mkldnn._convolution_pointwise.default", module="m4")
+    together = ran("inductor-freezing", packed, takes=1.2, graph=a_graph(nodes=(node,)))
+
+    row = row_of(told(apart, together), "missing_fusion")
+
+    assert (row.seconds, row.faster_seconds) == pytest.approx((0.5 * MS, 0.0))
+    assert row.operations == ("relu",)
+
+
+def test_conversions_are_rows_of_their_own_and_the_kernel_loses_their_time() -> None:
+    conv = at(4, "convolution", CONV)
+    reorders = [a_kernel("reorder", (1 + n) * MS, node="convolution", graph="graph 0") for n in range(2)]
+    call = a_kernel("convolution", 5 * MS, node="convolution", graph="graph 0")
+    made = [
+        a_conversion(
+            f"reorder {n}", node="convolution", graph="graph 0", seconds=(1 + n) * MS, tensor="weight", owner="library"
+        )
+        for n in range(2)
+    ]
+    copied = a_conversion(
+        "copy", owner="compiler", graph="graph 0", value="buf0", seconds=2 * MS, seconds_source="measured", fused=False
+    )
+    fused = a_conversion("fused", graph="graph 0", value="buf0", seconds=MS, fused=True)
+    graph = a_graph(
+        nodes=(conv, at(5, "relu")), buffers=(a_buffer("buf0", origins=("relu",)),), conversions=(copied, fused)
+    )
+    slower = ran("inductor", *reorders, call, generated(3), takes=12, graph=graph, conversions=tuple(made))
+    plain = a_graph(nodes=(conv, at(5, "relu")), buffers=(a_buffer("buf0", origins=("relu",)),))
+    faster = ran("inductor-freezing", call, generated(1), takes=7, graph=plain)
+
+    found = told(slower, faster)
+
+    assert parts(found) == [
+        ("conversion", 3, ("conversion of weights",)),
+        ("conversion", 2, ("conversion of activations",)),
+        ("small", 0, ()),
+        ("outside_kernels", 0, ()),
+    ]
+    assert [row.detail for row in found.rows[:2]] == [
+        "2 weights against none, inside library calls",
+        "1 activation against none, in compiled kernels",
+    ]
+
+
+def test_the_same_code_twice_has_an_empty_account_and_allocation_alone_is_told_as_such() -> None:
+    graph = eager(at(1, "relu"))
+    once, again = (
+        ran(name, in_eager("relu", 3), takes=takes, graph=graph, page_faults_per_call=faults)
+        for name, takes, faults in (("eager", 6, 4700.0), ("inductor", 4, 0.0))
+    )
+
+    assert [row.kind for row in told(once, once_more(once)).rows] == ["small", "outside_kernels"]
+    assert [row.seconds for row in told(once, once_more(once)).rows] == [0, 0]
+    found = told(once, again)
+    assert parts(found)[-1] == ("allocation", 2, ())
+    assert found.rows[-1].detail == "4700 against 0 page faults a call"
+    few = ran("inductor", in_eager("relu", 3), takes=4, graph=graph, page_faults_per_call=4690.0)
+    assert told(once, few).rows[-1].kind == "outside_kernels"
+
+
+def once_more(trial: Trial) -> Trial:
+    return a_trial("again", graphs=trial.graphs, kernels=trial.kernels, measurement=trial.measurement)
+
+
+def test_what_only_one_of_two_models_has_is_one_row() -> None:
+    gelu, silu = at(2, "gelu", "aten.gelu.default"), at(7, "silu", "aten.silu.default")
+    old = ran("eager", in_eager("relu", 3), in_eager("gelu", 1), takes=5, graph=eager(at(1, "relu"), gelu))
+    new = ran("eager", in_eager("relu", 2), in_eager("silu", 1), takes=4, graph=eager(at(1, "relu"), silu))
+
+    found = told(old, new, is_same_model=False)
+
+    row = row_of(found, "not_aligned")
+    assert (row.slower_seconds, row.faster_seconds) == pytest.approx((MS, MS))
+    assert row.operations == ("gelu", "silu")
+    assert row_of(found, "operation").operations == ("relu",)
+
+
+def test_without_times_of_both_there_is_no_account() -> None:
+    graph = eager(at(1, "relu"))
+    known = ran("eager", in_eager("relu", 3), takes=5, graph=graph)
+    unknown = a_trial("inductor", kernels=kernels_without_seconds(kernels(kernels=(a_kernel(),))))
+
+    assert account(known, unknown) is None
+    assert account(known, a_trial("inductor", kernels=None)) is None
+    assert account(known, a_trial("inductor", measurement=None)) is None
+    assert account(known, known) is None
+
+
+def test_the_default_is_told_against_the_recommended_and_against_eager_where_that_is_faster() -> None:
+    graph = eager(at(1, "relu"))
+    names = ("inductor", "eager", "eager-channels-last", "inductor-channels-last")
+    times = (10, 9, 8, 7)
+    trials = [
+        ran(name, in_eager("relu", 1), takes=takes, graph=graph) for name, takes in zip(names, times, strict=True)
+    ]
+    trials[1:3] = [
+        a_trial(
+            trial.name,
+            configuration=a_configuration(trial.name, backend="eager", layout_optimization=None),
+            graphs=trial.graphs,
+            kernels=trial.kernels,
+            measurement=trial.measurement,
+        )
+        for trial in trials[1:3]
+    ]
+    ratios = [a_ratio(name, 10 / takes) for name, takes in zip(names[1:], times[1:], strict=True)]
+    compared = a_diagnosis(
+        *trials,
+        comparison=a_comparison(*ratios, fastest=names[3:]),
+        recommendation=a_recommendation("inductor-channels-last"),
+    )
+
+    assert [(one.slower, one.faster) for one in accounts_of(compared)] == [
+        ("inductor", "inductor-channels-last"),
+        ("inductor", "eager-channels-last"),
+    ]
+    assert accounts_of(a_diagnosis(*trials, comparison=None)) == ()
