@@ -305,6 +305,23 @@ a constant lies. Its dtype, sizes and strides stay: those of a frozen weight sta
 """
 
 
+_KERNEL = re.compile(r"^(\w+) = async_compile\.\w+\(.*?'''\n?(.*?)'''", re.MULTILINE | re.DOTALL)
+
+_INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
+
+
+def kernel_sources(source: str) -> dict[str, str]:
+    """
+    The generated kernels in a graph's generated code, as they are handed to their compiler, by name; without the header
+    that is included from this machine.
+
+    Source:
+        ``PythonWrapperCodegen.define_kernel``: ``name = async_compile.cpp_pybinding(..., r'''...''')``, on a GPU
+        ``async_compile.triton('name', '''...''', ...)``; torch 2.7 to 2.15.
+    """
+    return {match[1]: _INCLUDE.sub("", match[2]).strip() for match in _KERNEL.finditer(source)}
+
+
 def code_fingerprint(source: str) -> str:
     """A hash that is equal for equal generated code."""
     for pattern, replacement in _VARYING:

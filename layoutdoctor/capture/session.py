@@ -16,7 +16,7 @@ import msgspec
 from layoutdoctor.capture.compat import InductorHooks, graph_break_counters, guard_failure_reasons, next_frame_number
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
 from layoutdoctor.capture.fx_graph import described, fx_nodes, not_understood_in, output_names
-from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint
+from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, kernel_sources
 from layoutdoctor.diagnosis.records import Graph
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
@@ -190,6 +190,7 @@ def _graph_record(
     with part("generated code"):
         source = Path(module.__file__).read_text(encoding="utf-8")
         fields["code_fingerprint"] = code_fingerprint(source)
+        fields["kernel_sources"] = kernel_sources(source)
     return Graph(
         name=name,
         direction=direction,

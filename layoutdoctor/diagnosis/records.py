@@ -38,18 +38,10 @@ Confidence = Literal["shapes", "grid", "order"]
 TotalKind = Literal["kernel", "operation", "module", "step"]
 Verdict = Literal["faster", "slower", "no measurable difference"]
 Severity = Literal["error", "warning", "note"]
-AccountKind = Literal[
-    "conversion",
-    "generated_kernel",
-    "layout",
-    "implementation",
-    "missing_fusion",
-    "operation",
-    "not_aligned",
-    "small",
-    "allocation",
-    "outside_kernels",
-]
+AccountKind = (
+    Literal["conversion", "generated_kernel", "layout", "implementation", "missing_fusion"]
+    | Literal["operation", "not_aligned", "small", "allocation", "outside_kernels"]
+)
 # What a saved file may hold in these fields is held by msgspec as it reads; the bounds keep sums of them finite.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 PositiveSeconds = Annotated[float, msgspec.Meta(ge=1e-12, le=1e15)]
@@ -536,6 +528,7 @@ class Graph(Record, frozen=True, kw_only=True):
         kernel_names: Generated kernels in the order of their definition.
         output_names: Nodes the graph returns; in eager, those still held afterwards as well.
         code_fingerprint: Hash of the generated code with names that differ by compile made equal.
+        kernel_sources: Generated kernels as they were handed to their compiler, by name; in recordings only.
         hook_failure: What went wrong in our own hooks, if anything; the compile itself went on.
         breakers: Where a channels-last region ends without need.
         not_understood: What in the graph could not be followed, one line each: symbolic sizes, sub-graphs, custom
@@ -552,6 +545,7 @@ class Graph(Record, frozen=True, kw_only=True):
     kernel_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     code_fingerprint: str | None = None
+    kernel_sources: dict[str, str] = {}
     hook_failure: str | None = None
     breakers: tuple[LayoutBreaker, ...] = ()
     not_understood: tuple[str, ...] = ()
@@ -928,6 +922,7 @@ class AccountRow(Record, frozen=True, kw_only=True):
         slower_layout: Of what it computes, in the slower configuration; None where not known.
         faster_layout: The same in the faster one.
         detail: What more is known, in words.
+        source: Of the generated kernel that takes most in the slower configuration, as it was handed to its compiler.
     """
 
     kind: AccountKind
@@ -943,6 +938,7 @@ class AccountRow(Record, frozen=True, kw_only=True):
     slower_layout: Layout | None = None
     faster_layout: Layout | None = None
     detail: str | None = None
+    source: str | None = None
 
 
 class Account(Record, frozen=True, kw_only=True):
@@ -954,8 +950,7 @@ class Account(Record, frozen=True, kw_only=True):
         faster: The faster one.
         slower_seconds: Median of the rounds.
         faster_seconds: The same of the faster one.
-        rows: What contributes most first; ``small``, ``allocation`` and ``outside_kernels`` last. Their ``seconds`` sum
-            to the measured difference.
+        rows: What contributes most first, the named rest last; their ``seconds`` sum to the measured difference.
     """
 
     slower: str

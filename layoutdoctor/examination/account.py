@@ -44,6 +44,9 @@ SMALL_SHARE = 0.01
 _CALL = re.compile(r"conv|mm$|mv$|^addbmm|linear$|_linear_|matmul|inner_product|attention|rnn|lstm|gru")
 """Operations that libraries run, by their base names and by the names of oneDNN's primitives."""
 
+_GATHER = re.compile(r"tmpbuf\[[^\]]+\] = (?:static_cast<[^>]*>\()?in(?:_out)?_ptr")
+"""Inductor's way to load a vector whose elements do not lie side by side."""
+
 _LEAST_FAULTS = 50.0
 _FAULT_SECONDS = (0.05e-6, 5e-6)
 """What mapping one page takes: a difference outside kernels that is less or more a page has another cause."""
@@ -56,7 +59,8 @@ def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     """
     The differences that a user asks about: the default against the recommended, and against eager where that is faster.
 
-    A pair is left out where one of both has no times that can be told.
+    A pair is left out where one of both has no times that can be told. The sources of generated kernels are taken from
+    the graphs, where these still have them.
     """
     comparison, recommendation = diagnosis.comparison, diagnosis.recommendation
     if comparison is None:
@@ -86,7 +90,9 @@ def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Acco
     if sides[0] is None or sides[1] is None:
         return None
     difference = slower.measurement.median_seconds - faster.measurement.median_seconds
-    rows = [*_conversion_rows(sides[0], sides[1]), *_rows_of_groups(sides[0], sides[1], is_same_model=is_same_model)]
+    sources = {name: source for graph in slower.graphs for name, source in graph.kernel_sources.items()}
+    rows = [*_conversion_rows(sides[0], sides[1])]
+    rows += _rows_of_groups(sides[0], sides[1], sources, is_same_model=is_same_model)
     rows.sort(key=lambda row: (-_weight(row), row.kind, row.operations))
     count = sum(_weight(row) > SMALL_SHARE * abs(difference) for row in rows[:MOST_ROWS])
     kept = rows[:count]
@@ -325,10 +331,12 @@ def _conversion_rows(slower: _Side, faster: _Side) -> Iterator[AccountRow]:
 _Group = tuple[list[_Piece], list[_Piece]]
 
 
-def _rows_of_groups(slower: _Side, faster: _Side, *, is_same_model: bool) -> Iterator[AccountRow]:
+def _rows_of_groups(
+    slower: _Side, faster: _Side, sources: Mapping[str, str], *, is_same_model: bool
+) -> Iterator[AccountRow]:
     alone: list[AccountRow] = []
     for group in _aligned(slower, faster):
-        row = _row(group)
+        row = _row(group, sources)
         keys = frozenset().union(*(piece.keys for side in group for piece in side))
         if (group[0] and group[1]) or (row.slower_seconds == row.faster_seconds == 0):
             yield row
@@ -392,14 +400,18 @@ def _connected(
     return list(groups.values())
 
 
-def _row(group: _Group) -> AccountRow:
+def _row(group: _Group, sources: Mapping[str, str]) -> AccountRow:
     times = [sum(piece.seconds for piece in side) for side in group]
     is_dearer = times[0] >= times[1]
     dear, cheap = (group[0], group[1]) if is_dearer else (group[1], group[0])
     first = sorted(dear or cheap, key=lambda piece: -piece.seconds)
     layouts = [max(side, key=lambda piece: piece.seconds).layout if side else None for side in group]
+    generated = [piece.kernel.name for piece in first if piece.is_generated and is_dearer]
+    source = sources.get(generated[0]) if generated else None
     return AccountRow(
         kind=_kind(dear, cheap, layouts),
+        source=source,
+        detail=None if source is None else _how_it_computes(source),
         seconds=times[0] - times[1],
         slower_seconds=times[0],
         faster_seconds=times[1],
@@ -414,6 +426,21 @@ def _row(group: _Group) -> AccountRow:
         slower_layout=layouts[0],
         faster_layout=layouts[1],
     )
+
+
+def _how_it_computes(source: str) -> str | None:
+    """What the source of a generated kernel for a CPU shows of note about its loops."""
+    if 'extern "C"' not in source:
+        return None
+    notes = []
+    if "at::vec" not in source:
+        notes.append("no loop of it uses vector instructions")
+    if "transpose_mxn" in source:
+        notes.append("it transposes what it reads or writes")
+    gathers = len(_GATHER.findall(source))
+    if gathers:
+        notes.append(f"{count_of(gathers, 'strided read')} element by element")
+    return ", ".join(notes) or None
 
 
 def _in_file(place: SourceLocation) -> tuple[str, int]:

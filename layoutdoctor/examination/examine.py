@@ -196,7 +196,14 @@ def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Exa
         recommendation=head.recommendation,
         interrupted=head.interrupted,
     )
-    return msgspec.structs.replace(diagnosis, accounts=accounts_of(diagnosis))
+    trials = tuple(_without_sources(trial) for trial in trials)
+    return msgspec.structs.replace(diagnosis, trials=trials, accounts=accounts_of(diagnosis))
+
+
+def _without_sources(trial: Trial) -> Trial:
+    """What recordings hold of generated kernels need not stand in every diagnosis."""
+    graphs = tuple(msgspec.structs.replace(graph, kernel_sources={}) for graph in trial.graphs)
+    return msgspec.structs.replace(trial, graphs=graphs)
 
 
 def _without_conclusions(head: Head, missing: Sequence[str]) -> Head:

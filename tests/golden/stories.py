@@ -32,7 +32,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding, Trial
+from layoutdoctor.diagnosis.records import Account, AccountRow, Diagnosis, Failure, Finding, Trial
 from layoutdoctor.diagnosis.saved import from_json
 
 if TYPE_CHECKING:
@@ -114,6 +114,27 @@ def hostile_names() -> Diagnosis:
         comparison=a_comparison(),
         recommendation=a_recommendation(how=HOSTILE, reason=HOSTILE),
         interrupted=HOSTILE,
+        accounts=(
+            Account(
+                slower=HOSTILE,
+                faster=HOSTILE,
+                slower_seconds=2.0,
+                faster_seconds=1.0,
+                rows=(
+                    AccountRow(
+                        kind="generated_kernel",
+                        seconds=1.0,
+                        operations=(HOSTILE,),
+                        module=HOSTILE,
+                        locations=(place,),
+                        slower_kernels=(HOSTILE,),
+                        faster_kernels=(HOSTILE,),
+                        detail=HOSTILE,
+                        source=HOSTILE,
+                    ),
+                ),
+            ),
+        ),
         findings=(
             Finding(
                 code="LD101",

@@ -30,7 +30,7 @@ from layoutdoctor.reports.html.charts import (
 )
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.rules_page import passages_of
-from layoutdoctor.reports.sections.account import build_accounts
+from layoutdoctor.reports.sections.account import build_accounts, row_name
 from layoutdoctor.reports.sections.details import build_details, bytes_cell, seconds_cell, where_cell
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow
 from layoutdoctor.reports.sections.view import build_view
@@ -48,7 +48,7 @@ from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import jinja2
 
@@ -91,7 +91,16 @@ def build_folds(diagnosis: Diagnosis) -> list[dict[str, object]]:
     """All long lists, as long as the page can carry them."""
     lengths = (build_details(diagnosis, most) for most in LIST_LENGTHS)
     details = first_that_fits(lengths, lambda details: sum(len(detail.rows) for detail in details) <= MOST_ROWS)
-    return [_fold(detail) for detail in details]
+    *lists, environment = map(_fold, details)
+    return [*lists, *_kernel_folds(diagnosis), environment]
+
+
+def _kernel_folds(diagnosis: Diagnosis) -> Iterator[dict[str, object]]:
+    """The generated kernels that a difference goes to, in full."""
+    rows = [row for account in diagnosis.accounts for row in account.rows if row.source is not None]
+    told = {row.source: f"Generated kernel for {row_name(row)}" for row in reversed(rows)}
+    for source, title in reversed(told.items()):
+        yield {"title": title, "text": (), "table": None, "log": clean_log(source or "")}
 
 
 def _fold(detail: Detail) -> dict[str, object]:

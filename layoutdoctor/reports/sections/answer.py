@@ -165,11 +165,7 @@ def _nothing_compared(diagnosis: Diagnosis, measured: list[Trial]) -> Answer:
 
 
 def _no_recommendation(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
-    costs = (
-        *account_lines(diagnosis),
-        *_without_result(diagnosis, comparison),
-        *_cost_lines(diagnosis, comparison.baseline),
-    )
+    costs = (*_without_result(diagnosis, comparison), *_cost_lines(diagnosis, comparison.baseline))
     reason = diagnosis.recommendation.reason if diagnosis.recommendation else None
     leader = leader_text(diagnosis, comparison)
     if diagnosis.interrupted is not None and leader:

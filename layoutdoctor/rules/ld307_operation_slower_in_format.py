@@ -1,0 +1,73 @@
+"""
+An operation is slower in one memory format than in the other.
+
+What it finds:
+    In the account of a difference: operations that the slower configuration computes in another memory format than the
+    faster one, and that take longer there by at least 2 % of a call: normalization, pooling, upsampling, concatenation,
+    softmax over channels, and convolutions.
+
+Why it costs:
+    A kernel is written for one order of memory; in the other one it strides, or it makes its input contiguous first.
+    GroupNorm and InstanceNorm read each channel by itself, which lies apart in channels_last; pooling and upsampling
+    read all channels of a point, which lie apart in contiguous tensors.
+
+Example:
+    A bilinear upsampling takes 30 ms on a contiguous tensor and 0.9 ms on a channels_last one.
+
+What to do:
+    Use the format of the faster configuration. Where the whole model is faster in the other one, the finding says what
+    that costs: convert around the operation if that is less.
+
+When it is fine:
+    The model as a whole is faster in the slower format of this one operation. Times are the least of a few profiled
+    iterations.
+
+Source:
+    aten/src/ATen/native/cpu/UpSampleKernel.cpp, MaxPoolKernel.cpp and group_norm_kernel.cpp, torch 2.13, each with code
+    of its own for channels_last; pytorch/pytorch issue #111824 (GroupNorm).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.examination.costs import Place
+from layoutdoctor.rules.base import document_rule
+from layoutdoctor.units import format_seconds
+from layoutdoctor.words import layout_words, listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.records import Account, AccountRow, Diagnosis, Finding
+
+_LEAST_SHARE = 0.02
+
+
+def check(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding a place and configuration."""
+    told = set()
+    for account in diagnosis.accounts:
+        for row in account.rows:
+            place = account.slower, row.module, row.locations, row.backward
+            if row.kind == "layout" and row.seconds >= _LEAST_SHARE * account.slower_seconds and place not in told:
+                told.add(place)
+                yield _finding(account, row)
+
+
+def _finding(account: Account, row: AccountRow) -> Finding:
+    what = f"{listing(row.operations, 4)}{' in the backward' if row.backward else ''}"
+    slower, faster = format_seconds(row.slower_seconds or 0.0), format_seconds(row.faster_seconds or 0.0)
+    formats = layout_words(row.slower_layout), layout_words(row.faster_layout)
+    return RULE.finding(
+        account.slower,
+        f"{what} takes {slower} in {formats[0]}, and {faster} in {formats[1]} ({account.faster})",
+        f"use {account.faster}, or lay the input of this operation out in {formats[1]}",
+        severity="warning",
+        at=Place(row.module, row.locations[0] if row.locations else None, 1, None),
+        evidence=(*row.slower_kernels, *row.faster_kernels),
+        seconds=row.seconds,
+    )
+
+
+RULE = document_rule("LD307", "operation-slower-in-format", check, __doc__)

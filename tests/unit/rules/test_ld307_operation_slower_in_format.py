@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import Any
+
+from builders import Told, a_diagnosis, a_location, a_trial, channels_last, contiguous
+
+from layoutdoctor.diagnosis.records import Account, AccountRow
+from layoutdoctor.rules.ld307_operation_slower_in_format import check
+
+
+def a_row(milliseconds: float = 4, **changes: Any) -> AccountRow:
+    fields: dict[str, Any] = {
+        "kind": "layout",
+        "seconds": milliseconds * 1e-3,
+        "slower_seconds": (milliseconds + 1) * 1e-3,
+        "faster_seconds": 1e-3,
+        "operations": ("upsample_bilinear2d",),
+        "module": "up",
+        "locations": (a_location(12),),
+        "slower_kernels": ("aten::upsample_bilinear2d",),
+        "faster_kernels": ("aten::upsample_bilinear2d",),
+        "slower_layout": contiguous(),
+        "faster_layout": channels_last(),
+    }
+    return AccountRow(**{**fields, **changes})
+
+
+def findings(*rows: AccountRow) -> list[Any]:
+    account = Account(slower="eager", faster="eager-channels-last", slower_seconds=9e-3, faster_seconds=5e-3, rows=rows)
+    return list(check(a_diagnosis(a_trial("eager"), a_trial("eager-channels-last"), accounts=(account, account))))
+
+
+def test_what_is_no_finding() -> None:
+    assert findings() == findings(a_row(0.1), a_row(-4), a_row(kind="operation"), a_row(kind="conversion")) == []
+
+
+def test_what_it_says(told: Told) -> None:
+    told("An operation that one format makes slower, once for two accounts", findings(a_row()))
+    told("In the backward", findings(a_row(backward=True)))
