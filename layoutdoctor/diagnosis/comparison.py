@@ -15,6 +15,7 @@ import msgspec
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.layout import Size
 from layoutdoctor.diagnosis.records import (
+    Account,
     ConversionDirection,
     ConvolutionClass,
     Owner,
@@ -449,6 +450,7 @@ class ComparedTrial(Record, frozen=True, kw_only=True):
         new_graph_break_count: The same in the new one.
         old_recompile_count: Compiles beyond the first of the same code; None likewise.
         new_recompile_count: The same in the new one.
+        account: Where the difference of its times goes, where that is 5 % or more; None where kernels have no times.
     """
 
     name: str
@@ -473,6 +475,7 @@ class ComparedTrial(Record, frozen=True, kw_only=True):
     new_graph_break_count: int | None = None
     old_recompile_count: int | None = None
     new_recompile_count: int | None = None
+    account: Account | None = None
 
 
 class FindingChange(Record, frozen=True, kw_only=True):

@@ -49,7 +49,10 @@ _KEPT = frozenset(
     "Finding.code",
     "Finding.rule",
 }
-_KERNELS = frozenset(("Kernel.name", "Conversion.kernel", "Buffer.kernel", "Graph.kernel_names"))
+_KERNELS = frozenset(("Kernel.name", "Conversion.kernel", "Buffer.kernel", "Graph.kernel_names")) | {
+    "AccountRow.slower_kernels",
+    "AccountRow.faster_kernels",
+}
 _LIBRARY_TEXTS = frozenset(("Kernel.problem", "Kernel.implementation"))
 _UNKNOWN_LIBRARIES = (None, "custom")
 _DEEPEST = 50
@@ -88,7 +91,9 @@ class _Redactor:
     def _note_public(self, record: msgspec.Struct) -> None:
         """Kernel names of libraries, and totals that are called after a module."""
         if isinstance(record, Kernel) and record.library not in _UNKNOWN_LIBRARIES:
-            self._public_texts.update(text for text in (record.name, record.problem, record.implementation) if text)
+            called = f"{record.name} {record.implementation}"  # as an account names it
+            known = (record.name, record.problem, record.implementation, called)
+            self._public_texts.update(text for text in known if text)
         elif isinstance(record, Conversion) and record.owner == "library" and record.kernel:
             self._public_texts.add(record.kernel)
         elif isinstance(record, Total):

@@ -203,8 +203,11 @@ def _bug(material: _Material, most: int) -> Iterator[str]:
     if view.interrupted:
         yield f"**{escape(view.interrupted)}.**"
     yield from _answer_lines(view.answer)
-    for account in build_accounts(material.diagnosis, MOST_ACCOUNT_ROWS):
-        yield f"#### {escape(account.heading)}"
+    accounts = build_accounts(material.diagnosis, MOST_ACCOUNT_ROWS)
+    if accounts:
+        yield "#### Where the difference goes"
+    for account in accounts:
+        yield f"**{escape(account.heading)}**"
         yield table_of(account.table)
     yield "#### Findings"
     yield _findings_list(view.findings, max(most, FEWEST_FINDINGS))

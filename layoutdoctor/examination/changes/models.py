@@ -18,6 +18,7 @@ from layoutdoctor.diagnosis.comparison import (
     ModelComparison,
     Regression,
 )
+from layoutdoctor.examination.account import account
 from layoutdoctor.examination.changes.conversions import (
     change_of,
     conversion_changes,
@@ -26,7 +27,13 @@ from layoutdoctor.examination.changes.conversions import (
     round_trip_changes,
 )
 from layoutdoctor.examination.changes.regressions import model_regression, trial_regression
-from layoutdoctor.examination.changes.times import WITH_RESULT, environment_changes, has_another_device, time_changes
+from layoutdoctor.examination.changes.times import (
+    RESOLUTION,
+    WITH_RESULT,
+    environment_changes,
+    has_another_device,
+    time_changes,
+)
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.units import format_significant
 
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.comparison import CostTotals, TimeChange, TimeSummary
-    from layoutdoctor.diagnosis.records import Convolution, Decision, Diagnosis, Finding, Severity, Trial
+    from layoutdoctor.diagnosis.records import Account, Convolution, Decision, Diagnosis, Finding, Severity, Trial
 
 
 def decision_changes(old: Trial | None, new: Trial | None) -> tuple[DecisionChange, ...]:
@@ -209,7 +216,14 @@ def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
     different_subject = _different_subject(old, new)
     not_comparable = _not_comparable(old, new, different_subject)
     times, summary = time_changes(old, new, not_comparable)
-    trials = tuple(_compared_trial(name, old, new, not_comparable, times.get(name)) for name in names)
+    is_same_model = different_subject is None
+    trials = tuple(
+        msgspec.structs.replace(
+            _compared_trial(name, old, new, not_comparable, times.get(name)),
+            account=_account(old.measured_trial(name), new.measured_trial(name), is_same_model=is_same_model),
+        )
+        for name in names
+    )
     environment = environment_changes(old, new)
     findings, stayed = finding_changes(old, new)
     subjects = _compared_subject(old), _compared_subject(new)
@@ -278,6 +292,20 @@ def _not_comparable(old: Diagnosis, new: Diagnosis, different_subject: str | Non
         if diagnosis.interrupted is not None:
             return f"the {age} one was not finished: {diagnosis.interrupted}"
     return None
+
+
+def _account(old: Trial | None, new: Trial | None, *, is_same_model: bool) -> Account | None:
+    """Where the difference goes, from the one that took longer to the other."""
+    if old is None or new is None or old.measurement is None or new.measurement is None:
+        return None
+    before, after = old.measurement.median_seconds, new.measurement.median_seconds
+    if max(before, after) < (1 + RESOLUTION) * min(before, after):
+        return None
+    slower, faster = (new, old) if after >= before else (old, new)
+    found = account(slower, faster, is_same_model=is_same_model)
+    ages = ("new", "old") if after >= before else ("old", "new")
+    names = (f"{trial.name} ({age})" for trial, age in zip((slower, faster), ages, strict=True))
+    return found and msgspec.structs.replace(found, slower=next(names), faster=next(names))
 
 
 def _compared_trial(

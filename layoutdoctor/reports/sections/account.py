@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow
-from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, precise_share
 from layoutdoctor.units import format_seconds
 from layoutdoctor.words import count_of, joined, layout_words, line_words, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.diagnosis.records import Account, AccountRow, Diagnosis
+    from layoutdoctor.diagnosis.records import Account, AccountRow, Diagnosis, Trial
 
 MOST_SENTENCES = 3
 _WORTH_A_SENTENCE = 0.05
@@ -77,16 +77,25 @@ def account_view(account: Account, most: int | None = None) -> AccountView:
     )
 
 
-def account_lines(diagnosis: Diagnosis) -> tuple[str, ...]:
+def account_lines(accounts: Iterable[Account]) -> tuple[str, ...]:
     """What the first screen says: each account's difference and what contributes most to it."""
-    views = [view for view in build_accounts(diagnosis) if view.sentences]
+    views = [view for view in map(account_view, accounts) if view.sentences]
     return tuple(f"{view.heading}: {'; '.join(view.sentences)}" for view in views)
+
+
+def convolution_line(trial: Trial) -> str | None:
+    """How much of the kernel time convolutions take; None where not known."""
+    kernels = trial.kernels
+    if kernels is None or not kernels.seconds or kernels.convolution_seconds is None or kernels.lacks:
+        return None
+    share = precise_share(min(kernels.convolution_seconds, kernels.seconds), kernels.seconds)
+    return f"Convolutions ({clean_name(trial.name)}): {share} of the kernel time, their conversions included"
 
 
 def row_name(row: AccountRow) -> str:
     """What a row is about, in a few words."""
     if row.kind == "small":
-        return f"{row.detail or 'rows'} more"
+        return f"{clean(row.detail or 'rows')} more"
     if row.kind in ("allocation", "outside_kernels"):
         return "outside kernels"
     if row.kind == "not_aligned":
@@ -97,7 +106,7 @@ def row_name(row: AccountRow) -> str:
 
 def _sentence(row: AccountRow, faster: str) -> str:
     cost, name, place = format_seconds(row.seconds), row_name(row), _place(row)
-    at = f" of {place}" if place else ""
+    at = f" at {place}" if place else ""
     detail = clean(row.detail) if row.detail else None
     if row.kind == "small":
         return f"{cost} in {name}"

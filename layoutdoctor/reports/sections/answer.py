@@ -22,7 +22,7 @@ from layoutdoctor.examination.costs import (
     sum_seconds,
 )
 from layoutdoctor.examination.ratios import COVERAGE_OF_STARTS, EQUAL, WITHIN_EQUALITY, word_of
-from layoutdoctor.reports.sections.account import account_lines
+from layoutdoctor.reports.sections.account import account_lines, convolution_line
 from layoutdoctor.reports.sections.rows import decision_cell, tensors_in_short
 from layoutdoctor.reports.sections.verdicts import (
     MOST_NAMED,
@@ -220,7 +220,7 @@ def _keep_baseline(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
     else:
         headline = f"{kept}: nothing measured is faster"
     others, costs = _why_others_lose(diagnosis, comparison), _cost_lines(diagnosis, comparison.baseline)
-    return Answer(headline, lines=(*account_lines(diagnosis), *others, *costs))
+    return Answer(headline, lines=(*account_lines(diagnosis.accounts), *others, *costs))
 
 
 def _why_others_lose(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str, ...]:
@@ -261,7 +261,7 @@ def _change(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recomm
     name = recommendation.configuration or ""
     how = tuple(clean_line(line) for line in (recommendation.how or "").splitlines()[:MOST_HOW_LINES])
     lines = [_certainty(diagnosis, recommendation), *_freezing_lines(comparison, recommendation)]
-    lines += account_lines(diagnosis)
+    lines += account_lines(diagnosis.accounts)
     lines += [*rival_lines(comparison, name), *_without_result(diagnosis, comparison)]
     lines += _cost_lines(diagnosis, comparison.baseline)
     return Answer(_change_headline(diagnosis, comparison, recommendation), how, tuple(lines))
@@ -328,12 +328,12 @@ def _cost_lines(diagnosis: Diagnosis, baseline: str) -> tuple[str, ...]:
     trial = diagnosis.measured_trial(baseline)
     if trial is None:
         return ()
-    now = _waste_line(trial, "Wasted now")
+    share, now = convolution_line(trial), _waste_line(trial, "Wasted now")
     if now is not None:
-        return (now,)
+        return tuple(line for line in (now, share) if line is not None)
     others = (_waste_line(t, "Wasted") for t in diagnosis.trials if t is not trial and t.status == "ok")
     elsewhere = next((line for line in others if line is not None), None)
-    return tuple(line for line in (_conversions_now(trial), elsewhere) if line is not None)
+    return tuple(line for line in (_conversions_now(trial), elsewhere, share) if line is not None)
 
 
 def _waste_line(trial: Trial, words: str) -> str | None:

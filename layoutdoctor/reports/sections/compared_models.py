@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER
 from layoutdoctor.examination.ratios import UNDECIDED, is_equal
+from layoutdoctor.reports.sections.account import account_lines, account_view
 from layoutdoctor.reports.sections.compared import (
     ABSENT,
     AMOUNT_HEADS,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
         ModelComparison,
         RatioBounds,
     )
-    from layoutdoctor.diagnosis.records import Verdict
+    from layoutdoctor.diagnosis.records import Account, Verdict
 
 _FINDING_WORDS = {"came": "new", "went": "gone", "more": "more", "fewer": "fewer", "same": "stayed"}
 _FORMAT_WORDS = {True: "channels-last", False: "contiguous", None: "not recorded"}
@@ -108,7 +110,16 @@ def _lines(comparison: ModelComparison) -> Iterator[str]:
     if comparison.regression.losses and comparison.regression.not_judged is not None and not comparison.is_empty:
         yield f"Not judged: {clean(comparison.regression.not_judged)}"
     yield from time_lines(comparison)
+    yield from account_lines(_accounts(comparison)[:1])
     yield from outcome_lines(comparison)
+
+
+def _accounts(comparison: ModelComparison) -> list[Account]:
+    """Where differences go: of the configurations that were judged first, then of the default."""
+    judged = [trial for verdict in (SLOWER, FASTER) for trial, _ in with_verdict(comparison, verdict)]
+    default = [trial for trial in comparison.trials if trial.name == comparison.new.baseline]
+    rest = [trial for trial in comparison.trials if trial not in judged and trial not in default]
+    return [trial.account for trial in (*judged, *default, *rest) if trial.account is not None]
 
 
 def _remarks(comparison: ModelComparison) -> Iterator[str]:
@@ -127,6 +138,8 @@ def _tables(comparison: ModelComparison) -> Iterator[Table]:
     yield from _findings_table("Findings", (*comparison.findings, *reworded), is_long=False)
     stayed = tuple(finding for finding in comparison.stayed if finding not in reworded)
     yield from _findings_table("Findings that stayed", stayed, is_long=True)
+    for account in _accounts(comparison):
+        yield replace(account_view(account).table, is_long=True)
     yield from _layout_tables(comparison)
 
 

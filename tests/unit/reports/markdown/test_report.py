@@ -89,6 +89,7 @@ def test_github_draws_every_story_as_meant(story: str) -> None:
     assert title.startswith("h2 layoutdoctor ")
     assert rest == [
         "h3 🐛 Describe the bug",
+        *(["h4 Where the difference goes"] if diagnosis.accounts else []),
         "h4 Findings",
         *(["h4 Layout flow"] if has_flow else []),
         "h3 Where the time goes" if is_trace else "h3 Ablation",
