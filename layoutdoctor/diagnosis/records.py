@@ -622,8 +622,8 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         lacks: What could not be recorded and why; empty where all was.
         exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
             device: what the run really waited for.
-        convolution_count: Kernels that ran for a convolution, its conversions included; in a log of oneDNN, what stands
-            with one.
+        convolution_count: On a GPU, kernels that ran for a convolution, its conversions included; in a log of oneDNN,
+            what stands with one.
         convolution_seconds: Their time; None where not known.
         totals: In a recorded trace and on a GPU, the kernels added up by name, operation, module and step; longest
             first.

@@ -136,6 +136,15 @@ def conversion_share(trial: Trial | None) -> float | None:
     return None if seconds is None else seconds / trial.kernels.seconds
 
 
+def convolution_seconds(kernels: KernelSummary) -> float | None:
+    """Time of all kernels that ran for a convolution, its conversions included; None where not known."""
+    if kernels.convolution_seconds is not None:
+        return kernels.convolution_seconds
+    called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # those are named by all around
+    own = [kernel.seconds for kernel in called if "conv" in kernel.name or "conv" in (kernel.op or "")]
+    return known_sum(0.0, *own) if kernels.kernels else None
+
+
 def convolution_count(diagnosis: Diagnosis) -> int | None:
     """How many convolutions the model has, the most that any trial or its modules show; None where nothing tells."""
     counts = [count for trial in diagnosis.trials for count in _trial_convolution_counts(trial)]

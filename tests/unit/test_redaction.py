@@ -14,6 +14,7 @@ from builders import (
     a_decision,
     a_diagnosis,
     a_graph,
+    a_kernel,
     a_location,
     a_node,
     a_pair,
@@ -27,7 +28,7 @@ from builders import (
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding, Kernel, Total, Trial
+from layoutdoctor.diagnosis.records import Account, AccountRow, Diagnosis, Failure, Finding, Kernel, Total, Trial
 from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.privacy import Surroundings, redact, redaction, scrub
 from layoutdoctor.privacy.paths import listed
@@ -251,6 +252,19 @@ def test_layoutdoctors_own_sentences_stay_readable(story: str) -> None:
     )
 
     assert unknown == [] or (story == "nothing_measured" and set(unknown) == {"RuntimeError: name_1"})
+
+
+def test_an_account_names_the_kernels_of_libraries_and_no_others() -> None:
+    kernel = a_kernel("convolution", implementation="brgconv:avx512_core")
+    named = ("convolution brgconv:avx512_core", "tumor_kernel")
+    row = AccountRow(kind="layout", seconds=1.0, slower_kernels=named, source="void tumor_kernel()")
+    account = Account(slower="inductor", faster="eager", slower_seconds=2.0, faster_seconds=1.0, rows=(row,))
+    diagnosis = a_diagnosis(a_trial(kernels=kernels(kernels=(kernel,))), accounts=(account,))
+
+    told = redact(diagnosis, HERE).accounts[0].rows[0]
+
+    assert told.slower_kernels == ("convolution brgconv:avx512_core", "name_1_kernel")
+    assert "tumor" not in str(told.source)
 
 
 def test_files_of_public_packages_stay_and_others_get_numbers() -> None:

@@ -11,8 +11,6 @@ import bisect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from layoutdoctor.diagnosis.records import Conversion, Kernel, KernelSummary
 from layoutdoctor.examination.kernels.primitives import RESULTS, annotate_sequence, describe_primitive
 from layoutdoctor.examination.kernels.shapes import parse_shapes
@@ -387,15 +385,7 @@ def summarize_host(
     kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
     not_understood = profile.not_understood_count + (len(log.not_understood) if log is not None else 0)
     sources = ("torch.profiler",) + (("oneDNN verbose log",) if log is not None else ())
-    summary = summarize(kernels, conversions, not_understood, sources, lacks)
-    own = [kernel for kernel in kernels if _is_for_convolution(kernel)]
-    seconds = sum(kernel.seconds or 0.0 for kernel in own)
-    return msgspec.structs.replace(summary, convolution_count=len(own), convolution_seconds=seconds)
-
-
-def _is_for_convolution(kernel: Kernel) -> bool:
-    """Whether a kernel is a convolution, or ran in the operation of one, as its reorders do."""
-    return "conv" in kernel.name or "conv" in (kernel.op or "").rpartition("::")[2]
+    return summarize(kernels, conversions, not_understood, sources, lacks)
 
 
 def summarize(

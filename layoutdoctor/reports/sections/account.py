@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.examination.costs import convolution_seconds
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, precise_share
 from layoutdoctor.units import format_seconds
@@ -86,9 +87,10 @@ def account_lines(accounts: Iterable[Account]) -> tuple[str, ...]:
 def convolution_line(trial: Trial) -> str | None:
     """How much of the kernel time convolutions take; None where not known."""
     kernels = trial.kernels
-    if kernels is None or not kernels.seconds or kernels.convolution_seconds is None or kernels.lacks:
+    seconds = None if kernels is None or kernels.lacks else convolution_seconds(kernels)
+    if kernels is None or not kernels.seconds or seconds is None:
         return None
-    share = precise_share(min(kernels.convolution_seconds, kernels.seconds), kernels.seconds)
+    share = precise_share(min(seconds, kernels.seconds), kernels.seconds)
     return f"Convolutions ({clean_name(trial.name)}): {share} of the kernel time, their conversions included"
 
 

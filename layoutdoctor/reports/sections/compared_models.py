@@ -138,8 +138,8 @@ def _tables(comparison: ModelComparison) -> Iterator[Table]:
     yield from _findings_table("Findings", (*comparison.findings, *reworded), is_long=False)
     stayed = tuple(finding for finding in comparison.stayed if finding not in reworded)
     yield from _findings_table("Findings that stayed", stayed, is_long=True)
-    for account in _accounts(comparison):
-        yield replace(account_view(account).table, is_long=True)
+    for account in _accounts(comparison)[:1]:
+        yield replace(account_view(account).table, title="Where the difference goes", is_long=True)
     yield from _layout_tables(comparison)
 
 
