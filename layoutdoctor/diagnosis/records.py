@@ -919,7 +919,7 @@ class AccountRow(Record, frozen=True, kw_only=True):
         locations: The user's lines.
         slower_kernels: Names of the kernels in the slower configuration, with the library's code where it is known.
         faster_kernels: Those in the faster one.
-        slower_layout: Of what it computes, in the slower configuration; None where not known.
+        slower_layout: Of what it reads first, or a generated kernel writes, in the slower one; None where not known.
         faster_layout: The same in the faster one.
         detail: What more is known, in words.
         source: Of the generated kernel that takes most in the slower configuration, as it was handed to its compiler.

@@ -127,7 +127,7 @@ class _Piece:
     Attributes:
         keys: Where it stands.
         operations: What it computes.
-        layout: Of what it writes.
+        layout: Of what an operation reads first, or of the largest that a generated kernel writes.
     """
 
     kernel: Kernel
@@ -241,7 +241,7 @@ def _called(kernel: Kernel, node: FxNode | None, graph: Graph | None, nodes: _No
         return _Piece(kernel, kernel.seconds or 0.0, keys, (operation,), backward=backward)
     backward = _is_backward(graph, node)
     read = next((nodes[key] for name in node.inputs if (key := (graph.name, name)) in nodes), None)
-    layout = node.layout if node.layout is not None or read is None else read.layout
+    layout = node.layout if read is None or read.layout is None else read.layout
     is_call = _CALL.search(base_name(node.target)) is not None
     return _Piece(
         kernel=kernel,

@@ -82,7 +82,8 @@ def _wide_intervals(diagnosis: Diagnosis) -> Iterator[_Doubt]:
         if ratio.low <= 0 or (trial is not None and _was_dropped(trial)):
             continue
         width, ends = ratio.high / ratio.low - 1, f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
-        yield _Doubt(width, ratio.name, f"the interval of {ratio.name} is {format_share(width)} wide ({ends})")
+        wide = f"is {format_share(width)} wide ({ends})" if width <= 1 else f"reaches from {ends}"
+        yield _Doubt(width, ratio.name, f"the interval of {ratio.name} {wide}")
 
 
 def _scatter(name: str, rounds: Sequence[float]) -> _Doubt:

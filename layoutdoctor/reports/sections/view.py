@@ -182,7 +182,8 @@ def _stability(diagnosis: Diagnosis) -> str:
     if not known:
         return "too few to compare" if ratios else "nothing to compare"
     unstable = max(known) > STABLE_WIDTH or any(finding.code == UNSTABLE_CODE for finding in diagnosis.findings)
-    return f"{'not stable' if unstable else 'stable'} (widest interval {format_share(max(known))})"
+    widest = f"widest interval {format_share(max(known))}" if max(known) <= 1 else "an interval is more than twofold"
+    return f"{'not stable' if unstable else 'stable'} ({widest})"
 
 
 def _equality(diagnosis: Diagnosis) -> str:

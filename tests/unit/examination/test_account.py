@@ -14,6 +14,7 @@ from builders import (
     a_location,
     a_measurement,
     a_node,
+    a_placeholder,
     a_ratio,
     a_recommendation,
     a_trial,
@@ -120,9 +121,9 @@ def test_forward_and_backward_of_one_line_are_apart_and_other_lines_too() -> Non
 
 def test_a_call_is_told_by_its_layout_else_by_the_code_that_the_library_chose() -> None:
     def side(name: str, layout: Any, code: str, takes: float) -> Trial:
-        node = at(4, "convolution", CONV, layout=layout, called="conv2d")
+        given, node = a_placeholder("x", layout), at(4, "convolution", CONV, called="conv2d")
         kernel = a_kernel("convolution", takes * MS, implementation=code, node="convolution", graph="graph 0")
-        return ran(name, kernel, takes=takes, graph=a_graph(nodes=(node,)))
+        return ran(name, kernel, takes=takes, graph=a_graph(nodes=(given, node)))
 
     other_layout = told(side("a", contiguous(), "jit", 4), side("b", channels_last(), "brgconv", 3))
     other_code = told(side("a", contiguous(), "gemm:ref", 4), side("b", contiguous(), "brgconv", 3))

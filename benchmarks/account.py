@@ -1,0 +1,118 @@
+"""
+Does the account of a difference explain it? Networks that nobody here wrote, each in four configurations.
+
+Each network is diagnosed by the command; then the default and the fastest configuration, or where these are within 10 %
+the slowest and the fastest, are accounted for. Prints the measured difference, how much of it the kernels explain (what
+stands outside kernels is the rest), and the row that contributes most, to be checked by hand.
+
+    pip install transformers diffusers
+    python benchmarks/account.py --networks fire resnet18 unet --modes training
+
+Runs beside nothing else; a network takes about a minute. ``--keep DIR`` keeps diagnoses and recordings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import answer
+import torch
+from tabulate import tabulate
+from torch import nn
+
+import layoutdoctor
+from layoutdoctor.examination.account import account
+from layoutdoctor.reports.sections.account import row_name
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Account, Diagnosis
+
+CONFIGURATIONS = "eager,eager-channels-last,inductor,inductor-channels-last"
+WORTH_EXPLAINING = 1.10
+OUTSIDE = ("allocation", "outside_kernels")
+
+
+class Fire(nn.Module):
+    """A SqueezeNet with one Fire module (Iandola and others, 2016, section 3.2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 3, stride=2)
+        self.squeeze = nn.Conv2d(64, 16, 1)
+        self.expand1 = nn.Conv2d(16, 64, 1)
+        self.expand3 = nn.Conv2d(16, 64, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images are ``[N, 3, H, W]``."""
+        pooled = nn.functional.max_pool2d(self.relu(self.stem(images)), 3, 2, ceil_mode=True)
+        squeezed = self.relu(self.squeeze(pooled))
+        return torch.cat([self.relu(self.expand1(squeezed)), self.relu(self.expand3(squeezed))], 1)
+
+
+NETWORKS: dict[str, Any] = {"fire": lambda: (Fire(), (torch.randn(4, 3, 224, 224),)), **answer.NETWORKS}
+
+
+def main() -> None:
+    """Diagnoses, accounts, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--modes", nargs="+", choices=answer.MODES, default=answer.MODES)
+    parser.add_argument("--keep", type=Path, help="folder for diagnoses and recordings")
+    arguments = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if arguments.keep is None else arguments.keep
+        folder.mkdir(parents=True, exist_ok=True)
+        for mode in arguments.modes:
+            for network in arguments.networks:
+                rows.append([f"{network}/{mode}", *_cells(_accounted(_diagnosed(network, mode, folder)))])
+                print(tabulate(rows, headers=_HEAD, floatfmt=".2f"), flush=True)
+
+
+_HEAD = ["network", "slower", "faster", "slower ms", "faster ms", "difference", "explained", "most", "of it ms", "kind"]
+
+
+def _diagnosed(network: str, mode: str, folder: Path) -> Diagnosis:
+    name = f"{network}.{mode}"
+    target, saved = folder / f"{network}.py", folder / f"{name}.json"
+    here = str(Path(__file__).resolve().parent)
+    target.write_text(
+        f"import sys; sys.path.insert(0, {here!r})\nimport account\nget_module = account.NETWORKS[{network!r}]\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "layoutdoctor", "-q", str(target), "--mode", mode, "--budget", "20", "--force"]
+    command += ["--configurations", CONFIGURATIONS, "--output", str(saved), "--save-recordings", str(folder / name)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=answer.LONGEST_SECONDS)
+    if ended.returncode not in (0, 4):
+        raise RuntimeError(f"{network} in {mode} was not diagnosed ({ended.returncode}): {ended.stderr[-2000:]}")
+    return layoutdoctor.load(saved)
+
+
+def _accounted(diagnosis: Diagnosis) -> Account | None:
+    seconds = {t.name: t.measurement.median_seconds for t in diagnosis.trials if t.measurement is not None}
+    fastest, slower = min(seconds, key=lambda name: seconds[name]), "inductor"
+    if seconds[slower] < WORTH_EXPLAINING * seconds[fastest]:
+        slower = max(seconds, key=lambda name: seconds[name])
+    first, second = diagnosis.trial(slower), diagnosis.trial(fastest)
+    return None if first is None or second is None else account(first, second)
+
+
+def _cells(found: Account | None) -> list[Any]:
+    if found is None:
+        return ["no account"]
+    difference = found.slower_seconds - found.faster_seconds
+    outside = sum(row.seconds for row in found.rows if row.kind in OUTSIDE)
+    most = max(found.rows, key=lambda row: row.seconds)
+    seconds = [1e3 * found.slower_seconds, 1e3 * found.faster_seconds, 1e3 * difference]
+    explained = f"{100 * (1 - outside / difference):.0f} %"
+    return [found.slower, found.faster, *seconds, explained, row_name(most), 1e3 * most.seconds, most.kind]
+
+
+if __name__ == "__main__":
+    main()
