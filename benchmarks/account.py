@@ -14,6 +14,7 @@ Runs beside nothing else; a network takes about a minute. ``--keep DIR`` keeps d
 from __future__ import annotations
 
 import argparse
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -21,15 +22,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import answer
-import torch
 from tabulate import tabulate
-from torch import nn
 
 import layoutdoctor
 from layoutdoctor.examination.account import account
 from layoutdoctor.reports.sections.account import row_name
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
     from layoutdoctor.diagnosis.records import Account, Diagnosis
 
 CONFIGURATIONS = "eager,eager-channels-last,inductor,inductor-channels-last"
@@ -37,25 +39,12 @@ WORTH_EXPLAINING = 1.10
 OUTSIDE = ("allocation", "outside_kernels")
 
 
-class Fire(nn.Module):
-    """A SqueezeNet with one Fire module (Iandola and others, 2016, section 3.2)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 64, 3, stride=2)
-        self.squeeze = nn.Conv2d(64, 16, 1)
-        self.expand1 = nn.Conv2d(16, 64, 1)
-        self.expand3 = nn.Conv2d(16, 64, 3, padding=1)
-        self.relu = nn.ReLU(inplace=True)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images are ``[N, 3, H, W]``."""
-        pooled = nn.functional.max_pool2d(self.relu(self.stem(images)), 3, 2, ceil_mode=True)
-        squeezed = self.relu(self.squeeze(pooled))
-        return torch.cat([self.relu(self.expand1(squeezed)), self.relu(self.expand3(squeezed))], 1)
+def _fire() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    names = runpy.run_path(str(Path(__file__).resolve().parent.parent / "examples" / "fire_module.py"))
+    return names["Model"](), tuple(names["get_inputs"]())
 
 
-NETWORKS: dict[str, Any] = {"fire": lambda: (Fire(), (torch.randn(4, 3, 224, 224),)), **answer.NETWORKS}
+NETWORKS: dict[str, Any] = {"fire": _fire, **answer.NETWORKS}
 
 
 def main() -> None:
