@@ -41,7 +41,7 @@ class AccountView:
 
     Attributes:
         heading: Which difference, and how much.
-        sentences: What contributes most, at most three.
+        sentences: What contributes most, at most three; before them, what has no counterpart.
         table: All rows.
     """
 
@@ -68,12 +68,13 @@ def account_view(account: Account, most: int | None = None) -> AccountView:
     heading = f"Why {slower} is slower than {faster}, by {signed_seconds(difference)} of {whole}"
     costly = sorted(account.rows, key=lambda row: -row.seconds)
     told = [row for row in costly if row.seconds >= _WORTH_A_SENTENCE * abs(difference) and row.seconds > 0]
+    strange = [row for row in account.rows if row.kind == "not_aligned" and row not in told[:MOST_SENTENCES]]
     largest = sorted(account.rows, key=lambda row: -abs(row.seconds))[:most]
     rows = tuple(TableRow(_cells(row)) for row in account.rows if row in largest)
     head = ("what", "where", "difference", f"in {slower}", f"in {faster}", "why")
     return AccountView(
         heading=heading,
-        sentences=tuple(_sentence(row, faster) for row in told[:MOST_SENTENCES]),
+        sentences=tuple(_sentence(row, faster) for row in (*strange, *told[:MOST_SENTENCES])),
         table=Table(head, rows, wraps_names=True, title=heading),
     )
 
@@ -97,7 +98,7 @@ def convolution_line(trial: Trial) -> str | None:
 def row_name(row: AccountRow) -> str:
     """What a row is about, in a few words."""
     if row.kind == "small":
-        return f"{clean(row.detail or 'rows')} more"
+        return f"{clean(row.detail or 'rows')}, each small"
     if row.kind in ("allocation", "outside_kernels"):
         return "outside kernels"
     if row.kind == "not_aligned":
@@ -117,7 +118,8 @@ def _sentence(row: AccountRow, faster: str) -> str:
     if row.kind == "outside_kernels":
         return joined((f"{cost} outside kernels: launches, gaps and allocation", detail), ", ")
     if row.kind == "not_aligned":
-        return f"{cost} in operations that {faster} has no counterpart of: {_operations(row)}"
+        times = f"{_seconds(row.slower_seconds)} against {_seconds(row.faster_seconds)}"
+        return f"{times} in operations without a counterpart on the other side: {_operations(row)}"
     if row.kind == "conversion":
         return f"{cost} in layout conversions, {detail}{at}"
     times = _times(row, faster)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from typing import Any
+
+from builders import a_location, channels_last, contiguous
+
+from layoutdoctor.diagnosis.records import Account, AccountRow
+from layoutdoctor.reports.sections.account import account_view
+
+
+def row(kind: str, milliseconds: float, *sides: float, **changes: Any) -> AccountRow:
+    slower, faster = sides or (milliseconds, 0.0)
+    fields: dict[str, Any] = {
+        "kind": kind,
+        "seconds": milliseconds * 1e-3,
+        "slower_seconds": slower * 1e-3,
+        "faster_seconds": faster * 1e-3,
+        "operations": ("relu", "max_pool2d"),
+        "locations": (a_location(30), a_location(31), a_location(32)),
+    }
+    return AccountRow(**{**fields, **changes})
+
+
+def told(*rows: AccountRow) -> tuple[str, ...]:
+    account = Account(slower="inductor", faster="eager", slower_seconds=20e-3, faster_seconds=8e-3, rows=rows)
+    return account_view(account).sentences
+
+
+def test_each_kind_in_a_sentence() -> None:
+    code = {"slower_kernels": ("reorder jit", "convolution gemm:ref"), "faster_kernels": ("convolution brgconv",)}
+    layouts = {"slower_layout": contiguous(), "faster_layout": channels_last()}
+    cases = {
+        row("generated_kernel", 11.4, 12.3, 0.9, slower_kernels=("cpp_fused_relu_0",)): (
+            "11.4 ms in a generated kernel for relu and max_pool2d at model.py:30 to 32, "
+            "12.3 ms against 900 us in eager"
+        ),
+        row("generated_kernel", 4, slower_kernels=("cpp_0", "cpp_1"), backward=True): (
+            "4.00 ms in 2 generated kernels for relu and max_pool2d (backward) at model.py:30 to 32, "
+            "4.00 ms against nothing in eager"
+        ),
+        row("conversion", 3.9, detail="16 weights against none, inside library calls", locations=()): (
+            "3.90 ms in layout conversions, 16 weights against none, inside library calls"
+        ),
+        row("layout", 2, 5, 3, **layouts): (
+            "2.00 ms in relu and max_pool2d at model.py:30 to 32, 5.00 ms against 3.00 ms in eager: "
+            "contiguous against channels_last"
+        ),
+        row("implementation", 2, 5, 3, **code): (
+            "2.00 ms in relu and max_pool2d at model.py:30 to 32, 5.00 ms against 3.00 ms in eager: "
+            "convolution gemm:ref against convolution brgconv"
+        ),
+        row("missing_fusion", 1, locations=(a_location(7), a_location(9))): (
+            "1.00 ms in relu and max_pool2d at model.py:7 and 9, 1.00 ms against nothing in eager, "
+            "which computes it within other kernels"
+        ),
+        row("operation", 1, 2, 1, locations=(), module="body.0"): (
+            "1.00 ms in relu and max_pool2d at body.0, 2.00 ms against 1.00 ms in eager"
+        ),
+        row("allocation", 2, detail="4700 against 0 page faults a call"): (
+            "2.00 ms outside kernels: 4700 against 0 page faults a call"
+        ),
+        row("outside_kernels", 2): "2.00 ms outside kernels: launches, gaps and allocation",
+        row("small", 2, detail="9 rows"): "2.00 ms in 9 rows, each small",
+    }
+    for one, sentence in cases.items():
+        assert told(one) == (sentence,)
+
+
+def test_three_sentences_of_what_is_slower_and_what_has_no_counterpart_before_them() -> None:
+    rows = [row("operation", milliseconds, operations=(f"op{milliseconds}",)) for milliseconds in (5, 4, 3, 2, -3)]
+    strange = row("not_aligned", -0.1, 4.0, 4.1, operations=("gelu",))
+
+    assert [sentence.split(" at ")[0] for sentence in told(*rows)] == [
+        "5.00 ms in op5",
+        "4.00 ms in op4",
+        "3.00 ms in op3",
+    ]
+    assert (
+        told(rows[0], strange)[0]
+        == "4.00 ms against 4.10 ms in operations without a counterpart on the other side: gelu"
+    )
+    assert told(row("operation", 0.1)) == ()  # too little to be said
