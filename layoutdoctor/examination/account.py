@@ -14,6 +14,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from layoutdoctor.diagnosis.records import FASTER, Account, AccountRow
 from layoutdoctor.examination.costs import launch_count, launch_numbers, launches_of
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
@@ -92,7 +94,7 @@ def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Acco
     difference = slower.measurement.median_seconds - faster.measurement.median_seconds
     sources = {name: source for graph in slower.graphs for name, source in graph.kernel_sources.items()}
     rows = [*_conversion_rows(sides[0], sides[1])]
-    rows += _rows_of_groups(sides[0], sides[1], sources, is_same_model=is_same_model)
+    rows += _together(_rows_of_groups(sides[0], sides[1], sources, is_same_model=is_same_model))
     rows.sort(key=lambda row: (-_weight(row), row.kind, row.operations))
     count = sum(_weight(row) > SMALL_SHARE * abs(difference) for row in rows[:MOST_ROWS])
     kept = rows[:count]
@@ -128,6 +130,7 @@ class _Piece:
         keys: Where it stands.
         operations: What it computes.
         layout: Of what an operation reads first, or of the largest that a generated kernel writes.
+        call: Of a library call: the shape that it returns, and where in its graph it stands.
     """
 
     kernel: Kernel
@@ -138,6 +141,7 @@ class _Piece:
     module: str | None = None
     layout: Layout | None = None
     backward: bool = False
+    call: tuple[Hashable, int] | None = None
 
     @property
     def is_generated(self) -> bool:
@@ -242,16 +246,19 @@ def _called(kernel: Kernel, node: FxNode | None, graph: Graph | None, nodes: _No
     backward = _is_backward(graph, node)
     read = next((nodes[key] for name in node.inputs if (key := (graph.name, name)) in nodes), None)
     layout = node.layout if read is None or read.layout is None else read.layout
-    is_call = _CALL.search(base_name(node.target)) is not None
+    call = None
+    if _CALL.search(base_name(node.target)) is not None:
+        call = (None if node.layout is None else node.layout.shape), graph.nodes.index(node)
     return _Piece(
         kernel=kernel,
         seconds=kernel.seconds or 0.0,
-        keys=frozenset(_keys(node, backward, "call " if is_call else "")),
+        keys=frozenset(_keys(node, backward, "" if call is None else "call ")),
         operations=(_operation(node),),
         locations=() if node.location is None else (node.location,),
         module=node.module,
         layout=layout,
         backward=backward,
+        call=call,
     )
 
 
@@ -340,19 +347,19 @@ def _rows_of_groups(
         keys = frozenset().union(*(piece.keys for side in group for piece in side))
         if (group[0] and group[1]) or (row.slower_seconds == row.faster_seconds == 0):
             yield row
-        elif any(kind.endswith("operation") for _, kind, _ in keys) or not (
-            is_same_model or keys & (faster.places if group[0] else slower.places)
-        ):
+        elif any(kind.endswith("operation") for _, kind, _ in keys) or any(map(_is_call, (*group[0], *group[1]))):
             alone.append(row)
-        else:
+        elif is_same_model or keys & (faster.places if group[0] else slower.places):
             yield row
+        else:
+            alone.append(row)
     if alone:
         yield _sum_row("not_aligned", alone)
 
 
 def _aligned(slower: _Side, faster: _Side) -> list[_Group]:
     """The pieces of both sides that stand at the same places; what is left alone, by its line or else its module."""
-    groups = _connected((slower.pieces, faster.pieces), lambda piece: piece.keys)
+    groups = _with_calls_in_order(_connected((slower.pieces, faster.pieces), lambda piece: piece.keys))
     for names_of in (_lines_of, _modules_of):
         both = [group for group in groups if group[0] and group[1]]
         left = [[piece for group in groups if not group[1 - age] for piece in group[age]] for age in (0, 1)]
@@ -360,8 +367,36 @@ def _aligned(slower: _Side, faster: _Side) -> list[_Group]:
     return groups
 
 
+def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
+    """
+    Library calls that stand at other places brought together where as many of a shape are left on both sides.
+
+    A call that other operations were fused into stands at the place of the last of them.
+    """
+    left: dict[Hashable, tuple[list[_Group], list[_Group]]] = defaultdict(lambda: ([], []))
+    found = []
+    for group in groups:
+        age = 0 if group[0] else 1
+        call = group[age][0].call if not group[1 - age] else None
+        if call is None:
+            found.append(group)
+        else:
+            left[group[age][0].backward, call[0]][age].append(group)
+    for sides in left.values():
+        if len(sides[0]) != len(sides[1]):
+            found += [*sides[0], *sides[1]]
+            continue
+        ordered = (sorted(side, key=lambda group: _order(group[0] or group[1])) for side in sides)
+        found += [(slow[0], fast[1]) for slow, fast in zip(*ordered, strict=True)]
+    return found
+
+
+def _order(pieces: Sequence[_Piece]) -> int:
+    return min(piece.call[1] for piece in pieces if piece.call is not None)
+
+
 def _is_call(piece: _Piece) -> bool:
-    return any(kind.startswith("call") for _, kind, _ in piece.keys)
+    return piece.call is not None
 
 
 def _lines_of(piece: _Piece) -> frozenset[Hashable]:
@@ -406,6 +441,7 @@ def _row(group: _Group, sources: Mapping[str, str]) -> AccountRow:
     dear, cheap = (group[0], group[1]) if is_dearer else (group[1], group[0])
     first = sorted(dear or cheap, key=lambda piece: -piece.seconds)
     layouts = [max(side, key=lambda piece: piece.seconds).layout if side else None for side in group]
+    named = [piece for piece in group[0] if _is_call(piece)]
     generated = [piece.kernel.name for piece in first if piece.is_generated and is_dearer]
     source = sources.get(generated[0]) if generated else None
     return AccountRow(
@@ -415,7 +451,8 @@ def _row(group: _Group, sources: Mapping[str, str]) -> AccountRow:
         seconds=times[0] - times[1],
         slower_seconds=times[0],
         faster_seconds=times[1],
-        operations=tuple(distinct(name for piece in first for name in piece.operations)),
+        # A call is called after the operations that are fused into it: by the slower side, which has them apart.
+        operations=tuple(distinct(name for piece in (named or first) for name in piece.operations)),
         backward=first[0].backward,
         module=first[0].module,
         locations=tuple(
@@ -457,10 +494,12 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
             {piece.kernel.implementation for piece in side if piece.kernel.implementation} for side in (dear, cheap)
         ]
         return "implementation" if cheap and codes[0] != codes[1] else "operation"
+    if not cheap:
+        return "missing_fusion"
+    in_cheap = any(piece.is_generated for piece in cheap)
     if any(piece.is_generated for piece in dear):
-        both = any(piece.is_generated for piece in cheap)
-        return "layout" if both and is_another_layout else "generated_kernel"
-    if not cheap or any(piece.is_generated for piece in cheap):
+        return "layout" if in_cheap and is_another_layout else "generated_kernel"
+    if in_cheap:
         return "missing_fusion"
     return "layout" if is_another_layout else "operation"
 
@@ -476,6 +515,29 @@ def _kernel_name(kernel: Kernel) -> str:
 
 def _names(kernels: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(distinct(kernels))
+
+
+def _together(rows: Iterable[AccountRow]) -> Iterator[AccountRow]:
+    """What is fused on one side only stands in every layer alike: one row for each kind of it."""
+    groups: dict[Hashable, list[AccountRow]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        same = (frozenset(row.operations), row.backward) if row.kind == "missing_fusion" else number
+        groups[same].append(row)
+    for own in groups.values():
+        dearest = max(own, key=lambda row: abs(row.seconds))
+        if len(own) == 1:
+            yield dearest
+            continue
+        yield msgspec.structs.replace(
+            _sum_row("missing_fusion", own),
+            operations=dearest.operations,
+            backward=dearest.backward,
+            module=dearest.module,
+            locations=tuple(sorted({place for row in own for place in row.locations}, key=_in_file)),
+            slower_kernels=_names(name for row in own for name in row.slower_kernels),
+            faster_kernels=_names(name for row in own for name in row.faster_kernels),
+            detail=f"at {len(own)} places",
+        )
 
 
 def _sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:

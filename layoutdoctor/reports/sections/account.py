@@ -128,7 +128,8 @@ def _sentence(row: AccountRow, faster: str) -> str:
         what = f"{count_of(kernels, 'generated kernel') if kernels > 1 else 'a generated kernel'} for {name}"
         return f"{cost} in {what}{at}, {times}"
     if row.kind == "missing_fusion":
-        return f"{cost} in {name}{at}, {times}, which computes it within other kernels"
+        counted = f" {detail} ({place})" if detail and place else at
+        return f"{cost} in {name}{counted}, {times}, which computes it within other kernels"
     if row.kind == "layout":
         layouts = f"{layout_words(row.slower_layout)} against {layout_words(row.faster_layout)}"
         return f"{cost} in {name}{at}, {times}: {clean(layouts)}"
