@@ -14,7 +14,6 @@ Runs beside nothing else; a network takes about a minute. ``--keep DIR`` keeps d
 from __future__ import annotations
 
 import argparse
-import runpy
 import subprocess
 import sys
 import tempfile
@@ -29,9 +28,6 @@ from layoutdoctor.examination.account import account
 from layoutdoctor.reports.sections.account import row_name
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
     from layoutdoctor.diagnosis.records import Account, Diagnosis
 
 CONFIGURATIONS = "eager,eager-channels-last,inductor,inductor-channels-last"
@@ -39,12 +35,8 @@ WORTH_EXPLAINING = 1.10
 OUTSIDE = ("allocation", "outside_kernels")
 
 
-def _fire() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    names = runpy.run_path(str(Path(__file__).resolve().parent.parent / "examples" / "fire_module.py"))
-    return names["Model"](), tuple(names["get_inputs"]())
-
-
-NETWORKS: dict[str, Any] = {"fire": _fire, **answer.NETWORKS}
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "fire_module.py"
+NETWORKS = ("fire", *answer.NETWORKS)
 
 
 def main() -> None:
@@ -70,11 +62,10 @@ _HEAD = ["network", "slower", "faster", "slower ms", "faster ms", "difference", 
 def _diagnosed(network: str, mode: str, folder: Path) -> Diagnosis:
     name = f"{network}.{mode}"
     target, saved = folder / f"{network}.py", folder / f"{name}.json"
-    here = str(Path(__file__).resolve().parent)
-    target.write_text(
-        f"import sys; sys.path.insert(0, {here!r})\nimport account\nget_module = account.NETWORKS[{network!r}]\n",
-        encoding="utf-8",
-    )
+    if network == "fire":
+        target = EXAMPLE
+    else:
+        answer.write_target(network, target)
     command = [sys.executable, "-m", "layoutdoctor", "-q", str(target), "--mode", mode, "--budget", "20", "--force"]
     command += ["--configurations", CONFIGURATIONS, "--output", str(saved), "--save-recordings", str(folder / name)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=answer.LONGEST_SECONDS)
@@ -85,6 +76,8 @@ def _diagnosed(network: str, mode: str, folder: Path) -> Diagnosis:
 
 def _accounted(diagnosis: Diagnosis) -> Account | None:
     seconds = {t.name: t.measurement.median_seconds for t in diagnosis.trials if t.measurement is not None}
+    if len(seconds) < 2 or "inductor" not in seconds:
+        return None
     fastest, slower = min(seconds, key=lambda name: seconds[name]), "inductor"
     if seconds[slower] < WORTH_EXPLAINING * seconds[fastest]:
         slower = max(seconds, key=lambda name: seconds[name])

@@ -154,16 +154,21 @@ def main() -> None:
     print(_summary(done))
 
 
+def write_target(network: str, path: Path) -> None:
+    """A file that the command takes."""
+    path.write_text(
+        f"import sys; sys.path.insert(0, {str(HERE.parent)!r})\n"
+        f"import answer\nget_module = answer.NETWORKS[{network!r}]\n",
+        encoding="utf-8",
+    )
+
+
 def answered(network: str, mode: str, starts: int) -> dict[str, Any]:
     """What the command recommends of one network, and what a plain script sees of every configuration."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         target = folder / f"{network}.py"
-        target.write_text(
-            f"import sys; sys.path.insert(0, {str(HERE.parent)!r})\n"
-            f"import answer\nget_module = answer.NETWORKS[{network!r}]\n",
-            encoding="utf-8",
-        )
+        write_target(network, target)
         saved = folder / "diagnosis.json"
         command = [sys.executable, "-m", "layoutdoctor", "-q", str(target), "--mode", mode, "--output", str(saved)]
         start = time.monotonic()

@@ -117,7 +117,7 @@ def _false_alarms() -> Iterator[Set]:
 
 def _examples() -> Iterator[Set]:
     for path in sorted((ROOT / "examples").glob("*.py")):
-        yield Set(path.relative_to(ROOT).as_posix())
+        yield Set(path.relative_to(ROOT).as_posix(), "training" if path.stem == "fire_module" else "inference")
 
 
 SETS = {found.name: found for found in (*_casebook(), *_false_alarms(), *_examples())}
