@@ -2,8 +2,8 @@
 Does the account of a difference explain it? Networks that nobody here wrote, each in four configurations.
 
 Each network is diagnosed by the command; then the default and the fastest configuration, or where these are within 10 %
-the slowest and the fastest, are accounted for. Prints the measured difference, how much of it the kernels explain (what
-stands outside kernels is the rest), and the row that contributes most, to be checked by hand.
+the slowest and the fastest, are accounted for. Prints the measured difference, how much of it is explained (all but
+what stands outside kernels for no cause that is known), and the row that contributes most, to be checked by hand.
 
     pip install transformers diffusers
     python benchmarks/account.py --networks fire resnet18 unet --modes training
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 CONFIGURATIONS = "eager,eager-channels-last,inductor,inductor-channels-last"
 WORTH_EXPLAINING = 1.10
-OUTSIDE = ("allocation", "outside_kernels")
 
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "fire_module.py"
@@ -89,7 +88,7 @@ def _cells(found: Account | None) -> list[Any]:
     if found is None:
         return ["no account"]
     difference = found.slower_seconds - found.faster_seconds
-    outside = sum(row.seconds for row in found.rows if row.kind in OUTSIDE)
+    outside = sum(row.seconds for row in found.rows if row.kind == "outside_kernels")
     most = max(found.rows, key=lambda row: row.seconds)
     seconds = [1e3 * found.slower_seconds, 1e3 * found.faster_seconds, 1e3 * difference]
     explained = f"{100 * (1 - outside / difference):.0f} %"

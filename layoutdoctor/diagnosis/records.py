@@ -40,7 +40,7 @@ Verdict = Literal["faster", "slower", "no measurable difference"]
 Severity = Literal["error", "warning", "note"]
 AccountKind = (
     Literal["conversion", "generated_kernel", "layout", "implementation", "missing_fusion"]
-    | Literal["operation", "not_aligned", "small", "allocation", "outside_kernels"]
+    | Literal["operation", "not_aligned", "small", "allocation", "launches", "outside_kernels"]
 )
 # What a saved file may hold in these fields is held by msgspec as it reads; the bounds keep sums of them finite.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
@@ -909,7 +909,7 @@ class AccountRow(Record, frozen=True, kw_only=True):
             the same operations in another layout; ``implementation``: a library chose other code; ``missing_fusion``:
             what the other side computes within another kernel; ``operation``: the same by what is known;
             ``not_aligned``: what the other side knows no counterpart of; ``small``: rows too small to be told one by
-            one; ``allocation``: pages that are mapped anew; ``outside_kernels``: launches, gaps and the rest.
+            one; ``allocation``: pages that are mapped anew; ``launches``: more calls; ``outside_kernels``: the rest.
         seconds: How much of the difference it is; negative where it is faster on the slower side.
         slower_seconds: What it takes in the slower configuration; None where that is not a sum of kernels.
         faster_seconds: What it takes in the faster one.

@@ -20,7 +20,6 @@ from layoutdoctor.diagnosis.records import FASTER, Account, AccountRow
 from layoutdoctor.examination.costs import launch_count, launch_numbers, launches_of
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
-from layoutdoctor.units import format_significant
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
 
 if TYPE_CHECKING:
@@ -52,6 +51,10 @@ _GATHER = re.compile(r"tmpbuf\[[^\]]+\] = (?:static_cast<[^>]*>\()?in(?:_out)?_p
 _LEAST_FAULTS = 50.0
 _FAULT_SECONDS = (0.05e-6, 5e-6)
 """What mapping one page takes: a difference outside kernels that is less or more a page has another cause."""
+
+_LEAST_LAUNCHES = 10.0
+_LAUNCH_SECONDS = (1e-6, 30e-6)
+"""What calling one more operation takes, besides its kernel."""
 
 _Key = tuple[bool, str, str]
 """Whether it runs in the backward, and where: the kind of place, and its name."""
@@ -345,11 +348,8 @@ def _rows_of_groups(
     for group in _aligned(slower, faster):
         row = _row(group, sources)
         keys = frozenset().union(*(piece.keys for side in group for piece in side))
-        if (group[0] and group[1]) or (row.slower_seconds == row.faster_seconds == 0):
-            yield row
-        elif any(kind.endswith("operation") for _, kind, _ in keys) or any(map(_is_call, (*group[0], *group[1]))):
-            alone.append(row)
-        elif is_same_model or keys & (faster.places if group[0] else slower.places):
+        is_known = is_same_model or keys & (faster.places if group[0] else slower.places)
+        if (group[0] and group[1]) or (is_known and not any(map(_is_call, (*group[0], *group[1])))):
             yield row
         else:
             alone.append(row)
@@ -494,8 +494,8 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
             {piece.kernel.implementation for piece in side if piece.kernel.implementation} for side in (dear, cheap)
         ]
         return "implementation" if cheap and codes[0] != codes[1] else "operation"
-    if not cheap:
-        return "missing_fusion"
+    if not cheap:  # what stands at no line of the model is fused nowhere
+        return "missing_fusion" if any(piece.locations or piece.module for piece in dear) else "operation"
     in_cheap = any(piece.is_generated for piece in cheap)
     if any(piece.is_generated for piece in dear):
         return "layout" if in_cheap and is_another_layout else "generated_kernel"
@@ -556,12 +556,26 @@ def _outside(slower: Trial, faster: Trial, slow: _Side, fast: _Side) -> AccountR
     whole = [trial.measurement.median_seconds if trial.measurement else 0.0 for trial in (slower, faster)]
     left = whole[0] - whole[1] - (slow.seconds - fast.seconds)
     faults = [trial.measurement.page_faults_per_call if trial.measurement else None for trial in (slower, faster)]
-    if faults[0] is None or faults[1] is None:
-        return AccountRow(kind="outside_kernels", seconds=left)
-    more = faults[0] - faults[1]
-    least, most = (abs(more) * seconds for seconds in _FAULT_SECONDS)
-    is_allocation = abs(more) >= _LEAST_FAULTS and left * more > 0 and least <= abs(left) <= most
-    counts = " against ".join(format_significant(count) for count in faults if count is not None)
-    return AccountRow(
-        kind="allocation" if is_allocation else "outside_kernels", seconds=left, detail=f"{counts} page faults a call"
-    )
+    counts = [float(len(side.pieces)) for side in (slow, fast)]
+    causes: list[AccountKind] = []
+    if _would_cost(left, faults, _FAULT_SECONDS, _LEAST_FAULTS):
+        causes.append("allocation")
+    if _would_cost(left, counts, _LAUNCH_SECONDS, _LEAST_LAUNCHES):
+        causes.append("launches")
+    details = [_against(counts, "kernels")]
+    if None not in faults:
+        details.append(_against(faults, "page faults a call"))
+    kind = causes[0] if len(causes) == 1 else "outside_kernels"
+    return AccountRow(kind=kind, seconds=left, detail=", ".join(details))
+
+
+def _would_cost(left: float, counts: Sequence[float | None], each: tuple[float, float], least: float) -> bool:
+    """Whether so many more of something on one side cost about what is left."""
+    if counts[0] is None or counts[1] is None:
+        return False
+    more = counts[0] - counts[1]
+    return abs(more) >= least and left * more > 0 and each[0] <= left / more <= each[1]
+
+
+def _against(counts: Sequence[float | None], noun: str) -> str:
+    return f"{' against '.join(f'{count:.0f}' for count in counts if count is not None)} {noun}"

@@ -27,14 +27,21 @@ from layoutdoctor.isolation.messages import (
     TurnBoard,
     encode,
 )
-from layoutdoctor.isolation.processes import kill_with_all_it_started, remove_scratch, start_child, started_by
+from layoutdoctor.isolation.processes import (
+    kill_with_all_it_started,
+    remove_scratch,
+    start_child,
+    started_by,
+    wait_until_ended,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Configuration
     from layoutdoctor.isolation.messages import AnyMessage, Request
 
+_LEAVING_SECONDS = 2.0
 _LOAD_SECONDS = SHORTEST_START_SECONDS  # the first copy waits for the subject
 FORK = 0
 """The order for a copy, sent with the two descriptors of its pipes; any other order is the number of a copy to wait
@@ -70,9 +77,11 @@ class Started(NamedTuple):
                 rest = rest[os.write(self.requests, rest) :]
 
     def end(self) -> None:
-        """Ends it, and all that it started."""
+        """Ends it, and all that it started; what has loaded the model's file may first remove what that has made."""
         for descriptor in (self.messages, self.requests):
             os.close(descriptor)
+        if isinstance(self.process, subprocess.Popen):
+            wait_until_ended(self.process.pid, _LEAVING_SECONDS)
         kill_with_all_it_started(self.process.pid)
         self.process.wait()
         remove_scratch(self.process.pid)
@@ -113,17 +122,22 @@ class ForkServer:
         finally:
             self.end()
 
-    def begin(self) -> None:
+    def begin(self, chosen: Sequence[Configuration] | None = None) -> None:
         """
         Starts the process that is to be copied, where it can be; it imports what is needed, and loads the subject for
         the first copy. A subject that uses a GPU cannot be copied.
+
+        Args:
+            chosen: What will be started; None for all that was asked for.
         """
         if self._server is not None or not hasattr(socket, "send_fds"):
             return
         with contextlib.suppress(TransportError):  # the next process that cannot be started says why
             self._server = from_nothing()
             self._messages = MessagePipe(self._server.messages)
-            self._server.write(encode(msgspec.structs.replace(self.request, forks=True)))
+            configurations = self.request.configurations if chosen is None else tuple(chosen)
+            request = msgspec.structs.replace(self.request, configurations=configurations, forks=True)
+            self._server.write(encode(request))
 
     def end(self) -> None:
         """Ends the process that has begun, and its copies."""

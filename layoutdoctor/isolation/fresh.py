@@ -93,7 +93,7 @@ def timed(
         failure = Failure(kind="measure", message=str(process.failure))
         trials[process.name] = msgspec.structs.replace(trials[process.name], status=process.status, failure=failure)
 
-    server.begin()
+    server.begin(chosen)
     tell(f"starting {len(chosen)} processes, one for each configuration")
     with started(server, chosen, fail, SHORTEST_START_SECONDS + limit) as processes:
         if not processes:
@@ -161,7 +161,7 @@ def verified(
         reason = f"a budget of {format_seconds(budget)} has no time for further starts of fresh processes"
         return with_advice(recordings, msgspec.structs.replace(advice, reason=reason), comparison)
     if head.subject.device == "cpu":
-        server.begin()
+        server.begin(chosen)
     else:
         server.end()
     try:

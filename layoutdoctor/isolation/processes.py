@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -185,6 +186,13 @@ def has_ended(pid: int) -> bool:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return True
+
+
+def wait_until_ended(pid: int, most_seconds: float) -> None:
+    """Waits for a child process to end, which leaves its number its own."""
+    deadline = time.monotonic() + most_seconds
+    while not has_ended(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def memory_of(pid: int | str = "self") -> dict[str, int]:

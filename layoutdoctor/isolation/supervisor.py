@@ -171,6 +171,8 @@ def _supervise(
         if name is None or name in journal.lost:
             raise SubjectError(_before_any(request, lost.failure))
         journal.lose(name, lost)
+        if lost.status == "timed_out":
+            server.end()  # what did not end, such as a compiler, may keep that process as well
         watch.warn(f"{name}: {lost.failure.message}; going on without it")
 
 

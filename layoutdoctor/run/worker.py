@@ -84,6 +84,10 @@ class Channel(Listener):
         self._lock = threading.Lock()
         self._kept_count = 0
 
+    def close(self) -> None:
+        """Tells the supervisor that nothing more will come."""
+        os.close(self._descriptor)
+
     def send(self, message: AnyMessage) -> None:
         """Sends a message; where that is not possible any more, the process ends: another one can go on."""
         if os.getpid() != self._owner:
@@ -149,16 +153,25 @@ def main(words: Sequence[str]) -> NoReturn:
     stream, channel, request = _line(int(words[0]), int(words[1]), board)
     load: Callable[[], LoadedSubject] = partial(_load, request)
     if request.forks:
-        load, requests, messages = _fork_when_ordered(request, channel, stream.fileno())
+        try:
+            load, requests, messages = _fork_when_ordered(request, channel, stream.fileno())
+        except BaseException:  # such as threads of the model's file, which may never end
+            channel.close()
+            _leave()
         stream, channel, request = _line(requests, messages, board)
     answer = _answer(request, load, channel, stream)
     for printed in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the model may have closed it
             printed.flush()
     channel.send(answer)
+    _leave()
+
+
+def _leave() -> NoReturn:
+    """The end of a process, in which a thread that the model left waiting for ever keeps nobody."""
     with contextlib.suppress(BaseException):  # such as temporary folders of the model, and of multiprocessing
         atexit._run_exitfuncs()
-    os._exit(0)  # a thread that the model left waiting for ever keeps nobody
+    os._exit(0)
 
 
 def _line(requests: int, messages: int, board: TurnBoard) -> tuple[FileIO, Channel, Request]:
@@ -199,7 +212,7 @@ def _serve_turns(
         serve_turns(load, configuration, mode, orders, channel.send)
     except Exception as error:
         raise SubjectError(first_line(error)) from error
-    os._exit(0)
+    _leave()
 
 
 def _fork_when_ordered(
@@ -215,13 +228,14 @@ def _fork_when_ordered(
     from layoutdoctor.capture.building import import_compiler
     from layoutdoctor.run.fresh import loaded_for_forks
 
-    import_compiler()
+    if any(configuration.backend == "inductor" for configuration in request.configurations):
+        import_compiler()
     held: list[LoadedSubject] = []
     orders = socket.socket(fileno=os.dup(control))
     while True:
         word, descriptors, _, _ = socket.recv_fds(orders, LENGTH_BYTES, 2)
         if not word:
-            os._exit(0)
+            _leave()
         number = int.from_bytes(word, "big")
         if number != FORK:
             channel.send(Ended(returncode=os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])))
@@ -235,6 +249,7 @@ def _fork_when_ordered(
         if copy == 0:
             os.setsid()
             die_with(this)
+            atexit._clear()  # what the model's file made is for the other one to remove
             orders.close()
             go_on()
             return held.pop, descriptors[0], descriptors[1]

@@ -30,8 +30,11 @@ _KIND_WORDS = {
     "not_aligned": "no counterpart was found",
     "small": "too small to tell one by one",
     "allocation": "pages are mapped anew",
+    "launches": "more calls",
     "outside_kernels": "launches, gaps, allocation",
 }
+
+_OUTSIDE = ("allocation", "launches", "outside_kernels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def row_name(row: AccountRow) -> str:
     """What a row is about, in a few words."""
     if row.kind == "small":
         return f"{clean(row.detail or 'rows')}, each small"
-    if row.kind in ("allocation", "outside_kernels"):
+    if row.kind in _OUTSIDE:
         return "outside kernels"
     if row.kind == "not_aligned":
         return "operations without a counterpart"
@@ -113,10 +116,8 @@ def _sentence(row: AccountRow, faster: str) -> str:
     detail = clean(row.detail) if row.detail else None
     if row.kind == "small":
         return f"{cost} in {name}"
-    if row.kind == "allocation":
-        return f"{cost} outside kernels: {detail}"
-    if row.kind == "outside_kernels":
-        return joined((f"{cost} outside kernels: launches, gaps and allocation", detail), ", ")
+    if row.kind in _OUTSIDE:
+        return joined((f"{cost} outside kernels: {_KIND_WORDS[row.kind]}", detail), ", ")
     if row.kind == "not_aligned":
         times = f"{_seconds(row.slower_seconds)} against {_seconds(row.faster_seconds)}"
         return f"{times} in operations without a counterpart on the other side: {_operations(row)}"
@@ -158,7 +159,7 @@ def _cells(row: AccountRow) -> tuple[str, ...]:
     why = _KIND_WORDS[row.kind]
     if row.kind == "layout":
         why = f"{layout_words(row.slower_layout)} against {layout_words(row.faster_layout)}"
-    elif row.detail and row.kind in ("conversion", "allocation", "outside_kernels"):
+    elif row.detail and row.kind in ("conversion", *_OUTSIDE):
         why = f"{why}: {row.detail}"
     return (
         row_name(row),

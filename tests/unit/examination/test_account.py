@@ -234,9 +234,23 @@ def test_the_same_code_twice_has_an_empty_account_and_allocation_alone_is_told_a
     assert [row.seconds for row in told(once, once_more(once)).rows] == [0, 0]
     found = told(once, again)
     assert parts(found)[-1] == ("allocation", 2, ())
-    assert found.rows[-1].detail == "4700 against 0 page faults a call"
+    assert found.rows[-1].detail == "1 against 1 kernels, 4700 against 0 page faults a call"
     few = ran("inductor", in_eager("relu", 3), takes=4, graph=graph, page_faults_per_call=4690.0)
     assert told(once, few).rows[-1].kind == "outside_kernels"
+
+
+def test_many_more_calls_are_a_cause_of_their_own_unless_pages_may_be_it_as_well() -> None:
+    nodes = [at(line, f"relu{line}") for line in range(60)]
+    many = [in_eager(node.name, 0.01) for node in nodes]
+    few = in_eager("relu0", 0.6)
+    for faults, kind in ((0.0, "launches"), (300.0, "outside_kernels")):
+        slower = ran("eager", *many, takes=2, graph=eager(*nodes), page_faults_per_call=faults)
+        faster = ran("inductor", few, takes=1.4, graph=eager(*nodes), page_faults_per_call=0.0)
+
+        row = told(slower, faster).rows[-1]
+
+        assert (row.kind, round(row.seconds / MS, 6)) == (kind, 0.6)
+        assert row.detail == f"60 against 1 kernels, {faults:.0f} against 0 page faults a call"
 
 
 def once_more(trial: Trial) -> Trial:

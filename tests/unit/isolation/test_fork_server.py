@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +21,6 @@ from layoutdoctor.isolation.timed_process import TimedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 EAGER = a_configuration("eager", backend="eager")
 # A model that tells, in its folder, which process runs it and with how many threads. What its file runs when it is
@@ -68,12 +69,28 @@ def pid_of(process: TimedProcess) -> int:
     return process._started.process.pid
 
 
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
+def is_there(pid: int, most_seconds: float = 10.0) -> bool:
+    """Whether a process still is there after a while; one that has ended may wait for a parent of another test."""
+    deadline = time.monotonic() + most_seconds
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+        except OSError:
+            return False
+        if state == b"Z":
+            return False
+        time.sleep(0.05)
     return True
+
+
+def test_what_the_models_file_made_is_removed_once_by_the_process_that_loaded_it(tmp_path: Path) -> None:
+    made = f"import tempfile\nkept = tempfile.TemporaryDirectory(dir={str(tmp_path)!r}, prefix='made-')"
+    with server_of(tmp_path, made) as server:
+        for _ in range(2):
+            copy, _ = timed_once(server, tmp_path)
+            copy.end()
+            assert len(list(tmp_path.glob("made-*"))) == 1
+    assert list(tmp_path.glob("made-*")) == []
 
 
 def test_copies_share_what_was_loaded_and_run_by_themselves(tmp_path: Path) -> None:

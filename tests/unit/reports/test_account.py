@@ -57,9 +57,12 @@ def test_each_kind_in_a_sentence() -> None:
             "1.00 ms in relu and max_pool2d at body.0, 2.00 ms against 1.00 ms in eager"
         ),
         row("allocation", 2, detail="4700 against 0 page faults a call"): (
-            "2.00 ms outside kernels: 4700 against 0 page faults a call"
+            "2.00 ms outside kernels: pages are mapped anew, 4700 against 0 page faults a call"
         ),
-        row("outside_kernels", 2): "2.00 ms outside kernels: launches, gaps and allocation",
+        row("launches", 2, detail="378 against 157 kernels"): (
+            "2.00 ms outside kernels: more calls, 378 against 157 kernels"
+        ),
+        row("outside_kernels", 2): "2.00 ms outside kernels: launches, gaps, allocation",
         row("small", 2, detail="9 rows"): "2.00 ms in 9 rows, each small",
     }
     for one, sentence in cases.items():
