@@ -171,7 +171,9 @@ class _Side:
 
 def _side_of(trial: Trial) -> _Side | None:
     kernels = trial.kernels
-    if kernels is None or not kernels.seconds or any(kernel.seconds is None for kernel in kernels.kernels):
+    if kernels is None or not kernels.kernels or not kernels.seconds:
+        return None
+    if any(kernel.seconds is None for kernel in kernels.kernels):
         return None
     graphs = {graph.name: graph for graph in trial.graphs}
     nodes = {(graph.name, node.name): node for graph in trial.graphs for node in graph.nodes}
