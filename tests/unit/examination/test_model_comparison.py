@@ -13,7 +13,10 @@ from builders import (
     a_diagnosis,
     a_finding,
     a_graph,
+    a_kernel,
+    a_location,
     a_measurement,
+    a_node,
     a_pair,
     a_recommendation,
     a_subject,
@@ -31,7 +34,7 @@ from layoutdoctor.diagnosis.records import SourceLocation
 from layoutdoctor.examination.changes.models import compare_models
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion, Convolution, Diagnosis
+    from layoutdoctor.diagnosis.records import Account, Conversion, Convolution, Diagnosis
 
 
 def conversions(count: int) -> tuple[Conversion, ...]:
@@ -206,6 +209,29 @@ def test_what_is_not_the_same_around_them_is_noted_and_the_unfinished_not_judged
     assert compare_models(a_diagnosis(), unfinished).regression.not_judged == (
         "the new one was not finished: out of memory"
     )
+
+
+def test_where_a_difference_of_times_goes_is_told_from_the_slower_one_to_the_faster() -> None:
+    node = a_node("relu", inputs=("x",), location=a_location(3), module="act")
+
+    def measured(takes: float) -> Diagnosis:
+        kernel = a_kernel("aten::relu", takes - 1e-3, library="aten", node="relu", graph="graph 0")
+        summary = kernels(kernels=(kernel,), seconds=takes - 1e-3)
+        trial = a_trial(kernels=summary, measurement=a_measurement(takes), graphs=(a_graph(nodes=(node,)),))
+        return a_diagnosis(trial)
+
+    def told(old: float, new: float) -> Account | None:
+        return compare_models(measured(old), measured(new)).trials[0].account
+
+    slower, faster = told(4e-3, 5e-3), told(5e-3, 4e-3)
+
+    assert slower is not None
+    assert faster is not None
+    assert (slower.slower, slower.faster) == ("inductor (new)", "inductor (old)")
+    assert (faster.slower, faster.faster) == ("inductor (old)", "inductor (new)")
+    assert slower.rows == faster.rows
+    assert (slower.rows[0].operations, round(slower.rows[0].seconds, 9)) == (("relu",), 1e-3)
+    assert told(4e-3, 4.1e-3) is None
 
 
 def test_an_earlier_comparison_is_still_read() -> None:
