@@ -55,7 +55,7 @@ TIMED = [a_configuration(name) for name in ("inductor", "one", "two")]
 
 @pytest.fixture(autouse=True)
 def from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ForkServer, "begin", lambda self: None)
+    monkeypatch.setattr(ForkServer, "begin", lambda self, chosen=None: None)
 
 
 def server(**asked: Any) -> ForkServer:
