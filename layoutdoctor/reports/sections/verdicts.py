@@ -31,6 +31,10 @@ def leader_text(diagnosis: Diagnosis, comparison: Comparison) -> str:
     )
 
 
+_LONGEST_WAIT_SECONDS = 1800.0
+"""What would take longer is nothing that anybody waits for, and hardly a number that can be trusted."""
+
+
 def against_clause(diagnosis: Diagnosis, comparison: Comparison, name: str) -> str:
     """How much faster than the baseline, as the end of a sentence; empty where it is not surely faster."""
     ratio = find_ratio(diagnosis, name)
@@ -69,6 +73,8 @@ def _what_would_tell(comparison: Comparison) -> str:
         return "; other programs kept the machine busy, so measure again when it is quiet"
     if comparison.seconds_to_decide is None:
         return "; measure longer (--budget)"
+    if comparison.seconds_to_decide > _LONGEST_WAIT_SECONDS:
+        return ", too close for rounds to tell"
     return f"; about {format_seconds(comparison.seconds_to_decide)} more of rounds would tell (--budget)"
 
 

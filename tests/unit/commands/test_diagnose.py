@@ -147,6 +147,10 @@ def test_what_noise_leaves_undecided_exits_with_4_unless_findings_are_what_was_a
 
     assert main(["m.py"]) == 4
     assert "about 70.0 s more of rounds would tell (--budget)" in " ".join(capsys.readouterr().out.split())
+    far = msgspec.structs.replace(comparison, seconds_to_decide=23_600.0)
+    engine.result = msgspec.structs.replace(engine.result, comparison=far)
+    assert main(["m.py"]) == 4
+    assert "too close for rounds to tell" in " ".join(capsys.readouterr().out.split())
     assert main(["m.py", "--fail-on", "error"]) == 0
     equal = a_comparison(a_ratio("eager", 1.0, width=0.01, decided=True), fastest=("inductor", "eager"))
     engine.result = msgspec.structs.replace(engine.result, comparison=equal)
