@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -77,7 +77,7 @@ def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     baseline = diagnosis.measured_trial(comparison.baseline)
     pairs = ((baseline, diagnosis.measured_trial(name)) for name in distinct(wanted) if name != comparison.baseline)
     accounts = (account(slower, other) for slower, other in pairs if slower is not None and other is not None)
-    return tuple(found for found in accounts if found is not None)
+    return tuple(found for found in accounts if found is not None and found.slower_seconds > found.faster_seconds)
 
 
 def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Account | None:
@@ -103,7 +103,7 @@ def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Acco
     kept = rows[:count]
     if rows[count:]:
         kept.append(_sum_row("small", rows[count:]))
-    kept.append(_outside(slower, faster, sides[0], sides[1]))
+    kept.append(_outside(slower, faster, sides[0], sides[1], difference - sum(row.seconds for row in kept)))
     return Account(
         slower=slower.name,
         faster=faster.name,
@@ -158,14 +158,11 @@ class _Side:
 
     Attributes:
         conversions: Those with a time of their own, forward and backward apart.
-        seconds: Time of all kernels.
         places: Lines and modules that its graphs know.
     """
 
-    name: str
     pieces: list[_Piece]
     conversions: list[tuple[bool, Conversion]]
-    seconds: float
     places: set[_Key] = field(default_factory=set)
 
 
@@ -186,7 +183,7 @@ def _side_of(trial: Trial) -> _Side | None:
     ]
     conversions = list(_split_off(trial, pieces, launches))
     places = {key for (name, _), node in nodes.items() for key in _keys(node, _is_backward(graphs[name], node))}
-    return _Side(trial.name, pieces, conversions, kernels.seconds, places)
+    return _Side(pieces, conversions, places)
 
 
 def _launches(trial: Trial) -> tuple[dict[tuple[str, str], int], dict[int, tuple[Graph, list[Buffer]]]]:
@@ -410,9 +407,6 @@ def _modules_of(piece: _Piece) -> frozenset[Hashable]:
     return piece.keys | own
 
 
-_Item = TypeVar("_Item")
-
-
 def _connected(
     sides: tuple[Sequence[_Piece], Sequence[_Piece]], names_of: Callable[[_Piece], Iterable[Hashable]]
 ) -> list[_Group]:
@@ -553,10 +547,8 @@ def _sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:
     )
 
 
-def _outside(slower: Trial, faster: Trial, slow: _Side, fast: _Side) -> AccountRow:
-    """What the kernels do not explain of the measured difference."""
-    whole = [trial.measurement.median_seconds if trial.measurement else 0.0 for trial in (slower, faster)]
-    left = whole[0] - whole[1] - (slow.seconds - fast.seconds)
+def _outside(slower: Trial, faster: Trial, slow: _Side, fast: _Side, left: float) -> AccountRow:
+    """What the kernels leave of the measured difference."""
     faults = [trial.measurement.page_faults_per_call if trial.measurement else None for trial in (slower, faster)]
     counts = [float(len(side.pieces)) for side in (slow, fast)]
     causes: list[AccountKind] = []

@@ -197,7 +197,12 @@ def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Exa
         interrupted=head.interrupted,
     )
     trials = tuple(_without_sources(trial) for trial in trials)
-    return msgspec.structs.replace(diagnosis, trials=trials, accounts=accounts_of(diagnosis))
+    try:
+        return msgspec.structs.replace(diagnosis, trials=trials, accounts=accounts_of(diagnosis))
+    except Exception as error:  # what was measured and proved stays
+        note = f"where the difference goes was not looked for: {first_line(error)}"
+        subject = msgspec.structs.replace(diagnosis.subject, notes=(*diagnosis.subject.notes, note))
+        return msgspec.structs.replace(diagnosis, trials=trials, subject=subject)
 
 
 def _without_sources(trial: Trial) -> Trial:

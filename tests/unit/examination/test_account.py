@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from builders import (
     a_buffer,
@@ -21,8 +22,10 @@ from builders import (
     channels_last,
     contiguous,
     kernels,
+    recordings_of,
 )
 
+from layoutdoctor.examination import examine
 from layoutdoctor.examination.account import account, accounts_of
 from layoutdoctor.examination.trust import kernels_without_seconds
 
@@ -310,3 +313,20 @@ def test_the_default_is_told_against_the_recommended_and_against_eager_where_tha
         ("inductor", "eager-channels-last"),
     ]
     assert accounts_of(a_diagnosis(*trials, comparison=None)) == ()
+    # Further starts recommend what the rounds saw as no faster: nothing is there to be accounted for.
+    slow = a_trial("inductor-channels-last", kernels=trials[3].kernels, measurement=a_measurement(0.011))
+    refuted = msgspec.structs.replace(compared, trials=(trials[0], slow))
+    assert accounts_of(refuted) == ()
+
+
+def test_a_fault_in_the_account_costs_the_account_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(examine, "accounts_of", fail)
+    before = a_diagnosis(a_trial())
+
+    after = examine.diagnosis_of(recordings_of(before))
+
+    assert after.subject.notes[-1] == "where the difference goes was not looked for: RuntimeError: planted"
+    assert [trial.name for trial in after.trials] == [trial.name for trial in before.trials]
