@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.errors import TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 _PROCESSES = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -178,6 +178,23 @@ def kill_all(pids: Iterable[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+
+
+def ask_to_end(pids: Sequence[int], most_seconds: float = 0.5) -> None:
+    """Asks processes to end, and waits a moment for it."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + most_seconds
+    while any(map(_runs, pids)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return (_PROCESSES / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except (OSError, IndexError):
+        return False
 
 
 def has_ended(pid: int) -> bool:
