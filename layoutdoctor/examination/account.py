@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.records import FASTER, Account, AccountRow
-from layoutdoctor.examination.costs import launch_count, launch_numbers, launches_of
+from layoutdoctor.examination.costs import launch_count, launch_numbers, launches_of, shared_names
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
@@ -189,16 +189,13 @@ def _side_of(trial: Trial) -> _Side | None:
 def _launches(trial: Trial) -> tuple[dict[tuple[str, str], int], dict[int, tuple[Graph, list[Buffer]]]]:
     """By graph and buffer the position of the kernel that writes it, and by position what a kernel writes."""
     kernels = trial.kernels.kernels if trial.kernels is not None else ()
-    owners: dict[str, set[str]] = defaultdict(set)
-    for graph in trial.graphs:
-        for name in graph.kernel_names:
-            owners[name].add(graph.name)
+    shared = shared_names(trial.graphs)
     by_buffer: dict[tuple[str, str], int] = {}
     written: dict[int, tuple[Graph, list[Buffer]]] = {}
     for graph in trial.graphs:
         launches = launches_of(graph)
         for position, launch in launch_numbers(graph, launches, kernels).items():
-            if kernels[position].graph is None and len(owners[kernels[position].name]) > 1:
+            if kernels[position].graph is None and kernels[position].name in shared:
                 continue
             written[position] = graph, launches[launch]
             by_buffer |= {(graph.name, buffer.name): position for buffer in launches[launch]}
@@ -209,7 +206,7 @@ def _generated(
     kernel: Kernel, graph: Graph, buffers: Sequence[Buffer], nodes: Mapping[tuple[str, str], FxNode]
 ) -> _Piece:
     """A generated kernel, which stands where the operations stand that are fused into it."""
-    whole = {buffer.name: buffer for buffer in graph.buffers}
+    whole = {buffer.name: buffer for buffer in graph.buffers} if any(buffer.alias_of for buffer in buffers) else {}
     # A part of a concatenation is written where the whole stands, which no kernel writes.
     parents = [whole[buffer.alias_of] for buffer in buffers if buffer.alias_of in whole]
     names = [name for buffer in (*buffers, *parents) for name in buffer.origins]
@@ -451,9 +448,7 @@ def _row(group: _Group, sources: Mapping[str, str]) -> AccountRow:
         operations=tuple(distinct(name for piece in (named or first) for name in piece.operations)),
         backward=first[0].backward,
         module=first[0].module,
-        locations=tuple(
-            sorted({place for piece in first for place in piece.locations}, key=lambda at: (at.file, at.line))
-        ),
+        locations=tuple(sorted({place for piece in first for place in piece.locations}, key=_in_file)),
         slower_kernels=_names(_kernel_name(piece.kernel) for piece in group[0]),
         faster_kernels=_names(_kernel_name(piece.kernel) for piece in group[1]),
         slower_layout=layouts[0],

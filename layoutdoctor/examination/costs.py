@@ -208,9 +208,15 @@ def with_costs_of_all(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwi
 
     A launch whose graph is not known counts where one graph alone has a kernel of its name.
     """
-    owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
-    told = [kernel for kernel in kernels if kernel.graph is not None or owners[kernel.name] <= 1]
+    shared = shared_names(graphs)
+    told = [kernel for kernel in kernels if kernel.graph is not None or kernel.name not in shared]
     return tuple(with_costs(graph, told, bandwidth) for graph in graphs)
+
+
+def shared_names(graphs: Iterable[Graph]) -> set[str]:
+    """Names of generated kernels that several graphs have: which graph ran one is known by its graph alone."""
+    owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
+    return {name for name, count in owners.items() if count > 1}
 
 
 def with_bandwidth_shares(summary: KernelSummary, bandwidth: float | None) -> KernelSummary:

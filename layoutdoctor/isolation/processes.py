@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.errors import TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _PROCESSES = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -185,8 +185,12 @@ def ask_to_end(pids: Sequence[int], most_seconds: float = 0.5) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)
+    _wait_while(lambda: any(map(_runs, pids)), most_seconds)
+
+
+def _wait_while(is_so: Callable[[], bool], most_seconds: float) -> None:
     deadline = time.monotonic() + most_seconds
-    while any(map(_runs, pids)) and time.monotonic() < deadline:
+    while is_so() and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -207,9 +211,7 @@ def has_ended(pid: int) -> bool:
 
 def wait_until_ended(pid: int, most_seconds: float) -> None:
     """Waits for a child process to end, which leaves its number its own."""
-    deadline = time.monotonic() + most_seconds
-    while not has_ended(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    _wait_while(lambda: not has_ended(pid), most_seconds)
 
 
 def memory_of(pid: int | str = "self") -> dict[str, int]:
