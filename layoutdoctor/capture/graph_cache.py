@@ -20,7 +20,7 @@ import torch
 from layoutdoctor._version import __version__
 from layoutdoctor.capture.compat import inductor_config, private
 from layoutdoctor.capture.fx_graph import fx_nodes, output_node
-from layoutdoctor.capture.inductor_graph import code_fingerprint
+from layoutdoctor.capture.inductor_graph import code_fingerprint, kernel_sources
 from layoutdoctor.diagnosis.records import Graph
 from layoutdoctor.diagnosis.writing import replacing
 from layoutdoctor.errors import UnsupportedTorchError
@@ -137,6 +137,18 @@ def _who_records() -> str:
     """A hash of our own code: what another version recorded may say something else."""
     files = sorted(Path(__file__).parents[1].rglob("*.py"))
     return hashlib.sha256(b"".join([__version__.encode(), *(file.read_bytes() for file in files)])).hexdigest()
+
+
+def loaded_code() -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    """
+    The generated modules of this process, each by its code's fingerprint, with the names of its kernels.
+
+    Raises:
+        UnsupportedTorchError: This torch does not say.
+    """
+    for module in private(f"{_CODECACHE}.PyCodeCache.modules"):
+        source = Path(module.__file__).read_text(encoding="utf-8")
+        yield code_fingerprint(source), tuple(kernel_sources(source)), module
 
 
 def _module_of(found: Any, graph: Graph) -> Any:

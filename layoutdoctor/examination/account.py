@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import (
         AccountKind,
         Buffer,
+        Comparison,
         Conversion,
         Diagnosis,
         FxNode,
         Graph,
         Kernel,
+        Recommendation,
         SourceLocation,
         Trial,
     )
@@ -67,17 +69,23 @@ def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     A pair is left out where one of both has no times that can be told. The sources of generated kernels are taken from
     the graphs, where these still have them.
     """
-    comparison, recommendation = diagnosis.comparison, diagnosis.recommendation
-    if comparison is None:
+    if diagnosis.comparison is None:
         return ()
-    faster = {ratio.name: ratio.median for ratio in comparison.ratios if ratio.verdict == FASTER}
-    eager = [trial.name for trial in diagnosis.trials if trial.configuration.backend == "eager"]
-    wanted = [recommendation.configuration if recommendation is not None else None]
-    wanted.append(max((name for name in eager if name in faster), key=lambda name: faster[name], default=None))
-    baseline = diagnosis.measured_trial(comparison.baseline)
-    pairs = ((baseline, diagnosis.measured_trial(name)) for name in distinct(wanted) if name != comparison.baseline)
+    names = differences(diagnosis.comparison, diagnosis.recommendation, diagnosis.trials)
+    pairs = ((diagnosis.measured_trial(slower), diagnosis.measured_trial(other)) for slower, other in names)
     accounts = (account(slower, other) for slower, other in pairs if slower is not None and other is not None)
     return tuple(found for found in accounts if found is not None and found.slower_seconds > found.faster_seconds)
+
+
+def differences(
+    comparison: Comparison, recommendation: Recommendation | None, trials: Iterable[Trial]
+) -> list[tuple[str, str]]:
+    """The default before each of what a user compares it with: the recommended, and the fastest eager code."""
+    faster = {ratio.name: ratio.median for ratio in comparison.ratios if ratio.verdict == FASTER}
+    eager = [trial.name for trial in trials if trial.configuration.backend == "eager" and trial.name in faster]
+    wanted = [recommendation.configuration if recommendation is not None else None]
+    wanted.append(max(eager, key=lambda name: faster[name], default=None))
+    return [(comparison.baseline, name) for name in distinct(wanted) if name != comparison.baseline]
 
 
 def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Account | None:

@@ -15,7 +15,10 @@ import msgspec
 
 from layoutdoctor.diagnosis.records import Failure, FreshProcesses
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
+from layoutdoctor.examination.account import differences
 from layoutdoctor.examination.choice import contenders, with_fresh_processes
+from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
+from layoutdoctor.examination.kernels.least import ran_the_same
 from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
 from layoutdoctor.isolation.judged import time_in_turns
 from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_load
@@ -29,8 +32,9 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Comparison, Configuration, Recommendation
     from layoutdoctor.isolation.fork_server import ForkServer
+    from layoutdoctor.isolation.judged import Judged
     from layoutdoctor.isolation.messages import Kept
-    from layoutdoctor.recording.recording import Recording
+    from layoutdoctor.recording.recording import Iteration, Recording
     from layoutdoctor.units import Seconds
 
 FEWEST_STARTS = 3
@@ -114,14 +118,62 @@ def timed(
             failing=SubjectError,
             on_round=telling(tell),
         )
-    trials = {trial.name: trial for trial in judged.trials}
-    for process in processes.values():
-        if process.failure is not None:
-            fail(process)
-    head = msgspec.structs.replace(
-        head, comparison=judged.comparison, recommendation=judged.recommendation, interrupted=None
-    )
-    return tuple(msgspec.structs.replace(one, head=head, trial=trials[one.name]) for one in kept.recordings)
+        trials = {trial.name: trial for trial in judged.trials}
+        for process in processes.values():
+            if process.failure is not None:
+                fail(process)
+        head = msgspec.structs.replace(
+            head, comparison=judged.comparison, recommendation=judged.recommendation, interrupted=None
+        )
+        found = [msgspec.structs.replace(one, head=head, trial=trials[one.name]) for one in kept.recordings]
+        asked_about = _asked_about(judged)
+        for number, recording in enumerate(found):
+            if recording.name in asked_about and recording.name in processes:
+                tell(f"{recording.name}: profiling")
+                found[number] = _profiled(recording, processes[recording.name], limit)
+        return tuple(found)
+
+
+def _asked_about(judged: Judged) -> set[str]:
+    """What is explained: the default, what may be recommended, and eager code that is faster."""
+    if judged.comparison is None:
+        return set()
+    pairs = differences(judged.comparison, judged.recommendation, judged.trials)
+    return {judged.comparison.baseline, *contenders(judged.comparison, judged.trials), *(pair[1] for pair in pairs)}
+
+
+def _profiled(recording: Recording, process: TimedProcess, limit: Seconds) -> Recording:
+    """
+    The recording with iterations of the process that was timed, whose memory is what its times are of.
+
+    Where these ran anything else than what is recorded, it stays as it is.
+    """
+    names = {graph.code_fingerprint: graph.name for graph in recording.trial.graphs}
+    if process.failure is not None or not recording.iterations or len(names) < len(recording.trial.graphs):
+        return recording
+    try:
+        iterations = process.profile(limit)
+    except SubjectError:
+        return recording
+    call_graphs_by_name(iterations, names)
+    if not iterations or not ran_the_same(recording.iterations, iterations):
+        return recording
+    return msgspec.structs.replace(recording, iterations=iterations)
+
+
+def call_graphs_by_name(iterations: Iterable[Iteration], graphs: Mapping[str | None, str]) -> None:
+    """
+    Renames the ranges of generated kernels, whose graphs a timed process knows by their code only.
+
+    Args:
+        graphs: What a graph is called, by its code's fingerprint.
+    """
+    for iteration in iterations:
+        names = iteration.events.names
+        for number, name in enumerate(names):
+            if name.startswith(GENERATED_PREFIX):
+                code, kernel = name.removeprefix(GENERATED_PREFIX).split("::", 1)
+                names[number] = f"{GENERATED_PREFIX}{graphs.get(code, code)}::{kernel}"
 
 
 def _load_of(processes: Iterable[TimedProcess]) -> Reading:

@@ -12,12 +12,14 @@ import select
 import struct
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from layoutdoctor.diagnosis.records import Configuration, Cure, Failure, Mode, PositiveSeconds, Trial
-from layoutdoctor.recording.recording import Recording
+from layoutdoctor.diagnosis.writing import trace_name
+from layoutdoctor.recording.recording import Iteration, Recording
 from layoutdoctor.recording.saved import pack, unpacked_column
 
 if TYPE_CHECKING:
@@ -47,6 +49,9 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
 
 LENGTH_BYTES = 4
 """In front of every message, most significant first."""
+
+PROFILE = 0
+"""In place of how many calls to time: iterations are profiled."""
 
 TURNS = "measure"
 """The stage in which configurations take turns: the board says which one is under way."""
@@ -193,6 +198,10 @@ class Request(Message, frozen=True, kw_only=True):
     timed: Configuration | None = None
     forks: bool = False
 
+    def trace_file(self, configuration: str) -> Path | None:
+        """Where to keep the profiler's trace of a configuration; None where none is wanted."""
+        return None if self.trace_directory is None else Path(self.trace_directory) / trace_name(configuration)
+
 
 class Began(Message, frozen=True, kw_only=True, tag=True):
     """
@@ -276,7 +285,15 @@ class Turned(Message, frozen=True, kw_only=True, tag=True):
     involuntary_switches: int | None = None
 
 
-AnyMessage = Began | Progress | KeptMore | Derived | Finished | Refused | Broken | Forked | Ended | Ready | Turned
+class Profiled(Message, frozen=True, kw_only=True, tag=True):
+    """Iterations under the profiler, in which a generated kernel's graph is called by its code's fingerprint."""
+
+    iterations: tuple[Iteration, ...]
+
+
+AnyMessage = (
+    Began | Progress | KeptMore | Derived | Finished | Refused | Broken | Forked | Ended | Ready | Turned | Profiled
+)
 
 
 class TurnBoard:

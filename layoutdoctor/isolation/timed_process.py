@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.isolation.load import core_count
-from layoutdoctor.isolation.messages import LENGTH_BYTES, MessagePipe, Ready, Refused, Turned
+from layoutdoctor.isolation.messages import LENGTH_BYTES, PROFILE, MessagePipe, Profiled, Ready, Refused, Turned
 from layoutdoctor.isolation.processes import available_bytes, how_it_ended, peak_resident_bytes
 from layoutdoctor.units import format_bytes
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Configuration, TrialStatus
     from layoutdoctor.isolation.fork_server import ForkServer, Started
     from layoutdoctor.isolation.messages import AnyMessage
+    from layoutdoctor.recording.recording import Iteration
     from layoutdoctor.units import Bytes, Seconds
 
 LONGEST_SECONDS = 900.0
@@ -82,6 +83,19 @@ class TimedProcess:
         self.cpu_seconds = message.cpu_seconds
         self.involuntary_switches = message.involuntary_switches or 0
         return message.seconds
+
+    def profile(self, limit_seconds: Seconds = LONGEST_SECONDS) -> tuple[Iteration, ...]:
+        """
+        Iterations under the profiler, in the memory that the timed calls had.
+
+        Raises:
+            SubjectError: It died, took too long, or could not record them.
+        """
+        self._started.write(PROFILE.to_bytes(LENGTH_BYTES, "big"))
+        message = self._hear(limit_seconds)
+        if not isinstance(message, Profiled):
+            raise self._lost("the process said what was not asked for")
+        return message.iterations
 
     def _hear(self, limit_seconds: Seconds) -> AnyMessage:
         try:

@@ -30,12 +30,12 @@ from layoutdoctor.recording.recording import Iteration, busy_nanoseconds, unrest
 from layoutdoctor.state.switches import profiler_is_running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Graph
     from layoutdoctor.recording.onednn import OnednnLog
 
-    CapturedGraph = tuple[Graph, Any]  # with the generated module that runs it
+    GeneratedCode = tuple[str, Iterable[str], Any]
+    """What a graph is called, its kernels' names, and the generated module that runs it."""
 
 _TIMESTAMP_VARIABLES = ("ONEDNN_VERBOSE_TIMESTAMP", "DNNL_VERBOSE_TIMESTAMP")
 """Read by oneDNN when it first prints; with it every line says when its primitive started."""
@@ -54,7 +54,7 @@ _LONG_ITERATION_NANOSECONDS = 2_000_000_000
 def record_iterations(
     prepare: Callable[[], Callable[[], None]],
     device: str,
-    captured: Sequence[CapturedGraph] = (),
+    generated: Sequence[GeneratedCode] = (),
     trace_file: Path | None = None,
 ) -> tuple[Iteration, ...]:
     """
@@ -68,14 +68,14 @@ def record_iterations(
         Exception: Whatever the step raises.
     """
     start = time.perf_counter()
-    best = record_iteration(prepare(), device, captured, trace_file)
+    best = record_iteration(prepare(), device, generated, trace_file)
     found = [best]
     while len(found) < MOST_ITERATIONS and busy_nanoseconds(best.events) <= _LONG_ITERATION_NANOSECONDS:
         if len(found) >= _LEAST_ITERATIONS and time.perf_counter() - start > _ENOUGH_SECONDS:
             break
         with tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid())) as directory:
             kept = None if trace_file is None else Path(directory) / trace_file.name
-            again = record_iteration(prepare(), device, captured, kept)
+            again = record_iteration(prepare(), device, generated, kept)
             found.append(again)
             if unrest(again) < unrest(best):
                 best = again
@@ -90,14 +90,14 @@ def _keep(trace_file: Path, data: bytes) -> None:
 
 
 def record_iteration(
-    step: Callable[[], None], device: str, captured: Sequence[CapturedGraph] = (), trace_file: Path | None = None
+    step: Callable[[], None], device: str, generated: Sequence[GeneratedCode] = (), trace_file: Path | None = None
 ) -> Iteration:
     """
     Runs one iteration under the profiler, and on a CPU under oneDNN's verbose log as well.
 
     Args:
         step: One iteration, already warm.
-        captured: Compiled graphs that may run in it; their generated kernels are named in the record.
+        generated: What may run in it; its kernels are named in the record.
         trace_file: Where to keep the Chrome trace (``.json`` or ``.json.gz``); None keeps none.
 
     Raises:
@@ -118,7 +118,7 @@ def record_iteration(
         stack.enter_context(quiet_profiler())
         _synchronize(device)  # what was queued before, such as copies of the inputs, is no part of the iteration
         with (
-            named_kernels(captured) as unnamed,
+            named_kernels(generated) as unnamed,
             verbose_onednn(enabled=device == "cpu") as capture,
             torch.profiler.profile(activities=activities, record_shapes=True) as profiler,
         ):
@@ -158,7 +158,7 @@ def _synchronize(device: str) -> None:
 
 
 @contextlib.contextmanager
-def named_kernels(captured: Sequence[CapturedGraph]) -> Iterator[list[str]]:
+def named_kernels(generated: Sequence[GeneratedCode]) -> Iterator[list[str]]:
     """
     Meanwhile every generated C++ kernel runs inside a profiler range that names its graph and itself.
 
@@ -167,16 +167,16 @@ def named_kernels(captured: Sequence[CapturedGraph]) -> Iterator[list[str]]:
     """
     problems: list[str] = []
     replaced: list[tuple[dict[str, Any], str, Any]] = []
-    for graph, module in captured:
+    for graph, names, module in generated:
         try:
             namespace = _namespace(module)
-            for name in graph.kernel_names:
+            for name in names:
                 original = namespace.get(name)
                 if callable(original) and not hasattr(original, "run"):  # Triton kernels show up on the device
-                    namespace[name] = _ranged(original, f"{GENERATED_PREFIX}{graph.name}::{name}")
+                    namespace[name] = _ranged(original, f"{GENERATED_PREFIX}{graph}::{name}")
                     replaced.append((namespace, name, original))
         except Exception as error:  # without names the list is poorer, the iteration still runs
-            problems.append(f"kernels of {graph.name} are not named: {first_line(error)}")
+            problems.append(f"kernels of {graph} are not named: {first_line(error)}")
     try:
         yield problems
     finally:

@@ -19,18 +19,21 @@ from layoutdoctor.capture.compat import inductor_config
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.applying import effective_options, global_options
 from layoutdoctor.isolation.load import involuntary_switches
-from layoutdoctor.isolation.messages import Ready, Turned
+from layoutdoctor.isolation.messages import PROFILE, Profiled, Ready, Turned
 from layoutdoctor.isolation.processes import thread_count
 from layoutdoctor.isolation.rounds import page_faults
+from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.measure.timing import choose_timer
 from layoutdoctor.run.trial import subject_device
 from layoutdoctor.subjects.prepare import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from layoutdoctor.diagnosis.records import Configuration, Mode
     from layoutdoctor.isolation.messages import AnyMessage
+    from layoutdoctor.measure.profiling import GeneratedCode
     from layoutdoctor.measure.timing import Timer
     from layoutdoctor.subjects.step import Step
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -86,20 +89,26 @@ def serve_turns(
     mode: Mode,
     orders: Iterable[int],
     tell: Callable[[AnyMessage], None],
+    trace_file: Path | None = None,
 ) -> None:
     """
     Prepares the model once and times it at every order.
 
     Args:
         load: Loads the subject; nobody else holds it, so that the process has one model, as the user's has.
-        orders: How many calls to time, each when it is asked for.
-        tell: Given a ``Ready`` once the model runs, then a ``Turned`` for each order.
+        orders: How many calls to time, or ``PROFILE``, each when it is asked for.
+        tell: Given a ``Ready`` once the model runs, then a ``Turned`` or a ``Profiled`` for each order.
+        trace_file: Where to keep the Chrome trace of a profiled iteration.
     """
     step, device = _prepared(load, configuration, mode)
     timer = choose_timer(device)
     tell(Ready(call_seconds=_warm_up(step, timer)))
     for calls in orders:
         _settle(step)
+        if calls == PROFILE:
+            tell(Profiled(iterations=record_iterations(step.ready, device, _generated(configuration), trace_file)))
+            step.release()
+            continue
         before = page_faults()
         seconds = timer(step, calls)
         after = page_faults()
@@ -120,6 +129,14 @@ def _prepared(load: Callable[[], LoadedSubject], configuration: Configuration, m
     with frozen:
         step.start_alone()
     return step, subject_device(prepared)
+
+
+def _generated(configuration: Configuration) -> list[GeneratedCode]:
+    if configuration.backend != "inductor":
+        return []
+    from layoutdoctor.capture.graph_cache import loaded_code
+
+    return list(loaded_code())
 
 
 def _settle(step: Step) -> None:

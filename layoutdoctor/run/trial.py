@@ -12,7 +12,6 @@ import time
 import traceback
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,7 +25,6 @@ from layoutdoctor.capture.fx_graph import location_in_stack
 from layoutdoctor.capture.graph_cache import cached_graphs
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.records import Failure, GradientLayout, Trial
-from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.applying import effective_options, global_options
 from layoutdoctor.isolation.messages import Progress, TrialMemo
@@ -42,6 +40,7 @@ from layoutdoctor.subjects.prepare import formats_in_effect, prepare, same_prepa
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from layoutdoctor.capture.session import CapturedGraph
     from layoutdoctor.diagnosis.records import Configuration, Environment, Graph, Mode, Subject
@@ -282,9 +281,7 @@ def run_trial(
         )
         step.forget_results()
         trial.note(*step.notes)
-        directory = request.trace_directory
-        trace_file = None if directory is None else Path(directory) / trace_name(trial.name)
-        _profile(trial, step, prepared, captured, device, trace_file)
+        _profile(trial, step, prepared, captured, device, request.trace_file(trial.name))
         trial.enter("measure")
         step.release()  # the gradients of what was profiled
         trial.remember(peak_memory_bytes=peak_memory(step, device))
@@ -466,7 +463,8 @@ def _profile(
     trial.enter("profile")
     trial.was_profiled = True
     try:
-        iterations = record_iterations(step.ready, device, captured, trace_file)
+        generated = [(graph.name, graph.kernel_names, module) for graph, module in captured]
+        iterations = record_iterations(step.ready, device, generated, trace_file)
         if trial.configuration.backend == "eager":
             trial.observe(graphs=(_eager_graph(step, prepared),))
         trial.iterations = iterations

@@ -51,7 +51,7 @@ from layoutdoctor.recording.saved import unpack
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from layoutdoctor.diagnosis.records import Configuration, Mode
+    from layoutdoctor.diagnosis.records import Configuration
     from layoutdoctor.isolation.messages import AnyMessage, TrialMemo
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -192,7 +192,7 @@ def _read(stream: FileIO, count: int) -> bytes:
 def _answer(request: Request, load: Callable[[], LoadedSubject], channel: Channel, stream: FileIO) -> AnyMessage:
     try:
         if request.timed is not None:
-            _serve_turns(load, request.timed, request.mode, channel, stream)
+            _serve_turns(load, request.timed, request, channel, stream)
         return Finished(recordings=_record(request, load, channel))
     except DeviceLostError as error:
         failure = Failure(kind=error.stage, message=str(error), log=error.log)
@@ -202,14 +202,14 @@ def _answer(request: Request, load: Callable[[], LoadedSubject], channel: Channe
 
 
 def _serve_turns(
-    load: Callable[[], LoadedSubject], configuration: Configuration, mode: Mode, channel: Channel, stream: FileIO
+    load: Callable[[], LoadedSubject], configuration: Configuration, request: Request, channel: Channel, stream: FileIO
 ) -> NoReturn:
     """Until the supervisor closes its end; a model that fails now is the end of it as well."""
     from layoutdoctor.run.fresh import serve_turns
 
     orders = (int.from_bytes(word, "big") for word in iter(lambda: _read(stream, LENGTH_BYTES), b""))
     try:
-        serve_turns(load, configuration, mode, orders, channel.send)
+        serve_turns(load, configuration, request.mode, orders, channel.send, request.trace_file(configuration.name))
     except Exception as error:
         raise SubjectError(first_line(error)) from error
     _leave()

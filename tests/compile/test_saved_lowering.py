@@ -14,7 +14,10 @@ from torch._inductor.graph import GraphLowering
 from layoutdoctor.capture.compat import inductor_config
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.records import Graph
-from layoutdoctor.isolation.messages import Request
+from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
+from layoutdoctor.examination.kernels.least import ran_the_same
+from layoutdoctor.isolation.fresh import call_graphs_by_name
+from layoutdoctor.isolation.messages import PROFILE, Profiled, Request
 from layoutdoctor.recording.saved import pack, unpack
 from layoutdoctor.run.diagnose import record_subject
 from layoutdoctor.run.fresh import serve_turns
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from layoutdoctor.diagnosis.records import Mode, Trial
+    from layoutdoctor.isolation.messages import AnyMessage
+    from layoutdoctor.recording.recording import Recording
 
 pytestmark = pytest.mark.compile
 
@@ -63,12 +68,16 @@ def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def observed(model: nn.Module, example_input: torch.Tensor, mode: Mode, configuration: str) -> Trial:
     """A trial before anything is examined."""
+    return recorded(model, example_input, mode, configuration).trial
+
+
+def recorded(model: nn.Module, example_input: torch.Tensor, mode: Mode, configuration: str) -> Recording:
     torch._dynamo.reset()
     chosen = choose_configurations(configuration, mode)
     request = Request(mode=mode, configurations=chosen, budget_seconds=0.1)
     (recording,) = record_subject(subject_from_python(model, example_input), request)
     assert recording.trial.failure is None
-    return recording.trial
+    return recording
 
 
 def files_in(folder: Path) -> set[Path]:
@@ -84,19 +93,28 @@ def files_in(folder: Path) -> set[Path]:
         (Scaled, (5, 7), "inference", "inductor-freezing", 1),
     ],
 )
-def test_who_compiles_the_same_after_a_diagnosis_lowers_nothing(
+def test_who_compiles_the_same_after_a_diagnosis_lowers_nothing_and_runs_the_same(
     model: type[nn.Module], shape: tuple[int, ...], mode: Mode, configuration: str, graphs: int
 ) -> None:
-    observed(model().train(mode == "training"), torch.ones(shape), mode, configuration)
+    recording = recorded(model().train(mode == "training"), torch.ones(shape), mode, configuration)
     torch._dynamo.reset()
     counters.clear()
 
     subject = subject_from_python(model().train(mode == "training"), torch.ones(shape))
     (chosen,) = choose_configurations(configuration, mode)
-    serve_turns(lambda: subject, chosen, mode, [], lambda message: None)
+    told: list[AnyMessage] = []
+    serve_turns(lambda: subject, chosen, mode, [PROFILE], told.append)
 
     found = counters["inductor"]
     assert (found["fxgraph_cache_hit"], found["fxgraph_cache_miss"]) == (graphs, 0)
+    profiled = told[-1]
+    assert isinstance(profiled, Profiled)
+    names = {graph.code_fingerprint: graph.name for graph in recording.trial.graphs}
+    call_graphs_by_name(profiled.iterations, names)
+    assert ran_the_same(profiled.iterations, recording.iterations)
+    ran = set(profiled.iterations[0].events.names)
+    for graph in recording.trial.graphs:
+        assert {f"{GENERATED_PREFIX}{graph.name}::{kernel}" for kernel in graph.kernel_names} <= ran
 
 
 @pytest.fixture

@@ -48,6 +48,19 @@ def least_times(iterations: Sequence[Iteration]) -> LeastTimes:
     Args:
         iterations: At least one.
     """
+    runs, agreeing = _aligned(iterations)
+    if len(agreeing) == 1 < len(runs):
+        return runs[0].with_least_of(runs[:1], f"{len(runs)} profiled iterations ran different operations")
+    return agreeing[0].with_least_of(agreeing)
+
+
+def ran_the_same(some: Sequence[Iteration], others: Sequence[Iteration]) -> bool:
+    """Whether most of both ran the same operations."""
+    return _aligned(some)[1][0].sequence() == _aligned(others)[1][0].sequence()
+
+
+def _aligned(iterations: Sequence[Iteration]) -> tuple[list[_Run], list[_Run]]:
+    """Those that tell times, the quietest first, and the most of them that agree."""
     quietest = min(iterations, key=unrest)
     # Where a profiler lost the kernels of some, these say nothing of times.
     usable = [iteration for iteration in iterations if unrest(iteration)[0] == unrest(quietest)[0]]
@@ -55,10 +68,7 @@ def least_times(iterations: Sequence[Iteration]) -> LeastTimes:
     groups: dict[Hashable, list[_Run]] = defaultdict(list)
     for run in runs:
         groups[run.sequence()].append(run)
-    agreeing = max(groups.values(), key=len)
-    if len(agreeing) == 1 < len(runs):
-        return runs[0].with_least_of(runs[:1], f"{len(runs)} profiled iterations ran different operations")
-    return agreeing[0].with_least_of(agreeing)
+    return runs, max(groups.values(), key=len)
 
 
 class _Run:

@@ -11,6 +11,7 @@ from builders import (
     a_comparison,
     a_configuration,
     a_diagnosis,
+    a_graph,
     a_ratio,
     a_recommendation,
     a_speedup,
@@ -18,13 +19,16 @@ from builders import (
     a_trial,
     recordings_of,
 )
+from recorded_builders import Recorder
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
+from layoutdoctor.examination.kernels.host import iteration_of, operation_tree
 from layoutdoctor.isolation import fresh, processes, timed_process
 from layoutdoctor.isolation.fork_server import ForkServer
 from layoutdoctor.isolation.fresh import time_in_fresh_processes, timed, verified, wants_timing
 from layoutdoctor.isolation.messages import Kept, Request, TrialMemo
 from layoutdoctor.isolation.timed_process import started
+from layoutdoctor.recording.recording import Iteration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,6 +204,64 @@ def test_all_that_ran_is_timed_in_turns_each_in_a_process_of_its_own(monkeypatch
     more = timed(again, server(budget_seconds=0.01), lambda step: None, comparison)
     assert more[1].trial.measurement is not None
     assert len(more[1].trial.measurement.round_seconds) > len(measurement.round_seconds)
+
+
+TAKES_TURNS_AND_PROFILES = """
+from recorded_builders import Recorder
+from layoutdoctor.recording.recording import Iteration
+def iteration():
+    recorder = Recorder()
+    for operation in OPERATIONS:
+        with recorder.operation(operation):
+            recorder.now += 7_000
+    return Iteration(events=recorder.trace(), device="cpu")
+channel.send(Ready(call_seconds=CALL[name]))
+while word := stream.read(LENGTH_BYTES):
+    calls = int.from_bytes(word, "big")
+    turned = Turned(seconds=(CALL[name],) * calls, cpu_seconds=1.0)
+    channel.send(turned if calls else Profiled(iterations=(iteration(),)))
+"""
+
+
+def profiled(*operations: str) -> Iteration:
+    recorder = Recorder()
+    for operation in operations:
+        with recorder.operation(operation):
+            recorder.now += 5_000
+    return Iteration(events=recorder.trace(), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("ran", "microseconds"),
+    [
+        (["layoutdoctor::a1b2::cpp_fused_relu_0"], 7),
+        (["layoutdoctor::a1b2::cpp_fused_relu_0", "aten::add"], 5),  # not what was recorded
+        ([], 5),
+    ],
+)
+def test_what_is_explained_is_profiled_where_it_was_timed(
+    ran: list[str], microseconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_CHILD_CODE", f"{CHILD}OPERATIONS = {ran}\n{TAKES_TURNS_AND_PROFILES}")
+    given = kept("inductor", "one", "two")
+    graphs = (a_graph("graph 0", code_fingerprint="a1b2", kernel_names=("cpp_fused_relu_0",)),)
+    before = (profiled("layoutdoctor::graph 0::cpp_fused_relu_0"),)
+    recordings = tuple(
+        msgspec.structs.replace(one, iterations=before, trial=msgspec.structs.replace(one.trial, graphs=graphs))
+        for one in given.recordings
+    )
+    given = msgspec.structs.replace(given, recordings=recordings)
+    stages: list[str] = []
+    made = timed(given, server(budget_seconds=1.0), lambda it: stages.append(it.stage))
+
+    assert [stage for stage in stages if "profiling" in stage] == ["inductor: profiling", "one: profiling"]
+    (iteration,) = made[1].iterations
+    (operation,) = operation_tree(iteration_of(iteration.events))
+    assert (operation.name, round(operation.seconds() * 1e6)) == (
+        "layoutdoctor::graph 0::cpp_fused_relu_0",
+        microseconds,
+    )
+    assert made[2].iterations == before
 
 
 def test_a_configuration_whose_process_fails_costs_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,8 @@ from unittest import mock
 
 import pytest
 import torch
-from builders import a_graph
 from recorded_builders import Recorder
 
-from layoutdoctor.capture.session import CapturedGraph
 from layoutdoctor.examination.kernels.host import iteration_of
 from layoutdoctor.examination.kernels.least import least_times
 from layoutdoctor.measure import profiling
@@ -30,6 +28,8 @@ from layoutdoctor.recording.recording import Iteration, unrest
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from layoutdoctor.measure.profiling import GeneratedCode
 
 
 def step() -> None:
@@ -174,12 +174,12 @@ def test_what_the_profiler_prints_is_dropped_and_the_rest_passed_on(capfd: pytes
     assert capfd.readouterr().err.strip() == "a warning of the model"
 
 
-def generated(**kernels: Any) -> CapturedGraph:
+def generated(**kernels: Any) -> GeneratedCode:
     """A stand-in for a generated module, whose ``call`` looks its kernels up in its globals."""
     module = types.ModuleType("generated")
     vars(module).update(kernels)
     exec("def call(x):\n    return kernel(x)", vars(module))
-    return CapturedGraph(a_graph(kernel_names=tuple(kernels)), module)
+    return "graph 0", tuple(kernels), module
 
 
 def test_generated_kernels_run_in_a_range_with_their_name_and_are_put_back() -> None:
@@ -187,16 +187,16 @@ def test_generated_kernels_run_in_a_range_with_their_name_and_are_put_back() -> 
         return x.relu()
 
     item = generated(kernel=kernel)
-    recording = record_iteration(lambda: item.module.call(torch.ones(3)), "cpu", [item])
+    module = item[-1]
+    recording = record_iteration(lambda: module.call(torch.ones(3)), "cpu", [item])
     ranges = [operation for operation in iteration_of(recording.events).operations if operation.is_annotation]
 
     assert [entry.name for entry in ranges if "layoutdoctor" in entry.name] == ["layoutdoctor::graph 0::kernel"]
-    assert item.module.kernel is kernel
+    assert module.kernel is kernel
 
 
 def test_a_module_whose_kernels_cannot_be_reached_is_noted() -> None:
-    item = CapturedGraph(a_graph(kernel_names=("kernel",)), 3)
-    with named_kernels([item]) as problems:
+    with named_kernels([("graph 0", ["kernel"], 3)]) as problems:
         pass
 
     assert len(problems) == 1
