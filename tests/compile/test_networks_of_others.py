@@ -8,6 +8,8 @@ from live_trials import diagnosed, trial_of
 from torch import nn
 from torch.nn import functional
 
+from layoutdoctor.examination.trust import WITHOUT_SECONDS
+
 pytestmark = pytest.mark.compile
 
 
@@ -107,7 +109,8 @@ def test_a_matrix_product_with_a_bias_is_in_the_kernel_list_with_its_own_time() 
 
     assert trial.kernels is not None
     (product,) = (kernel for kernel in trial.kernels.kernels if kernel.name in ("aten::addmm", "inner_product"))
-    assert product.seconds > 0
+    is_doubted = any(WITHOUT_SECONDS in note for note in trial.notes)  # on a machine that is busy
+    assert is_doubted if product.seconds is None else product.seconds > 0
 
 
 def test_a_convolution_outside_of_onednn_is_in_the_kernel_list() -> None:
