@@ -262,6 +262,7 @@ class TraceComparison(Record, frozen=True, kw_only=True):
         is_same: Whether the two say the same, number by number.
         unequal_work: Why the two seem not to have done the same work; None where nothing says so.
         environment: Versions and devices that are not the same.
+        account: Where the difference of the kernel times goes, where that is 5 % or more; None where it cannot be told.
         conversions: By owner, operation, module, direction, tensor and shape; largest difference of seconds first.
         round_trips: By module, what is between, and shape; likewise.
         operations: By name; likewise.
@@ -282,6 +283,7 @@ class TraceComparison(Record, frozen=True, kw_only=True):
     is_same: bool
     unequal_work: str | None
     environment: tuple[EnvironmentDifference, ...]
+    account: Account | None = None
     conversions: tuple[ConversionChange, ...]
     round_trips: tuple[RoundTripChange, ...]
     operations: tuple[ComparedTotal, ...]

@@ -946,9 +946,9 @@ class Account(Record, frozen=True, kw_only=True):
     Where the difference between two configurations goes, operation by operation.
 
     Attributes:
-        slower: The slower configuration.
+        slower: The slower configuration; of two traces ``the new one`` or ``the old one``.
         faster: The faster one.
-        slower_seconds: Median of the rounds.
+        slower_seconds: Median of the rounds; of a trace its kernel time, per step where the comparison is.
         faster_seconds: The same of the faster one.
         rows: What contributes most first, the named rest last; their ``seconds`` sum to the measured difference.
     """

@@ -106,11 +106,7 @@ def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Acco
     sources = {name: source for graph in slower.graphs for name, source in graph.kernel_sources.items()}
     rows = [*_conversion_rows(sides[0], sides[1])]
     rows += _together(_rows_of_groups(sides[0], sides[1], sources, is_same_model=is_same_model))
-    rows.sort(key=lambda row: (-_weight(row), row.kind, row.operations))
-    count = sum(_weight(row) > SMALL_SHARE * abs(difference) for row in rows[:MOST_ROWS])
-    kept = rows[:count]
-    if rows[count:]:
-        kept.append(_sum_row("small", rows[count:]))
+    kept = told(rows, difference)
     kept.append(_outside(slower, faster, sides[0], sides[1], difference - sum(row.seconds for row in kept)))
     return Account(
         slower=slower.name,
@@ -119,6 +115,14 @@ def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Acco
         faster_seconds=faster.measurement.median_seconds,
         rows=tuple(kept),
     )
+
+
+def told(rows: Iterable[AccountRow], difference: float) -> list[AccountRow]:
+    """The rows in the order of what they contribute, those together that contribute little."""
+    ordered = sorted(rows, key=lambda row: (-_weight(row), row.kind, row.operations))
+    count = sum(_weight(row) > SMALL_SHARE * abs(difference) for row in ordered[:MOST_ROWS])
+    small = [row for row in ordered[count:] if _weight(row)]
+    return [*ordered[:count], *([sum_row("small", small)] if small else [])]
 
 
 _Nodes = dict[tuple[str, str], "FxNode"]
@@ -358,7 +362,7 @@ def _rows_of_groups(
         else:
             alone.append(row)
     if alone:
-        yield _sum_row("not_aligned", alone)
+        yield sum_row("not_aligned", alone)
 
 
 def _aligned(slower: _Side, faster: _Side) -> list[_Group]:
@@ -528,7 +532,7 @@ def _together(rows: Iterable[AccountRow]) -> Iterator[AccountRow]:
             yield dearest
             continue
         yield msgspec.structs.replace(
-            _sum_row("missing_fusion", own),
+            sum_row("missing_fusion", own),
             operations=dearest.operations,
             backward=dearest.backward,
             module=dearest.module,
@@ -539,7 +543,8 @@ def _together(rows: Iterable[AccountRow]) -> Iterator[AccountRow]:
         )
 
 
-def _sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:
+def sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:
+    """Several rows as one."""
     return AccountRow(
         kind=kind,
         seconds=sum(row.seconds for row in rows),

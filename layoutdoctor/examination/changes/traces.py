@@ -9,11 +9,13 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from layoutdoctor.diagnosis.comparison import Amount, ComparedRun, ComparedTotal, Overlap, Regression, TraceComparison
+from layoutdoctor.diagnosis.records import Account, AccountRow
+from layoutdoctor.examination.account import SMALL_SHARE, sum_row, told
 from layoutdoctor.examination.changes.conversions import (
     conversion_changes,
     cost_difference,
@@ -23,15 +25,16 @@ from layoutdoctor.examination.changes.conversions import (
     round_trip_changes,
 )
 from layoutdoctor.examination.changes.regressions import clock_resolution, format_count, layout_losses
-from layoutdoctor.examination.changes.times import environment_changes, has_another_device
+from layoutdoctor.examination.changes.times import RESOLUTION, environment_changes, has_another_device
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.units import format_share
+from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.comparison import Basis, Match
-    from layoutdoctor.diagnosis.records import Diagnosis, Total, TotalKind, Trial
+    from layoutdoctor.diagnosis.comparison import Basis, ConversionChange, Match
+    from layoutdoctor.diagnosis.records import AccountKind, Diagnosis, Owner, TensorKind, Total, TotalKind, Trial
 
 # Inductor numbers its kernels through the graph: take one away, and all later ones of its kind are called otherwise.
 _NUMBERED = re.compile(r"^((?:triton|cpp)_[A-Za-z_]\w*?)_\d+(?:d[\dce]*)?$")
@@ -306,6 +309,9 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
         kind: (totals_by_name(old_totals, kind), totals_by_name(new_totals, kind))
         for kind in ("operation", "kernel", "module")
     }
+    operations = compared(match_exact_names(*by_name["operation"]), *by_name["operation"])
+    kernels = compared(match_kernel_names(*by_name["kernel"]), *by_name["kernel"])
+    conversions = conversion_changes(before, after, old_parts, new_parts)
     return TraceComparison(
         basis=basis,
         old=old_run,
@@ -315,10 +321,11 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
         is_same=before is not None and old.trials == new.trials and not environment,
         unequal_work=unequal_work,
         environment=environment,
-        conversions=conversion_changes(before, after, old_parts, new_parts),
+        account=None if overlap.is_empty else _account(old_run, new_run, operations or kernels, conversions),
+        conversions=conversions,
         round_trips=round_trip_changes(before, after, old_parts, new_parts),
-        operations=compared(match_exact_names(*by_name["operation"]), *by_name["operation"]),
-        kernels=compared(match_kernel_names(*by_name["kernel"]), *by_name["kernel"]),
+        operations=operations,
+        kernels=kernels,
         modules=compared(match_exact_names(*by_name["module"]), *by_name["module"]),
         regression=_judge(old, new, old_run, new_run, overlap, unequal_work),
         notes=tuple(_notes(old, new, old_run, new_run)),
@@ -326,6 +333,71 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
 
 
 _Compared = tuple[ComparedTotal, ...]
+
+
+def _account(
+    old: ComparedRun, new: ComparedRun, totals: Iterable[ComparedTotal], conversions: Sequence[ConversionChange]
+) -> Account | None:
+    """Where the difference of two runs' kernel times goes; None where there is next to none, or one is not known."""
+    runs = {"old": old, "new": new}
+    times = {age: run.costs.kernel_seconds or 0.0 for age, run in runs.items()}
+    slow, fast = ("new", "old") if times["new"] >= times["old"] else ("old", "new")
+    difference = times[slow] - times[fast]
+    if not times[fast] or difference < RESOLUTION * times[fast]:
+        return None
+    rows: list[AccountRow] = []
+    alone: list[AccountRow] = []
+    for total in totals:
+        amounts = {"old": total.old, "new": total.new}
+        times_of_both = (_computing(amounts[slow]), _computing(amounts[fast]))
+        counts = [0.0 if amount is None else amount.count - amount.conversion_count for amount in amounts.values()]
+        detail = None if counts[0] == counts[1] else f"{format_count(counts[0])} -> {format_count(counts[1])} kernels"
+        row = _row("operation", *times_of_both, operations=(total.name,), detail=detail)
+        (rows if total.match is not None else alone).append(row)
+    rows += _conversion_rows(conversions, slow)
+    if alone:
+        rows.append(sum_row("not_aligned", alone))
+    kept = told(rows, difference)
+    rest = [times[slow], times[fast]]
+    for row in kept:
+        rest[0] -= row.slower_seconds or 0.0
+        rest[1] -= row.faster_seconds or 0.0
+    if abs(rest[0] - rest[1]) > SMALL_SHARE * difference:
+        kept.append(_row("operation", *(max(side, 0.0) for side in rest), operations=("kernels of no operation",)))
+    return Account(
+        slower=f"the {slow} one",
+        faster=f"the {fast} one",
+        slower_seconds=times[slow],
+        faster_seconds=times[fast],
+        rows=tuple(kept),
+    )
+
+
+def _conversion_rows(changes: Iterable[ConversionChange], slow: str) -> Iterator[AccountRow]:
+    """Conversions of one kind of tensor and one owner together."""
+    groups: dict[tuple[TensorKind, Owner], list[ConversionChange]] = defaultdict(list)
+    for change in changes:
+        groups[change.tensor, change.owner].append(change)
+    for (tensor, owner), own in groups.items():
+        old = [change.old for change in own if change.old is not None]
+        new = [change.new for change in own if change.new is not None]
+        sides = (new, old) if slow == "new" else (old, new)
+        times = [sum(amount.seconds or 0.0 for amount in side) for side in sides]
+        counts = [format_count(sum(amount.count for amount in side)) for side in sides]
+        yield _row(
+            "conversion",
+            *times,
+            operations=(f"conversion of {plural(TENSOR_WORDS[tensor])}",),
+            detail=f"{' against '.join(counts)}, {OWNER_WORDS[owner]}",
+        )
+
+
+def _computing(amount: Amount | None) -> float:
+    return 0.0 if amount is None else amount.seconds - amount.conversion_seconds
+
+
+def _row(kind: AccountKind, slower: float, faster: float, **more: Any) -> AccountRow:
+    return AccountRow(kind=kind, seconds=slower - faster, slower_seconds=slower, faster_seconds=faster, **more)
 
 
 def _recorded_trial(diagnosis: Diagnosis) -> Trial | None:

@@ -137,7 +137,7 @@ def _sentence(row: AccountRow, faster: str) -> str:
     if row.kind == "implementation":
         codes = [listing((clean(k, KERNEL_LENGTH) for k in kernels), 2) for kernels in _computing(row)]
         return f"{cost} in {name}{at}, {times}: {codes[0]} against {codes[1]}"
-    return f"{cost} in {name}{at}, {times}"
+    return joined((f"{cost} in {name}{at}, {times}", detail if row.kind == "operation" else None), ", ")
 
 
 def _computing(row: AccountRow) -> tuple[list[str], list[str]]:

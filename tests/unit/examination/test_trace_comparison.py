@@ -200,6 +200,35 @@ def test_operations_kernels_and_modules_are_joined_by_name_loosely_where_version
     assert entry.new_names == ("triton_poi_fused_convolution_1",)
 
 
+def test_the_difference_of_two_traces_is_accounted_for() -> None:
+    slower = (
+        *(total for total in totals() if total.name != "aten::relu"),
+        a_total("operation", "aten::relu", count=14, seconds=22e-3),
+        a_total("operation", "triton_fused", count=4, seconds=5e-3),
+    )
+    before = a_run()
+    after = a_run(*several(4), totals=slower, seconds=40e-3 + 12e-3 + 5e-3 + 1e-3 + 4 * 100.5e-6)
+    account, back = compared(before, after).account, compared(after, before).account
+
+    assert account is not None
+    assert (account.slower, account.faster, account.faster_seconds) == ("the new one", "the old one", 40e-3)
+    assert [(row.kind, row.operations, round(row.seconds * 1e6), row.detail) for row in account.rows] == [
+        ("operation", ("aten::relu",), 12000, "10 -> 14 kernels"),
+        ("not_aligned", ("triton_fused",), 5000, None),
+        ("conversion", ("conversion of activations",), 402, "4 against 0, inside library calls"),
+        ("operation", ("kernels of no operation",), 1000, None),
+    ]
+    assert sum(row.seconds for row in account.rows) == pytest.approx(account.slower_seconds - 40e-3)
+    assert back is not None
+    assert (back.slower, back.faster) == ("the old one", "the new one")
+    assert [row.seconds for row in back.rows] == [row.seconds for row in account.rows]
+
+
+@pytest.mark.parametrize("seconds", [40e-3, 41.9e-3])
+def test_traces_that_took_the_same_need_no_account(seconds: float) -> None:
+    assert compared(a_run(), a_run(seconds=seconds)).account is None
+
+
 def test_different_models_and_empty_traces_are_not_judged_and_other_devices_are_listed() -> None:
     transformer = tuple(a_total("operation", f"aten::attention_{n}") for n in range(20))
     comparison = compared(a_run(totals=totals()), a_run(totals=(a_total("operation", "aten::add"), *transformer)))
