@@ -117,7 +117,6 @@ def test_forward_and_backward_of_one_line_are_apart_and_other_lines_too() -> Non
     assert [(row.kind, row.operations, row.backward, round(row.seconds / MS, 6)) for row in found.rows] == [
         ("operation", ("threshold_backward",), True, 4),
         ("operation", ("relu",), False, 2),
-        ("small", (), False, 0),
         ("outside_kernels", (), False, 0),
     ]
 
@@ -217,7 +216,6 @@ def test_conversions_are_rows_of_their_own_and_the_kernel_loses_their_time() -> 
     assert parts(found) == [
         ("conversion", 3, ("conversion of weights",)),
         ("conversion", 2, ("conversion of activations",)),
-        ("small", 0, ()),
         ("outside_kernels", 0, ()),
     ]
     assert [row.detail for row in found.rows[:2]] == [
@@ -233,7 +231,7 @@ def test_the_same_code_twice_has_an_empty_account_and_allocation_alone_is_told_a
         for name, takes, faults in (("eager", 6, 4700.0), ("inductor", 4, 0.0))
     )
 
-    assert [row.kind for row in told(once, once_more(once)).rows] == ["small", "outside_kernels"]
+    assert [row.kind for row in told(once, once_more(once)).rows] == ["outside_kernels"]
     assert [row.seconds for row in told(once, once_more(once)).rows] == [0, 0]
     found = told(once, again)
     assert parts(found)[-1] == ("allocation", 2, ())
