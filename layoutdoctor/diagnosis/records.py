@@ -921,6 +921,7 @@ class AccountRow(Record, frozen=True, kw_only=True):
         faster_kernels: Those in the faster one.
         slower_layout: Of what it reads first, or a generated kernel writes, in the slower one; None where not known.
         faster_layout: The same in the faster one.
+        tensor_bytes: Of the activations that library operations read and write in the slower one; None where not known.
         detail: What more is known, in words.
         source: Of the generated kernel that takes most in the slower configuration, as it was handed to its compiler.
     """
@@ -937,6 +938,7 @@ class AccountRow(Record, frozen=True, kw_only=True):
     faster_kernels: tuple[str, ...] = ()
     slower_layout: Layout | None = None
     faster_layout: Layout | None = None
+    tensor_bytes: Integer | None = None
     detail: str | None = None
     source: str | None = None
 

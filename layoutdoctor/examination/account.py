@@ -20,6 +20,7 @@ from layoutdoctor.diagnosis.records import FASTER, Account, AccountRow
 from layoutdoctor.examination.costs import launch_count, launch_numbers, launches_of, shared_names
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
+from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class _Piece:
         keys: Where it stands.
         operations: What it computes.
         layout: Of what an operation reads first, or of the largest that a generated kernel writes.
+        tensor_bytes: Of the activations that an operation reads and writes.
         call: Of a library call: the shape that it returns, and where in its graph it stands.
     """
 
@@ -156,6 +158,7 @@ class _Piece:
     module: str | None = None
     layout: Layout | None = None
     backward: bool = False
+    tensor_bytes: int | None = None
     call: tuple[Hashable, int] | None = None
 
     @property
@@ -255,8 +258,9 @@ def _called(kernel: Kernel, node: FxNode | None, graph: Graph | None, nodes: _No
         keys = frozenset({(backward, "operation", operation)})
         return _Piece(kernel, kernel.seconds or 0.0, keys, (operation,), backward=backward)
     backward = _is_backward(graph, node)
-    read = next((nodes[key] for name in node.inputs if (key := (graph.name, name)) in nodes), None)
-    layout = node.layout if read is None or read.layout is None else read.layout
+    reads = [nodes[key] for name in distinct(node.inputs) if (key := (graph.name, name)) in nodes]
+    layout = node.layout if not reads or reads[0].layout is None else reads[0].layout
+    sizes = [tensor_bytes(each.layout, each.dtype) for each in (*reads, node) if _has_formats(each)]
     call = None
     if _CALL.search(base_name(node.target)) is not None:
         call = (None if node.layout is None else node.layout.shape), graph.nodes.index(node)
@@ -269,8 +273,13 @@ def _called(kernel: Kernel, node: FxNode | None, graph: Graph | None, nodes: _No
         module=node.module,
         layout=layout,
         backward=backward,
+        tensor_bytes=None if None in sizes else sum(size for size in sizes if size is not None),
         call=call,
     )
+
+
+def _has_formats(node: FxNode) -> bool:
+    return node.tensor != "weight" and node.layout is not None and len(node.layout.shape) in (4, 5)
 
 
 def _is_backward(graph: Graph, node: FxNode) -> bool:
@@ -465,6 +474,7 @@ def _row(group: _Group, sources: Mapping[str, str]) -> AccountRow:
         faster_kernels=_names(_kernel_name(piece.kernel) for piece in group[1]),
         slower_layout=layouts[0],
         faster_layout=layouts[1],
+        tensor_bytes=known_sum(*(piece.tensor_bytes for piece in group[0])),
     )
 
 

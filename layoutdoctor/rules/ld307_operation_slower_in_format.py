@@ -16,7 +16,8 @@ Example:
 
 What to do:
     Use the format of the faster configuration. Where the whole model is faster in the other one, the finding says what
-    that costs: convert around the operation if that is less.
+    that costs, and what converting around the operation would cost: all that it reads and writes, once read and once
+    written at the copy bandwidth of this device. Convert around the operation if that is less.
 
 When it is fine:
     The model as a whole is faster in the slower format of this one operation. Times are the least of a few profiled
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import Place
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.units import format_seconds
+from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import layout_words, listing
 
 if TYPE_CHECKING:
@@ -47,27 +48,39 @@ _LEAST_SHARE = 0.02
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding a place and configuration."""
     told = set()
+    bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
     for account in diagnosis.accounts:
         for row in account.rows:
             place = account.slower, row.module, row.locations, row.backward
             if row.kind == "layout" and row.seconds >= _LEAST_SHARE * account.slower_seconds and place not in told:
                 told.add(place)
-                yield _finding(account, row)
+                yield _finding(account, row, bandwidth)
 
 
-def _finding(account: Account, row: AccountRow) -> Finding:
+def _finding(account: Account, row: AccountRow, bandwidth: float | None) -> Finding:
     what = f"{listing(row.operations, 4)}{' in the backward' if row.backward else ''}"
     slower, faster = format_seconds(row.slower_seconds or 0.0), format_seconds(row.faster_seconds or 0.0)
     formats = layout_words(row.slower_layout), layout_words(row.faster_layout)
     return RULE.finding(
         account.slower,
         f"{what} takes {slower} in {formats[0]}, and {faster} in {formats[1]} ({account.faster})",
-        f"use {account.faster}, or lay the input of this operation out in {formats[1]}",
+        f"use {account.faster}{_around(row, formats[1], bandwidth)}",
         severity="warning",
         at=Place(row.module, row.locations[0] if row.locations else None, 1, None),
         evidence=(*row.slower_kernels, *row.faster_kernels),
         seconds=row.seconds,
     )
+
+
+def _around(row: AccountRow, wanted: str, bandwidth: float | None) -> str:
+    """Whether it pays to convert before and behind the operation: each byte is read and written once."""
+    if not row.tensor_bytes or not bandwidth:
+        return f", or lay the input of this operation out in {wanted}"
+    seconds = 2 * row.tensor_bytes / bandwidth
+    cost = f"converting {format_bytes(row.tensor_bytes)} takes about {format_seconds(seconds)} at the copy bandwidth"
+    if seconds < row.seconds:
+        return f", or convert to {wanted} around this operation: {cost}"
+    return f"; converting around this operation alone brings nothing: {cost}"
 
 
 RULE = document_rule("LD307", "operation-slower-in-format", check, __doc__)

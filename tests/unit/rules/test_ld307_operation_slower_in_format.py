@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import Told, a_diagnosis, a_location, a_trial, channels_last, contiguous
+from builders import Told, a_diagnosis, a_location, a_trial, an_environment, channels_last, contiguous
 
 from layoutdoctor.diagnosis.records import Account, AccountRow
 from layoutdoctor.rules.ld307_operation_slower_in_format import check
@@ -27,7 +27,9 @@ def a_row(milliseconds: float = 4, **changes: Any) -> AccountRow:
 
 def findings(*rows: AccountRow) -> list[Any]:
     account = Account(slower="eager", faster="eager-channels-last", slower_seconds=9e-3, faster_seconds=5e-3, rows=rows)
-    return list(check(a_diagnosis(a_trial("eager"), a_trial("eager-channels-last"), accounts=(account, account))))
+    trials = a_trial("eager"), a_trial("eager-channels-last")
+    environment = an_environment(copy_bandwidth_bytes_per_second=10e9)
+    return list(check(a_diagnosis(*trials, accounts=(account, account), environment=environment)))
 
 
 def test_what_is_no_finding() -> None:
@@ -37,3 +39,5 @@ def test_what_is_no_finding() -> None:
 def test_what_it_says(told: Told) -> None:
     told("An operation that one format makes slower, once for two accounts", findings(a_row()))
     told("In the backward", findings(a_row(backward=True)))
+    told("Converting around it costs less", findings(a_row(tensor_bytes=10_000_000)))
+    told("Converting around it costs more", findings(a_row(tensor_bytes=30_000_000)))
