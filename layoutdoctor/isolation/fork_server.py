@@ -28,7 +28,6 @@ from layoutdoctor.isolation.messages import (
     encode,
 )
 from layoutdoctor.isolation.processes import (
-    ask_to_end,
     kill_with_all_it_started,
     remove_scratch,
     start_child,
@@ -83,7 +82,6 @@ class Started(NamedTuple):
             os.close(descriptor)
         if isinstance(self.process, subprocess.Popen):
             wait_until_ended(self.process.pid, _LEAVING_SECONDS)
-            ask_to_end(started_by(self.process.pid))  # a compiler removes its temporary files
         kill_with_all_it_started(self.process.pid)
         self.process.wait()
         remove_scratch(self.process.pid)

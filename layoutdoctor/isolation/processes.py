@@ -169,7 +169,12 @@ def started_by(pid: int) -> list[int]:
 
 
 def kill_with_all_it_started(pid: int) -> None:
-    """Ends a process that nobody has waited for yet and that leads a session, and all that it started."""
+    """
+    Ends a process that nobody has waited for yet and that leads a session, and all that it started.
+
+    What it started is asked first: a compiler removes its temporary files.
+    """
+    _ask_to_end(started_by(pid))
     kill_all([*started_by(pid), pid])
 
 
@@ -180,8 +185,7 @@ def kill_all(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def ask_to_end(pids: Sequence[int], most_seconds: float = 0.5) -> None:
-    """Asks processes to end, and waits a moment for it."""
+def _ask_to_end(pids: Sequence[int], most_seconds: float = 0.5) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)
