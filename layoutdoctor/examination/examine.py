@@ -19,7 +19,7 @@ from layoutdoctor.examination.account import accounts_of
 from layoutdoctor.examination.costs import with_bandwidth_share, with_bandwidth_shares, with_costs_of_all
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
 from layoutdoctor.examination.graphs.conversions import (
-    with_copies_in_calls,
+    with_copies_around,
     with_eager_conversions,
     with_graph_conversions,
 )
@@ -142,8 +142,7 @@ def _ran(
         graphs = (msgspec.structs.replace(graph, conversions=conversions),)
     else:
         graphs = with_costs_of_all(graphs, kernels.kernels, bandwidth)
-        if seconds is not None:
-            graphs = tuple(with_copies_in_calls(graph, tree, seconds) for graph in graphs)
+        graphs = with_copies_around(graphs, tree, seconds)
     converted = (*kernels.conversions, *(conversion for graph in graphs for conversion in graph.conversions))
     return graphs, kernels, least.doubt or doubt_by_bandwidth(converted, bandwidth, iteration.device)
 

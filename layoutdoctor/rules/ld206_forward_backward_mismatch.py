@@ -120,9 +120,15 @@ def _conversions_for_backward(trial: Trial, graph: Graph) -> list[Conversion]:
         if (conversion.id in own or conversion.graph == graph.name)
         and conversion.role not in ("entry", "exit")
         and conversion.tensor in ("activation", "gradient")
-        and conversion.port not in _PARAMETER_GRADIENTS
+        and not _is_of_parameter(conversion)
         and (not conversion.required_by or not names.isdisjoint(conversion.required_by))
     ]
+
+
+def _is_of_parameter(conversion: Conversion) -> bool:
+    """Whether it is the gradient of a parameter, also one that autograd copies outside of all graphs."""
+    is_outside = conversion.node is None and conversion.owner == "framework"
+    return is_outside or conversion.port in _PARAMETER_GRADIENTS
 
 
 def _is_channels_last(diagnosis: Diagnosis, trial: Trial) -> bool:

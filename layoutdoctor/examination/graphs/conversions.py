@@ -25,7 +25,7 @@ from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy
 from layoutdoctor.words import item_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import (
@@ -298,29 +298,73 @@ def with_eager_conversions(
     return msgspec.structs.replace(graph, conversions=tuple(found), breakers=breakers)
 
 
-def with_copies_in_calls(graph: Graph, tree: Sequence[HostOperation], device_seconds: Mapping[int, float]) -> Graph:
+def with_copies_around(
+    graphs: Sequence[Graph], tree: Sequence[HostOperation], device_seconds: Mapping[int, float] | None = None
+) -> tuple[Graph, ...]:
     """
-    A compiled graph with the copies that ATen makes on a GPU inside the convolutions it calls.
+    Compiled graphs with the copies of ATen that no kernel of the compiler's and none of a library's makes.
 
-    As where a gradient comes in another memory format than the convolution runs in: no kernel of the compiler's, and
-    none of the library's.
+    Those inside the convolutions that a graph calls, as where a gradient or a weight comes in another memory format
+    than the convolution runs in; and those outside of all graphs, which stand with the last one: what autograd gives
+    the strides of its parameter, what the model does behind a graph break.
 
     Args:
-        device_seconds: Time of the kernels that each operation launched, by its external id.
+        device_seconds: On a GPU: time of the kernels that each operation launched, by its external id.
     """
-    is_backward_graph = graph.direction == "backward"
-    nodes = {node.name: msgspec.structs.replace(node, backward=is_backward_graph) for node in graph.nodes}
-    found: list[Conversion] = []
+    if not graphs:
+        return ()
+    nodes = {
+        graph.name: {n.name: msgspec.structs.replace(n, backward=graph.direction == "backward") for n in graph.nodes}
+        for graph in graphs
+    }
+    by_name = {graph.name: graph for graph in graphs}
+    found: dict[str, list[Conversion]] = {graph.name: [] for graph in graphs}
     for entry in tree:
-        joined = entry.joined() if entry.name == COPY else None
-        if joined is None or joined.graph != graph.name:
+        if entry.name != COPY:
             continue
-        conversion = _eager_conversion(entry, graph, nodes, len(found), device_seconds)
+        joined = entry.joined()
+        name = entry.home() if joined is None else joined.graph
+        graph = by_name.get(graphs[-1].name if name is None else name)
+        if graph is None or (joined is None and name is not None):  # in a graph, but for what of it is not known
+            continue
+        number = len(found[graph.name])
+        conversion = _eager_conversion(entry, graph, nodes[graph.name], number, device_seconds)
         if conversion is not None:
             # What it converts is known by the node's port; it is no buffer.
-            own = {"id": f"{graph.name} copy {len(found)}", "value": None, "source_value": None}
-            found.append(msgspec.structs.replace(conversion, **own))
-    return msgspec.structs.replace(graph, conversions=(*graph.conversions, *found))
+            own = {"id": f"{graph.name} copy {number}", "value": None, "source_value": None}
+            conversion = msgspec.structs.replace(conversion, **own)
+            found[graph.name].append(_of_parameter(conversion, graphs) if _gives_strides(entry) else conversion)
+    return tuple(
+        msgspec.structs.replace(graph, conversions=(*graph.conversions, *found[graph.name])) for graph in graphs
+    )
+
+
+def _gives_strides(entry: HostOperation) -> bool:
+    """Whether autograd copies a gradient because its parameter has other strides (``AccumulateGrad``)."""
+    return any(one.name.endswith("AccumulateGrad") for one in entry.around())
+
+
+def _of_parameter(conversion: Conversion, graphs: Iterable[Graph]) -> Conversion:
+    """The conversion of a gradient that a backward graph returns; its place, where only one result can be it."""
+    returned = {
+        (graph.name, node.name): node
+        for graph in graphs
+        if graph.direction == "backward"
+        for node in graph.nodes
+        if node.name in graph.output_names and conversion.source is not None and _fits(node.layout, conversion.source)
+    }
+    own = next(iter(returned.values())) if len(returned) == 1 else None
+    dtypes = {node.dtype for node in returned.values()}
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+    return msgspec.structs.replace(
+        conversion,
+        tensor="gradient",
+        dtype=dtype,
+        bytes_moved=tensor_bytes(conversion.target, dtype, dtype),
+        location=None if own is None else own.location,
+        module=None if own is None else own.module,
+        cause="autograd gives a gradient the strides of its parameter",
+    )
 
 
 def _eager_conversion(
@@ -391,6 +435,8 @@ def _port_and_kind(
         made_of = next((nodes[name] for name in node.inputs if name in nodes), None)
         port = "output 0" if is_copy(node) or is_result else f"input {fitting[0]}" if fitting else None
         return port, "weight" if made_of is not None and made_of.tensor == "weight" else made_here
+    if not fitting and node.backward and _is_of_weight(node, nodes, source):
+        return "output 1", "gradient"
     if is_result:
         return "output 0", made_here
     if not fitting and node.backward:
@@ -401,6 +447,13 @@ def _port_and_kind(
     if nodes[node.inputs[position]].tensor == "weight":
         return f"input {position}", "weight"
     return f"input {position}", "gradient" if node.backward and position == 0 else "activation"
+
+
+def _is_of_weight(node: FxNode, nodes: Mapping[str, FxNode], layout: Layout) -> bool:
+    """Whether a layout has the sizes of a weight that an operation reads, and of nothing else that it reads."""
+    read = [nodes[name] for name in node.inputs if name in nodes]
+    alike = {each.tensor for each in read if each.layout is not None and each.layout.shape == layout.shape}
+    return alike == {"weight"}
 
 
 def _fits(layout: Layout | None, source: Layout) -> bool:

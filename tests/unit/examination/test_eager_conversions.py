@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from builders import a_conversion, a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
 from loops import for_each
 
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph
-from layoutdoctor.examination.graphs.conversions import with_copies_in_calls, with_eager_conversions
+from layoutdoctor.examination.graphs.conversions import with_copies_around, with_eager_conversions
 from layoutdoctor.examination.kernels.host import HostOperation, Operation, ProfiledIteration, operation_tree
 
 IMAGE = (2, 8, 6, 6)
@@ -285,7 +286,8 @@ def test_conversions_are_numbered_and_breakers_are_found_with_those_of_the_libra
     assert found.breakers[0].conversions[-1] == back.id
 
 
-def test_on_a_gpu_a_compiled_graph_has_the_copies_inside_its_library_calls() -> None:
+@pytest.mark.parametrize(("times", "seconds"), [({7: 5e-6}, 5e-6), (None, 2e-6)])
+def test_a_compiled_graph_has_the_copies_inside_its_library_calls(times: Any, seconds: float) -> None:
     backward = a_node("back", "aten.convolution_backward.default", ("g", "x", "w"), layout=LAST, location=a_location(3))
     nodes = (
         a_placeholder("g", PLAIN),
@@ -302,7 +304,9 @@ def test_on_a_gpu_a_compiled_graph_has_the_copies_inside_its_library_calls() -> 
     unchanged = tree(backward, copied(PLAIN, PLAIN), "aten::convolution_backward")
     unchanged[0].graph = "graph 1"
     elsewhere = tree(None, copied(PLAIN, LAST), "aten::somewhere")
-    found = with_copies_in_calls(compiled, [*inside, *of_another, *unchanged, *elsewhere], {7: 5e-6}).conversions
+    elsewhere[0].graph = "graph 1"
+    (made,) = with_copies_around([compiled], [*inside, *of_another, *unchanged, *elsewhere], times)
+    found = made.conversions
 
     assert found[0] is own
     (copy,) = found[1:]
@@ -314,4 +318,24 @@ def test_on_a_gpu_a_compiled_graph_has_the_copies_inside_its_library_calls() -> 
         "aten::convolution_backward",
     )
     assert (copy.value, copy.source_value, copy.location) == (None, None, a_location(3))
-    assert (copy.seconds, copy.seconds_source, copy.bytes_moved) == (5e-6, "measured", BYTES)
+    assert (copy.seconds, copy.seconds_source, copy.bytes_moved) == (pytest.approx(seconds), "measured", BYTES)
+
+
+def test_what_is_copied_outside_of_all_graphs_stands_with_the_last_of_them() -> None:
+    weight = a_node("dw", "getitem", ("back",), layout=LAST, module="stem", location=a_location(3))
+    twice = tuple(msgspec.structs.replace(weight, name=name) for name in ("dw", "dw2"))
+    forward = a_graph(name="graph 0", direction="forward", nodes=(weight,), output_names=("dw",))
+    given = tree(None, copied(LAST, PLAIN), "torch::autograd::AccumulateGrad")
+    between = tree(None, copied(PLAIN, LAST), "aten::contiguous")
+    for returned, place in (((weight,), "stem"), (twice, None)):
+        names = tuple(node.name for node in returned)
+        backward = a_graph(name="graph 1", direction="backward", nodes=returned, output_names=names)
+        before, after = with_copies_around([forward, backward], [*given, *between])
+        gradient, other = after.conversions
+
+        assert before.conversions == ()
+        assert (gradient.tensor, gradient.direction, gradient.bytes_moved) == ("gradient", "to_contiguous", BYTES)
+        assert (gradient.owner, gradient.module) == ("framework", place)
+        assert gradient.cause == "autograd gives a gradient the strides of its parameter"
+        assert (other.tensor, other.op, other.module) == ("unknown", "aten::contiguous", None)
+    assert with_copies_around([], [*given]) == ()
