@@ -174,13 +174,12 @@ def test_C06_as_many_tensors_are_laid_out_anew_as_the_record_holds_one_of_them_i
     finding = the_finding(diagnosis, "LD206", "inductor")
     trial = trial_of(diagnosis, "inductor")
     backward = graph_of(trial, "backward")
-    values = [c for c in backward.conversions if c.tensor != "weight" and c.role != "exit"]
+    values = [c for c in backward.conversions if c.tensor not in ("weight", "unknown") and c.role != "exit"]
     values = [c for c in values if not is_gradient_of_a_parameter(c)]
     inside = [c for c in in_library(trial, backward, "activation", "gradient") if not is_gradient_of_a_parameter(c)]
     told = [c for c in (*values, *inside) if c.id in finding.evidence]
     counted = re.search(
-        r"(\d+) tensors are laid out anew for them \((\d+) by the compiler, (\d+) by the framework and (\d+) by",
-        finding.message,
+        r"(\d+) tensors are laid out anew for them \((\d+) by the compiler and (\d+) by", finding.message
     )
     left = {(c.node, *strides(c)) for c in in_graphs(trial_of(diagnosis, "inductor-channels-last"))}
     must = [c for c in values if c.role != "entry" and (c.node, *strides(c)) not in left]
@@ -189,7 +188,8 @@ def test_C06_as_many_tensors_are_laid_out_anew_as_the_record_holds_one_of_them_i
     assert len(told) == len(finding.evidence)
     assert [int(number) for number in counted.groups()] == [
         len(told),
-        *(sum(c.owner == owner for c in told) for owner in ("compiler", "framework", "library")),
+        sum(c.owner == "compiler" for c in told),
+        sum(c.owner == "library" for c in told),
     ]
     assert {c.id for c in told} >= {c.id for c in (*must, *inside)}
 
@@ -210,7 +210,10 @@ def test_C06_as_many_tensors_are_laid_out_anew_as_the_record_holds_one_of_them_i
     assert found.required_by != ()
     assert graph_of(last, "forward").conversions == ()
     assert [(c.module, c.tensor, c.direction, strides(c)) for c in graph_of(last, "backward").conversions] == [
-        ("dw", "activation", "other", layouts)
+        ("dw", "activation", "other", layouts),
+        # ATen makes it dense again inside of convolution_backward, and the weight's gradient channels-last.
+        ("dw", "unknown", "to_channels_last", layouts[::-1]),
+        ("stem", "gradient", "to_channels_last", ((27, 9, 3, 1), (27, 1, 9, 3))),
     ]
     # The library converts four large tensors of it; the figures are those of a processor with AVX-512.
     assert "AVX-512" in str(diagnosis.environment.onednn_isa)

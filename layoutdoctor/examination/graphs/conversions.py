@@ -10,7 +10,7 @@ an external call is not in the graph; the kernel list has that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -331,7 +331,9 @@ def with_copies_around(
         conversion = _eager_conversion(entry, graph, nodes[graph.name], number, device_seconds)
         if conversion is not None:
             # What it converts is known by the node's port; it is no buffer.
-            own = {"id": f"{graph.name} copy {number}", "value": None, "source_value": None}
+            own: dict[str, Any] = {"id": f"{graph.name} copy {number}", "value": None, "source_value": None}
+            if conversion.port in (None, "output 0"):  # what is read may be a buffer of another layout than its node's
+                own |= {"port": None, "tensor": "unknown"}
             conversion = msgspec.structs.replace(conversion, **own)
             found[graph.name].append(_of_parameter(conversion, graphs) if _gives_strides(entry) else conversion)
     return tuple(
