@@ -565,8 +565,7 @@ class Kernel(Record, frozen=True, kw_only=True):
         implementation: The library's name of the code it chose, such as ``brg_conv_fwd:avx512_core``.
         stream: Device stream, on a GPU.
         backward: True where autograd ran it.
-        node: FX node, or eager operation, that ran it, where that is certain.
-        graph: Name of that node's graph.
+        node: FX node, or eager operation, that ran it, where that is certain; ``graph`` is its graph's name.
     """
 
     name: str
@@ -905,25 +904,24 @@ class AccountRow(Record, frozen=True, kw_only=True):
     What one group of operations contributes to a difference.
 
     Attributes:
-        kind: ``conversion``; ``generated_kernel`` that is slower than what it stands for on the other side; ``layout``:
-            the same operations in another layout; ``implementation``: a library chose other code; ``missing_fusion``:
-            what the other side computes within another kernel; ``operation``: the same by what is known;
-            ``not_aligned``: what the other side knows no counterpart of; ``small``: rows too small to be told one by
-            one; ``allocation``: pages that are mapped anew; ``launches``: more calls; ``outside_kernels``: the rest.
+        kind: ``conversion``; ``generated_kernel``, slower than what it replaces; ``layout``: another one;
+            ``implementation``: a library chose other code; ``missing_fusion``; ``operation``: the same by what is known;
+            ``not_aligned``: without a counterpart; ``small``: rows too small to be told one by one; ``allocation``:
+            pages that are mapped anew; ``launches``: more calls; ``outside_kernels``: the rest.
         seconds: How much of the difference it is; negative where it is faster on the slower side.
-        slower_seconds: What it takes in the slower configuration; None where that is not a sum of kernels.
+        slower_seconds: What it takes in the slower one; None where that is not a sum of kernels.
         faster_seconds: What it takes in the faster one.
         operations: What is computed, as the user's line calls it.
         backward: Whether it runs in the backward.
         module: Path of the nn.Module; of several the one that takes most.
         locations: The user's lines.
-        slower_kernels: Names of the kernels in the slower configuration, with the library's code where it is known.
+        slower_kernels: Names of its kernels in the slower one, with the library's code where it is known.
         faster_kernels: Those in the faster one.
-        slower_layout: Of what it reads first, or a generated kernel writes, in the slower one; None where not known.
+        slower_layout: Of what it reads first, or a generated kernel writes, in the slower one.
         faster_layout: The same in the faster one.
-        tensor_bytes: Of the activations that library operations read and write in the slower one; None where not known.
+        tensor_bytes: Of the activations that library operations read and write in the slower one.
         detail: What more is known, in words.
-        source: Of the generated kernel that takes most in the slower configuration, as it was handed to its compiler.
+        source: Of the generated kernel that takes most in the slower one.
     """
 
     kind: AccountKind
@@ -951,7 +949,7 @@ class Account(Record, frozen=True, kw_only=True):
         slower: The slower configuration; of two traces ``the new one`` or ``the old one``.
         faster: The faster one.
         slower_seconds: Median of the rounds; of a trace its kernel time, per step where the comparison is.
-        faster_seconds: The same of the faster one.
+        faster_seconds: The same.
         rows: What contributes most first, the named rest last; their ``seconds`` sum to the measured difference.
     """
 
