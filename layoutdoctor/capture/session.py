@@ -202,18 +202,29 @@ def _graph_record(
 
 def _extern_targets(buffers: Sequence[Buffer]) -> dict[str, str]:
     return {
-        buffer.source_node: buffer.kernel.removeprefix("torch.ops.")
+        name: buffer.kernel.removeprefix("torch.ops.")
         for buffer in buffers
-        if buffer.source_node is not None and (buffer.kernel or "").startswith("torch.ops.") and buffer.kernel
+        if buffer.kernel is not None and buffer.kernel.startswith("torch.ops.")
+        for name in _made_of(buffer)
     }
+
+
+def _made_of(buffer: Buffer) -> tuple[str, ...]:
+    """
+    The nodes that an external call was made of.
+
+    ``get_origin_node`` may be a later one, which Inductor has fused the call's result into.
+    """
+    return buffer.origins or (() if buffer.source_node is None else (buffer.source_node,))
 
 
 def _written_layouts(buffers: Sequence[Buffer]) -> dict[str, Layout]:
     """What calls with several outputs write first, as freezing's packed convolutions are told by Inductor."""
     return {
-        buffer.source_node: buffer.layout
+        name: buffer.layout
         for buffer in reversed(buffers)
-        if buffer.kernel == "MultiOutput" and buffer.source_node is not None and buffer.layout is not None
+        if buffer.kernel == "MultiOutput" and buffer.layout is not None
+        for name in _made_of(buffer)
     }
 
 

@@ -905,7 +905,7 @@ class AccountRow(Record, frozen=True, kw_only=True):
 
     Attributes:
         kind: ``conversion``; ``generated_kernel``, slower than what it replaces; ``layout``: another one;
-            ``implementation``: a library chose other code; ``missing_fusion``; ``operation``: the same by what is known;
+            ``implementation``: a library chose other code; ``missing_fusion``; ``operation``: the same, it seems;
             ``not_aligned``: without a counterpart; ``small``: rows too small to be told one by one; ``allocation``:
             pages that are mapped anew; ``launches``: more calls; ``outside_kernels``: the rest.
         seconds: How much of the difference it is; negative where it is faster on the slower side.

@@ -100,19 +100,32 @@ def _graph_of(
 
 
 def scheduled_convolutions(graph: Graph) -> list[FxNode]:
-    """The convolutions of a graph in the order in which the generated code runs them."""
-    by_name = {node.name: node for node in graph.nodes if is_convolution(node.target)}
+    """
+    The convolutions of a graph in the order in which the generated code runs them.
+
+    Each has the operator that the code calls: freezing leaves nodes behind whose own target says nothing.
+    """
+    by_name = {node.name: node for node in graph.nodes if is_convolution(node.target) or _is_pattern(node)}
     if not any(buffer.is_extern for buffer in graph.buffers):
-        return list(by_name.values())
-    found: list[FxNode] = []
+        return [node for node in by_name.values() if is_convolution(node.target)]
+    found: dict[str, FxNode] = {}
     for buffer in graph.buffers:
         if not buffer.is_extern or buffer.kernel is None or "conv" not in buffer.kernel:
             continue
-        names = (buffer.source_node, *buffer.origins)
+        # What is fused into its input may have put its own name there; of what it was made it says the origins.
+        is_own = buffer.source_node in buffer.origins
+        names = (buffer.source_node, *buffer.origins) if is_own else (*buffer.origins, buffer.source_node)
         node = next((by_name[name] for name in names if name is not None and name in by_name), None)
-        if node is not None and node not in found:  # a call that writes in place has several buffers
-            found.append(node)
-    return found
+        if node is not None and node.name not in found:  # a call that writes in place has several buffers
+            called = buffer.kernel.removeprefix("torch.ops.")
+            is_named = called == buffer.kernel or not is_convolution(called)
+            found[node.name] = node if is_named else msgspec.structs.replace(node, target=called)
+    return [node for node in found.values() if is_convolution(node.target)]
+
+
+def _is_pattern(node: FxNode) -> bool:
+    """Whether freezing has put the lowering function of a pattern in the place of its operator."""
+    return node.target.startswith(("functools.partial(", "<function "))
 
 
 def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], graph: Graph) -> str | None:
