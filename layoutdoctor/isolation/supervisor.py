@@ -153,9 +153,11 @@ def _supervise(
             kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept)
             if not times_here and wants_timing(kept):
                 try:
-                    kept = msgspec.structs.replace(
-                        kept, recordings=timed(kept, server, watch.progress, earlier, timeout_seconds)
-                    )
+                    recordings = timed(kept, server, watch.progress, earlier, timeout_seconds)
+                    for before, after in zip(kept.recordings, recordings, strict=True):
+                        if after.iterations is not before.iterations:
+                            known.pop(after.name, None)
+                    kept = msgspec.structs.replace(kept, recordings=recordings)
                 except (SubjectError, TransportError) as error:
                     watch.warn(f"all configurations are timed in one process: {error}")
                     server.end()

@@ -22,7 +22,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, 
 from layoutdoctor.examination.graphs.regions import Region, known_sum, same_format, shortest_ways
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.records import Buffer, Conversion, ConversionDirection, FxNode, Graph
 
@@ -301,7 +301,44 @@ def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) 
             flow = _Flow(graph)
             for run in _runs(mine):
                 found += _pairs_of_run(flow, run)
-    return tuple(found)
+    return (*found, *_gradient_pairs(graphs))
+
+
+def _gradient_pairs(graphs: Sequence[Graph]) -> Iterator[RedundantPair]:
+    """
+    Gradients that the backward of a convolution lays out anew, and autograd as before.
+
+    As many of one size and layout must come back as went there; of several alike nothing says which is which.
+    """
+    there: dict[Hashable, list[Conversion]] = defaultdict(list)
+    back: dict[Hashable, list[Conversion]] = defaultdict(list)
+    for conversion in (each for graph in graphs for each in graph.conversions if each.owner == "framework"):
+        source, target = conversion.source, conversion.target
+        if source is None or target is None or conversion.tensor != "gradient":
+            continue
+        if conversion.port == "output 1":
+            there[source.shape, source.stride, target.stride].append(conversion)
+        elif conversion.node is None:
+            back[source.shape, target.stride, source.stride].append(conversion)
+    for layouts, firsts in there.items():
+        if len(firsts) != len(back[layouts]):
+            continue
+        for first, second in zip(firsts, back[layouts], strict=True):
+            yield RedundantPair(
+                kind="adjacent",
+                evidence="kernels",
+                first=first.id,
+                second=second.id,
+                between=(),
+                seconds=known_sum(first.seconds, second.seconds),
+                bytes_moved=known_sum(first.bytes_moved, second.bytes_moved),
+                location=first.location,
+                module=first.module,
+                proof="the graph returns the gradient, and autograd copies it into the strides of its parameter",
+                tensor_shape=None if first.target is None else first.target.shape,
+                seconds_source=first.seconds_source,
+                graph=first.graph,
+            )
 
 
 def _runs(conversions: Sequence[Conversion]) -> list[list[Conversion]]:
