@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 OWNER_WORDS = {
     "library": "inside library calls",
-    "framework": "inside eager operations",
+    "framework": "inside ATen operations",
     "compiler": "in compiled kernels",
     "user": "written in the model",
 }
 """Where a conversion is, by who made it."""
+
+GIVES_STRIDES = "autograd gives a gradient the strides of its parameter"
+"""Why autograd copies a gradient that a backward graph returned."""
 
 DIRECTION_WORDS = {
     "to_channels_last": "to channels_last",

@@ -319,8 +319,8 @@ def _split_off(
             if conversion.fused or conversion.direction == "none" or conversion.seconds_source != "measured":
                 continue
             position = launches.get((graph.name, str(conversion.value)))
-            own = [pieces[position]] if position is not None else waiting[conversion.node, conversion.graph]
-            if conversion.node is None:  # outside of all graphs: the kernel that took so long
+            own = [pieces[position]] if position is not None else waiting[conversion.node, graph.name]
+            if conversion.node is None and conversion.owner == "framework":  # outside of all graphs: what took so long
                 own = waiting[None, None, conversion.seconds]
             if own and conversion.seconds and conversion.id not in known:
                 yield _taken(max(own, key=lambda piece: piece.seconds), conversion)

@@ -5,8 +5,10 @@ What it finds:
     Redundant pairs: a conversion of a tensor from layout A to B and a later one of the same value from B to A, with
     nothing between (``adjacent``) or only operations that work in any layout (``through``), no consumer in between
     that needs B, and no graph output or alias that pins B. The branches of a concatenation that is written in B and
-    converted back are one round trip. In the baseline, one finding per kind of round trip; in any other trial, and in
-    a recorded trace, one finding for all of them.
+    converted back are one round trip. In a compiled training step on contiguous weights also their gradients: ATen
+    lays them out channels_last at the end of ``convolution_backward``, and autograd (``AccumulateGrad``) copies them
+    back into the strides of the parameters. In the baseline, one finding per kind of round trip; in any other trial,
+    and in a recorded trace, one finding for all of them.
 
     No trace says which tensor a kernel reads, so there each round trip says what speaks for it. ``shapes``: by the
     recorded arguments, the first convolution's output and the second one's input have the same sizes, and nothing but
@@ -41,7 +43,8 @@ When it is fine:
 
 Source:
     oneDNN, "Understanding Memory Formats": layout propagation; ``GraphLowering.find_nodes_prefer_channels_last`` in
-    torch/_inductor/graph.py, torch 2.13, describes the same two copies around a batch norm.
+    torch/_inductor/graph.py, torch 2.13, describes the same two copies around a batch norm; ``AccumulateGrad`` and
+    ``clone_obey_contract`` in torch/csrc/autograd.
 """
 
 from __future__ import annotations
@@ -56,7 +59,17 @@ from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import advised, channels_last_ways, is_cured
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import FORCED, is_convolution_named, nodes_by_name
-from layoutdoctor.words import DIRECTION_WORDS, PROOF_WORDS, count_of, distinct, joined, layout_words, listing, op_words
+from layoutdoctor.words import (
+    DIRECTION_WORDS,
+    GIVES_STRIDES,
+    PROOF_WORDS,
+    count_of,
+    distinct,
+    joined,
+    layout_words,
+    listing,
+    op_words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -211,7 +224,10 @@ def _message(trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair], found:
     shapes = evidence.on_shapes(pair.tensor_shape for pair in pairs)
     costs = joined((_cost_words(trial, facts, pairs), evidence.moved_words(_sum_bytes(pairs))), ", ")
     if not evidence.is_trace(trial):
-        what = joined((_kind_words(facts, pairs), shapes, costs, evidence.owner_words(facts.of(pairs))), ", ")
+        returned = sum(conversion.cause == GIVES_STRIDES for conversion in facts.of(pairs))
+        tensor = "gradients of weights, which autograd copies back" if returned == len(pairs) else None
+        owners = evidence.owner_words(facts.of(pairs))
+        what = joined((tensor, _kind_words(facts, pairs), shapes, costs, owners), ", ")
         return f"{count_of(len(pairs), 'round trip')}: {what}"
     dearest, norms = evidence.dearest_words(found), _group_norm_words(pairs)
     return joined((_proof_words(pairs), _kind_words(facts, pairs), shapes, costs, dearest, norms))
