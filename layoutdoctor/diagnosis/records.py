@@ -391,8 +391,7 @@ class FxNode(Record, frozen=True, kw_only=True):
         backward: True for an operation that autograd ran.
         result_index: For a node that takes one result of another one: which.
         uses_running_statistics: For a batch norm: whether it normalizes by fixed statistics; None for other operations.
-        arguments: The call's arguments as Python text, nodes by their names, such as ``"value, weight, [1, 1]"``; None
-            where it was not recorded, or an argument is neither a node nor plain data.
+        arguments: The call's arguments as text, such as ``"value, weight, [1, 1]"``; None where not all of it is known.
         called: What the user's line called, such as ``contiguous``, ``conv2d`` or ``instance_norm``; None where that
             was not recorded.
         is_called_directly: Whether the user's own line called it, not code of torch that the line called; None where
@@ -565,7 +564,8 @@ class Kernel(Record, frozen=True, kw_only=True):
         implementation: The library's name of the code it chose, such as ``brg_conv_fwd:avx512_core``.
         stream: Device stream, on a GPU.
         backward: True where autograd ran it.
-        node: FX node, or eager operation, that ran it, where that is certain; ``graph`` is its graph's name.
+        node: FX node, or eager operation, that ran it, where that is certain.
+        graph: Name of that node's graph.
     """
 
     name: str
