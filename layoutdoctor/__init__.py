@@ -12,7 +12,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from layoutdoctor._version import __version__
-from layoutdoctor.errors import NO_TORCH, LayoutDoctorError, UnsupportedTorchError
+from layoutdoctor.errors import (
+    NO_TORCH,
+    InconclusiveError,
+    LayoutDoctorError,
+    RecordError,
+    SubjectError,
+    TraceError,
+    TransportError,
+    UnsupportedTorchError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
@@ -31,12 +41,19 @@ __all__ = [
     "Configuration",
     "Diagnosis",
     "Finding",
+    "InconclusiveError",
     "Layout",
     "LayoutDoctorError",
     "Measurement",
     "MemoryFormat",
+    "RecordError",
     "Rule",
+    "SubjectError",
+    "TraceError",
+    "TransportError",
     "Trial",
+    "UnsupportedTorchError",
+    "UsageError",
     "__version__",
     "assert_no_redundant_conversions",
     "compare",

@@ -98,6 +98,17 @@ class UnknownConfigurationError(UsageError):
         )
 
 
+class UnknownTrialError(UsageError):
+    """A configuration that a diagnosis has not tried."""
+
+    def __init__(self, name: str, known: Collection[str]) -> None:
+        import difflib
+
+        close = difflib.get_close_matches(name, known, n=1)
+        meant = f"did you mean {close[0]!r}? It has " if close else "expected one of "
+        super().__init__(f"cannot find trial {name!r} in the diagnosis: {meant}{', '.join(known)}")
+
+
 class UnknownRuleError(UsageError):
     """A rule code that does not exist."""
 

@@ -202,7 +202,7 @@ def _is_judged(diagnosis: Diagnosis, entry: AcceptedFinding) -> bool:
         return False
     if entry.configuration is None:
         return True
-    trial = diagnosis.trial(entry.configuration)
+    trial = diagnosis.find_trial(entry.configuration)
     return trial is not None and trial.status in ("ok", "same_as")
 
 
@@ -251,7 +251,7 @@ def _entry(diagnosis: Diagnosis, finding: Finding) -> AcceptedFinding:
 
 def _places(diagnosis: Diagnosis, finding: Finding) -> Iterator[Place]:
     """Where the finding's evidence stands: one that names the costliest of several may name another one next time."""
-    trial = diagnosis.trial(finding.configuration) if finding.configuration is not None else None
+    trial = diagnosis.find_trial(finding.configuration) if finding.configuration is not None else None
     if trial is None:
         return
     evidence = set(finding.evidence)

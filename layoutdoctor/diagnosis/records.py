@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from layoutdoctor.diagnosis.layout import Layout, MemoryFormat, Size
+from layoutdoctor.errors import UnknownTrialError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -1133,32 +1134,38 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     def fastest(self) -> Trial | None:
         """The recommended trial where there is one, else the fastest measured; None where nothing was measured."""
         if self.recommendation is not None and self.recommendation.configuration is not None:
-            return self.trial(self.recommendation.configuration)
-        return self.trial(self.comparison.fastest[0]) if self.comparison and self.comparison.fastest else None
+            return self.find_trial(self.recommendation.configuration)
+        return self.find_trial(self.comparison.fastest[0]) if self.comparison and self.comparison.fastest else None
 
     @property
     def baseline(self) -> Trial | None:
         """The trial the ratios refer to; None where nothing was compared."""
-        return self.trial(self.comparison.baseline) if self.comparison else None
+        return self.find_trial(self.comparison.baseline) if self.comparison else None
 
-    def trial(self, name: str) -> Trial | None:
-        """The trial of that name."""
+    def trial(self, name: str) -> Trial:
+        """
+        The trial of that name.
+
+        Raises:
+            UnknownTrialError: There is none.
+        """
+        found = self.find_trial(name)
+        if found is None:
+            raise UnknownTrialError(name, [trial.name for trial in self.trials])
+        return found
+
+    def find_trial(self, name: str) -> Trial | None:
+        """The trial of that name; None where there is none."""
         return next((trial for trial in self.trials if trial.name == name), None)
 
     def measured_trial(self, name: str) -> Trial | None:
         """The trial whose measurement stands for that name: itself, or the one it is the same as."""
-        trial = self.trial(name)
-        return self.trial(trial.same_as) if trial is not None and trial.same_as is not None else trial
+        trial = self.find_trial(name)
+        return self.find_trial(trial.same_as) if trial is not None and trial.same_as is not None else trial
 
     def save(self, path: str | Path) -> None:
-        """
-        Writes the diagnosis as JSON, as every report without user and host names, absolute paths and secrets.
-
-        What is read back is therefore ``privacy.scrub`` of this one.
-        """
-        from pathlib import Path
-
-        Path(path).write_bytes(reports_layer().render(self, "json").encode())
+        """Writes the report that the suffix stands for, such as ``.json`` or ``.html``, scrubbed as all of them are."""
+        reports_layer().save(self, path)
 
     def to_markdown(self) -> str:
         """The report as GitHub Markdown."""
@@ -1183,6 +1190,9 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return str(reports_layer().render(self, "text"))
+
+    def __repr__(self) -> str:
+        return str(reports_layer().one_line(self))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """What a notebook shows: HTML, with the text report for frontends without it."""

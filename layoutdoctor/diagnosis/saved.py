@@ -165,10 +165,10 @@ def _same_as(place: str, diagnosis: Diagnosis, trial: Trial) -> Iterator[str]:
         return
     yield from _unknown(f"{place}.same_as", trial.same_as, {other.name for other in diagnosis.trials}, "trial")
     seen = {trial.name}
-    other = diagnosis.trial(trial.same_as)
+    other = diagnosis.find_trial(trial.same_as)
     while other is not None and other.same_as is not None and other.name not in seen:
         seen.add(other.name)
-        other = diagnosis.trial(other.same_as)
+        other = diagnosis.find_trial(other.same_as)
     if other is not None and other.name in seen:
         yield f"{place}.same_as is {_shown(trial.same_as)}, which leads back to this trial"
 

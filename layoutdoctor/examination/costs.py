@@ -159,7 +159,7 @@ def irrelevance(diagnosis: Diagnosis) -> str | None:
     comparison = diagnosis.comparison
     if comparison is None or not comparison.ratios or any(ratio.verdict == FASTER for ratio in comparison.ratios):
         return None
-    share = conversion_share(diagnosis.trial(comparison.baseline))
+    share = conversion_share(diagnosis.find_trial(comparison.baseline))
     if share is not None and share >= IRRELEVANT_SHARE:
         return None
     if convolution_count(diagnosis) == 0:

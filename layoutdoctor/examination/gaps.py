@@ -40,7 +40,7 @@ class Examination:
 
 def examination_of(diagnosis: Diagnosis, name: str) -> Examination:
     """How far the trial of a configuration was examined for round trips."""
-    trial = diagnosis.trial(name)
+    trial = diagnosis.find_trial(name)
     if trial is None:
         tried = ", ".join(other.name for other in diagnosis.trials) or "nothing"
         return Examination(blockers=(f"the diagnosis did not try it; it tried {tried}",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -79,6 +79,25 @@ def renderer_of(report_format: str) -> Renderer:
         raise UsageError(f"cannot render as {report_format!r}: expected one of {', '.join(sorted(RENDERERS))}")
     module, function = RENDERERS[report_format].split(":")
     return cast("Renderer", getattr(import_module(f"{__name__}.{module}".rstrip(".")), function))
+
+
+def save(diagnosis: Diagnosis, path: str | PurePath) -> None:
+    """
+    Writes the report that a file's suffix stands for; what is read back is therefore ``privacy.scrub`` of it.
+
+    Raises:
+        UsageError: The suffix stands for no format.
+        OSError: The file cannot be written.
+    """
+    Path(path).write_bytes(render(diagnosis, format_of_suffix(path)).encode())
+
+
+def one_line(diagnosis: Diagnosis) -> str:
+    """What a prompt shows: of what it is a diagnosis, and what the report says first."""
+    from layoutdoctor.reports.sections.view import build_view
+
+    view = build_view(scrub(diagnosis))
+    return f"<Diagnosis of {', '.join(view.title[1:4])}: {view.answer.headline}>"
 
 
 def render_json(diagnosis: Diagnosis) -> str:

@@ -57,7 +57,7 @@ def is_worth_trying(diagnosis: Diagnosis, trial: Trial, ways: Iterable[str]) -> 
 
 def _is_open(diagnosis: Diagnosis, trial: Trial, name: str) -> bool | None:
     """None where it was not tried, or its speed was not measured."""
-    tried, measured = diagnosis.trial(name), diagnosis.measured_trial(name)
+    tried, measured = diagnosis.find_trial(name), diagnosis.measured_trial(name)
     if tried is None or measured is None or tried is trial:
         return None
     is_no_way = tried.status in _FAILED or evidence.has_different_outputs(diagnosis, name)
@@ -76,12 +76,12 @@ def refusal(diagnosis: Diagnosis, trial: Trial, ways: Sequence[str]) -> str:
     failed = [
         name
         for name in ways
-        if (tried := diagnosis.trial(name)) is not None
+        if (tried := diagnosis.find_trial(name)) is not None
         and (tried.status in _FAILED or evidence.has_different_outputs(diagnosis, name))
     ]
     refuted = [name for name in ways if evidence.is_refuted(diagnosis, name)]
     baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else ""
-    left = [name for name in ways if name not in (*failed, *refuted) and diagnosis.trial(name) is not None]
+    left = [name for name in ways if name not in (*failed, *refuted) and diagnosis.find_trial(name) is not None]
     same = [name for name in left if diagnosis.measured_trial(name) is trial]
     ratios = [
         evidence.ratio_of(diagnosis, trial.name if evidence.is_baseline(diagnosis, name) else name)

@@ -114,7 +114,7 @@ def _is_returned(conversion: Conversion) -> bool:
 
 
 def _is_same_without(diagnosis: Diagnosis, trial: Trial) -> bool:
-    off = diagnosis.trial(_OFF)
+    off = diagnosis.find_trial(_OFF)
     return off is not None and (off.same_as == trial.name or trial.same_as == off.name)
 
 

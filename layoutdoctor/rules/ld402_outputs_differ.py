@@ -74,7 +74,7 @@ def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
             "keep the input's layout, or replace as_strided() by indexing that does not see strides",
         )
     return (
-        "; eager does not, so it comes from compiling" if diagnosis.trial(_EAGER) is not None else "",
+        "; eager does not, so it comes from compiling" if diagnosis.find_trial(_EAGER) is not None else "",
         "do not use this configuration; the saved diagnosis belongs into a bug report to PyTorch",
     )
 

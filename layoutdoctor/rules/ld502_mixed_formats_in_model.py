@@ -79,7 +79,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _trial_as_given(diagnosis: Diagnosis) -> Trial | None:
     """Eager in the caller's formats; where nothing ran, the baseline, whose graph inputs are the parameters."""
-    eager = diagnosis.trial(_EAGER)
+    eager = diagnosis.find_trial(_EAGER)
     if eager is not None and eager.graphs:
         return eager
     main = evidence.main_trial(diagnosis)

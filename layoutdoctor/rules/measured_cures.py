@@ -21,7 +21,7 @@ _EQUAL = 1.03
 
 def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
     """Whether a finding is about more than an attempt at a cure that nobody is told to use."""
-    trial = None if finding.configuration is None else diagnosis.trial(finding.configuration)
+    trial = None if finding.configuration is None else diagnosis.find_trial(finding.configuration)
     if trial is None or not trial.configuration.cures or finding.code in _ABOUT_ATTEMPTS:
         return True
     return diagnosis.recommendation is not None and diagnosis.recommendation.configuration == trial.name
@@ -45,7 +45,7 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
 
 def gain_alone(diagnosis: Diagnosis, trial: Trial) -> RatioInterval | None:
     """How many times faster a configuration with cures is than the same without them; None where not measured."""
-    base = diagnosis.trial(base_name(trial.configuration))
+    base = diagnosis.find_trial(base_name(trial.configuration))
     if base is None or base.measurement is None or trial.measurement is None:
         return None
     count = sum(trial.measurement is not None for trial in diagnosis.trials)

@@ -15,6 +15,7 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.records import Configuration
 from layoutdoctor.diagnosis.saved import from_json, load, to_json
+from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
 
 SCHEMA: dict[str, Any] = json.loads((Path(__file__).parents[1] / "diagnosis.schema.json").read_text(encoding="utf-8"))
@@ -34,6 +35,35 @@ def test_a_saved_diagnosis_is_read_as_it_was(story: str, tmp_path: Path) -> None
     diagnosis.save(tmp_path / "d.json")
 
     assert load(tmp_path / "d.json") == scrub(diagnosis)
+
+
+@for_each("story", STORIES)
+def test_a_prompt_shows_one_line_and_a_suffix_says_what_is_saved(story: str, tmp_path: Path) -> None:
+    diagnosis = STORIES[story]()
+    shown = repr(diagnosis)
+
+    assert shown.startswith("<Diagnosis of ")
+    assert len(shown) < 400
+    assert "\n" not in shown
+    for name, start in (("d.html", "<!doctype html>"), ("d.md", "#"), ("d.txt", "layoutdoctor ")):
+        diagnosis.save(tmp_path / name)
+        assert (tmp_path / name).read_text(encoding="utf-8").lower().startswith(start)
+    with pytest.raises(UsageError, match=r"cannot tell the format of 'd\.data'"):
+        diagnosis.save("d.data")
+
+
+def test_a_trial_that_is_not_there_is_an_error_with_the_nearest_name() -> None:
+    diagnosis = a_diagnosis(a_trial("inductor"), a_trial("eager"))
+
+    assert diagnosis.trial("eager") == diagnosis.trials[1]
+    with pytest.raises(
+        UsageError, match=r"^cannot find trial 'eagr' in the diagnosis: did you mean 'eager'\?"
+    ):
+        diagnosis.trial("eagr")
+    with pytest.raises(
+        UsageError, match=r"^cannot find trial 'cuda' in the diagnosis: expected one of ind"
+    ):
+        diagnosis.trial("cuda")
 
 
 def test_fields_of_a_later_version_are_ignored() -> None:

@@ -311,7 +311,7 @@ def _account(old: Trial | None, new: Trial | None, *, is_same_model: bool) -> Ac
 def _compared_trial(
     name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None, time: TimeChange | None
 ) -> ComparedTrial:
-    before, after = old.trial(name), new.trial(name)
+    before, after = old.find_trial(name), new.find_trial(name)
     old_median, new_median = _median_seconds(old, name), _median_seconds(new, name)
     old_costs, new_costs = _costs_of(before), _costs_of(after)
     trial = ComparedTrial(

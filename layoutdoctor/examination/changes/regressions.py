@@ -141,7 +141,7 @@ def _model_losses(trial: ComparedTrial, old: Diagnosis, new: Diagnosis) -> Itera
     time = trial.time
     if time is not None and time.verdict == SLOWER and time.change is not None:
         yield f"takes {format_ratio(1 / time.change.median)} as long (at least {format_ratio(1 / time.change.high)})"
-    before, after = old.trial(trial.name), new.trial(trial.name)
+    before, after = old.find_trial(trial.name), new.find_trial(trial.name)
     if trial.old_costs is None or trial.new_costs is None:
         return
     # The seconds of conversions are those of one profiled iteration, which has no interval: their number is judged.

@@ -337,7 +337,7 @@ def _measured_in_both(old: Diagnosis, new: Diagnosis) -> dict[str, tuple[Measure
 
 
 def _measurement_of(diagnosis: Diagnosis, name: str) -> Measurement | None:
-    trial = diagnosis.trial(name)
+    trial = diagnosis.find_trial(name)
     if trial is None or trial.status not in WITH_RESULT:
         return None
     measured = diagnosis.measured_trial(name)
@@ -380,7 +380,16 @@ def _problem_of(old: Diagnosis, new: Diagnosis, name: str) -> str | None:
     """Why the times of a configuration cannot be judged, from its own records."""
     before, after = old.measured_trial(name), new.measured_trial(name)
     trials = [trial for trial in (before, after) if trial is not None]
-    if len({msgspec.json.encode(trial.configuration) for trial in (old.trial(name), new.trial(name)) if trial}) > 1:
+    if (
+        len(
+            {
+                msgspec.json.encode(trial.configuration)
+                for trial in (old.find_trial(name), new.find_trial(name))
+                if trial
+            }
+        )
+        > 1
+    ):
         return "the configuration has other options"
     for age, trial in zip(("old", "new"), trials, strict=False):
         if trial.equivalence is not None and trial.equivalence.status == "different":

@@ -175,7 +175,7 @@ def _finding_of(diagnosis: Diagnosis, base: Trial, other: Trial) -> Finding | No
 
 def _program(diagnosis: Diagnosis) -> Program:
     eager = _eager_graph(diagnosis, "eager")
-    trial = diagnosis.trial("eager")
+    trial = diagnosis.find_trial("eager")
     if eager is None or trial is None or trial.equivalence is None:
         raise CannotWriteError("the configuration 'eager' was not recorded, which holds the operations of the model")
     count = len(trial.equivalence.output_layouts)
@@ -185,7 +185,7 @@ def _program(diagnosis: Diagnosis) -> Program:
 
 
 def _eager_graph(diagnosis: Diagnosis, name: str) -> Graph | None:
-    trial = diagnosis.trial(name)
+    trial = diagnosis.find_trial(name)
     if trial is None or trial.configuration != _BUILTIN[name] or not trial.graphs or not trial.graphs[0].nodes:
         return None
     return trial.graphs[0]
