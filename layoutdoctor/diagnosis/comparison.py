@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.layout import Size
 from layoutdoctor.diagnosis.records import (
@@ -28,6 +26,7 @@ from layoutdoctor.diagnosis.records import (
     Verdict,
     reports_layer,
 )
+from layoutdoctor.diagnosis.saved import encoded
 
 COMPARISON_SCHEMA_VERSION = 1
 
@@ -568,8 +567,8 @@ class ModelComparison(Record, frozen=True, kw_only=True):
 
 
 def comparison_to_json(comparison: TraceComparison | ModelComparison) -> bytes:
-    """A comparison as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n"
+    """A comparison as one line of JSON."""
+    return encoded(comparison)
 
 
 def _text_report(comparison: TraceComparison | ModelComparison) -> str:

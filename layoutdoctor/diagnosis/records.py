@@ -375,7 +375,7 @@ class Decision(Record, frozen=True, kw_only=True):
     log: str | None = None
 
 
-class FxNode(Record, frozen=True, kw_only=True):
+class FxNode(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
     One node of a graph: the post-AOT FX graph of a compile, or the operations recorded in eager.
 
@@ -416,7 +416,7 @@ class FxNode(Record, frozen=True, kw_only=True):
     is_called_directly: bool | None = None
 
 
-class BufferRead(Record, frozen=True, kw_only=True):
+class BufferRead(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
     How the loop that writes one buffer reads another one.
 
@@ -438,7 +438,7 @@ class BufferRead(Record, frozen=True, kw_only=True):
     reduction_run: Count | None = None
 
 
-class Buffer(Record, frozen=True, kw_only=True):
+class Buffer(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
     One of Inductor's intermediates after scheduling.
 
@@ -551,7 +551,7 @@ class Graph(Record, frozen=True, kw_only=True):
     not_understood: tuple[str, ...] = ()
 
 
-class Kernel(Record, frozen=True, kw_only=True):
+class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
     One entry of the kernel list of the profiled iteration, in order.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from itertools import accumulate, pairwise
 from operator import mul
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import SCHEMA_VERSION, Diagnosis
+from layoutdoctor.diagnosis.records import SCHEMA_VERSION, Diagnosis, Record
 from layoutdoctor.errors import RecordError
 from layoutdoctor.units import format_bytes
 
@@ -233,14 +234,31 @@ DEFAULT_MOST_SAVED_BYTES = 128 << 20
 """Bytes of a saved diagnosis that are read without being asked for more; the largest ones known have 15 MiB."""
 
 
+_UNSEEN = re.compile(
+    "[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""Controls, line separators, marks of direction and characters without width; what is below a space JSON escapes."""
+
+
 def to_json(diagnosis: Diagnosis) -> bytes:
     """
-    The diagnosis as indented JSON, by the contract.
+    The diagnosis as JSON, by the contract, on one line; what the contract does not name is left out where not known.
 
     Args:
         diagnosis: Any diagnosis.
     """
-    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=1) + b"\n"
+    return encoded(diagnosis)
+
+
+def encoded(record: Record) -> bytes:
+    """A record as one line of JSON in which every character that acts on a terminal, or is not seen, is escaped."""
+    text = msgspec.json.encode(record).decode()
+    return _UNSEEN.sub(_escaped, text).encode() + b"\n"
+
+
+def _escaped(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
 
 
 def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_trial
+from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_subject, a_trial
 from golden.stories import STORIES
 from loops import for_each
 
@@ -56,13 +56,9 @@ def test_a_trial_that_is_not_there_is_an_error_with_the_nearest_name() -> None:
     diagnosis = a_diagnosis(a_trial("inductor"), a_trial("eager"))
 
     assert diagnosis.trial("eager") == diagnosis.trials[1]
-    with pytest.raises(
-        UsageError, match=r"^cannot find trial 'eagr' in the diagnosis: did you mean 'eager'\?"
-    ):
+    with pytest.raises(UsageError, match=r"^cannot find trial 'eagr' in the diagnosis: did you mean 'eager'\?"):
         diagnosis.trial("eagr")
-    with pytest.raises(
-        UsageError, match=r"^cannot find trial 'cuda' in the diagnosis: expected one of ind"
-    ):
+    with pytest.raises(UsageError, match=r"^cannot find trial 'cuda' in the diagnosis: expected one of ind"):
         diagnosis.trial("cuda")
 
 
@@ -72,6 +68,17 @@ def test_fields_of_a_later_version_are_ignored() -> None:
     record["trials"][0]["later"] = 1
 
     assert from_json(json.dumps(record).encode()) == a_diagnosis()
+
+
+def test_nothing_in_json_acts_on_a_terminal_or_hides() -> None:
+    name = "a\x7f\x85\x9b31m\u200b\u2028\u202e\ufeff\U000e0041é\u4e2d"
+    diagnosis = a_diagnosis(subject=a_subject(name=name))
+    data = to_json(diagnosis).decode()
+
+    assert json.loads(data)["subject"]["name"] == name
+    assert [character for character in data.rstrip("\n") if not character.isprintable()] == []
+    assert "é\u4e2d" in data
+    assert data.count("\n") == 1
 
 
 def test_records_are_frozen() -> None:
