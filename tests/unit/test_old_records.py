@@ -34,9 +34,14 @@ def test_it_is_in_the_table_loses_no_value_and_is_rendered_and_compared(path: Pa
 
 
 def differences(old: object, new: object, place: str) -> list[str]:
-    """The places of values that are not in ``new`` as they are in ``old``; further fields of ``new`` do not count."""
+    """
+    The places of values that are not in ``new`` as they are in ``old``.
+
+    Further fields of ``new`` do not count, nor do empty ones that it leaves out.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
-        return [found for key in old for found in differences(old[key], new.get(key), f"{place}.{key}")]
+        said = [key for key in old if key in new or old[key]]
+        return [found for key in said for found in differences(old[key], new.get(key), f"{place}.{key}")]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [
             found

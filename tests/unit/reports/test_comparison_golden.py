@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,8 @@ SUFFIXES = {"json": "json", "markdown": "md", "text": "txt"}
 @for_each("story", COMPARISON_STORIES)
 def test_comparison_is_as_reviewed(story: str, report_format: str, update_golden: bool) -> None:
     report = render_comparison(compare_models(*COMPARISON_STORIES[story]()), report_format)
+    if report_format == "json":
+        report = json.dumps(json.loads(report), indent=1, ensure_ascii=False) + "\n"  # so that a change can be reviewed
     path = GOLDEN / f"{story}.{SUFFIXES[report_format]}"
     if update_golden:
         path.write_text(report, encoding="utf-8")
