@@ -1,8 +1,8 @@
 """
-The documentation of the rules as one Markdown page, made from their docstrings: what ``docs/rules.md`` holds.
+The documentation of the rules in Markdown, made from their docstrings: on one page, or a page each (``docs/rules/``).
 
-The heading of a rule is its code and name, so that its anchor, ``#ld101-round-trip-conversion``, stays as long as the
-rule.
+The heading of a rule is its code and name, so that its address, ``rules/ld101-round-trip-conversion.md``, stays as long
+as the rule.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS
 from layoutdoctor.rules.ld301_known_bad_version import known_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from layoutdoctor.rules import Rule
     from layoutdoctor.rules.ld301_known_bad_version import Fault
@@ -28,8 +28,7 @@ What `layoutdoctor` looks for in a diagnosis. `layoutdoctor explain LD101` print
 - LD1xx layout conversions, LD2xx what the compiler decided, LD3xx kernels and libraries, LD4xx measurement quality,
   LD5xx how the model is written. A code is never given to another rule.
 
-This page is made from the rules' docstrings by `layoutdoctor explain --all --format markdown`; change these, then run
-`pytest --update-golden`.
+Made from the rules' docstrings; change these, then run `pytest --update-golden`.
 """
 # What Markdown would read as markup; an underscore between letters is none in GitHub's dialect.
 _MARKUP = re.compile(r"[\\`*<>\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -42,6 +41,20 @@ def rules_page(rules: Sequence[Rule]) -> str:
     """The whole page: an introduction, the index, and a section for every rule."""
     sections = [rule_section(rule, rules) for rule in rules]
     return "\n".join((_INTRODUCTION, rules_index(rules), *sections))
+
+
+def rule_pages(rules: Sequence[Rule]) -> dict[str, str]:
+    """What ``docs/rules`` holds, by the name of the file: a page for each rule, and the index."""
+    pages = {_page_of(rule): rule_section(rule, rules, _page_of).replace("\n###", "\n##")[1:] for rule in rules}
+    return {"README.md": f"{_INTRODUCTION}\n{rules_index(rules, _page_of)}", **pages}
+
+
+def _page_of(rule: Rule) -> str:
+    return f"{rule_anchor(rule)}.md"
+
+
+def _place_of(rule: Rule) -> str:
+    return f"#{rule_anchor(rule)}"
 
 
 _FAULTS_INTRODUCTION = """\
@@ -84,22 +97,21 @@ def _sources(source: str) -> str:
     return linked.removeprefix("pytorch ")
 
 
-def rules_index(rules: Sequence[Rule]) -> str:
-    """A table of the rules, each with a link to its section."""
+def rules_index(rules: Sequence[Rule], address: Callable[[Rule], str] = _place_of) -> str:
+    """A table of the rules, each with a link to its section, or to where else it is."""
     rows = [
-        f"| [{rule.code}](#{rule_anchor(rule)}) | {_prose(rule.name, {})} | {_prose(rule.summary, {})} |"
-        for rule in rules
+        f"| [{rule.code}]({address(rule)}) | {_prose(rule.name, {})} | {_prose(rule.summary, {})} |" for rule in rules
     ]
     return "\n".join(("| code | rule | finds |", "| --- | --- | --- |", *rows)) + "\n"
 
 
-def rule_section(rule: Rule, linked: Sequence[Rule] = ()) -> str:
-    """The documentation of one rule as a section; where it names one of ``linked``, the name leads to that section."""
-    anchors = {other.code: rule_anchor(other) for other in linked if other is not rule}
+def rule_section(rule: Rule, linked: Sequence[Rule] = (), address: Callable[[Rule], str] = _place_of) -> str:
+    """The documentation of one rule as a section; where it names one of ``linked``, the name leads to that."""
+    addresses = {other.code: address(other) for other in linked if other is not rule}
     parts = [f"## {rule.code} {rule.name}"]
     for heading, paragraphs in passages_of(rule):
         parts += [f"### {heading}"] if heading is not None else []
-        parts += [_prose(text, anchors) for text in paragraphs]
+        parts += [_prose(text, addresses) for text in paragraphs]
     return "\n\n".join(parts) + "\n"
 
 
@@ -120,19 +132,19 @@ def rule_anchor(rule: Rule) -> str:
     return f"{rule.code}-{rule.name}".lower()
 
 
-def _prose(text: str, anchors: dict[str, str]) -> str:
+def _prose(text: str, addresses: dict[str, str]) -> str:
     """Text of a docstring as Markdown: code stays code, all else is shown as it stands, what it names is linked."""
     parts = _CODE.split(text)  # code at the odd places
-    prose = _with_links([part if i % 2 else _escaped(part, anchors) for i, part in enumerate(parts)])
+    prose = _with_links([part if i % 2 else _escaped(part, addresses) for i, part in enumerate(parts)])
     return "".join(f"`{part}`" if i % 2 else part for i, part in enumerate(prose))
 
 
-def _escaped(text: str, anchors: dict[str, str]) -> str:
+def _escaped(text: str, addresses: dict[str, str]) -> str:
     shown = _MARKUP.sub(lambda match: f"\\{match[0]}", text)
     # A line of prose that starts like a heading, a list or a number would become one.
     shown = re.sub(r"(?m)^([#+-]|\d+[.)])(?=\s|$)", lambda match: f"{match[1][:-1]}\\{match[1][-1]}", shown)
     return _RULE_CODE.sub(
-        lambda match: f"[{match[0]}](#{anchors[match[0]]})" if match[0] in anchors else match[0], shown
+        lambda match: f"[{match[0]}]({addresses[match[0]]})" if match[0] in addresses else match[0], shown
     )
 
 
