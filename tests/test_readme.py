@@ -7,9 +7,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+from loops import for_each
 
 from layoutdoctor.__main__ import build_parser, with_command
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.subjects.cures import ALL_CURES
 
@@ -56,6 +58,22 @@ def test_every_make_target_named_is_there() -> None:
 
 def test_no_placeholder_is_left() -> None:
     assert not re.search(r"[A-Z]+_HERE|TODO|FIXME", "\n".join(PAGES))
+
+
+@for_each("saved", sorted((ROOT / "tests" / "records").glob("*.json")))
+def test_what_the_guide_for_agents_reads_is_there(saved: Path, tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "agent-guide.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    load(saved).save(tmp_path / "d.json")
+    printed: list[object] = []
+
+    exec(snippet.replace('"d.json"', repr(str(tmp_path / "d.json"))), {"print": lambda *words: printed.append(words)})
+
+    assert len(guide.encode()) <= 4_000
+    assert printed or load(saved).comparison is None
+    for line in re.findall(r"`python -m layoutdoctor ([^`]+)`", guide):
+        words = with_command(shlex.split(line))
+        build_parser(words[0]).parse_args(words)
 
 
 @pytest.mark.smoke
