@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-_SECRET_VARIABLE = re.compile(
-    r"TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|AUTH_?KEY|CREDENTIAL",
-    re.IGNORECASE,
-)
+SECRET_NAME = r"(?:TOKEN(?!IZ)|SECRET|PASS|PWD|KEY|CREDENTIAL|COOKIE|AUTH(?!OR)|DSN|PAT(?![A-Z]))"
+"""What the name of a variable holds whose value is nobody's business; in capitals, as such names are."""
+
+_SECRET_VARIABLE = re.compile(SECRET_NAME, re.IGNORECASE)
 # A path or a plain word, such as the name of a helper, is no secret in itself.
 _PLAIN_VALUE = re.compile(r"[/~].*|[a-z_-]{1,15}|[\d.]{1,12}", re.DOTALL)
 SHORTEST_SECRET = 8

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import msgspec.inspect
 
-from layoutdoctor.privacy.paths import MAY_HOLD_PATH, PathShortener, Surroundings, is_distinctive, known_surroundings
+from layoutdoctor.privacy.paths import (
+    MAY_HOLD_PATH,
+    SECRET_NAME,
+    PathShortener,
+    Surroundings,
+    is_distinctive,
+    known_surroundings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -246,6 +253,15 @@ _ASSIGNED = re.compile(
     re.VERBOSE,
 )
 _OPTION = re.compile(rf"(?i)(?<!\w)(--?(?:{_SECRET_WORD}|{_KEY_WORD}|{_TOKEN_WORD})\s+)(?![<-])[^\s\"']+")
+_VARIABLE = re.compile(
+    rf"(?<![\w$.-])((?:[A-Z0-9]+_)*[A-Z0-9]*?{SECRET_NAME}[A-Z0-9]*(?:_[A-Z0-9]+)*\s*=(?!=)\s*)"
+    r"([\"'])?(?(2)([^\"'\n]+)|([^\s\"'<>;,&()]+))"
+)
+_COOKIE = re.compile(r"(?i)(\b(?:set-)?cookie2?[\"']?\s*:\s*[\"']?)(?!\s*<)[^\n\"']+")
+_LOGIN = re.compile(r"(?<!\S)(-u|-U|--user|--proxy-user)([\s=]+)[^\s:]+:\S+")
+_PASSWORD_OPTION = re.compile(r"\b(sshpass\s+-p\s*|mysql\w*\s(?:[^\n]*\s)?-p)(?!<)[^\s\"']+")
+_REMOTE = re.compile(r"(?<![\w.@/-])[\w.-]+@[\w.-]+:(?=[/~<])")
+_ENCODED_PATH = re.compile(r"(?i)(?:%2f[\w.~+-]+){2,}")
 _WANDB = re.compile(r"(?i)(wandb[^\n]{0,60}?|api[_ -]?key[^\n]{0,20}?)(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])")
 _WHO = re.compile(r"(?<![\w$])(USER|USERNAME|LOGNAME|SUDO_USER|HOSTNAME|COMPUTERNAME|USERDOMAIN)(\s*=\s*)(?!<)[^\s;,]+")
 
@@ -286,7 +302,8 @@ _HARDWARE_ADDRESS = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(
 _MAY_HOLD_SECRET = re.compile(
     r"@|://|-----BEGIN|\d\.\d+\.\d+\.\d|[0-9a-fA-F]:[0-9a-fA-F:]|(?i:passw|passphrase|pwd|secret|credential|token|key|"
     r"bearer|authorization|gh[pousr]_|github_|glpat-|hf_|sk[-_]|pk_|rk_|akia|asia|aroa|aida|aiza|ya29|xox|xapp|eyJ|npm_|pypi-|"
-    r"nvapi|sg\.|dop_v1|dckr|ssh-|wandb|api_org|user|logname|hostname|computername)"
+    r"nvapi|sg\.|dop_v1|dckr|ssh|wandb|api_org|user|logname|hostname|computername|cookie|%2f|mysql)|(?<!\S)-[uU]\s|"
+    rf"{SECRET_NAME}[A-Z0-9_]*\s*="
 )
 """Whether a text can hold any of it; most texts of a record cannot."""
 
@@ -303,6 +320,12 @@ def without_secrets(text: str) -> str:
     text = _WANDB.sub(rf"\g<1>{TOKEN}", text)
     text = _ASSIGNED.sub(_assigned, text)
     text = _OPTION.sub(rf"\g<1>{TOKEN}", text)
+    text = _VARIABLE.sub(_assigned, text)
+    text = _COOKIE.sub(rf"\g<1>{TOKEN}", text)
+    text = _LOGIN.sub(rf"\g<1>\g<2>{TOKEN}", text)
+    text = _PASSWORD_OPTION.sub(rf"\g<1>{TOKEN}", text)
+    text = _REMOTE.sub(f"<user>@{HOST}:", text)
+    text = _ENCODED_PATH.sub(lambda match: f"<path>/{re.split('(?i)%2f', match[0])[-1]}", text)
     text = _WHO.sub(lambda match: f"{match[1]}{match[2]}<{'host' if match[1][0] in 'HC' else 'user'}>", text)
     return _without_addresses(text)
 
@@ -312,7 +335,8 @@ def _assigned(match: re.Match[str]) -> str:
     if _HARMLESS.fullmatch(value):
         return match.group()
     # A tensor is called token too: token=hidden.mean is code, token=hunter2 is none.
-    if match[2] is None and _NAME_LIKE.fullmatch(value) and re.search(r"(?i)pass|pwd|secret", match[1]) is None:
+    is_certain = re.search(rf"(?i)pass|pwd|secret|(?-i:{SECRET_NAME})", match[1])
+    if match[2] is None and _NAME_LIKE.fullmatch(value) and is_certain is None:
         return match.group()
     return f"{match[1]}{match[2] or ''}{TOKEN}"
 
