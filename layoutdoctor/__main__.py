@@ -21,11 +21,27 @@ DEFAULT_COMMAND = "diagnose"
 _TALK_OPTIONS = ("-q", "--quiet", "-v", "--verbose")
 
 
+_EPILOG = """\
+The word 'diagnose' may be left out:
+  layoutdoctor model.py                                       which configuration is fastest, and why
+  layoutdoctor model.py --mode training --output report.md    a report for an issue
+  layoutdoctor trace trace.json.gz                            conversions in a recorded run
+  layoutdoctor compare old.json new.json                      what changed between two versions"""
+
+
 class OneLineParser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line, and where the options are listed, instead of listing them."""
+    """
+    A parser that says what is wrong in one line, and where the options are listed, instead of listing them.
+
+    Attributes:
+        hint: What else may be wrong.
+    """
+
+    hint = ""
 
     def error(self, message: str) -> NoReturn:
         """Ends the process: the command line is wrong."""
+        message += self.hint
         self.exit(EXIT_USAGE, f"layoutdoctor: error: {_clean(message)}; see {self.prog} --help\n")
 
 
@@ -45,8 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         build_parser().print_help()
         return EXIT_USAGE
     words = with_command(given)
+    parser = build_parser(words[0])
+    parser.hint = _hint(words, given)
     try:
-        arguments = build_parser(words[0]).parse_args(words)
+        arguments = parser.parse_args(words)
     except SystemExit as stop:  # argparse has printed the help, the version or what is wrong
         return stop.code if isinstance(stop.code, int) else 0
     arguments.words = given
@@ -64,7 +82,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+def _hint(words: Sequence[str], given: Sequence[str]) -> str:
+    """The command that was meant, where what was taken for a model is nearly its name."""
+    target = next((word for word in given if not word.startswith("-")), "")
+    if words[0] != DEFAULT_COMMAND or target in COMMANDS or "." in target:
+        return ""
+    import difflib  # late: where nothing is wrong it is not needed
+
+    close = difflib.get_close_matches(target, COMMANDS, n=1)
+    return f"; did you mean 'layoutdoctor {close[0]}'?" if close else ""
+
+
+def build_parser(command: str | None = None) -> OneLineParser:
     """
     The parser of the whole command line.
 
@@ -75,7 +104,8 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         prog="layoutdoctor",
         allow_abbrev=False,
         description="Finds out why a PyTorch model loses time to memory layouts, and what to do about it.",
-        epilog="The word 'diagnose' may be left out: layoutdoctor model.py",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_talk_options(parser)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)

@@ -43,7 +43,7 @@ def replacing(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
     """
     target = target_of(path) if follow else path
     if _is_pipe_or_device(target):
-        with target.open("wb") as stream:
+        with os.fdopen(_opened_without_waiting(target), "wb") as stream:
             yield stream
         return
     descriptor, name = tempfile.mkstemp(prefix=".layoutdoctor-", suffix=".tmp", dir=target.parent)
@@ -118,6 +118,17 @@ def check_directory(directory: Path) -> Path:
     path = Path(name)
     path.unlink()
     return path
+
+
+def _opened_without_waiting(target: Path) -> int:
+    try:
+        descriptor = os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise OSError(errno.ENXIO, "it is a pipe that nobody reads from", str(target)) from error
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def _is_pipe_or_device(path: Path) -> bool:

@@ -137,10 +137,30 @@ def users_code(name: str, folder: Path, file: str | None, doing: str) -> Iterato
         sys.argv[:] = argv
 
 
+_NAMES_AT_PIP = {
+    "Crypto": "pycryptodome",
+    "PIL": "pillow",
+    "attr": "attrs",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "dateutil": "python-dateutil",
+    "git": "GitPython",
+    "google": "protobuf",
+    "ignite": "pytorch-ignite",
+    "pl_bolts": "lightning-bolts",
+    "pytorch_lightning": "pytorch-lightning",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Packages that are installed under another name than they are imported by."""
+
+
 def _failure_message(error: BaseException, name: str, file: str | None, doing: str) -> str:
     place = _place(error, file)
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         package = error.name.partition(".")[0]
+        package = _NAMES_AT_PIP.get(package, package)
         return f"cannot {doing} {name}: it imports {error.name!r}, which is not installed{place}; pip install {package}"
     if isinstance(error, ImportError) and "relative import" in str(error) and file is not None:
         folder, stem = Path(file).parent.name, Path(file).stem

@@ -241,3 +241,5 @@ def test_a_pipe_is_opened_only_when_it_is_written_to_and_stays_a_pipe(tmp_path: 
     finally:
         os.close(reader)
     assert (tmp_path / "pipe.json").is_fifo()
+    with pytest.raises(OSError, match="it is a pipe that nobody reads from"):
+        replace_file(output.path, b"report")

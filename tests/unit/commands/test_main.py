@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from loops import for_each
 from recorded_builders import a_recording
 
 from layoutdoctor import __version__
@@ -47,6 +48,23 @@ def test_a_wrong_option_is_one_line_that_says_where_the_options_are(capsys: pyte
         "layoutdoctor: error: argument --budget: cannot use '-1' as seconds: expected a number above 0, such as 30; "
         "see layoutdoctor diagnose --help\n"
     )
+
+
+@for_each(
+    ("words", "hint"),
+    [
+        (
+            ["diagonse", "model.py"],
+            "unrecognized arguments: model.py; did you mean 'layoutdoctor diagnose'?; see",
+        ),
+        (["rendr", "d.json"], "did you mean 'layoutdoctor render'?"),
+        (["-q", "explian", "LD101"], "did you mean 'layoutdoctor explain'?"),
+        (["model.py", "other.py"], "unrecognized arguments: other.py; see layoutdoctor --help"),
+    ],
+)
+def test_a_command_that_is_nearly_one_is_named(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert hint in capsys.readouterr().err
 
 
 def test_quiet_and_verbose_go_before_every_command_and_after_it(capsys: pytest.CaptureFixture[str]) -> None:

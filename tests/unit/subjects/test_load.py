@@ -143,6 +143,7 @@ def test_inputs_from_the_command_line_replace_the_files(write: Callable[..., str
             "cannot load model.py: Odd: no (model.py:4); mend it there",
         ),
         ("import not_there_at_all\n", "'not_there_at_all', which is not installed (model.py:3); pip install not_there"),
+        ("import cv2\n", "'cv2', which is not installed (model.py:3); pip install opencv-python"),
         ("import sys\nsys.exit(3)\n", "cannot load model.py: it called sys.exit(3) (model.py:4); put what is a script"),
         (
             NET,
