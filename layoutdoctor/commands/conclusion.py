@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.output import add_output_options, for_others, prepare_outputs, print_report, save_reports
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say
-from layoutdoctor.diagnosis.accepted import Acceptance, AcceptedFile, accept, accept_all, load_accepted, save_accepted
+from layoutdoctor.diagnosis.accepted import (
+    ABOUT_MEASUREMENT,
+    Acceptance,
+    AcceptedFile,
+    accept,
+    accept_all,
+    load_accepted,
+    save_accepted,
+)
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.words import count_of, listing
@@ -232,7 +240,7 @@ def check_fail_on(fail_on: str | None) -> str | None:
 
 def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding, ...]:
     """
-    The findings that the user wants to fail on; accepted ones are none of them.
+    The findings that the user wants to fail on; accepted ones are none of them, nor what is about the measurement.
 
     Args:
         diagnosis: Any diagnosis.
@@ -242,7 +250,8 @@ def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding
     return tuple(
         finding
         for finding in diagnosis.findings
-        if finding.accepted is None and (finding.severity in severities or finding.code == fail_on)
+        if finding.accepted is None
+        and (finding.code == fail_on or (finding.severity in severities and finding.code not in ABOUT_MEASUREMENT))
     )
 
 

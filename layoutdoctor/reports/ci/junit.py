@@ -16,6 +16,7 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+from layoutdoctor.diagnosis.accepted import ABOUT_MEASUREMENT
 from layoutdoctor.examination.gaps import examination_of
 from layoutdoctor.reports.sections.wording import clean, clean_line, clean_name, is_recording, project_path
 from layoutdoctor.rules import ALL_RULES
@@ -131,9 +132,10 @@ def _rule_case(diagnosis: Diagnosis, code: str, name: str) -> ET.Element:
     broken = [finding for finding in findings if finding.message.startswith(_RULE_FAILED)]
     known = [finding.seconds for finding in findings if finding.seconds is not None]
     case = _case("rules", f"{clean_name(code)} {clean_name(name)}", sum(known))
-    failing = [f for f in findings if f.accepted is None and f.severity != "note"]
+    is_of_model = code not in ABOUT_MEASUREMENT
+    failing = [f for f in findings if is_of_model and f.accepted is None and f.severity != "note"]
     accepted = [f for f in findings if f.accepted is not None]
-    notes = [f for f in findings if f.accepted is None and f.severity == "note" and f not in broken]
+    notes = [f for f in findings if f.accepted is None and f not in failing and f not in broken]
     if broken:
         _add(case, "error", clean(broken[0].message), "rule", _listing(broken))
     elif failing:

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from layoutdoctor.diagnosis.accepted import fingerprint_of
+from layoutdoctor.diagnosis.accepted import ABOUT_MEASUREMENT, fingerprint_of
 from layoutdoctor.reports.rules_page import passages_of, rule_section
 from layoutdoctor.reports.sections.wording import (
     clean,
@@ -51,7 +51,7 @@ def render_sarif(diagnosis: Diagnosis) -> str:
     placed: list[JsonObject] = []
     homeless: list[Finding] = []
     for finding in diagnosis.findings:
-        location = _location(finding, own_file)
+        location = None if finding.code in ABOUT_MEASUREMENT else _location(finding, own_file)
         if location is None:
             homeless.append(finding)
         else:

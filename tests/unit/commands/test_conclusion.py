@@ -65,6 +65,17 @@ def test_a_saved_diagnosis_can_fail(save: Callable[[Diagnosis], str], fail_on: s
     assert main(["render", save(FOUND), "--fail-on", fail_on]) == status
 
 
+@pytest.mark.parametrize(("fail_on", "status"), [("error", 0), ("warning", 0), ("LD401", 1)])
+def test_what_is_about_the_measurement_fails_nothing_unless_named_and_is_not_accepted(
+    save: Callable[[Diagnosis], str], fail_on: str, status: int, tmp_path: Path
+) -> None:
+    scattered = msgspec.structs.replace(FOUND, findings=(a_finding("LD401", severity="warning"),))
+
+    assert main(["render", save(scattered), "--fail-on", fail_on]) == status
+    assert main(["render", save(scattered), "--write-accepted", str(tmp_path / "a.json")]) == 0
+    assert load_accepted(tmp_path / "a.json").accepted == ()
+
+
 def test_the_first_findings_that_failed_it_are_named_on_standard_error(
     save: Callable[[Diagnosis], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
