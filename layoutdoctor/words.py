@@ -7,6 +7,7 @@ modules, files, kernels) are left as they are: a report cleans what it prints.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -190,10 +191,16 @@ def op_words(target: str) -> str:
     return target.removeprefix("aten.").removeprefix("aten::").removesuffix(".default")
 
 
-def line_words(location: SourceLocation) -> str:
-    """A line without the folders of its file: ``"model.py:15"``."""
+_CELL = re.compile(r"\d{5,10}\.py")
+"""What IPython calls the file of a notebook's cell: a hash of its code."""
+
+
+def line_words(location: SourceLocation, *, with_folders: bool = False) -> str:
+    """A line: ``"model.py:15"``, ``"notebook cell, line 15"``."""
     name = location.file.replace("\\", "/").rsplit("/", 1)[-1]
-    return f"{name}:{location.line}"
+    if _CELL.fullmatch(name):
+        return f"notebook cell, line {location.line}"
+    return str(location) if with_folders else f"{name}:{location.line}"
 
 
 # ---------------------------------------------------------------------------------------------- reports only

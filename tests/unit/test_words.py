@@ -8,6 +8,7 @@ from builders import a_location, blocked, channels_last, contiguous
 from layoutdoctor import words
 from layoutdoctor.diagnosis import records
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
+from layoutdoctor.reports.sections.wording import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,3 +80,12 @@ def test_an_element_type_has_its_bytes_under_every_spelling() -> None:
     assert {spelling: words.item_bytes(spelling) for spelling in spelled} == spelled
     assert words.DTYPES["__nv_bfloat16"] == "bfloat16"
     assert words.item_bytes("quint4x2") is words.item_bytes(None) is None
+
+
+def test_a_line_of_a_notebook_is_one_of_a_cell() -> None:
+    cell, file = a_location(15, "/tmp/ipykernel_12/2743171112.py"), a_location(15, "net/model.py")
+
+    assert words.line_words(cell) == words.line_words(cell, with_folders=True) == "notebook cell, line 15"
+    assert words.line_words(file, with_folders=True) == "net/model.py:15"
+    assert place_of(cell, "2") == "notebook cell, line 15  2"
+    assert (place_of(None, "2"), place_of(None, "features.2"), place_of(None, None)) == ("module 2", "features.2", None)

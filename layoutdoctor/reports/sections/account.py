@@ -177,8 +177,8 @@ def _place(row: AccountRow) -> str | None:
         return clean_name(row.module) if row.module else None
     files: dict[str, list[int]] = {}
     for location in row.locations:
-        files.setdefault(line_words(location).rpartition(":")[0], []).append(location.line)
-    return listing((f"{clean_name(file)}:{_lines(lines)}" for file, lines in files.items()), 2)
+        files.setdefault(line_words(location).removesuffix(str(location.line)), []).append(location.line)
+    return listing((clean_name(f"{file}{_lines(lines)}") for file, lines in files.items()), 2)
 
 
 def _lines(lines: Sequence[int]) -> str:

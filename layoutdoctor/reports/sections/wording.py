@@ -85,8 +85,11 @@ def first_that_fits(reports: Iterable[_Report], fits: Callable[[_Report], bool])
 
 def place_of(location: SourceLocation | None, module: str | None) -> str | None:
     """Where something is: file and line, then the path of the module; None where neither is known."""
-    parts = (clean(str(location), 200) if location else None, clean_name(module) if module else None)
-    return joined(parts, "  ") or None
+    line = clean(line_words(location, with_folders=True), 200) if location else None
+    path = clean_name(module) if module else None
+    if path is not None and line is None and path.replace(".", "").isdigit():  # of a Sequential: no word by itself
+        path = f"module {path}"
+    return joined((line, path), "  ") or None
 
 
 def project_path(file: str) -> str | None:
