@@ -380,16 +380,8 @@ def _problem_of(old: Diagnosis, new: Diagnosis, name: str) -> str | None:
     """Why the times of a configuration cannot be judged, from its own records."""
     before, after = old.measured_trial(name), new.measured_trial(name)
     trials = [trial for trial in (before, after) if trial is not None]
-    if (
-        len(
-            {
-                msgspec.json.encode(trial.configuration)
-                for trial in (old.find_trial(name), new.find_trial(name))
-                if trial
-            }
-        )
-        > 1
-    ):
+    named = [trial for trial in (old.find_trial(name), new.find_trial(name)) if trial is not None]
+    if len({msgspec.json.encode(trial.configuration) for trial in named}) > 1:
         return "the configuration has other options"
     for age, trial in zip(("old", "new"), trials, strict=False):
         if trial.equivalence is not None and trial.equivalence.status == "different":
