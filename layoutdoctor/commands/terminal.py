@@ -18,13 +18,13 @@ from rich.text import Text
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.text import (
     DEFAULT_WIDTH,
+    FINDINGS,
     MOST_FINDINGS,
     NARROWEST,
     NO_FINDINGS,
     also_noted,
     findings_left_out,
     how_it_was_measured,
-    what_is_not_understood,
     where_to_go_on,
 )
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 _SEVERITY_STYLES: Mapping[str, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _HEADLINE_STYLES = (
-    (re.compile(r"Fastest\b|No layout conversion\b"), "bold green"),
+    (re.compile(r"Use\b|No layout conversion\b"), "bold green"),
     (re.compile(r"Nothing could be concluded\b|No recommendation\b|Not compared\b|Only\b"), "bold yellow"),
 )
 _LABEL = re.compile(r"[A-Z][A-Za-z ]{2,40}( \([^)]*\))?:(?= )")
-_BAD_LABELS = ("Wasted", "Not verified")
+_BAD_LABELS = ("Wasted in", "Not verified")
 _GAP = 2
 
 
@@ -102,8 +102,8 @@ class _Page:
 
 
 def _short_sections(view: View, page: _Page) -> Iterator[list[RenderableType]]:
-    yield [*page.wrap(Text(" · ".join(view.title), "dim"))]
-    yield [*_answer(view.answer, page), *_end(view, page, in_full=False), *page.wrap(Text(also_noted(view)))]
+    end = () if view.answer.is_bare else (*_end(view, page, in_full=False), *page.wrap(Text(also_noted(view))))
+    yield [*page.wrap(Text(" · ".join(view.title), "dim")), *_answer(view.answer, page), *end]
 
 
 def _sections(view: View, page: _Page) -> Iterator[list[RenderableType]]:
@@ -114,7 +114,7 @@ def _sections(view: View, page: _Page) -> Iterator[list[RenderableType]]:
         yield [*_table(table, page)]
     if view.remarks:
         yield [line for remark in view.remarks for line in page.wrap(Text(remark))]
-    yield [*_findings(view.findings, page)]
+    yield [*_findings(view, page)]
     yield [*_end(view, page, in_full=True), *page.wrap(Text(where_to_go_on(view), "dim"))]
 
 
@@ -187,28 +187,28 @@ def _clause_style(clause: str) -> str:
     return "dim" if clause.startswith(("same code as", "the same as")) else "red"
 
 
-def _findings(findings: tuple[FindingEntry, ...], page: _Page) -> Iterator[Text]:
-    if not findings:
-        yield Text(NO_FINDINGS)
-        return
-    yield Text("Findings", "bold")
-    for entry in findings[:MOST_FINDINGS]:
+def _findings(view: View, page: _Page) -> Iterator[Text]:
+    shown = view.main_findings[:MOST_FINDINGS]
+    yield Text(FINDINGS, "bold") if shown else Text(NO_FINDINGS)
+    for entry in shown:
         yield from _finding(entry, page)
-    yield from page.wrap(Text(findings_left_out(findings)))
+    for text in findings_left_out(view):
+        yield from page.wrap(Text(text, "dim"))
 
 
 def _finding(entry: FindingEntry, page: _Page) -> Iterator[Text]:
-    severity = (f"{entry.code} {entry.severity:<7}", _SEVERITY_STYLES.get(entry.severity, ""))
-    head = Text.assemble(severity, "  ", (entry.rule, "bold"))
-    yield from page.wrap(head.append(f"  [{entry.configuration}]", "dim") if entry.configuration else head)
-    yield from page.wrap(Text(entry.message), 2, 0)
+    head = f"{entry.code} {entry.severity:<7}  "
+    indent = min(len(head), page.width // 3)
+    about = (f"{entry.configuration}: ", "bold") if entry.configuration else ""
+    yield from page.wrap(
+        Text.assemble((head, _SEVERITY_STYLES.get(entry.severity, "")), about, entry.message), 0, indent
+    )
     if entry.place:
-        yield from page.wrap(Text(f"at {entry.place}", "blue"), 2, 0)
+        yield from page.wrap(Text(f"at {entry.place}", "blue"), indent, 0)
     if entry.suggestion:
-        yield from page.wrap(Text(f"-> {entry.suggestion}", "green"), 2, 3)
+        yield from page.wrap(Text(f"-> {entry.suggestion}", "green"), indent, 3)
 
 
 def _end(view: View, page: _Page, *, in_full: bool) -> Iterator[Text]:
     understood = view.not_understood in ((), ("nothing",))
-    yield from page.wrap(Text(what_is_not_understood(view), "dim" if understood else "yellow"))
-    yield from page.wrap(Text(how_it_was_measured(view, in_full=in_full), "dim"))
+    yield from page.wrap(Text(how_it_was_measured(view, in_full=in_full), "dim" if understood else "yellow"))

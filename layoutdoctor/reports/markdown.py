@@ -16,7 +16,6 @@ import math
 import re
 import sys
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
@@ -57,18 +56,22 @@ MOST_CHARACTERS = 60_000
 MOST_BYTES = 65_536
 """GitHub refuses a text of more bytes, and one of more characters than the first says with some room to spare."""
 
-LIST_LENGTHS = (200, 100, 50, 25, 12, 6, 3, 1, 0)
-"""Tried from the longest: the first list length whose report is short enough is taken."""
+USUAL_CHARACTERS = 10_000
+"""What a reader of an issue scrolls through; lists are cut to it where that can be done."""
 
+LIST_LENGTHS = (20, 12, 6, 3)
+"""Tried from the longest: how many entries a list has."""
+
+COMPARED_LENGTHS = (200, 100, 50, 25, 12, 6, 3, 1, 0)
 WHOLE = sys.maxsize
-# More entries than this cannot fit, as each takes a line of its own: cutting begins without trying.
-MOST_ENTRIES = 1_500
+MOST_SCRIPT_CHARACTERS = 4_000
 MOST_ACCOUNT_ROWS = 5
-MOST_SUMMARY_ENTRIES, FEWEST_SUMMARY_ENTRIES = 50, 3
-FEWEST_FINDINGS = 3
+MOST_LOGS = 2
+MOST_SETTINGS = 12
+FEWEST_SUMMARY_ENTRIES = 3
 _LEGEND = (
     "Hexagons are layout conversions, redundant ones dashed in red; arrows name shape and memory format of a value. "
-    "Blue: channels_last, orange: contiguous, violet: blocked by a library, grey: not known."
+    "Green: channels_last, blue: contiguous, violet: blocked by a library, grey: not known."
 )
 _ERRORS = ("failed", "timed_out", "crashed")
 MARKER = "<!-- layoutdoctor:v1 -->"
@@ -92,27 +95,26 @@ def render_markdown(diagnosis: Diagnosis) -> str:
     return markdown_parts(diagnosis)[0]
 
 
-def markdown_parts(diagnosis: Diagnosis, overflow_name: str | None = None) -> tuple[str, str | None]:
+def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tuple[str, str | None]:
     """
-    The report as GitHub Markdown, and the lists that it cut, in full.
+    The report as GitHub Markdown, and what it has no room for.
 
     Args:
-        overflow_name: Name of the file that the second text will be written to, without folders; the report names it.
+        details_name: Name of the file that the second text will be written to, without folders; the report names it.
             None where there will be no file, so that the second text is not made.
 
     Returns:
-        Fewer than 60,000 characters and 65,536 bytes; and None where nothing was cut.
+        10,000 characters where that can be, fewer than 60,000 and 65,536 bytes always; and None where no file was
+        named, or there is nothing to put into it.
     """
-    flows = build_flows(diagnosis)
-    material = _Material(diagnosis, build_view(diagnosis), flows, _reproducer_of(diagnosis))
-    name = clean_name(overflow_name) if overflow_name is not None else None
-    if _entry_count(diagnosis) <= MOST_ENTRIES:
-        report = _joined(_parts(material, WHOLE, name))
-        if _fits(report):
-            return report, None
-    shorter = [*(_parts(material, most, name) for most in LIST_LENGTHS), _shortest(material, name)]
-    report = first_that_fits(map(_joined, shorter), _fits)
-    return report, _joined(_overflow(material)) if name is not None else None
+    material = _Material(diagnosis, build_view(diagnosis), build_flows(diagnosis), _reproducer_of(diagnosis))
+    name = clean_name(details_name) if details_name is not None else None
+    details = _joined(_details(material)) if name is not None and not material.view.answer.is_short else None
+    reports = [_joined(_parts(material, most, name)) for most in LIST_LENGTHS]
+    for report in reports:
+        if len(report) < USUAL_CHARACTERS:
+            return report, details
+    return reports[-1] if _fits(reports[-1]) else _joined(_shortest(material, name)), details
 
 
 def _title(view: View | ComparisonView) -> str:
@@ -123,44 +125,33 @@ def _fits(report: str) -> bool:
     return len(report) < MOST_CHARACTERS and len(report.encode("utf-8", "replace")) < MOST_BYTES
 
 
-def _entry_count(diagnosis: Diagnosis) -> int:
-    """How many lines the lists would have at least."""
-    trials = [trial for trial in diagnosis.trials if trial.status != "same_as"]
-    in_kernels = sum(len(trial.kernels.conversions) for trial in trials if trial.kernels is not None)
-    return in_kernels + sum(len(trial.redundant_pairs) for trial in trials) + len(diagnosis.findings)
-
-
 def _joined(parts: Iterator[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
 def _parts(material: _Material, most: int, name: str | None) -> Iterator[str]:
-    where = _where(name)
-    *lists, environment = build_details(material.diagnosis, most)
-    logs = [detail for detail in lists if detail.log]
-    yield _title(material.view)
-    if most != WHOLE:
-        yield f"Lists are cut to fit into an issue: {_whole_report(name)}."
-    yield from _bug(material, most)
-    yield from _ablation(material, [detail for detail in lists if not detail.log], most, where)
+    diagnosis, view = material.diagnosis, material.view
+    yield _title(view)
+    yield from _bug(view, most)
     if material.reproducer is not None:
-        yield from _minimal_reproducer(material.reproducer)
-    yield from _error_logs(material, logs, where, most)
+        yield from _minimal_reproducer(material.reproducer, name)
+    yield from _comparison(material, most)
+    yield from _error_logs(diagnosis, most)
     yield "### Versions"
-    yield from _detail_lines(environment, where)
-    hints = [hint for hint in material.view.hints if ".md" not in hint]  # this is the Markdown report already
-    yield f"Made by {escape(material.view.title[0])}. More: {escape(' · '.join(hints))}"
-    yield summary_lines(material.diagnosis, max(min(most, MOST_SUMMARY_ENTRIES), FEWEST_SUMMARY_ENTRIES))
+    yield _versions(diagnosis)
+    yield _where_the_rest_is(view, name)
+    yield summary_lines(diagnosis, most)
 
 
-def _where(name: str | None) -> str:
-    return f"{code_name(name)} has them" if name is not None else "the JSON report has them"
-
-
-def _whole_report(name: str | None) -> str:
-    if name is not None:
-        return f"{code_name(name)}, written beside this report, has all of them"
-    return "the JSON report has all of them, and `--output report.md` writes them to a file beside it"
+def _where_the_rest_is(view: View, name: str | None) -> str:
+    hints = [hint for hint in view.hints if ".md" not in hint]  # this is the Markdown report already
+    made = f"Made by {escape(view.title[0])}. More: {escape(' · '.join(hints))}"
+    if view.answer.is_short:
+        return made
+    rest = "every conversion, decision and difference"
+    if name is None:
+        return f"{made} · `--output report.md` writes {rest} to a file beside the report"
+    return f"{made} · {code_name(name)} has {rest}"
 
 
 def _shortest(material: _Material, name: str | None) -> Iterator[str]:
@@ -170,54 +161,46 @@ def _shortest(material: _Material, name: str | None) -> Iterator[str]:
     yield "### 🐛 Describe the bug"
     yield from _answer_lines(view.answer)
     counts = [f"{len(table.rows)} {table.head[0]}s" for table in view.tables]
-    yield (
-        "The rest is left out, as it would not fit into an issue: "
-        f"{listing((*counts, f'{len(view.findings)} findings'), None)}; {_where(name)}."
-    )
-    if name is None:
-        yield "`--output report.md` writes it to a file beside the report."
+    left_out = listing((*counts, f"{len(view.findings)} findings"), None)
+    yield f"The rest is left out, as it would not fit into an issue: {left_out}."
+    yield _where_the_rest_is(view, name)
     yield summary_lines(material.diagnosis, FEWEST_SUMMARY_ENTRIES)
 
 
-def _overflow(material: _Material) -> Iterator[str]:
+def _details(material: _Material) -> Iterator[str]:
     """All lists in full, without folds, for a file that has no limit."""
-    view = material.view
+    view, reproducer = material.view, material.reproducer
     yield _title(view)
     yield "Everything behind the report, in full."
     yield "### Findings"
     yield _findings_list(view.findings, len(view.findings))
+    if reproducer is not None and reproducer.is_runnable and len(reproducer.script) > MOST_SCRIPT_CHARACTERS:
+        yield from _minimal_reproducer(reproducer, None)
     yield "### Tables"
-    for table in view.tables:
+    for table in (*view.tables, *(account.table for account in build_accounts(material.diagnosis))):
+        yield f"**{escape(table.title)}**"
         yield table_of(table)
     if view.remarks:
         yield bullets(view.remarks, len(view.remarks))
+    if len(material.flows) > 1:
+        yield "### Layout flow"
+    for flow in material.flows[1:]:
+        yield from _flow(flow)
     for detail in build_details(material.diagnosis, WHOLE):
         yield f"### {escape(detail.title)}"
-        yield from _detail_lines(detail, "the JSON report has them")
+        yield from _detail_lines(detail)
 
 
-def _bug(material: _Material, most: int) -> Iterator[str]:
-    """What was found: the answer, the findings, the layout flow around the worst of them."""
-    view = material.view
+def _bug(view: View, most: int) -> Iterator[str]:
+    """What was found: the answer and the findings."""
     yield "### 🐛 Describe the bug"
     if view.interrupted:
         yield f"**{escape(view.interrupted)}.**"
     yield from _answer_lines(view.answer)
-    accounts = build_accounts(material.diagnosis, MOST_ACCOUNT_ROWS)
-    if accounts:
-        yield "#### Where the difference goes"
-    for account in accounts:
-        yield f"**{escape(account.heading)}**"
-        yield table_of(account.table)
     yield "#### Findings"
-    yield _findings_list(view.findings, max(most, FEWEST_FINDINGS))
-    flows = material.flows[: max(1, most)]
-    if flows:
-        yield "#### Layout flow"
-        for number, flow in enumerate(flows):
-            picture = "\n\n".join(_flow(flow))
-            yield folded(flow.heading, picture) if number else picture
-        yield _LEGEND
+    yield _findings_list(view.main_findings, most)
+    if view.other_findings:
+        yield paragraph(view.other_findings)
 
 
 def _answer_lines(answer: Answer) -> Iterator[str]:
@@ -251,47 +234,38 @@ def _flow(flow: Flow) -> Iterator[str]:
         yield f"Not drawn: {steps} next to these (weights, statistics, further readers)."
 
 
-def _ablation(material: _Material, details: Sequence[Detail], most: int, where: str) -> Iterator[str]:
-    """What was varied and what that changed; of a recorded run, where its time goes."""
+def _comparison(material: _Material, most: int) -> Iterator[str]:
+    """What was varied, what that changed, and the worst place as a picture; of a recorded run, where its time goes."""
     view = material.view
-    yield "### Where the time goes" if is_recording(material.diagnosis) else "### Ablation"
+    yield "### Where the time goes" if is_recording(material.diagnosis) else "### Configurations"
     for table in view.tables:
         yield folded("All configurations", table_of(table)) if view.answer.is_short else table_of(table)
-    sentences = [f"Not understood: {'; '.join(view.not_understood)}.", f"Measurement: {'; '.join(view.measurement)}."]
-    remarks = [bullets(view.remarks, max(most, FEWEST_FINDINGS))] if view.remarks else []
-    yield "\n".join([*remarks, bullets(sentences, len(sentences))])
-    for about, group in groupby(details, key=lambda detail: detail.about):
-        together = list(group)
-        if about is None or len(together) == 1:
-            for detail in together:
-                yield folded(detail.title, "\n\n".join(_detail_lines(detail, where)))
-        else:
-            yield folded(f"{about}: {_contents(together)}", "\n\n".join(_together(together, where)))
+    measured = (f"Measured: {'; '.join(view.measurement)}.", f"Not understood: {'; '.join(view.not_understood)}.")
+    remarks = [bullets(view.remarks, most)] if view.remarks else []
+    yield "\n".join([*remarks, bullets(measured, len(measured))])
+    for account in build_accounts(material.diagnosis, MOST_ACCOUNT_ROWS)[:1]:
+        yield folded(account.heading, table_of(account.table))
+    for flow in material.flows[:1]:
+        yield folded(f"Layout flow: {flow.heading}", "\n\n".join((*_flow(flow), _LEGEND)))
 
 
-def _contents(details: Sequence[Detail]) -> str:
-    """What a fold holds, in a few words: the titles without the configuration's name."""
-    return ", ".join(dict.fromkeys(detail.title.split(" under ")[0].split(" of ")[0].lower() for detail in details))
-
-
-def _together(details: Sequence[Detail], where: str) -> Iterator[str]:
-    for detail in details:
-        yield f"**{escape(detail.title)}**"
-        yield from _detail_lines(detail, where)
-
-
-def _detail_lines(detail: Detail, where: str) -> Iterator[str]:
-    """One long list; ``where`` the rest of a cut list is, as the end of a sentence in Markdown."""
+def _detail_lines(detail: Detail) -> Iterator[str]:
+    """One long list."""
     for sentence in detail.text:
         yield paragraph(sentence)
     if detail.rows:
         yield markdown_table(
             [escape(column) for column in detail.head], [[escape(cell) for cell in row] for row in detail.rows]
         )
-    if detail.left_out:
-        yield f"{detail.left_out} more left out here; {where}."
     if detail.log:
         yield code_block(clean_log(detail.log), "text")
+
+
+def _versions(diagnosis: Diagnosis) -> str:
+    """The machine and its software, one fact a line, as torch's own script prints them."""
+    *_, environment = build_details(diagnosis, MOST_SETTINGS)
+    facts = [f"{name}: {value}" for name, value in environment.rows]
+    return code_block("\n".join((*environment.text, *facts)), "text")
 
 
 def _reproducer_of(diagnosis: Diagnosis) -> Reproducer | None:
@@ -303,28 +277,30 @@ def _reproducer_of(diagnosis: Diagnosis) -> Reproducer | None:
     return build_reproducer(diagnosis)
 
 
-def _minimal_reproducer(reproducer: Reproducer) -> Iterator[str]:
+def _minimal_reproducer(reproducer: Reproducer, name: str | None) -> Iterator[str]:
+    """The script; of a long one where it stands, which is nowhere else if no file is named."""
     yield "### Minimal reproducer"
-    if reproducer.is_runnable:
-        yield f"{paragraph(reproducer.title)}:"
-        yield code_block(reproducer.script.rstrip("\n"), "python")
-    else:
+    if not reproducer.is_runnable:
         reason = (reproducer.reason or reproducer.title).removeprefix("no reproducer: ")
         yield f"None: {escape(reason)}."
+    elif name is not None and len(reproducer.script) > MOST_SCRIPT_CHARACTERS:
+        lines = count_of(reproducer.script.count("\n"), "line")
+        yield f"{paragraph(reproducer.title)}: {lines}, in {code_name(name)}."
+    else:
+        yield f"{paragraph(reproducer.title)}:"
+        yield code_block(reproducer.script.rstrip("\n"), "python")
 
 
-def _error_logs(material: _Material, details: Sequence[Detail], where: str, most: int) -> Iterator[str]:
+def _error_logs(diagnosis: Diagnosis, most: int) -> Iterator[str]:
     """Why configurations have no result, with the ends of their logs."""
+    failed = [trial for trial in diagnosis.trials if trial.status in _ERRORS]
+    if not failed:
+        return
     yield "### Error logs"
-    failed = [trial for trial in material.diagnosis.trials if trial.status in _ERRORS]
-    if not failed and not details:
-        yield "None."
-    if failed:
-        yield bullets(
-            [f"{clean_name(trial.name)}: {failure_clause(trial)}" for trial in failed], max(most, FEWEST_FINDINGS)
-        )
-    for detail in details:
-        yield folded(detail.title, "\n\n".join(_detail_lines(detail, where)))
+    yield bullets([f"{clean_name(trial.name)}: {failure_clause(trial)}" for trial in failed], most)
+    logs = [detail for detail in build_details(diagnosis, most) if detail.log]
+    for detail in logs[:MOST_LOGS]:
+        yield folded(detail.title, "\n\n".join(_detail_lines(detail)))
 
 
 def summary_lines(diagnosis: Diagnosis, most: int) -> str:
@@ -342,7 +318,7 @@ def summary_lines(diagnosis: Diagnosis, most: int) -> str:
     Names are printable and at most 100 characters long. A tool takes the last line that is the marker, and reads the
     fenced block after it.
     """
-    text = json.dumps({"layoutdoctor": _summary(diagnosis, most)}, sort_keys=True, indent=1, allow_nan=False)
+    text = json.dumps({"layoutdoctor": _summary(diagnosis, most)}, sort_keys=True, allow_nan=False)
     # Neither the fence nor any HTML around it can be ended by a name; JSON reads the escapes as the characters.
     for character in "`<>&~":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -409,7 +385,7 @@ def _conversion_seconds(trial: Trial | None) -> float | None:
 
 def comparison_markdown(view: ComparisonView) -> str:
     """The report of a comparison, short enough for an issue where that can be."""
-    reports = (_joined(_compared(view, most)) for most in LIST_LENGTHS)
+    reports = (_joined(_compared(view, most)) for most in COMPARED_LENGTHS)
     return first_that_fits(reports, lambda report: len(report) < MOST_CHARACTERS)
 
 
@@ -428,6 +404,7 @@ def _compared(view: ComparisonView, most: int) -> Iterator[str]:
 
 
 # ---------------------------------------------------------------------------------- GitHub Markdown in small pieces
+_RULE = re.compile(r"-{4,}(?=[-|]*\|$)", re.MULTILINE)
 _SPECIAL = re.compile(r"[\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 # GitHub would call the user of that name to the issue; nothing else keeps it from that, not even an entity.
 _MENTION = re.compile(r"(?<![A-Za-z0-9_])@(?=[A-Za-z0-9])")
@@ -450,12 +427,12 @@ _SHAPES: dict[FlowKind, tuple[str, str]] = {
     "input": ("([", "])"),
     "output": ("([", "])"),
 }
-# Dark text on light boxes, so that both of GitHub's themes show them alike.
+# The colours of the HTML page; dark text on light boxes, so that both of GitHub's themes show them alike.
 _CLASSES: dict[FlowFormat, str] = {
-    "channels_last": "fill:#d7ecff,stroke:#1f5fa8,color:#0b2545",
-    "contiguous": "fill:#ffe9c7,stroke:#a86a00,color:#3d2600",
-    "blocked": "fill:#e7defa,stroke:#6b45b0,color:#2a1650",
-    "unknown": "fill:#eeeeee,stroke:#6b6b6b,color:#222222",
+    "channels_last": "fill:#d3efe6,stroke:#0d7a5f,color:#06382c",
+    "contiguous": "fill:#dbe6fa,stroke:#3565b5,color:#122a55",
+    "blocked": "fill:#e9defa,stroke:#7c4bb0,color:#2a1650",
+    "unknown": "fill:#eeeeee,stroke:#75808c,color:#222222",
 }
 _REDUNDANT = "stroke:#c1121f,stroke-width:3px,stroke-dasharray:6 4"
 
@@ -513,8 +490,10 @@ def table_of(table: Table) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; what is in it is escaped, so that no cell holds a bare ``|`` or a line break."""
-    return tabulate([list(row) for row in rows], list(head), "github", disable_numparse=True)
+    """A table; what is in it is escaped, so that no cell holds a bare ``|`` or a line break; nothing is filled up."""
+    return _RULE.sub(
+        "---", tabulate([list(row) for row in rows], list(head), "github", disable_numparse=True, stralign=None)
+    )
 
 
 def folded(title: str, body: str) -> str:

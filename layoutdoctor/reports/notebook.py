@@ -61,6 +61,7 @@ def _fill(view: View, most: int, characters: int) -> str:
         how=_lines_to_paste(view),
         tables=() if is_short else [table for table in view.tables if table.rows],
         remarks=() if is_short else view.remarks,
+        findings=view.findings if is_short else view.main_findings,
         in_full=not is_short,
         most=most,
         cut=cut,

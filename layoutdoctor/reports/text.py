@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -19,9 +20,11 @@ DEFAULT_WIDTH = 100
 NARROWEST = 40
 MOST_FINDINGS = 20
 INDENT = "  "
-NO_FINDINGS = "Findings: none."
+FINDINGS, NO_FINDINGS = "Findings", "Findings: none."
 GAP = 2
 _LONGEST_NAME = 32  # as long as the names that are built in
+_UNIT = re.compile(r"(?<=\d) (?=%|(?:ns|us|ms|s|B|KiB|MiB|GiB)\b)")
+_UNBROKEN = "\u00a0"
 # Wide enough for "channels-last", which is not broken at its hyphen.
 NARROWEST_COLUMN = 13
 
@@ -40,20 +43,17 @@ def also_noted(view: View) -> str:
     return f"Also noted: {noted}." if noted else ""
 
 
-def findings_left_out(findings: tuple[FindingEntry, ...]) -> str:
-    """How many findings are not shown, and where they are; empty where all are."""
-    left_out = len(findings) - MOST_FINDINGS
-    return f"and {left_out} more: --output report.md lists them" if left_out > 0 else ""
-
-
-def what_is_not_understood(view: View) -> str:
-    """What could not be recorded or read, as a sentence."""
-    return f"Not understood: {'; '.join(view.not_understood)}."
+def findings_left_out(view: View) -> tuple[str, ...]:
+    """How many findings are not shown, and where they are; what others there are; empty where all are shown."""
+    left_out = len(view.main_findings) - MOST_FINDINGS
+    more = [f"and {left_out} more: --output report.html lists them"] if left_out > 0 else []
+    return (*more, *([view.other_findings] if view.other_findings else []))
 
 
 def how_it_was_measured(view: View, *, in_full: bool) -> str:
-    """How well it was measured, as a sentence."""
-    return f"Measurement: {'; '.join(view.measurement if in_full else view.measurement[:1])}."
+    """How well it was measured, and what could not be recorded or read."""
+    measured = "; ".join(view.measurement if in_full else view.measurement[:1])
+    return f"Measured: {measured}. Not understood: {'; '.join(view.not_understood)}."
 
 
 def where_to_go_on(view: View) -> str:
@@ -62,9 +62,10 @@ def where_to_go_on(view: View) -> str:
 
 
 def _short_sections(view: View, width: int) -> Iterable[list[str]]:
-    yield wrap(" · ".join(view.title), width)
-    lines = [*_answer_lines(view.answer, width), *_measurement_lines(view, width, in_full=False)]
-    yield [*lines, *wrap(also_noted(view), width)]
+    lines = [*wrap(" · ".join(view.title), width), *_answer_lines(view.answer, width)]
+    if not view.answer.is_bare:
+        lines += [*wrap(how_it_was_measured(view, in_full=False), width), *wrap(also_noted(view), width)]
+    yield lines
 
 
 def _all_sections(view: View, width: int) -> Iterable[list[str]]:
@@ -75,8 +76,8 @@ def _all_sections(view: View, width: int) -> Iterable[list[str]]:
         rows, clauses = [row.cells for row in table.rows], [row.clause for row in table.rows]
         yield [plain_table(table.head, rows, width, clauses, wraps_names=table.wraps_names)]
     yield [line for remark in view.remarks for line in wrap(remark, width)]
-    yield _findings_section(view.findings, width)
-    yield [*_measurement_lines(view, width), *wrap(where_to_go_on(view), width)]
+    yield _findings_section(view, width)
+    yield [*wrap(how_it_was_measured(view, in_full=True), width), *wrap(where_to_go_on(view), width)]
 
 
 def _answer_lines(answer: Answer, width: int) -> list[str]:
@@ -84,35 +85,38 @@ def _answer_lines(answer: Answer, width: int) -> list[str]:
     return [*wrap(answer.headline, width), *(INDENT + line for line in answer.how), *details]
 
 
-def _findings_section(findings: tuple[FindingEntry, ...], width: int) -> list[str]:
-    if not findings:
-        return [NO_FINDINGS]
-    lines = ["Findings"]
-    for entry in findings[:MOST_FINDINGS]:
+def _findings_section(view: View, width: int) -> list[str]:
+    shown = view.main_findings[:MOST_FINDINGS]
+    lines = [FINDINGS if shown else NO_FINDINGS]
+    for entry in shown:
         lines += _finding_lines(entry, width)
-    return [*lines, *wrap(findings_left_out(findings), width)]
+    return [*lines, *(line for text in findings_left_out(view) for line in wrap(text, width))]
 
 
 def _finding_lines(entry: FindingEntry, width: int) -> list[str]:
-    about = f"  [{entry.configuration}]" if entry.configuration else ""
-    lines = [f"{entry.code} {entry.severity:<7}  {entry.rule}{about}", *wrap(entry.message, width, INDENT)]
+    head = f"{entry.code} {entry.severity:<7}  "
+    indent = " " * min(len(head), width // 3)
+    about = f"{entry.configuration}: " if entry.configuration else ""
+    lines = wrap(f"{about}{entry.message}", width, head, indent)
     if entry.place:
-        lines += wrap(f"at {entry.place}", width, INDENT)
+        lines += wrap(f"at {entry.place}", width, indent)
     if entry.suggestion:
-        lines += wrap(f"-> {entry.suggestion}", width, INDENT, INDENT + "   ")
+        lines += wrap(f"-> {entry.suggestion}", width, indent, indent + "   ")
     return lines
-
-
-def _measurement_lines(view: View, width: int, *, in_full: bool = True) -> list[str]:
-    return [*wrap(what_is_not_understood(view), width), *wrap(how_it_was_measured(view, in_full=in_full), width)]
 
 
 def wrap(text: str, width: int, indent: str = "", further: str | None = None) -> list[str]:
     """Lines of at most ``width`` characters; further lines are indented, so that a new fact is seen as one."""
     hanging = further if further is not None else indent or INDENT
-    return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False, drop_whitespace=True
+    lines = textwrap.wrap(
+        _UNIT.sub(_UNBROKEN, text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=hanging,
+        break_on_hyphens=False,
+        drop_whitespace=True,
     )
+    return [line.replace(_UNBROKEN, " ") for line in lines]
 
 
 def plain_table(

@@ -368,23 +368,28 @@ def _is_as_fast(diagnosis: Diagnosis, name: str, than: str) -> bool:
 
 # ---------------------------------------------------------------------------------------------- how it is told
 def speed_words(ratio: RatioInterval, baseline: str) -> str:
-    """What was measured: ``"eager runs at 0.61x the speed of inductor (99 % interval 0.60x to 0.62x)"``."""
-    ends = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
-    kind = "range" if ratio.coverage is None else f"{format_share(ratio.coverage)} interval"
-    return f"{ratio.name} runs at {format_ratio(ratio.median)} the speed of {baseline} ({kind} {ends})"
+    """What was measured: ``"eager runs at 0.61x the speed of inductor (0.60 to 0.62)"``."""
+    return f"{ratio.name} runs at {format_ratio(ratio.median)} the speed of {baseline} ({_ends(ratio)})"
+
+
+def _ends(ratio: RatioInterval) -> str:
+    return f"{'range ' if ratio.coverage is None else ''}{ratio.low:.2f} to {ratio.high:.2f}"
 
 
 def speedup_words(speedup: Speedup) -> str:
-    """A gain that was measured again after the choice: ``"1.28x faster (1.25x to 1.31x)"``."""
-    return f"{format_ratio(speedup.median)} faster ({format_ratio(speedup.low)} to {format_ratio(speedup.high)})"
+    """A gain that was measured again after the choice: ``"1.28x faster (1.25 to 1.31)"``."""
+    return f"{format_ratio(speedup.median)} faster ({speedup.low:.2f} to {speedup.high:.2f})"
 
 
 def alternative_words(diagnosis: Diagnosis, trial: Trial, other: Trial) -> str:
-    """What was measured of a better trial, and of the one a finding is about; empty without a comparison."""
+    """What was measured of a better trial, which has been named, and of the one a finding is about; empty if none."""
     baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else ""
-    names = [name for name in (other.name, trial.name) if not is_baseline(diagnosis, name)]
-    ratios = [ratio for name in names if (ratio := ratio_of(diagnosis, name)) is not None]
-    return " and ".join(speed_words(ratio, baseline) for ratio in ratios)
+    better = None if is_baseline(diagnosis, other.name) else ratio_of(diagnosis, other.name)
+    own = None if is_baseline(diagnosis, trial.name) else ratio_of(diagnosis, trial.name)
+    if better is None:
+        return "" if own is None else speed_words(own, baseline)
+    against = "" if own is None else f", {own.name} at {format_ratio(own.median)}"
+    return f"measured at {format_ratio(better.median)} the speed of {baseline} ({_ends(better)}){against}"
 
 
 def cost_words(

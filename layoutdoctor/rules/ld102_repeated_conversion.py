@@ -187,7 +187,7 @@ def _message(index: _Index, repeated: Sequence[_Repeated], again: Sequence[Conve
     count = sum(len(conversions) for _, conversions in repeated)
     return (
         f"{len(repeated)} tensors are converted {count} times, where {len(repeated)} would do{cost}; "
-        f"the dearest: {facts}"
+        f"the costliest: {facts}"
     )
 
 

@@ -114,7 +114,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, found: Sequence[Conversion])
             "the exit keeps the strides that eager returns (keep_output_stride, pytorch PR #102376), which is needed "
             "unless the consumer takes channels_last"
         )
-    return "nothing is wrong here: " + "; ".join(parts)
+    return "; ".join(parts)
 
 
 RULE = document_rule("LD105", "entry-exit-conversion", check, __doc__)

@@ -93,9 +93,7 @@ def test_C01_the_compiled_chain_converts_in_out_and_its_weights_and_nothing_with
     assert finding.severity == "note"
     assert finding.message.startswith("1 conversion in, 1 out (fused) for 4 convolutions that run channels-last")
     assert "and 4 weights, once per call without freezing" in finding.message
-    assert suggestion_of(finding).startswith(
-        "nothing is wrong here: a channels_last input saves the conversion at the ent"
-    )
+    assert suggestion_of(finding).startswith("a channels_last input saves the conversion at the entry")
     assert (decision.applied, decision.rule) == (True, "cpu-onednn")
     assert (decision.convolution_count, decision.channels_last_convolution_count) == (4, 4)
     assert (entry.role, entry.direction, entry.fused, entry.module) == ("entry", "to_channels_last", False, "body.0.0")

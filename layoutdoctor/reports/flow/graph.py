@@ -80,7 +80,7 @@ def conversion_node(conversion: Conversion, *, is_redundant: bool) -> FlowNode:
     """The box of a conversion."""
     before, after = format_words(conversion.source), format_words(conversion.target)
     if before and after and before != after:
-        change = f"{before} to {after}"
+        change = f"{before} → {after}"
     else:
         change = conversion.direction.replace("_", " ", 1) if conversion.direction != "other" else "another layout"
     owner = "fused into a kernel that computes" if conversion.fused else OWNER_WORDS[conversion.owner]
@@ -88,7 +88,7 @@ def conversion_node(conversion: Conversion, *, is_redundant: bool) -> FlowNode:
     count = f"{conversion.count} launches" if conversion.count > 1 else None
     return FlowNode(
         key=conversion_key(conversion),
-        label=f"convert {change}",
+        label=change,
         detail=", ".join(part for part in (clean_name(conversion.id), tensor, owner, count) if part),
         kind="conversion",
         memory_format=format_of(conversion.target) if conversion.target else _format_of_direction(conversion),

@@ -79,6 +79,7 @@ class FindingCard:
         further: All that it names, runs of numbers drawn together.
     """
 
+    number: int
     entry: FindingEntry
     costs: tuple[str, ...]
     code: str | None
@@ -87,31 +88,52 @@ class FindingCard:
     rule: bool
 
 
-def build_folds(diagnosis: Diagnosis) -> list[dict[str, object]]:
-    """All long lists, as long as the page can carry them."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Sentences, a table, and a log, each where there is one."""
+
+    title: str
+    text: tuple[str, ...] = ()
+    table: Table | None = None
+    log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Long lists that are folded away together: those of one configuration, or a single one."""
+
+    title: str
+    parts: tuple[Part, ...]
+
+
+def build_folds(diagnosis: Diagnosis) -> list[Fold]:
+    """All long lists, as long as the page can carry them; those of one configuration together."""
     lengths = (build_details(diagnosis, most) for most in LIST_LENGTHS)
     details = first_that_fits(lengths, lambda details: sum(len(detail.rows) for detail in details) <= MOST_ROWS)
-    *lists, environment = map(_fold, details)
-    return [*lists, *_kernel_folds(diagnosis), environment]
+    *lists, environment = details
+    folds = []
+    for about, group in groupby(lists, key=lambda detail: detail.about):
+        parts = tuple(map(_part, group))
+        contents = ", ".join(dict.fromkeys(part.title.split(" under ")[0].split(" of ")[0].lower() for part in parts))
+        together = [Fold(f"{about}: {contents}", parts)]
+        folds += together if about is not None else [Fold(part.title, (part,)) for part in parts]
+    kernels = tuple(_kernel_parts(diagnosis))
+    together = [Fold(f"Sources of {count_of(len(kernels), 'generated kernel')}", kernels)] if kernels else []
+    return [*folds, *together, Fold(environment.title, (_part(environment),))]
 
 
-def _kernel_folds(diagnosis: Diagnosis) -> Iterator[dict[str, object]]:
+def _kernel_parts(diagnosis: Diagnosis) -> Iterator[Part]:
     """The generated kernels that a difference goes to, in full."""
     rows = [row for account in diagnosis.accounts for row in account.rows if row.source is not None]
     told = {row.source: f"Generated kernel for {row_name(row)}" for row in reversed(rows)}
     for source, title in reversed(told.items()):
-        yield {"title": title, "text": (), "table": None, "log": clean_log(source or "")}
+        yield Part(title, log=clean_log(source or ""))
 
 
-def _fold(detail: Detail) -> dict[str, object]:
-    """Sentences, a table, and a log, each where there is one."""
+def _part(detail: Detail) -> Part:
     rows = tuple(TableRow(row) for row in detail.rows)
-    return {
-        "title": detail.title,
-        "text": detail.text,
-        "table": Table(detail.head, rows, title=detail.title, left_out=detail.left_out) if rows else None,
-        "log": clean_log(detail.log) if detail.log else None,
-    }
+    table = Table(detail.head, rows, title=detail.title, left_out=detail.left_out) if rows else None
+    return Part(detail.title, detail.text, table, clean_log(detail.log) if detail.log else None)
 
 
 def build_round_table(rounds: Sequence[Rounds]) -> Table | None:
@@ -129,15 +151,15 @@ def build_cards(diagnosis: Diagnosis, view: View) -> tuple[FindingCard, ...]:
     conversions = {trial.name: listed_conversions(trial) for trial in diagnosis.trials}
     everywhere = {id_: found for by_id in conversions.values() for id_, found in by_id.items()}
     documented = {rule.code for rule in ALL_RULES}
-    found = zip(view.findings[:MOST_FINDINGS], diagnosis.findings, strict=False)
+    found = enumerate(zip(view.findings[:MOST_FINDINGS], diagnosis.findings, strict=False), 1)
     return tuple(
-        _card(entry, finding, conversions.get(finding.configuration or "", everywhere), documented)
-        for entry, finding in found
+        _card(number, entry, finding, conversions.get(finding.configuration or "", everywhere), documented)
+        for number, (entry, finding) in found
     )
 
 
 def _card(
-    entry: FindingEntry, finding: Finding, conversions: dict[str, Conversion], documented: set[str]
+    number: int, entry: FindingEntry, finding: Finding, conversions: dict[str, Conversion], documented: set[str]
 ) -> FindingCard:
     named = [conversions[id_] for id_ in finding.evidence if id_ in conversions]
     costs = (
@@ -145,6 +167,7 @@ def _card(
         "" if finding.bytes_moved is None else f"{format_bytes(finding.bytes_moved)} moved",
     )
     return FindingCard(
+        number,
         entry,
         tuple(cost for cost in costs if cost),
         clean(finding.location.code, 300) if finding.location is not None and finding.location.code else None,
@@ -251,7 +274,7 @@ def render_html(diagnosis: Diagnosis) -> str:
         tables=[table for table in view.tables if table.rows],
         round_table=build_round_table(rounds),
         folds=folds,
-        environment=environment,
+        environment=environment.parts[0],
         cards=cards,
         cards_left_out=max(0, len(view.findings) - MOST_FINDINGS),
         rules=[rule for rule in ALL_RULES if any(rule.code == card.entry.code for card in cards)],

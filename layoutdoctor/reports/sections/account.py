@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import convolution_seconds
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow
-from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, precise_share
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, baseline_phrase, clean, clean_name, precise_share
 from layoutdoctor.units import format_seconds
 from layoutdoctor.words import count_of, joined, layout_words, line_words, listing
 
@@ -67,8 +68,7 @@ def account_view(account: Account, most: int | None = None) -> AccountView:
     """An account in words, as ``build_accounts`` has it."""
     slower, faster = clean_name(account.slower), clean_name(account.faster)
     difference = account.slower_seconds - account.faster_seconds
-    whole = format_seconds(account.slower_seconds)
-    heading = f"Why {slower} is slower than {faster}, by {signed_seconds(difference)} of {whole}"
+    heading = f"Why {slower} is slower than {faster}, by {_difference(account)}"
     costly = sorted(account.rows, key=lambda row: -row.seconds)
     told = [row for row in costly if row.seconds >= _WORTH_A_SENTENCE * abs(difference) and row.seconds > 0]
     strange = [row for row in account.rows if row.kind == "not_aligned" and row not in told[:MOST_SENTENCES]]
@@ -77,15 +77,24 @@ def account_view(account: Account, most: int | None = None) -> AccountView:
     head = ("what", "where", "difference", f"in {slower}", f"in {faster}", "why")
     return AccountView(
         heading=heading,
-        sentences=tuple(_sentence(row, faster) for row in (*strange, *told[:MOST_SENTENCES])),
+        sentences=tuple(map(_sentence, (*strange, *told[:MOST_SENTENCES]))),
         table=Table(head, rows, wraps_names=True, title=heading),
     )
 
 
-def account_lines(accounts: Iterable[Account]) -> tuple[str, ...]:
-    """What the first screen says: each account's difference and what contributes most to it."""
-    views = [view for view in map(account_view, accounts) if view.sentences]
-    return tuple(f"{view.heading}: {'; '.join(view.sentences)}" for view in views)
+def account_lines(
+    accounts: Iterable[Account], baseline: str | None = None, chosen: str | None = None
+) -> tuple[str, ...]:
+    """What the first screen says: why the baseline is slower than what was chosen, then the other differences."""
+    lines = []
+    for account in accounts:
+        view = account_view(account)
+        heading = view.heading
+        if (account.slower, account.faster) == (baseline, chosen):
+            who = "the default" if baseline == BASELINE else clean_name(account.slower)
+            heading = f"Why {who} is slower, by {_difference(account)}"
+        lines += [f"{heading}: {'; '.join(view.sentences)}"] if view.sentences else []
+    return tuple(lines)
 
 
 def convolution_line(trial: Trial) -> str | None:
@@ -95,7 +104,15 @@ def convolution_line(trial: Trial) -> str | None:
     if kernels is None or not kernels.seconds or seconds is None:
         return None
     share = precise_share(min(seconds, kernels.seconds), kernels.seconds)
-    return f"Convolutions ({clean_name(trial.name)}): {share} of the kernel time, their conversions included"
+    return (
+        f"Convolutions: {share} of the time in kernels of {baseline_phrase(trial.name)}, conversions for them included"
+    )
+
+
+def _difference(account: Account) -> str:
+    return (
+        f"{signed_seconds(account.slower_seconds - account.faster_seconds)} of {format_seconds(account.slower_seconds)}"
+    )
 
 
 def row_name(row: AccountRow) -> str:
@@ -110,7 +127,7 @@ def row_name(row: AccountRow) -> str:
     return f"{operations} (backward)" if row.backward else operations
 
 
-def _sentence(row: AccountRow, faster: str) -> str:
+def _sentence(row: AccountRow) -> str:
     cost, name, place = format_seconds(row.seconds), row_name(row), _place(row)
     at = f" at {place}" if place else ""
     detail = clean(row.detail) if row.detail else None
@@ -123,14 +140,14 @@ def _sentence(row: AccountRow, faster: str) -> str:
         return f"{times} in operations without a counterpart on the other side: {_operations(row)}"
     if row.kind == "conversion":
         return f"{cost} in layout conversions, {detail}{at}"
-    times = _times(row, faster)
+    times = f"{_seconds(row.slower_seconds)} against {_seconds(row.faster_seconds)}"
     if row.kind == "generated_kernel":
         kernels = sum(name.startswith(("cpp_", "triton_")) for name in row.slower_kernels)
         what = f"{count_of(kernels, 'generated kernel') if kernels > 1 else 'a generated kernel'} for {name}"
         return f"{cost} in {what}{at}, {times}"
     if row.kind == "missing_fusion":
         counted = f" {detail} ({place})" if detail and place else at
-        return f"{cost} in {name}{counted}, {times}, which computes it within other kernels"
+        return f"{cost} in {name}{counted}, {times}, which is computed within other kernels there"
     if row.kind == "layout":
         layouts = f"{layout_words(row.slower_layout)} against {layout_words(row.faster_layout)}"
         return f"{cost} in {name}{at}, {times}: {clean(layouts)}"
@@ -145,10 +162,6 @@ def _computing(row: AccountRow) -> tuple[list[str], list[str]]:
     sides = (row.slower_kernels, row.faster_kernels)
     slower, faster = ([name for name in side if not name.startswith("reorder")] for side in sides)
     return slower, faster
-
-
-def _times(row: AccountRow, faster: str) -> str:
-    return f"{_seconds(row.slower_seconds)} against {_seconds(row.faster_seconds)} in {faster}"
 
 
 def _operations(row: AccountRow) -> str:

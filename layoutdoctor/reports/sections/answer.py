@@ -7,7 +7,6 @@ by a comparison, and a file without kernels is never called healthy.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,10 +17,9 @@ from layoutdoctor.examination.costs import (
     convolution_count,
     counted_conversions,
     irrelevance,
-    launch_count,
     sum_seconds,
 )
-from layoutdoctor.examination.ratios import COVERAGE_OF_STARTS, EQUAL, WITHIN_EQUALITY, word_of
+from layoutdoctor.examination.ratios import EQUAL, WITHIN_EQUALITY, word_of
 from layoutdoctor.reports.sections.account import account_lines, convolution_line
 from layoutdoctor.reports.sections.rows import decision_cell, tensors_in_short
 from layoutdoctor.reports.sections.verdicts import (
@@ -32,69 +30,43 @@ from layoutdoctor.reports.sections.verdicts import (
     undecided_headline,
 )
 from layoutdoctor.reports.sections.wording import (
-    alone_clause,
     baseline_phrase,
     clean,
     clean_line,
     clean_name,
-    count_by_tensor,
-    direction_words,
-    exposed_seconds,
     failure_clause,
     find_ratio,
     interval_clause,
     is_recording,
     outputs_clause,
-    precise_share,
-    recorded_trial,
     share_of,
-    terms_of,
     waste_of,
 )
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds
 from layoutdoctor.words import (
     OWNER_WORDS,
-    PROOF_WORDS,
     STATUS_WORDS,
     SWITCH_WORDS,
-    TENSOR_WORDS,
     be,
     count_of,
     distinct,
+    joined,
     listing,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from layoutdoctor.diagnosis.records import (
         Comparison,
         Conversion,
         Diagnosis,
-        KernelSummary,
         Recommendation,
         Trial,
     )
-    from layoutdoctor.reports.sections.wording import Terms
 
 MOST_HOW_LINES = 40
 MOST_REASONS = 4
-MOST_SOURCE_LINES = 3
-MOST_FAILURE_CHARACTERS = 300
-
-_LIBRARY_RULES = ("LD101", "LD111")
-_TO_TRY = "To try: model and inputs in channels_last (5-D: channels_last_3d), where they are not yet"
-_TO_DIAGNOSE = "To find the fastest layout: python -m layoutdoctor model.py"
-_ON_A_CPU = (
-    "On a CPU, layout conversions run inside oneDNN, which writes them to its own log, not to a trace",
-    "To record them: run the model with ONEDNN_VERBOSE=1 and examine what it prints",
-    _TO_DIAGNOSE,
-)
-_ON_A_GPU = (
-    "To record them: torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
-    _TO_DIAGNOSE,
-)
-_IN_A_LOG = ("To record them: run the model with ONEDNN_VERBOSE=1 and save what it prints",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +78,18 @@ class Answer:
         how: Lines to paste; empty where there is nothing to change.
         lines: What the answer rests on, and what is wasted now.
         is_short: True where layouts do not matter to this model, so that the report ends here.
+        is_bare: True where there is nothing that could have a layout, so that nothing but the headline is worth a line.
     """
 
     headline: str
     how: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     is_short: bool = False
+    is_bare: bool = False
 
 
 def build_answer(diagnosis: Diagnosis) -> Answer:
-    """The answer that a diagnosis holds, also an interrupted one."""
-    if is_recording(diagnosis):
-        return _of_one_run(diagnosis)
+    """The answer that the diagnosis of a model holds, also an interrupted one."""
     if diagnosis.subject.target is not None:
         return _of_lowered_graphs(diagnosis, clean_name(diagnosis.subject.target))
     measured = [trial for trial in diagnosis.trials if trial.measurement is not None]
@@ -177,12 +149,12 @@ def _no_recommendation(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
 def _layout_is_irrelevant(diagnosis: Diagnosis, comparison: Comparison, reason: str) -> Answer:
     median = _median_text(diagnosis, comparison.baseline)
     kept = baseline_phrase(comparison.baseline)
-    headline = f"Layout does not matter to this model: {reason}. Keep {kept}{median}; nothing measured is faster"
-    lines = _without_result(diagnosis, comparison)
-    return Answer(headline, lines=lines, is_short=_nothing_else_to_say(diagnosis))
+    headline = f"Layouts do not matter to this model: {reason}. Keep {kept}{median}; nothing measured is faster"
+    lines, is_short = _without_result(diagnosis, comparison), nothing_else_to_say(diagnosis)
+    return Answer(headline, lines=lines, is_short=is_short, is_bare=is_short and convolution_count(diagnosis) == 0)
 
 
-def _nothing_else_to_say(diagnosis: Diagnosis) -> bool:
+def nothing_else_to_say(diagnosis: Diagnosis) -> bool:
     """Whether the report may end after the answer: all ran to its end and was recorded, and no rule found a loss."""
     ran = all(trial.status in ("ok", "same_as") for trial in diagnosis.trials)
     different = any(t.equivalence is not None and t.equivalence.status == "different" for t in diagnosis.trials)
@@ -220,7 +192,7 @@ def _keep_baseline(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
     else:
         headline = f"{kept}: nothing measured is faster"
     others, costs = _why_others_lose(diagnosis, comparison), _cost_lines(diagnosis, comparison.baseline)
-    return Answer(headline, lines=(*account_lines(diagnosis.accounts), *others, *costs))
+    return Answer(headline, lines=(*account_lines(diagnosis.accounts, comparison.baseline, None), *others, *costs))
 
 
 def _why_others_lose(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str, ...]:
@@ -260,8 +232,8 @@ def _without_result(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str, 
 def _change(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recommendation) -> Answer:
     name = recommendation.configuration or ""
     how = tuple(clean_line(line) for line in (recommendation.how or "").splitlines()[:MOST_HOW_LINES])
-    lines = [_certainty(diagnosis, recommendation), *_freezing_lines(comparison, recommendation)]
-    lines += account_lines(diagnosis.accounts)
+    lines = [_certainty(diagnosis, recommendation), *_without_freezing(comparison, recommendation)]
+    lines += account_lines(diagnosis.accounts, comparison.baseline, name)
     lines += [*rival_lines(comparison, name), *_without_result(diagnosis, comparison)]
     lines += _cost_lines(diagnosis, comparison.baseline)
     return Answer(_change_headline(diagnosis, comparison, recommendation), how, tuple(lines))
@@ -274,33 +246,42 @@ def _change_headline(diagnosis: Diagnosis, comparison: Comparison, recommendatio
     is_equal = ratio is not None and word_of(ratio) == EQUAL
     tie = f"{'Equal' if is_equal else 'Undecided'}: {clean_name(name)} is not measurably faster than {against}"
     if speedup is not None:
-        fresh, in_rounds = recommendation.fresh_processes, ratio.coverage if ratio else None
-        interval = interval_clause(speedup.low, speedup.high, in_rounds if fresh is None else COVERAGE_OF_STARTS)
-        if fresh is not None:
-            interval += f" over {count_of(fresh.starts, 'start')} of fresh processes"
-        if speedup.low > 1:
-            return f"Fastest: {clean_name(name)}, {format_ratio(speedup.median)} faster than {against} ({interval})"
-        return f"{tie}, {format_ratio(speedup.median)} ({interval})"
+        where = "after the choice" if recommendation.fresh_processes is None else "in fresh processes"
+        interval = f"{speedup.low:.2f} to {speedup.high:.2f}, measured again {where}"
+        if speedup.low <= 1:
+            return f"{tie}, {format_ratio(speedup.median)} ({interval})"
+        gain = f"{clean_name(name)}: {format_ratio(speedup.median)} faster than {against} ({interval})"
+        return f"{'Use' if _is_verified(diagnosis, recommendation) else 'Fastest measured is'} {gain}"
     if ratio is not None and ratio.verdict != FASTER:
         interval = interval_clause(ratio.low, ratio.high, ratio.coverage)
         return f"{tie}, {format_ratio(ratio.median)} ({interval})"
-    return f"Fastest: {clean_name(name)}{against_clause(diagnosis, comparison, name) or _median_text(diagnosis, name)}"
+    against = against_clause(diagnosis, comparison, name) or _median_text(diagnosis, name)
+    return f"Fastest measured: {clean_name(name)}{against}"
+
+
+def _equivalence_of(diagnosis: Diagnosis, recommendation: Recommendation) -> Equivalence:
+    trial = diagnosis.measured_trial(recommendation.configuration or "")
+    return trial.equivalence if trial and trial.equivalence else Equivalence(status="not_checked")
+
+
+def _is_verified(diagnosis: Diagnosis, recommendation: Recommendation) -> bool:
+    """Whether the gain was measured again and the outputs are equal."""
+    return recommendation.verified and not _missing(recommendation, _equivalence_of(diagnosis, recommendation))
 
 
 def _certainty(diagnosis: Diagnosis, recommendation: Recommendation) -> str:
-    """Whether the gain was measured again and the outputs are equal, else what is missing."""
-    trial = diagnosis.measured_trial(recommendation.configuration or "")
-    equivalence = trial.equivalence if trial and trial.equivalence else Equivalence(status="not_checked")
-    missing = _missing(recommendation, equivalence)
-    if recommendation.verified and not missing:
-        where = "after the choice" if recommendation.fresh_processes is None else "in fresh processes"
-        return f"Verified: the gain was measured again {where}; {outputs_clause(equivalence)}"
+    """What was found of the outputs and what the change demands; of what is not verified, what is missing."""
+    equivalence = _equivalence_of(diagnosis, recommendation)
+    if _is_verified(diagnosis, recommendation):
+        is_frozen = recommendation.without_freezing is not None
+        demand = "weights must not change afterwards, and no gradients can be had" if is_frozen else None
+        return joined((outputs_clause(equivalence).capitalize(), demand))
     reason = clean(recommendation.reason) if recommendation.reason else "the second measurement did not confirm it"
-    return f"Not verified: {listing(missing or [reason], None)}"
+    return f"Not verified: {listing(_missing(recommendation, equivalence) or [reason], None)}"
 
 
-def _freezing_lines(comparison: Comparison, recommendation: Recommendation) -> tuple[str, ...]:
-    """What frozen weights demand, and what is best for whom that is too much."""
+def _without_freezing(comparison: Comparison, recommendation: Recommendation) -> tuple[str, ...]:
+    """What is best for whom frozen weights demand too much."""
     free = recommendation.without_freezing
     if free is None:
         return ()
@@ -308,7 +289,7 @@ def _freezing_lines(comparison: Comparison, recommendation: Recommendation) -> t
     if free.speedup is not None:
         interval = f"{free.speedup.low:.2f} to {free.speedup.high:.2f}"
         best = f"{clean_name(free.configuration)}, {format_ratio(free.speedup.median)} ({interval})"
-    return ("Freezing: weights must not change afterwards, and no gradients can be had", f"Without freezing: {best}")
+    return (f"Without freezing: {best}",)
 
 
 def _missing(recommendation: Recommendation, equivalence: Equivalence) -> list[str]:
@@ -324,31 +305,28 @@ def _missing(recommendation: Recommendation, equivalence: Equivalence) -> list[s
 
 
 def _cost_lines(diagnosis: Diagnosis, baseline: str) -> tuple[str, ...]:
-    """What layouts cost in the baseline; where that has no redundant pair, also what the pairs elsewhere cost."""
+    """What layouts cost in the baseline, and how much of its time convolutions take."""
     trial = diagnosis.measured_trial(baseline)
     if trial is None:
         return ()
-    share, now = convolution_line(trial), _waste_line(trial, "Wasted now")
-    if now is not None:
-        return tuple(line for line in (now, share) if line is not None)
-    others = (_waste_line(t, "Wasted") for t in diagnosis.trials if t is not trial and t.status == "ok")
-    elsewhere = next((line for line in others if line is not None), None)
-    return tuple(line for line in (_conversions_now(trial), elsewhere, share) if line is not None)
+    costs = _waste_line(trial) or _conversions_now(trial)
+    return tuple(line for line in (costs, convolution_line(trial)) if line is not None)
 
 
-def _waste_line(trial: Trial, words: str) -> str | None:
+def _waste_line(trial: Trial) -> str | None:
     waste = waste_of(trial)
     if waste is None:
         return None
     pairs = count_of(waste.pair_count, "round trip")
     whole = trial.kernels.seconds if trial.kernels else None
     if waste.seconds is not None:
-        of = f" of {format_seconds(whole)} kernel time{share_of(waste.seconds, whole)}" if whole else ""
+        of = f" of the {format_seconds(whole)} in its kernels{share_of(waste.seconds, whole)}" if whole else ""
         cost = f"{format_seconds(waste.seconds)}{of}"
     else:
         moved = f", {format_bytes(waste.bytes_moved)} moved" if waste.bytes_moved is not None else ""
         cost = f"time not recorded{moved}"
-    return f"{words} ({clean_name(trial.name)}): {pairs}, {cost}{_where(trial, waste.owners)}"
+    there = f"there and back again, for nothing{_where(trial, waste.owners)}"
+    return f"Wasted in {baseline_phrase(trial.name)}: {pairs} ({there}), {cost}"
 
 
 def _where(trial: Trial, owners: tuple[str, ...]) -> str:
@@ -365,11 +343,11 @@ def _conversions_now(trial: Trial) -> str | None:
     whole = trial.kernels.seconds if trial.kernels is not None else None
     if whole is None:
         known = "kernels not recorded" if trial.kernels is None else f"{len(conversions)}, their times cannot be told"
-        return f"Conversions now ({clean_name(trial.name)}): {known}"
+        return f"Conversions in {baseline_phrase(trial.name)}: {known}"
     if not conversions or (seconds := sum_seconds(conversions)) is None:
         return None
-    cost = f"{format_seconds(seconds)} of {format_seconds(whole)} kernel time{share_of(seconds, whole)}"
-    return f"Conversions now ({clean_name(trial.name)}): {len(conversions)}, {cost}, no round trip proved"
+    cost = f"{format_seconds(seconds)} of the {format_seconds(whole)} in its kernels{share_of(seconds, whole)}"
+    return f"Conversions in {baseline_phrase(trial.name)}: {len(conversions)} on every call, {cost}"
 
 
 def _of_lowered_graphs(diagnosis: Diagnosis, target: str) -> Answer:
@@ -429,171 +407,3 @@ def _proved_pairs(trial: Trial) -> str:
         return f"Redundant pairs that the graphs of {who} prove: none"
     moved = "" if waste.bytes_moved is None else f", {format_bytes(waste.bytes_moved)} to move in each iteration"
     return f"Redundant pairs that the graphs of {who} prove: {waste.pair_count}{moved}"
-
-
-def _of_one_run(diagnosis: Diagnosis) -> Answer:
-    """What layout conversions took in a recorded run, which undo each other, what to try."""
-    terms, trial = terms_of(diagnosis), recorded_trial(diagnosis)
-    if trial is None:
-        return _not_examined(diagnosis)
-    counted = counted_conversions(trial)
-    if counted:
-        lines = tuple(_recorded_lines(diagnosis, trial, terms, counted))
-        return Answer(_conversions_headline(trial, terms), lines=lines)
-    if trial.kernels is None or not trial.kernels.count:
-        return _no_kernels(diagnosis, terms)
-    return _no_conversion(diagnosis, trial, trial.kernels, terms)
-
-
-def _not_examined(diagnosis: Diagnosis) -> Answer:
-    failed = next((trial for trial in diagnosis.trials if trial.failure is not None), None)
-    why = clean(failure_clause(failed), MOST_FAILURE_CHARACTERS) if failed else "nothing was examined"
-    return Answer(f"Nothing could be concluded: {why}")
-
-
-def _no_kernels(diagnosis: Diagnosis, terms: Terms) -> Answer:
-    headline = f"Nothing could be concluded: the {terms.file} holds no "
-    if terms.file == "log":
-        return Answer(f"{headline}primitive that ran", lines=_IN_A_LOG)
-    if terms.file == "table":
-        return Answer(f"{headline}kernels")
-    return Answer(f"{headline}device kernels", lines=_ON_A_CPU if diagnosis.subject.device == "cpu" else _ON_A_GPU)
-
-
-def _no_conversion(diagnosis: Diagnosis, trial: Trial, kernels: KernelSummary, terms: Terms) -> Answer:
-    seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} {terms.time}"
-    headline = f"No layout conversion in {count_of(kernels.count, terms.kernel)}{seconds}"
-    lines = [*_convolution_lines(kernels, terms), *_doubt_lines(kernels, terms), *_uncounted_lines(trial, terms)]
-    return Answer(headline, lines=tuple(lines), is_short=_nothing_else_to_say(diagnosis))
-
-
-def _convolution_lines(kernels: KernelSummary, terms: Terms) -> Iterator[str]:
-    """How much ran for convolutions, and what of it the libraries' conversions are, which that time holds."""
-    if kernels.convolution_count == 0:
-        yield f"Convolutions: no {terms.kernel} ran for one"
-        return
-    count = kernels.convolution_count
-    known = [count_of(count, terms.kernel)] if count is not None else []
-    part, whole = kernels.conversion_seconds, kernels.convolution_seconds
-    if whole:
-        known.append(format_seconds(whole))
-        if part and part <= whole:
-            known.append(f"{precise_share(part, whole)} of that in layout conversions")
-    if known:
-        yield f"Convolutions: {', '.join(known)}"
-
-
-def _doubt_lines(kernels: KernelSummary, terms: Terms) -> Iterator[str]:
-    """What "none" rests on, where something that could have told is missing."""
-    if terms.file != "log" and not any(total.kind == "operation" for total in kernels.totals):
-        yield (
-            f"Looked for by kernel name alone: the {terms.file} does not say which operations ran, "
-            "so copies outside libraries were not judged"
-        )
-    elif kernels.lacks or kernels.not_understood_count:
-        yield f"That is as far as the {terms.file} tells; what it lacks stands below"
-
-
-def _conversions_headline(trial: Trial, terms: Terms) -> str:
-    seconds, kernels = sum_seconds(counted_conversions(trial)), trial.kernels
-    if seconds is None:
-        count = launch_count(counted_conversions(trial))
-        return f"{count_of(count, 'layout conversion')}, whose time was not recorded"
-    if kernels is None or not kernels.seconds:
-        return f"Layout conversions take {format_seconds(seconds)}; the time of all {terms.kernel}s was not recorded"
-    share = precise_share(seconds, kernels.seconds)
-    return (
-        f"Layout conversions take {format_seconds(seconds)} of {format_seconds(kernels.seconds)} {terms.time} "
-        f"({share}){alone_clause(exposed_seconds(trial), seconds)}"
-    )
-
-
-def _recorded_lines(diagnosis: Diagnosis, trial: Trial, terms: Terms, counted: Sequence[Conversion]) -> Iterator[str]:
-    if trial.kernels is not None:
-        yield from _convolution_lines(trial.kernels, terms)
-    yield _owner_line(counted)
-    yield from _tensor_lines(counted)
-    yield _round_trips_line(trial, terms)
-    yield from _source_lines(counted)
-    yield from _uncounted_lines(trial, terms)
-    if terms.file != "log" and _wants_channels_last(diagnosis, counted):
-        yield _TO_TRY
-    yield _TO_DIAGNOSE
-
-
-def _wants_channels_last(diagnosis: Diagnosis, counted: Sequence[Conversion]) -> bool:
-    """Whether a rule found what libraries convert worth telling, and most of it is on the way into channels_last."""
-    if not any(finding.code in _LIBRARY_RULES for finding in diagnosis.findings):
-        return False
-    own = [conversion for conversion in counted if conversion.owner == "library"]
-    ways = [sum(c.count for c in own if c.direction == way) for way in ("to_channels_last", "to_contiguous")]
-    return ways[0] >= ways[1]
-
-
-def _owner_line(counted: Sequence[Conversion]) -> str:
-    """Who made the conversions, and into which layouts."""
-    owners = [owner for owner in OWNER_WORDS if any(c.owner == owner for c in counted)]
-    parts = []
-    for owner in owners:
-        own = [conversion for conversion in counted if conversion.owner == owner]
-        seconds = _seconds_clause(own) if len(owners) > 1 else ""
-        parts.append(f"{launch_count(own)} {OWNER_WORDS[owner]}{seconds} ({_directions(own)})")
-    return f"Conversions: {'; '.join(parts)}"
-
-
-def _directions(conversions: Iterable[Conversion]) -> str:
-    counts: Counter[str] = Counter()
-    for conversion in conversions:
-        counts[direction_words(conversion)] += conversion.count
-    return ", ".join(f"{count} {words}" for words, count in counts.most_common())
-
-
-def _tensor_lines(counted: Sequence[Conversion]) -> Iterator[str]:
-    tensors = count_by_tensor(counted)
-    if tensors.keys() != {"unknown"}:
-        named = [count_of(count, TENSOR_WORDS[kind]) for kind, count in tensors.items()]
-        yield f"Tensors converted: {listing(named, None)}"
-
-
-def _round_trips_line(trial: Trial, terms: Terms) -> str:
-    waste = waste_of(trial)
-    if waste is None:
-        if terms.file == "table":
-            return "Round trips: not looked for, as a table of totals has no order"
-        lacking = trial.kernels is not None and bool(trial.kernels.lacks)
-        return f"Round trips: none found{' in what was recorded' if lacking else ''}"
-    seconds = "" if waste.seconds is None else f", {format_seconds(waste.seconds)}"
-    counts: Counter[str | None] = Counter(pair.confidence for pair in trial.redundant_pairs)
-    rests = [f"{counts[confidence]} {words}" for confidence, words in PROOF_WORDS.items() if counts[confidence]]
-    alone = alone_clause(waste.exposed_seconds, waste.seconds)
-    return f"Round trips: {'; '.join((f'{waste.pair_count}{seconds}{alone}', *rests))}"
-
-
-def _source_lines(counted: Iterable[Conversion]) -> Iterator[str]:
-    """The user's lines that cost most, where the Python stack was recorded."""
-    cost: dict[str, float] = {}
-    for conversion in counted:
-        if conversion.location is not None and conversion.seconds is not None:
-            place = clean(str(conversion.location), 60)
-            cost[place] = cost.get(place, 0.0) + conversion.seconds
-    ordered = sorted(cost, key=lambda place: -cost[place])
-    if ordered:
-        yield f"Costliest lines: {listing([f'{p} {format_seconds(cost[p])}' for p in ordered], MOST_SOURCE_LINES)}"
-
-
-def _uncounted_lines(trial: Trial, terms: Terms) -> Iterator[str]:
-    """What looks like a conversion and changes no memory format: named, so that nobody has to wonder."""
-    padded = [c for c in trial.kernels.conversions if c.direction == "none"] if trial.kernels is not None else []
-    if padded:
-        count = count_of(launch_count(padded), f"library {terms.kernel}")
-        yield f"Not counted: {count} padding or copying without a layout change{_seconds_clause(padded)}"
-    permuted = [c for graph in trial.graphs for c in graph.conversions if c.direction == "none"]
-    if permuted:
-        count, seconds = count_of(launch_count(permuted), "copy", "copies"), _seconds_clause(permuted)
-        yield f"Not counted: {count} into another order of dimensions, as attention makes them{seconds}"
-
-
-def _seconds_clause(conversions: Iterable[Conversion]) -> str:
-    """The time of some conversions with a comma before it; empty where one has no time."""
-    seconds = sum_seconds(conversions)
-    return "" if seconds is None else f", {format_seconds(seconds)}"

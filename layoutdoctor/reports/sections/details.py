@@ -98,7 +98,7 @@ def _trial_details(trial: Trial, most: int) -> Iterator[Detail]:
             yield _decision_card(name, graph, graph.decision, most)
     conversions = tuple(listed_conversions(trial).values())
     counted = len(counted_conversions(trial))
-    title = f"Conversions under {name}: {len(conversions)} listed, {counted} counted"
+    title = f"Conversions under {name}: {counted}{_more(len(conversions) - counted)}"
     yield from _list(title, conversions, _CONVERSION_CELLS, most)
     pairs = trial.redundant_pairs
     yield from _list(f"Round trips under {name}: {len(pairs)}", pairs, _PAIR_CELLS, most)
@@ -110,10 +110,16 @@ def _trial_details(trial: Trial, most: int) -> Iterator[Detail]:
         yield Detail(f"Log of {name}", text=(clean(trial.failure.message),), log=_telling_part(trial.failure.log))
 
 
+def _more(count: int) -> str:
+    """How many are listed beside those that are counted, and why they are not."""
+    return f", and {count} more that other kernels do on the way or that change no layout" if count > 0 else ""
+
+
 def _recorded_details(trial: Trial, most: int) -> Iterator[Detail]:
     conversions = sorted(listed_conversions(trial).values(), key=lambda conversion: -(conversion.seconds or 0.0))
     counted = launch_count(counted_conversions(trial))
-    title = f"Conversions: {len(conversions)} listed, {counted} counted"
+    listed = sum(conversion.count for conversion in conversions)
+    title = f"Conversions: {counted}{_more(listed - counted)}"
     yield from _list(title, conversions, _RECORDED_CONVERSION_CELLS, most, (_ALONE,))
     pairs = sorted(trial.redundant_pairs, key=lambda pair: -(pair.seconds or 0.0))
     yield from _list(f"Round trips: {len(pairs)}", pairs, _RECORDED_PAIR_CELLS, most, (_ALONE,))

@@ -36,7 +36,7 @@ MOST_PLACES = 8
 WORTH_A_MODULE = 0.5
 """Modules are shown in place of operations where they hold at least this part of the operations' conversion time."""
 
-_DIRECTIONS = {"inference": "", "forward": "fwd ", "backward": "bwd "}
+_DIRECTIONS = {"inference": "", "forward": "forward ", "backward": "backward "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,8 @@ def _configurations(diagnosis: Diagnosis) -> Table:
     is_timed = diagnosis.subject.target is None
     baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
     against = "vs default" if baseline == BASELINE else f"vs {clean_name(baseline)}"
-    head = ("configuration", *(("median", against) if is_timed else ()), "conversions", "decision")
+    times = ("median", against) if is_timed else ()
+    head = ("configuration", *times, "converted per call", "layout optimization")
     recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
     rows = []
     for trial in sorted(diagnosis.trials, key=_place_in_table):
@@ -146,22 +147,22 @@ def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
 
 
 def conversions_cell(trial: Trial) -> str:
-    """The conversions of a trial that run on their own, by tensor; never "none" where nothing was recorded."""
+    """The conversions of a trial that run on their own, by tensor; never "nothing" where nothing was recorded."""
     text = ", ".join(tensors_in_short(trial))
     if trial.is_static:
-        return f"{text or 'none'}{_moved(trial)}"
+        return f"{text or 'nothing'}{_moved(trial)}"
     if trial.kernels is None:
         return f"{text} in graphs; kernels {NOT_RECORDED}" if text else f"kernels {NOT_RECORDED}"
     incomplete = bool(trial.kernels.lacks) or any(graph.hook_failure for graph in trial.graphs)
     if incomplete:
-        return f"{text or 'none seen'} (incomplete)"
-    return text or "none"
+        return f"{text or 'nothing seen'} (incomplete)"
+    return text or "nothing"
 
 
 def tensors_in_short(trial: Trial) -> list[str]:
-    """How many conversions there are of each kind of tensor: ``"2 activation"``, ``"1 other"``."""
+    """How many conversions there are of each kind of tensor: ``"2 activations"``, ``"1 other"``."""
     counts = count_by_tensor(counted_conversions(trial))
-    return [f"{count} {kind if kind != 'unknown' else 'other'}" for kind, count in counts.items()]
+    return [count_of(count, kind) if kind != "unknown" else f"{count} other" for kind, count in counts.items()]
 
 
 def _moved(trial: Trial) -> str:
@@ -179,11 +180,11 @@ def decision_cell(trial: Trial) -> str:
     for direction, words in _DIRECTIONS.items():
         graphs = [graph for graph in trial.graphs if graph.direction == direction]
         if graphs:
-            parts.append(words + _decision_of(graphs, in_full=not words))
+            parts.append(words + _decision_of(graphs))
     return "; ".join(parts) or NOT_RECORDED
 
 
-def _decision_of(graphs: list[Graph], *, in_full: bool) -> str:
+def _decision_of(graphs: list[Graph]) -> str:
     """One direction in a few words; several graphs are added up, as graph breaks cut one model into many."""
     cards = [graph.decision for graph in graphs if graph.decision is not None]
     known = [card for card in cards if card.applied is not None]
@@ -193,11 +194,11 @@ def _decision_of(graphs: list[Graph], *, in_full: bool) -> str:
     applied = [card for card in relevant if card.applied]
     total = sum(card.convolution_count for card in relevant)
     forced = sum(card.channels_last_convolution_count for card in relevant)
-    rules = dict.fromkeys(clean_name(card.rule) for card in relevant if not card.applied)
+    rules = dict.fromkeys(clean_name(card.rule).replace("-", " ") for card in relevant if not card.applied)
     if not applied:
-        return "off" if set(rules) <= {"config-off"} else f"off ({', '.join(rules)})"
+        return "off" if set(rules) <= {"config off"} else f"off ({', '.join(rules)})"
     where = "on" if len(applied) == len(relevant) else f"on in {len(applied)} of {len(relevant)} graphs"
-    convolutions = f"{forced} of {total}" + (" convs channels-last" if in_full else "")
+    convolutions = f"{forced} of {count_of(total, 'convolution')}"
     unrecorded = len(graphs) - len(known)
     return f"{where}, {convolutions}" + (f", {count_of(unrecorded, 'graph')} {NOT_RECORDED}" if unrecorded else "")
 

@@ -78,10 +78,14 @@ def _what_would_tell(comparison: Comparison) -> str:
     return f"; about {format_seconds(comparison.seconds_to_decide)} more of rounds would tell (--budget)"
 
 
+_WORTH_A_WORD = 0.1
+"""Cores that others used; below that the machine was quiet."""
+
+
 def load_clause(comparison: Comparison | None) -> str | None:
-    """How busy others kept the machine while the configurations took turns; None where that was not recorded."""
+    """How busy others kept the machine while the configurations took turns; None where it was quiet, or not known."""
     load = comparison.load if comparison is not None else None
-    if load is None or load.other_cores is None:
+    if load is None or load.other_cores is None or load.other_cores < _WORTH_A_WORD:
         return None
     busy = ", too much for a verdict" if load.is_too_busy else ""
     return f"other programs used {load.other_cores:.1f} cores meanwhile{busy}"

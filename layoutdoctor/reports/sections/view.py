@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import counted_conversions
-from layoutdoctor.examination.ratios import EQUAL, WITHIN_EQUALITY, word_of
+from layoutdoctor.examination.ratios import COVERAGE_OF_STARTS, EQUAL, WITHIN_EQUALITY, word_of
 from layoutdoctor.examination.trust import WITHOUT_SECONDS
 from layoutdoctor.reports.sections.answer import Answer, build_answer
 from layoutdoctor.reports.sections.rows import Table, build_tables
+from layoutdoctor.reports.sections.run_answer import build_run_answer
 from layoutdoctor.reports.sections.verdicts import load_clause
 from layoutdoctor.reports.sections.wording import (
     clean,
@@ -38,7 +40,7 @@ STABLE_WIDTH = 0.10
 
 UNSTABLE_CODE = "LD401"
 MOST_NAMED = 6
-
+MOST_ELSEWHERE = 50
 
 _TIMES = {
     "trace": "kernel times from the profiler, which slows small kernels",
@@ -159,21 +161,20 @@ def _not_followed(trial: Trial) -> str | None:
 
 
 def build_measurement(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """How well the times are known, which numbers were measured, and what they are not good for."""
+    """How well the times are known."""
     if is_recording(diagnosis):
         trial = recorded_trial(diagnosis)
         if trial is None or trial.kernels is None or not trial.kernels.count:
-            return ("none, as no kernel was read",)
+            return ("nothing, as no kernel was read",)
         return ("one recorded run", _TIMES[terms_of(diagnosis).file], "nothing was compared")
     if diagnosis.subject.target is not None:
-        return (f"none, as the graphs were only lowered for {clean_name(diagnosis.subject.target)}",)
+        return (f"nothing, as the graphs were only lowered for {clean_name(diagnosis.subject.target)}",)
     measured = [trial for trial in diagnosis.trials if trial.measurement is not None]
     if not measured:
-        return ("no configuration was measured",)
+        return ("nothing, as no configuration got that far",)
     rounds = max(len(trial.measurement.round_seconds) for trial in measured if trial.measurement is not None)
-    steadiness = f"{count_of(rounds, 'round')}, {_stability(diagnosis)}{_equality(diagnosis)}"
-    load = load_clause(diagnosis.comparison)
-    return (steadiness, *([load] if load else []), _provenance(measured))
+    rest = (_starts(diagnosis), _equality(diagnosis), load_clause(diagnosis.comparison))
+    return (f"{count_of(rounds, 'round')}, {_stability(diagnosis)}", *(clause for clause in rest if clause))
 
 
 def _stability(diagnosis: Diagnosis) -> str:
@@ -182,25 +183,23 @@ def _stability(diagnosis: Diagnosis) -> str:
     if not known:
         return "too few to compare" if ratios else "nothing to compare"
     unstable = max(known) > STABLE_WIDTH or any(finding.code == UNSTABLE_CODE for finding in diagnosis.findings)
-    widest = f"widest interval {format_share(max(known))}" if max(known) <= 1 else "an interval is more than twofold"
+    kind = f"{format_share(min(ratio.coverage for ratio in ratios if ratio.coverage is not None))} interval"
+    widest = f"widest {kind} {format_share(max(known))}" if max(known) <= 1 else f"a {kind} is more than twofold"
     return f"{'not stable' if unstable else 'stable'} ({widest})"
 
 
-def _equality(diagnosis: Diagnosis) -> str:
+def _starts(diagnosis: Diagnosis) -> str | None:
+    """How often what is recommended and the baseline were started anew; None where they were not."""
+    fresh = diagnosis.recommendation.fresh_processes if diagnosis.recommendation is not None else None
+    if fresh is None:
+        return None
+    starts = count_of(fresh.starts, "start")
+    return f"{starts} of fresh processes for the winner and the default ({format_share(COVERAGE_OF_STARTS)} interval)"
+
+
+def _equality(diagnosis: Diagnosis) -> str | None:
     ratios = diagnosis.comparison.ratios if diagnosis.comparison else ()
-    return f"; equal means {WITHIN_EQUALITY}" if any(word_of(ratio) == EQUAL for ratio in ratios) else ""
-
-
-def _provenance(measured: list[Trial]) -> str:
-    whats = ["times"]
-    if len(measured) > 1:
-        whats.append("ratios")
-    if any(t.equivalence is not None and t.equivalence.status != "not_checked" for t in measured):
-        whats.append("outputs")
-    text = f"measured: {listing(whats, None)}"
-    if any(trial.kernels is not None and trial.kernels.seconds is not None for trial in measured):
-        text += "; kernels and conversions: in one profiled iteration"
-    return text
+    return f"equal means {WITHIN_EQUALITY}" if any(word_of(ratio) == EQUAL for ratio in ratios) else None
 
 
 def build_hints(diagnosis: Diagnosis) -> tuple[str, ...]:
@@ -222,6 +221,9 @@ class FindingEntry:
 
     Attributes:
         configuration: The trial it is about, unless that is the baseline, the recorded one, or the whole diagnosis.
+        is_elsewhere: Whether a short report names it only: it is about a configuration that is neither the baseline nor
+            what is recommended, or says of the recommended one what was said of the baseline, or is a note beside
+            something more severe.
     """
 
     code: str
@@ -231,6 +233,7 @@ class FindingEntry:
     message: str
     place: str | None
     suggestion: str | None
+    is_elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +257,26 @@ class View:
     measurement: tuple[str, ...]
     hints: tuple[str, ...]
 
+    @property
+    def main_findings(self) -> tuple[FindingEntry, ...]:
+        """The findings that a short report has room for."""
+        return tuple(entry for entry in self.findings if not entry.is_elsewhere)
+
+    @property
+    def other_findings(self) -> str | None:
+        """The other findings in a sentence: which, of what."""
+        others = [entry for entry in self.findings if entry.is_elsewhere]
+        names: dict[str, list[str]] = {}
+        for entry in others[:MOST_ELSEWHERE]:
+            names.setdefault(f"{entry.code} {entry.rule}", []).append(entry.configuration or "")
+        told = []
+        for rule, places in names.items():
+            where = listing((place for place in dict.fromkeys(places) if place), MOST_NAMED)
+            told.append(f"{rule} in {where}" if where else rule)
+        left_out = len(others) - MOST_ELSEWHERE
+        told += [f"{left_out} more"] if left_out > 0 else []
+        return f"Also found: {'; '.join(told)}" if told else None
+
 
 def build_view(diagnosis: Diagnosis) -> View:
     """The report of a diagnosis, also of an interrupted one, in sections."""
@@ -261,10 +284,10 @@ def build_view(diagnosis: Diagnosis) -> View:
     return View(
         title=_title(diagnosis),
         interrupted=_interruption(diagnosis),
-        answer=build_answer(diagnosis),
+        answer=build_run_answer(diagnosis) if is_recording(diagnosis) else build_answer(diagnosis),
         tables=build_tables(diagnosis),
         remarks=build_remarks(diagnosis),
-        findings=tuple(_finding_entry(diagnosis, finding) for finding in diagnosis.findings),
+        findings=tuple(_finding_entries(diagnosis)),
         not_understood=tuple(not_understood) or ("nothing",),
         measurement=build_measurement(diagnosis),
         hints=build_hints(diagnosis),
@@ -305,7 +328,23 @@ def _interruption(diagnosis: Diagnosis) -> str | None:
     return f"Not finished: {clean(diagnosis.interrupted)}. What follows rests on what was recorded until then"
 
 
-def _finding_entry(diagnosis: Diagnosis, finding: Finding) -> FindingEntry:
+def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
+    """The findings in their order."""
+    baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
+    advised = diagnosis.recommendation.configuration if diagnosis.recommendation else None
+    ran = any(trial.name == baseline and trial.status == "ok" for trial in diagnosis.trials)
+    shows_all = is_recording(diagnosis) or not ran
+    own = [finding for finding in diagnosis.findings if finding.configuration in (None, baseline)]
+    told = {(finding.code, finding.location, finding.module) for finding in own}
+    is_grave = any(finding.severity != "note" for finding in own)
+    for finding in diagnosis.findings:
+        is_own = finding.configuration in (None, baseline)
+        is_new = finding.configuration == advised and (finding.code, finding.location, finding.module) not in told
+        is_main = (is_own or is_new) and not (is_grave and finding.severity == "note")
+        yield _finding_entry(diagnosis, finding, is_elsewhere=not (is_main or shows_all))
+
+
+def _finding_entry(diagnosis: Diagnosis, finding: Finding, *, is_elsewhere: bool) -> FindingEntry:
     baseline = diagnosis.comparison.baseline if diagnosis.comparison else None
     about = finding.configuration if finding.configuration != baseline and not is_recording(diagnosis) else None
     return FindingEntry(
@@ -316,4 +355,5 @@ def _finding_entry(diagnosis: Diagnosis, finding: Finding) -> FindingEntry:
         message=clean(finding.message),
         place=place_of(finding.location, finding.module),
         suggestion=clean(finding.suggestion) if finding.suggestion else None,
+        is_elsewhere=is_elsewhere,
     )

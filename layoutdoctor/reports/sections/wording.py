@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import Number, counted_conversions, sum_known, sum_seconds
 from layoutdoctor.examination.failures import refuses_view
-from layoutdoctor.units import format_seconds, format_share, format_significant
+from layoutdoctor.units import format_seconds, format_share
 from layoutdoctor.words import DIRECTION_WORDS, ONEDNN_LOG, STATUS_WORDS, TOTALS_TABLE, distinct, joined, line_words
 
 if TYPE_CHECKING:
@@ -247,9 +247,8 @@ def failure_clause(trial: Trial) -> str:
 
 
 def interval_clause(low: float, high: float, coverage: float | None) -> str:
-    """An interval of ratios with how often such a one holds; None where that is not known."""
-    name = "range" if coverage is None else f"{format_significant(100 * coverage, 2)} % interval"
-    return f"{name} {low:.2f} to {high:.2f}"
+    """An interval of ratios; the ends alone of what is no interval, as its coverage is not known."""
+    return f"{'range ' if coverage is None else ''}{low:.2f} to {high:.2f}"
 
 
 def outputs_clause(equivalence: Equivalence) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from builders import a_conversion, a_diagnosis, a_location, a_pair, a_subject, a_trial, an_environment, kernels
+from golden.stories import STORIES
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import diagnose
@@ -137,7 +138,7 @@ def huge(tmp_path: Path) -> str:
 
 
 def named_in(report: Path) -> str:
-    (name,) = re.findall(r"`([^`]+)`, written beside this report", report.read_text(encoding="utf-8"))
+    (name,) = re.findall(r"`([^`]+)` has every conversion", report.read_text(encoding="utf-8"))
     return str(name)
 
 
@@ -149,9 +150,9 @@ def test_what_does_not_fit_stands_beside_the_report(tmp_path: Path, huge: str) -
     assert len(re.findall(r"^\| reorder \d+ +\|", details, re.MULTILINE)) == 2_000
 
 
-def test_where_all_fits_there_is_one_file(tmp_path: Path) -> None:
+def test_where_layouts_do_not_matter_there_is_one_file(tmp_path: Path) -> None:
     outputs = prepare_outputs([str(tmp_path / "report.md")], force=False)
-    save_reports(diagnosis_of(3), outputs)
+    save_reports(STORIES["no_convolution"](), outputs)
 
     assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
 
@@ -210,7 +211,7 @@ def test_redacted_details_name_nothing_either(tmp_path: Path) -> None:
 def test_on_standard_output_the_report_says_how_to_have_the_rest(huge: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", huge, "--format", "markdown"]) == 0
 
-    assert "`--output report.md` writes them to a file beside it." in capsys.readouterr().out
+    assert "`--output report.md` writes every conversion, decision and difference" in capsys.readouterr().out
 
 
 def a_secret_diagnosis(name: str = "tumor_net.py") -> Diagnosis:

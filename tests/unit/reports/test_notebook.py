@@ -74,19 +74,20 @@ def hostile_diagnosis(count: int = 3) -> Diagnosis:
 def test_the_fragment_says_what_the_view_says(story: str) -> None:
     diagnosis = STORIES[story]()
     view, fragment = build_view(diagnosis), render_fragment(diagnosis)
-    text, findings = Elements(fragment).text, view.findings
+    is_short = view.answer.is_short
+    text, findings = Elements(fragment).text, view.findings if is_short else view.main_findings
     said = [" · ".join(view.title), view.answer.headline, *view.answer.how]
     if re.search(r"<li>and \d+ more</li>", fragment):  # which entries are shown of a long record is tested below
         findings = findings[:1]
         said += [f"{entry.code} {entry.severity}" for entry in findings]
     else:
         said += [*view.answer.lines, *view.not_understood]
-        said += [f"{entry.code} {entry.severity} {entry.rule}" for entry in findings]
-        if not view.answer.is_short:
+        said += [f"{entry.code} {entry.severity} {entry.rule if is_short else ''}".strip() for entry in findings]
+        if not is_short:
             rows = [row for table in view.tables for row in table.rows]
             said += [cell for row in rows for cell in (row.cells if row.clause is None else (row.cells[0], row.clause))]
             said += [part for e in findings for part in (e.message, e.place, e.suggestion, e.configuration) if part]
-            said += [*view.remarks, *view.measurement]
+            said += [*view.remarks, *view.measurement, *([view.other_findings] if view.other_findings else [])]
 
     assert [part for part in said if plain(part) not in text] == []
 
@@ -161,10 +162,13 @@ def test_a_notebook_gets_html_and_the_text_report() -> None:
 
 
 def test_the_configuration_of_a_finding_stands_beside_it_unless_it_is_the_baseline() -> None:
-    about = a_finding(rule="r", severity="note", configuration="eager", message="m")
-    diagnosis = msgspec.structs.replace(STORIES["gain_with_findings"](), findings=(about,))
+    name = "inductor-channels-last"  # which is recommended; of others the finding is only named
+    about = [a_finding(rule="r", severity="warning", configuration=n, message="m") for n in (name, "eager")]
+    diagnosis = msgspec.structs.replace(STORIES["gain_with_findings"](), findings=tuple(about))
+    text = Elements(render_fragment(diagnosis)).text
 
-    assert "LD101 note r [eager] m" in Elements(render_fragment(diagnosis)).text
+    assert f"LD101 warning {name}: m" in text
+    assert "Also found: LD101 r in eager" in text
 
 
 def test_jinja2_and_pandas_are_loaded_with_the_first_fragment_or_table_only() -> None:

@@ -36,6 +36,7 @@ from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Equivalence, F
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import conversion_share, convolution_count, counted_conversions
 from layoutdoctor.reports import format_of_suffix, render
+from layoutdoctor.reports.markdown import markdown_parts
 from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.rows import conversions_cell, decision_cell
@@ -374,14 +375,14 @@ def test_of_a_long_log_the_telling_part_is_shown(log: str, first: str, last: str
 @for_each(
     ("decisions", "expected"),
     [
-        ((a_decision(),), "on, 1 of 1 convs channels-last"),
+        ((a_decision(),), "on, 1 of 1 convolution"),
         ((a_decision(applied=False, rule="config-off"),), "off"),
-        ((a_decision(applied=False, rule="grouped-convolution"),), "off (grouped-convolution)"),
+        ((a_decision(applied=False, rule="grouped-convolution"),), "off (grouped convolution)"),
         ((a_decision(applied=None, rule="not-recorded"),), "not recorded"),
         ((None,), "not recorded"),
         ((), "not recorded"),
-        ((a_decision(), None), "on, 1 of 1 convs channels-last, 1 graph not recorded"),
-        ((a_decision(), a_decision(applied=False, convolution_count=0)), "on, 1 of 1 convs channels-last"),
+        ((a_decision(), None), "on, 1 of 1 convolution, 1 graph not recorded"),
+        ((a_decision(), a_decision(applied=False, convolution_count=0)), "on, 1 of 1 convolution"),
     ],
 )
 def test_a_decision_is_one_cell(decisions: tuple[object, ...], expected: str) -> None:
@@ -401,7 +402,8 @@ def test_markdown_shows_layouts_as_recorded_causes_estimates_and_where_regions_e
         target=msgspec.structs.replace(channels_last(), shape=("s0", 3, 8, 8), stride=None, memory_formats=()),
     )
     graph = a_graph(conversions=(conversion,), breakers=(a_breaker(conversions=("graph 0 conversion 0",)),))
-    report = render(a_diagnosis(a_trial(graphs=(graph,))), "markdown")
+    _, report = markdown_parts(a_diagnosis(a_trial(graphs=(graph,))), "report.details.md")
+    assert report is not None
 
     (row,) = (line for line in report.splitlines() if line.startswith("| graph 0 conversion 0"))
     for part in ("required by convolution body.1", "1.00 ms (estimated)", "| \\[s0, 3, 8, 8\\] |"):

@@ -92,5 +92,5 @@ def test_what_it_suggests(told: Told) -> None:
     for name in ("inductor-layout-opt-forced", "inductor-channels-last"):
         found = findings(a_training(a_veto(GROUPED)), comparison=a_comparison(a_ratio(name, 1.2)))
         assert [(f.severity, f.suggestion) for f in found] == [
-            ("warning", f"{name} runs at 1.20x the speed of inductor (99 % interval 1.17x to 1.23x)")
+            ("warning", f"{name} runs at 1.20x the speed of inductor (1.17 to 1.23)")
         ]

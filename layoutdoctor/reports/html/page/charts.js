@@ -21,6 +21,7 @@
     const [scale, unit] = size >= 1 ? [1, "s"] : size >= 1e-3 ? [1e3, "ms"] : size >= 1e-6 || size === 0 ? [1e6, "us"] : [1e9, "ns"];
     return `${Number((seconds * scale).toPrecision(digits || 3))} ${unit}`;
   }
+  function tick(seconds, digits) { return seconds === 0 ? "0" : formatTime(seconds, digits); }
   function tip(title, lines) {
     const box = make("div", undefined, "tip");
     box.append(make("b", title), ...lines.filter(Boolean).map((line) => make("div", line)));
@@ -93,7 +94,7 @@
     });
     const longestTime = Math.max(...bars.map((bar) => Math.max(bar.high_seconds, bar.median_seconds)));
     const named = (name) => ({ name, nameLocation: "middle", nameGap: 24, nameTextStyle: { color: colors.muted, fontSize: 11.5 } });
-    const xAxis = [valueAxis(colors, { gridIndex: 0, ...named("time per call"), max: longestTime * (isNarrow ? 1.3 : 1.18), axisLabel: { color: colors.muted, fontSize: 11, showMaxLabel: false, hideOverlap: true, formatter: (value) => formatTime(value) } })];
+    const xAxis = [valueAxis(colors, { gridIndex: 0, ...named("time per call"), max: longestTime * (isNarrow ? 1.3 : 1.18), axisLabel: { color: colors.muted, fontSize: 11, showMaxLabel: false, hideOverlap: true, formatter: (value) => tick(value) } })];
     const yAxis = [category(0, !isNarrow)];
     const nameAbove = isNarrow ? (bar) => ({ show: true, position: [2, -16], formatter: () => `${bar.name}   ${bar.text}`, color: colors.text, backgroundColor: colors.ground, fontSize: 12 })
       : () => ({ show: false });
@@ -147,7 +148,9 @@
   function buildRounds(element, width, colors) {
     const rows = data.rounds, height = 70, left = 52;
     const off = rows.map((row) => row.seconds.map((seconds) => 100 * (seconds / row.median_seconds - 1)));
-    const most = Math.max(1, ...off.flat().map(Math.abs)), count = Math.max(...rows.map((row) => row.seconds.length));
+    // Nine tenths of the rounds give the scale; those beyond it stand at its edge, and say by how much they are off.
+    const sizes = off.flat().map(Math.abs).sort((one, other) => one - other), count = Math.max(...rows.map((row) => row.seconds.length));
+    const most = Math.max(1, 1.5 * sizes[Math.floor(0.9 * (sizes.length - 1))]);
     const digits = most < 3 ? 1 : 0;
     return {
       height: rows.length * height + 30,
@@ -157,11 +160,11 @@
         xAxis: rows.map((_, place) => valueAxis(colors, { gridIndex: place, min: 1, max: Math.max(2, count), minInterval: 1, splitLine: { show: false }, axisLabel: { show: place === rows.length - 1, color: colors.muted, fontSize: 11, formatter: (value) => (value === 1 ? "round 1" : String(value)) } })),
         yAxis: rows.map((_, place) => valueAxis(colors, { gridIndex: place, min: -most, max: most, interval: most, splitLine: { show: false }, axisLabel: { color: colors.muted, fontSize: 10, formatter: (value) => (value === 0 ? "median" : `${value > 0 ? "+" : "−"}${Math.abs(value).toFixed(digits)} %`) } })),
         series: rows.map((row, place) => ({
-          type: "line", xAxisIndex: place, yAxisIndex: place, data: off[place].map((value, round) => [round + 1, value]), symbol: "circle", symbolSize: count > 80 ? 2.5 : 4,
+          type: "line", xAxisIndex: place, yAxisIndex: place, data: off[place].map((value, round) => [round + 1, Math.max(-most, Math.min(most, value)), value]), symbol: "circle", symbolSize: count > 80 ? 2.5 : 4,
           showAllSymbol: true, lineStyle: { color: colors.bar, width: 1 }, itemStyle: { color: colors.link },
           markLine: { symbol: "none", silent: true, label: { show: false }, lineStyle: { color: colors.line, type: "solid" }, data: [{ yAxis: 0 }] },
         })),
-        tooltip: tooltip(colors, (params) => tip(rows[params.seriesIndex].name, [`round ${params.value[0]}: ${formatTime(rows[params.seriesIndex].seconds[params.value[0] - 1])}`, `${params.value[1].toFixed(2)} % from the median`])),
+        tooltip: tooltip(colors, (params) => tip(rows[params.seriesIndex].name, [`round ${params.value[0]}: ${formatTime(rows[params.seriesIndex].seconds[params.value[0] - 1])}`, `${params.value[2].toFixed(2)} % from the median`])),
       },
     };
   }
@@ -184,7 +187,7 @@
         height: plot + 50,
         option: {
           grid: { left, right: 12, top: 8, height: plot },
-          xAxis: valueAxis(colors, { min: Math.min(0, ...ends), max: most * (isNarrow ? 1.05 : 1.16), axisLabel: { color: colors.muted, fontSize: 11, showMaxLabel: false, hideOverlap: true, formatter: (value) => formatTime(value) } }),
+          xAxis: valueAxis(colors, { min: Math.min(0, ...ends), max: most * (isNarrow ? 1.05 : 1.16), axisLabel: { color: colors.muted, fontSize: 11, showMaxLabel: false, hideOverlap: true, formatter: (value) => tick(value) } }),
           yAxis: { type: "category", inverse: true, data: steps.map((_, place) => place), axisTick: { show: false }, axisLine: { lineStyle: { color: colors.line } }, axisLabel: { show: !isNarrow, color: colors.text, fontSize: 12, width: left - 12, overflow: "truncate", formatter: (value) => steps[value].name } },
           series: [{ type: "custom", encode: { x: [1, 2], y: 0 }, data: steps.map((step, place) => [place, step.from_seconds, step.to_seconds]), renderItem }],
           tooltip: tooltip(colors, (params) => tip(steps[params.dataIndex].name, [steps[params.dataIndex].text])),
@@ -239,7 +242,7 @@
       height: height + 70,
       option: {
         grid: { left, right, top: 6, height },
-        xAxis: valueAxis(colors, { min: 0, max: view.end, axisLabel: { color: colors.muted, fontSize: 11, hideOverlap: true, showMaxLabel: false, formatter: (value) => formatTime(value / 1e9, ticks()) } }),
+        xAxis: valueAxis(colors, { min: 0, max: view.end, axisLabel: { color: colors.muted, fontSize: 11, hideOverlap: true, showMaxLabel: false, formatter: (value) => tick(value / 1e9, ticks()) } }),
         yAxis: { type: "category", inverse: true, data: lanes, axisTick: { show: false }, axisLine: { show: false }, splitLine: { show: true, lineStyle: { color: colors.line } }, axisLabel: { show: true, inside: isNarrow, verticalAlign: isNarrow ? "bottom" : "middle", padding: isNarrow ? [0, 0, 3, -6] : 0, color: colors.muted, fontSize: isNarrow ? 10 : 12 }, z: isNarrow ? 5 : 0 },
         series, dataZoom, tooltip: tooltip(colors, about),
       },

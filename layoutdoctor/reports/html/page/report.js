@@ -33,6 +33,12 @@
     });
   });
 
+  // ---------------------------------------------------------------- tables wider than the page
+  const markWide = () => all(".scroll").forEach((box) => box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1));
+  markWide();
+  window.addEventListener("resize", markWide);
+  all("details").forEach((details) => details.addEventListener("toggle", markWide));
+
   // ---------------------------------------------------------------- tables
   const SCALES = { ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, B: 1, KiB: 1024, MiB: 1048576, GiB: 1073741824, TiB: 1099511627776 };
   const MANY_ROWS = 20;

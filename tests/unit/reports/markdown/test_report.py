@@ -31,6 +31,7 @@ from loops import for_each
 from layoutdoctor.diagnosis.records import Failure, Finding
 from layoutdoctor.reports.markdown import (
     MARKER,
+    USUAL_CHARACTERS,
     code_block,
     code_name,
     escape,
@@ -40,6 +41,7 @@ from layoutdoctor.reports.markdown import (
     summary_lines,
 )
 from layoutdoctor.reports.reproducer import report as reproducers
+from layoutdoctor.reports.sections.view import build_view
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -83,21 +85,20 @@ def test_github_draws_every_story_as_meant(story: str) -> None:
     document = check_form(report)
 
     is_trace = diagnosis.subject.mode == "trace"
-    has_flow = "```mermaid\n" in report
-    has_script = reproducers.build_reproducer(diagnosis).is_runnable
+    failed = any(trial.status in ("failed", "timed_out", "crashed") for trial in diagnosis.trials)
     title, *rest = headings(document)
     assert title.startswith("h2 layoutdoctor ")
     assert rest == [
         "h3 🐛 Describe the bug",
-        *(["h4 Where the difference goes"] if diagnosis.accounts else []),
         "h4 Findings",
-        *(["h4 Layout flow"] if has_flow else []),
-        "h3 Where the time goes" if is_trace else "h3 Ablation",
-        *(["h3 Minimal reproducer"] if has_script or not is_trace else []),
-        "h3 Error logs",
+        *([] if is_trace else ["h3 Minimal reproducer"]),
+        "h3 Where the time goes" if is_trace else "h3 Configurations",
+        *(["h3 Error logs"] if failed else []),
         "h3 Versions",
     ]
-    assert (markdown_parts(diagnosis, "a.md")[1] is None) is ("Lists are cut" not in report)
+    assert report.count("```mermaid\n") <= 1
+    assert len(report) < USUAL_CHARACTERS
+    assert (markdown_parts(diagnosis, "a.md")[1] is None) is build_view(diagnosis).answer.is_short
 
 
 def test_verdicts_and_speedup_of_the_machine_block() -> None:

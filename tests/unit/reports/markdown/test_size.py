@@ -20,9 +20,11 @@ from layoutdoctor.reports.markdown import (
     MARKER,
     MOST_BYTES,
     MOST_CHARACTERS,
+    USUAL_CHARACTERS,
     markdown_parts,
     render_markdown,
 )
+from layoutdoctor.reports.reproducer.report import Reproducer
 
 DETAILS = "report.details.md"
 
@@ -57,64 +59,48 @@ def check_size(report: str) -> None:
     assert report.count("<details>") == report.count("</details>")
 
 
-@pytest.mark.thorough
 def test_a_huge_record_fits_and_the_rest_is_whole_in_the_file_beside() -> None:
-    report, details = markdown_parts(huge(), DETAILS)
+    report, details = markdown_parts(huge(1_000, 400), DETAILS)
 
     check_size(report)
-    assert f"Lists are cut to fit into an issue: `{DETAILS}`, written beside this report, has all of them.\n" in report
-    assert f"more left out here; `{DETAILS}` has them." in report
+    assert f"`{DETAILS}` has every conversion, decision and difference\n" in report
+    (more,) = re.findall(r"^- and (\d+) more$", report, re.MULTILINE)
+    assert len(re.findall(r": finding \d+: ", report)) + int(more) == 400
     assert details is not None
-    assert [int(i) for i in re.findall(r"^\| reorder (\d+) +\|", details, re.MULTILINE)] == list(range(5_000))
-    assert [int(i) for i in re.findall(r": finding (\d+): ", details)] == list(range(500))
-    assert len(re.findall(r"^\| reorder \d+, reorder \d+ +\|", details, re.MULTILINE)) == 2_500
+    assert [int(i) for i in re.findall(r"^\| reorder (\d+) +\|", details, re.MULTILINE)] == list(range(1_000))
+    assert [int(i) for i in re.findall(r": finding (\d+): ", details)] == list(range(400))
+    assert len(re.findall(r"^\| reorder \d+, reorder \d+ +\|", details, re.MULTILINE)) == 500
     assert "left out" not in details
     assert "\n- and " not in details
 
 
-def test_what_the_report_leaves_out_it_counts() -> None:
-    report = render_markdown(huge(3_000, 400, "n"))
-
-    left_out = [int(count) for count in re.findall(r"(\d+) more left out here", report)]
-    shown = len(re.findall(r"^\| reorder \d+ +\|", report, re.MULTILINE))
-    assert shown >= 100
-    assert shown + left_out[0] == 3_000
-    (more,) = re.findall(r"^- and (\d+) more$", report, re.MULTILINE)
-    assert len(re.findall(r": finding \d+: ", report)) + int(more) == 400
-
-
 def test_without_a_file_the_report_says_how_to_have_one() -> None:
-    report, details = markdown_parts(huge(2_000, 10, "n"))
+    report, details = markdown_parts(huge(20, 10, "n"))
 
     assert details is None
-    assert (
-        "Lists are cut to fit into an issue: the JSON report has all of them, and `--output report.md` writes them "
-        "to a file beside it." in report
+    assert "`--output report.md` writes every conversion, decision and difference to a file beside the report" in report
+
+
+def test_lists_are_cut_to_what_a_reader_scrolls_through() -> None:
+    short, cut = render_markdown(huge(20, 5, "n")), render_markdown(huge(20, 20, "n" * 900))
+
+    assert short.count(": finding ") == 5
+    assert len(cut) < USUAL_CHARACTERS
+    assert 3 <= cut.count(": finding ") < 20
+
+
+def test_a_long_script_stands_in_the_file_beside_and_is_never_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import torch\n" * 1_000
+    monkeypatch.setattr(
+        "layoutdoctor.reports.reproducer.report.build_reproducer",
+        lambda _: Reproducer(script, is_runnable=True, title="a title"),
     )
-    assert "more left out here; the JSON report has them." in report
+    report, details = markdown_parts(huge(20, 5, "n"), DETAILS)
 
-
-def test_one_entry_more_than_fits_is_in_the_file() -> None:
-    """The longest list that is not cut, and the next one: whatever is not shown is in the file, and it is said."""
-    counts = range(200, 600, 100)
-    parts = [markdown_parts(huge(count, 0, "n"), DETAILS) for count in counts]
-    cut = [details is not None for _, details in parts]
-
-    assert cut == sorted(cut)
-    assert {True, False} == set(cut)
-    for (report, details), count in zip(parts, counts, strict=True):
-        check_size(report)
-        assert ("Lists are cut" in report) is (details is not None)
-        assert len(re.findall(r"^\| reorder \d+ +\|", details or report, re.MULTILINE)) == count
-
-
-def test_bytes_count_as_well() -> None:
-    """Signs of three bytes each: half the characters that are allowed are more bytes than are."""
-    report, details = markdown_parts(huge(300, 30, "変" * 60), DETAILS)
-
-    check_size(report)
-    assert details is not None
-    assert len(report) < 50_000
+    assert f"a title: 1000 lines, in `{DETAILS}`." in report
+    assert script not in report
+    assert script.rstrip() in (details or "")
+    assert script.rstrip() in render_markdown(huge(20, 5, "n"))
 
 
 def test_so_many_configurations_that_no_table_fits_are_in_the_file() -> None:
@@ -123,10 +109,10 @@ def test_so_many_configurations_that_no_table_fits_are_in_the_file() -> None:
     report, details = markdown_parts(diagnosis, DETAILS)
 
     check_size(report)
-    assert f"600 configurations and 3 findings; `{DETAILS}` has them." in report
+    assert "as it would not fit into an issue: 600 configurations and 3 findings." in report
+    assert f"`{DETAILS}` has every conversion" in report
     assert details is not None
     assert details.count("\n| configuration ") >= 600
-    assert "`--output report.md` writes it to a file beside the report." in render_markdown(diagnosis)
 
 
 @pytest.mark.parametrize("name", ["<" * 10_000, "`" * 10_000, "\x1b" * 10_000, "\ud800" * 50], ids=range(4))
@@ -140,7 +126,7 @@ def test_names_that_grow_when_they_are_escaped_fit(name: str) -> None:
 
 
 def test_the_name_of_the_file_is_data() -> None:
-    report, _ = markdown_parts(huge(2_000, 1, "n"), "a`<b>|*.details.md")
+    report, _ = markdown_parts(huge(20, 1, "n"), "a`<b>|*.details.md")
 
     assert "<b>" not in report
-    assert "a\\`&lt;b&gt;\\|\\*.details.md, written beside this report" in report
+    assert "a\\`&lt;b&gt;\\|\\*.details.md has every conversion" in report

@@ -1,0 +1,218 @@
+"""
+The first lines of a report on a recorded run: what its layout conversions took, which undo each other, what to try.
+
+They word what the record says and decide nothing; a file without kernels is never called healthy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
+from layoutdoctor.reports.sections.answer import Answer, nothing_else_to_say
+from layoutdoctor.reports.sections.wording import (
+    alone_clause,
+    clean,
+    count_by_tensor,
+    direction_words,
+    exposed_seconds,
+    failure_clause,
+    precise_share,
+    recorded_trial,
+    terms_of,
+    waste_of,
+)
+from layoutdoctor.units import format_seconds
+from layoutdoctor.words import OWNER_WORDS, PROOF_WORDS, TENSOR_WORDS, count_of, listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, KernelSummary, Trial
+    from layoutdoctor.reports.sections.wording import Terms
+
+MOST_SOURCE_LINES = 3
+MOST_FAILURE_CHARACTERS = 300
+
+_LIBRARY_RULES = ("LD101", "LD111")
+_TO_TRY = "To try: model and inputs in channels_last (5-D: channels_last_3d), where they are not yet"
+_TO_DIAGNOSE = "To find the fastest layout: python -m layoutdoctor model.py"
+_ON_A_CPU = (
+    "On a CPU, layout conversions run inside oneDNN, which writes them to its own log, not to a trace",
+    "To record them: run the model with ONEDNN_VERBOSE=1 and examine what it prints",
+    _TO_DIAGNOSE,
+)
+_ON_A_GPU = (
+    "To record them: torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
+    _TO_DIAGNOSE,
+)
+_IN_A_LOG = ("To record them: run the model with ONEDNN_VERBOSE=1 and save what it prints",)
+
+
+def build_run_answer(diagnosis: Diagnosis) -> Answer:
+    """What layout conversions took in a recorded run, which undo each other, what to try."""
+    terms, trial = terms_of(diagnosis), recorded_trial(diagnosis)
+    if trial is None:
+        return _not_examined(diagnosis)
+    counted = counted_conversions(trial)
+    if counted:
+        lines = tuple(_recorded_lines(diagnosis, trial, terms, counted))
+        return Answer(_conversions_headline(trial, terms), lines=lines)
+    if trial.kernels is None or not trial.kernels.count:
+        return _no_kernels(diagnosis, terms)
+    return _no_conversion(diagnosis, trial, trial.kernels, terms)
+
+
+def _not_examined(diagnosis: Diagnosis) -> Answer:
+    failed = next((trial for trial in diagnosis.trials if trial.failure is not None), None)
+    why = clean(failure_clause(failed), MOST_FAILURE_CHARACTERS) if failed else "nothing was examined"
+    return Answer(f"Nothing could be concluded: {why}")
+
+
+def _no_kernels(diagnosis: Diagnosis, terms: Terms) -> Answer:
+    headline = f"Nothing could be concluded: the {terms.file} holds no "
+    if terms.file == "log":
+        return Answer(f"{headline}primitive that ran", lines=_IN_A_LOG)
+    if terms.file == "table":
+        return Answer(f"{headline}kernels")
+    return Answer(f"{headline}device kernels", lines=_ON_A_CPU if diagnosis.subject.device == "cpu" else _ON_A_GPU)
+
+
+def _no_conversion(diagnosis: Diagnosis, trial: Trial, kernels: KernelSummary, terms: Terms) -> Answer:
+    seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} {terms.time}"
+    headline = f"No layout conversion in {count_of(kernels.count, terms.kernel)}{seconds}"
+    lines = [*_convolution_lines(kernels, terms), *_doubt_lines(kernels, terms), *_uncounted_lines(trial, terms)]
+    return Answer(headline, lines=tuple(lines), is_short=nothing_else_to_say(diagnosis))
+
+
+def _convolution_lines(kernels: KernelSummary, terms: Terms) -> Iterator[str]:
+    """How much ran for convolutions, and what of it the libraries' conversions are, which that time holds."""
+    if kernels.convolution_count == 0:
+        yield f"Convolutions: no {terms.kernel} ran for one"
+        return
+    count = kernels.convolution_count
+    known = [count_of(count, terms.kernel)] if count is not None else []
+    part, whole = kernels.conversion_seconds, kernels.convolution_seconds
+    if whole:
+        known.append(format_seconds(whole))
+        if part and part <= whole:
+            known.append(f"{precise_share(part, whole)} of that in layout conversions")
+    if known:
+        yield f"Convolutions: {', '.join(known)}"
+
+
+def _doubt_lines(kernels: KernelSummary, terms: Terms) -> Iterator[str]:
+    """What "none" rests on, where something that could have told is missing."""
+    if terms.file != "log" and not any(total.kind == "operation" for total in kernels.totals):
+        yield (
+            f"Looked for by kernel name alone: the {terms.file} does not say which operations ran, "
+            "so copies outside libraries were not judged"
+        )
+    elif kernels.lacks or kernels.not_understood_count:
+        yield f"That is as far as the {terms.file} tells; what it lacks stands below"
+
+
+def _conversions_headline(trial: Trial, terms: Terms) -> str:
+    seconds, kernels = sum_seconds(counted_conversions(trial)), trial.kernels
+    if seconds is None:
+        count = launch_count(counted_conversions(trial))
+        return f"{count_of(count, 'layout conversion')}, whose time was not recorded"
+    if kernels is None or not kernels.seconds:
+        return f"Layout conversions take {format_seconds(seconds)}; the time of all {terms.kernel}s was not recorded"
+    share = precise_share(seconds, kernels.seconds)
+    return (
+        f"Layout conversions take {format_seconds(seconds)} of {format_seconds(kernels.seconds)} {terms.time} "
+        f"({share}){alone_clause(exposed_seconds(trial), seconds)}"
+    )
+
+
+def _recorded_lines(diagnosis: Diagnosis, trial: Trial, terms: Terms, counted: Sequence[Conversion]) -> Iterator[str]:
+    if trial.kernels is not None:
+        yield from _convolution_lines(trial.kernels, terms)
+    yield _owner_line(counted)
+    yield from _tensor_lines(counted)
+    yield _round_trips_line(trial, terms)
+    yield from _source_lines(counted)
+    yield from _uncounted_lines(trial, terms)
+    if terms.file != "log" and _wants_channels_last(diagnosis, counted):
+        yield _TO_TRY
+    yield _TO_DIAGNOSE
+
+
+def _wants_channels_last(diagnosis: Diagnosis, counted: Sequence[Conversion]) -> bool:
+    """Whether a rule found what libraries convert worth telling, and most of it is on the way into channels_last."""
+    if not any(finding.code in _LIBRARY_RULES for finding in diagnosis.findings):
+        return False
+    own = [conversion for conversion in counted if conversion.owner == "library"]
+    ways = [sum(c.count for c in own if c.direction == way) for way in ("to_channels_last", "to_contiguous")]
+    return ways[0] >= ways[1]
+
+
+def _owner_line(counted: Sequence[Conversion]) -> str:
+    """Who made the conversions, and into which layouts."""
+    owners = [owner for owner in OWNER_WORDS if any(c.owner == owner for c in counted)]
+    parts = []
+    for owner in owners:
+        own = [conversion for conversion in counted if conversion.owner == owner]
+        seconds = _seconds_clause(own) if len(owners) > 1 else ""
+        parts.append(f"{launch_count(own)} {OWNER_WORDS[owner]}{seconds} ({_directions(own)})")
+    return f"Conversions: {'; '.join(parts)}"
+
+
+def _directions(conversions: Iterable[Conversion]) -> str:
+    counts: Counter[str] = Counter()
+    for conversion in conversions:
+        counts[direction_words(conversion)] += conversion.count
+    return ", ".join(f"{count} {words}" for words, count in counts.most_common())
+
+
+def _tensor_lines(counted: Sequence[Conversion]) -> Iterator[str]:
+    tensors = count_by_tensor(counted)
+    if tensors.keys() != {"unknown"}:
+        named = [count_of(count, TENSOR_WORDS[kind]) for kind, count in tensors.items()]
+        yield f"Tensors converted: {listing(named, None)}"
+
+
+def _round_trips_line(trial: Trial, terms: Terms) -> str:
+    waste = waste_of(trial)
+    if waste is None:
+        if terms.file == "table":
+            return "Round trips: not looked for, as a table of totals has no order"
+        lacking = trial.kernels is not None and bool(trial.kernels.lacks)
+        return f"Round trips: none found{' in what was recorded' if lacking else ''}"
+    seconds = "" if waste.seconds is None else f", {format_seconds(waste.seconds)}"
+    counts: Counter[str | None] = Counter(pair.confidence for pair in trial.redundant_pairs)
+    rests = [f"{counts[confidence]} {words}" for confidence, words in PROOF_WORDS.items() if counts[confidence]]
+    alone = alone_clause(waste.exposed_seconds, waste.seconds)
+    return f"Round trips: {'; '.join((f'{waste.pair_count}{seconds}{alone}', *rests))}"
+
+
+def _source_lines(counted: Iterable[Conversion]) -> Iterator[str]:
+    """The user's lines that cost most, where the Python stack was recorded."""
+    cost: dict[str, float] = {}
+    for conversion in counted:
+        if conversion.location is not None and conversion.seconds is not None:
+            place = clean(str(conversion.location), 60)
+            cost[place] = cost.get(place, 0.0) + conversion.seconds
+    ordered = sorted(cost, key=lambda place: -cost[place])
+    if ordered:
+        yield f"Costliest lines: {listing([f'{p} {format_seconds(cost[p])}' for p in ordered], MOST_SOURCE_LINES)}"
+
+
+def _uncounted_lines(trial: Trial, terms: Terms) -> Iterator[str]:
+    """What looks like a conversion and changes no memory format: named, so that nobody has to wonder."""
+    padded = [c for c in trial.kernels.conversions if c.direction == "none"] if trial.kernels is not None else []
+    if padded:
+        count = count_of(launch_count(padded), f"library {terms.kernel}")
+        yield f"Not counted: {count} padding or copying without a layout change{_seconds_clause(padded)}"
+    permuted = [c for graph in trial.graphs for c in graph.conversions if c.direction == "none"]
+    if permuted:
+        count, seconds = count_of(launch_count(permuted), "copy", "copies"), _seconds_clause(permuted)
+        yield f"Not counted: {count} into another order of dimensions, as attention makes them{seconds}"
+
+
+def _seconds_clause(conversions: Iterable[Conversion]) -> str:
+    """The time of some conversions with a comma before it; empty where one has no time."""
+    seconds = sum_seconds(conversions)
+    return "" if seconds is None else f", {format_seconds(seconds)}"
