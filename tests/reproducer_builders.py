@@ -137,3 +137,15 @@ def reason_of(diagnosis: Diagnosis) -> str:
     assert reproducer.reason is not None
     assert reproducer.script == f'raise SystemExit("{reproducer.reason}")\n'
     return reproducer.reason
+
+
+def telling(script: str) -> str:
+    """A script without what all scripts have alike; what is no script, as it is."""
+    if not script.startswith('"""'):
+        return script
+    title, rest = script.split("\n", 1)[0], script.split("\nimport torch\n", 1)[1]
+    model, rest = rest.split("\ndef run():", 1) if "\ndef run():" in rest else (rest, "")
+    run, rest = rest.split("\ndef conversions", 1)
+    recorded = rest[rest.index("\nrecorded = ") :].split("\ntimes, ", 1)[0]
+    calls = [line for line in rest.splitlines() if "repeat=" in line or "abs(" in line]
+    return "\n".join((title, model.strip(), f"def run():{run.rstrip()}", recorded.strip(), *map(str.strip, calls)))

@@ -203,10 +203,30 @@ def run(arguments: argparse.Namespace) -> int:
             raise
         isolation.is_done = True
         isolation.save_recordings(recordings)
+    diagnosis = _with_reproduction(diagnosis, conclusion.outputs, arguments)
     status = status_of(diagnosis, len(configurations))
     if conclusion.fail_on is None and undecided(diagnosis):
         status = EXIT_INCONCLUSIVE  # with --fail-on, findings are what was asked for
     return conclusion.conclude(diagnosis, status)
+
+
+def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], arguments: argparse.Namespace) -> Diagnosis:
+    """With what the reproducer printed where a report will hold one; an interruption costs only that."""
+    from layoutdoctor.commands import reproduction  # late: few runs come to it
+    from layoutdoctor.isolation.messages import Progress
+
+    if not reproduction.is_wanted(outputs, diagnosis):
+        return diagnosis
+    with showing_progress(quiet=arguments.quiet) as display:
+        total = len(diagnosis.trials)
+        display(
+            Progress(stage="running the reproducer, each configuration in fresh processes", done=total, total=total)
+        )
+        try:
+            return reproduction.with_reproduction(diagnosis, arguments.target)
+        except (KeyboardInterrupt, OSError) as error:
+            say(f"the reproducer was not run to its end: {first_line(error) or 'interrupted'}")
+            return diagnosis
 
 
 def _conclude_interrupted(how: str, record: RecordSoFar, conclusion: Conclusion, isolation: Isolation) -> None:

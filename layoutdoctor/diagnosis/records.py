@@ -39,6 +39,7 @@ Confidence = Literal["shapes", "grid", "order"]
 TotalKind = Literal["kernel", "operation", "module", "step"]
 Verdict = Literal["faster", "slower", "no measurable difference"]
 Severity = Literal["error", "warning", "note"]
+MadeBy = Literal["is", "call", "call_with_init_inputs", "call_for_both"]
 AccountKind = (
     Literal["conversion", "generated_kernel", "layout", "implementation", "missing_fusion"]
     | Literal["operation", "not_aligned", "small", "allocation", "launches", "outside_kernels"]
@@ -152,6 +153,30 @@ class InputTensor(Record, frozen=True, kw_only=True):
     name: str | None = None
 
 
+class Recipe(Record, frozen=True, kw_only=True):
+    """
+    How a command came by the model, so that a script can do it again.
+
+    Attributes:
+        kind: ``file`` (Python), ``module`` (importable), ``zoo`` (timm and the like) or ``exported`` (``.pt2``).
+        source: The file without folders, the module, or the zoo's package.
+        attribute: What was taken from it, ``net.body``; a zoo's name of the model; empty for an exported program.
+        made_by: How that becomes the model: it ``is`` one; a ``call`` makes it, or one with what ``get_init_inputs()``
+            gives, or one that gives the inputs as well. Of transformers a ``call`` is of a model's class.
+        inputs: The attribute of the source that holds or makes the inputs; None where it has none.
+        has_random_inputs: Whether they were made of random numbers, by shape.
+        dtype: Floating-point type that model and inputs were given; None where they kept theirs.
+    """
+
+    kind: Literal["file", "module", "zoo", "exported"]
+    source: str
+    attribute: str = ""
+    made_by: MadeBy = "is"
+    inputs: str | None = None
+    has_random_inputs: bool = False
+    dtype: str | None = None
+
+
 class Subject(Record, frozen=True, kw_only=True):
     """
     What was diagnosed.
@@ -168,6 +193,7 @@ class Subject(Record, frozen=True, kw_only=True):
         notes: Facts the reader should know ("was compiled already: the module inside was diagnosed").
         target: The device that the graphs were lowered for without its being there, such as ``cuda:90``; None where
             the model really ran.
+        recipe: None where the model was handed over as an object, and in a trace.
     """
 
     name: str
@@ -180,6 +206,7 @@ class Subject(Record, frozen=True, kw_only=True):
     parameter_formats: dict[str, Count] = {}
     notes: tuple[str, ...] = ()
     target: str | None = None
+    recipe: Recipe | None = None
 
 
 class Environment(Record, frozen=True, kw_only=True):
@@ -1089,6 +1116,21 @@ class Plan(Record, frozen=True, kw_only=True):
     assignment: tuple[dict[str, str], ...] = ()
 
 
+class Reproduction(Record, frozen=True, kw_only=True):
+    """
+    What a reproducer did when it was run before it was handed out.
+
+    Attributes:
+        source: What it takes the model from: its ``operations``, or the user's ``file``.
+        printed: What it printed; where it failed, the end of what it said of that.
+        reproduced: Whether conversions and ratio were as recorded; None where it did not run to its end.
+    """
+
+    source: Literal["operations", "file"]
+    printed: str
+    reproduced: bool | None
+
+
 class Diagnosis(Record, frozen=True, kw_only=True):
     """
     The whole record: environment, trials, comparison, findings, recommendation.
@@ -1109,6 +1151,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         interrupted: Set where the diagnosis did not run to its end, with what stopped it.
         accounts: Where the difference between the baseline and the recommended configuration goes, and where eager is
             faster, that between it and eager.
+        reproduction: What the reproducer did when it was run; None where it was not.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -1123,6 +1166,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     recommendation: Recommendation | None = None
     interrupted: str | None = None
     accounts: tuple[Account, ...] = ()
+    reproduction: Reproduction | None = None
 
     @property
     def redundant_pairs(self) -> tuple[RedundantPair, ...]:

@@ -289,6 +289,9 @@ def _minimal_reproducer(reproducer: Reproducer, name: str | None) -> Iterator[st
     else:
         yield f"{paragraph(reproducer.title)}:"
         yield code_block(reproducer.script.rstrip("\n"), "python")
+    if reproducer.printed:
+        yield "It printed:"
+        yield code_block(clean_log(reproducer.printed), "text")
 
 
 def _error_logs(diagnosis: Diagnosis, most: int) -> Iterator[str]:

@@ -17,12 +17,14 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from layoutdoctor.diagnosis.records import MadeBy, Recipe
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
 from layoutdoctor.state.process import seeded
 from layoutdoctor.subjects.copies import copy_module, input_tensors
@@ -201,6 +203,7 @@ class _Found:
     notes: tuple[str, ...] = ()
     source: str | None = None
     is_shared: bool = False
+    recipe: Recipe | None = None
 
 
 def load_target(
@@ -229,8 +232,14 @@ def load_target(
         args, kwargs = make_inputs(specs)
     else:
         args, kwargs = _given_inputs(found.example_input, target)
+    recipe = found.recipe
+    if recipe is not None:
+        offered = None if specs else recipe.inputs
+        is_random = bool(specs) or recipe.kind == "zoo"
+        dtype_name = None if wanted_dtype is None else str(wanted_dtype).removeprefix("torch.")
+        recipe = msgspec.structs.replace(recipe, inputs=offered, has_random_inputs=is_random, dtype=dtype_name)
     subject = LoadedSubject(
-        _name(target), model, args, kwargs, found.notes + notes, found.source, is_ours=not found.is_shared
+        _name(target), model, args, kwargs, found.notes + notes, found.source, not found.is_shared, recipe
     )
     return _moved(subject, wanted_device, wanted_dtype, is_shared=found.is_shared)
 
@@ -272,7 +281,11 @@ def _find(target: str, specs: Sequence[InputSpec]) -> _Found:
     if colon and zoo in ZOOS:
         with users_code(target, Path.cwd(), None, "build"):
             model, example_input, notes = load_from_zoo(zoo, name, needs_input=not specs)
-        return _Found(model, example_input, notes)
+        named = getattr(sys.modules[zoo], name, None)
+        made_by: MadeBy = "call" if isinstance(named, type) and issubclass(named, nn.Module) else "is"
+        return _Found(
+            model, example_input, notes, recipe=Recipe(kind="zoo", source=zoo, attribute=name, made_by=made_by)
+        )
     if target.endswith(".pt2"):
         return _find_exported(Path(target), needs_input=not specs)
     if target.endswith(".py") or ".py:" in target:
@@ -280,7 +293,8 @@ def _find(target: str, specs: Sequence[InputSpec]) -> _Found:
         path = Path(f"{path_text}.py").resolve()
         with users_code(_name(target), path.parent, str(path), "load"):
             module = execute_file(path)
-            return replace(_from_module(module, attribute, path.name), source=str(path))
+            found = _from_module(module, attribute, path.name)
+            return replace(found, source=str(path), recipe=_recipe(found, "file", path.name))
     module_name, _, attribute = target.partition(":")
     if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
         what = _what_it_is(target)
@@ -290,7 +304,13 @@ def _find(target: str, specs: Sequence[InputSpec]) -> _Found:
         )
     with users_code(target, Path.cwd(), None, "load"):
         module = import_module(module_name)
-        return replace(_from_module(module, attribute, module_name), source=module.__file__, is_shared=True)
+        found = _from_module(module, attribute, module_name)
+        recipe = _recipe(found, "module", module_name)
+        return replace(found, source=module.__file__, is_shared=True, recipe=recipe)
+
+
+def _recipe(found: _Found, kind: Literal["file", "module"], source: str) -> Recipe | None:
+    return None if found.recipe is None else msgspec.structs.replace(found.recipe, kind=kind, source=source)
 
 
 def _what_it_is(target: str) -> str:
@@ -321,7 +341,7 @@ def _find_exported(path: Path, *, needs_input: bool) -> _Found:
     args, kwargs = program.example_inputs or ((), {})
     if needs_input and args and kwargs:
         raise SubjectError(f"cannot use the example inputs of {path.name}: positional and keyword ones; give --input")
-    return _Found(model, kwargs or args, notes)
+    return _Found(model, kwargs or args, notes, recipe=Recipe(kind="exported", source=path.name))
 
 
 def _check_archive(path: Path) -> None:
@@ -367,7 +387,7 @@ def _from_module(module: Any, attribute: str, name: str) -> _Found:
         return _from_attribute(module, attribute, name)
     for convention in _MODEL_NAMES:
         if hasattr(module, convention):
-            return _from_value(module, getattr(module, convention), f"{name}:{convention}")
+            return _from_value(module, getattr(module, convention), name, convention)
     names = public_names(module)
     raise SubjectError(
         f"cannot find a model in {name}: looked for {', '.join(_MODEL_NAMES)}, found {_listed(names)}; "
@@ -398,23 +418,32 @@ def _from_attribute(module: Any, attribute: str, name: str) -> _Found:
             hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"it has {_listed(names)}"
             raise UsageError(f"cannot find {attribute!r} in {name}: there is no {part!r}; {hint}")
         value = getattr(value, part)
-    return _from_value(module, value, f"{name}:{attribute}")
+    return _from_value(module, value, name, attribute)
 
 
-def _from_value(module: Any, value: Any, name: str) -> _Found:
+def _from_value(module: Any, value: Any, source: str, attribute: str) -> _Found:
     """A model from a class (built), a module, a function that builds one, or a function that is one."""
+    name = f"{source}:{attribute}"
+
+    def found(model: Any, made_by: MadeBy) -> _Found:
+        offered = next((one for one in _INPUT_NAMES if hasattr(module, one)), None)
+        recipe = Recipe(kind="module", source=source, attribute=attribute, made_by=made_by, inputs=offered)
+        return _Found(model, _module_inputs(module), recipe=recipe)
+
     if isinstance(value, type):
-        return _Found(_build(module, value, name), _module_inputs(module))
+        takes_arguments = hasattr(module, "get_init_inputs")
+        return found(_build(module, value, name), "call_with_init_inputs" if takes_arguments else "call")
     if isinstance(value, nn.Module) or not inspect.isroutine(value) or _has_required_parameters(value):
-        return _Found(value, _module_inputs(module))
+        return found(value, "is")
     built = value()
     if isinstance(built, (tuple, list)) and len(built) == 2 and callable(built[0]):
-        return _Found(built[0], built[1])
+        recipe = Recipe(kind="module", source=source, attribute=attribute, made_by="call_for_both")
+        return _Found(built[0], built[1], recipe=recipe)
     if not callable(built):
         raise SubjectError(
             f"cannot use what {name}() returned: got {type(built).__name__}, expected an nn.Module or (model, inputs)"
         )
-    return _Found(built, _module_inputs(module))
+    return found(built, "call")
 
 
 def _build(module: Any, model_class: type, name: str) -> Any:

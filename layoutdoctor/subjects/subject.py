@@ -22,7 +22,7 @@ from layoutdoctor.subjects.weights import same_memory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.diagnosis.records import Mode
+    from layoutdoctor.diagnosis.records import Mode, Recipe
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
@@ -37,6 +37,7 @@ class LoadedSubject:
         notes: Facts the reader should know, such as what was unwrapped.
         is_ours: Whether nobody else holds the model: its own memory may then serve the configurations that keep its
             format. It is not changed either.
+        recipe: How a script comes by it; None where it was handed over as an object.
     """
 
     name: str
@@ -46,6 +47,7 @@ class LoadedSubject:
     notes: tuple[str, ...] = ()
     source: str | None = None
     is_ours: bool = False
+    recipe: Recipe | None = None
 
 
 def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: str | None = None) -> LoadedSubject:
@@ -173,6 +175,7 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
         else None,
         parameter_formats=_count_formats(parameters),
         notes=subject.notes,
+        recipe=subject.recipe,
     )
 
 

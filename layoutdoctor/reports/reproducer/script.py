@@ -1,0 +1,323 @@
+"""The text of a reproducer: what makes the model, and what times two configurations of it in fresh processes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layoutdoctor.examination.applying import effective_options, global_options
+from layoutdoctor.reports.reproducer.program import CannotWriteError
+from layoutdoctor.units import format_ratio, format_seconds
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, FormatChoice, OptionValue
+
+AGREES_WITHIN = 0.10
+"""By how much the ratio that a script finds may be off the recorded one."""
+
+STARTS = 3
+REPRODUCED, NOT_REPRODUCED = "verdict: reproduced", "verdict: NOT reproduced"
+GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nchwToFold|nChwTo"
+"""What kernels are called that only change a layout, in the libraries of NVIDIA and AMD."""
+
+_SECONDS_OF_CALLS = 1.0
+_FEWEST_CALLS, _MOST_CALLS = 5, 100
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+]{0,40}", re.ASCII)
+_FORMATS = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """
+    How a script comes by the model.
+
+    Attributes:
+        what: What it is, as the beginning of a sentence.
+        imports: Modules that its lines need, besides torch.
+        lines: What makes ``model``, and its inputs.
+        arguments: What it is called with: ``x``, ``*args``, or ``*args, **kwargs``.
+        input_ranks: Dimensions that occur among the inputs; 4 and 5 matter.
+        weight_ranks: Dimensions that occur among the weights.
+        has_many_outputs: Whether it returns more than one tensor, or nobody knows.
+    """
+
+    what: str
+    imports: tuple[str, ...]
+    lines: tuple[str, ...]
+    arguments: str
+    input_ranks: frozenset[int]
+    weight_ranks: frozenset[int]
+    has_many_outputs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """
+    One of the two configurations.
+
+    Attributes:
+        counts: Recorded conversions, in the order of the script's own; None where they were not recorded.
+        seconds: Median of a step; None where not measured.
+    """
+
+    name: str
+    configuration: Configuration
+    counts: tuple[int, ...] | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """
+    What a script is made of.
+
+    Attributes:
+        title: What it shows, in one line.
+        sides: The two configurations, the baseline first.
+        ratio: How many times faster the second was than the first; None where they were not compared.
+    """
+
+    diagnosis: Diagnosis
+    title: str
+    source: ModelSource
+    sides: tuple[Side, Side]
+    ratio: float | None
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether it runs on a CPU, and not on a GPU."""
+        return self.diagnosis.subject.device != "cuda"
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a step runs the backward as well."""
+        return self.diagnosis.subject.mode == "training"
+
+    @property
+    def counted(self) -> str:
+        """What it counts, in brackets."""
+        return "(reorders, copies)" if self.is_on_cpu else "(conversion kernels)"
+
+
+def script_text(script: Script) -> str:
+    """
+    The script.
+
+    Raises:
+        CannotWriteError: A configuration cannot be written down.
+    """
+    parts = [_header(script), _imports(script), _settings(script), [*script.source.lines], _configurations(script)]
+    parts += [_run(script), _conversions(script), _one(script), _all(script)]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def code_line_count(text: str) -> int:
+    """Lines of a script that do something: without its header, which is its first string, imports and blank lines."""
+    lines = text.split('"""', 2)[-1].splitlines()
+    return sum(bool(line.strip()) and not line.startswith(("import ", "from ")) for line in lines)
+
+
+def _header(script: Script) -> list[str]:
+    diagnosis = script.diagnosis
+    torch, ours = _version(diagnosis.environment.torch), _version(diagnosis.layoutdoctor_version)
+    device = "a CPU" if script.is_on_cpu else "a GPU"
+    step = "forward and backward" if script.is_training else "inference"
+    known = [(side.name, side.seconds) for side in script.sides if side.seconds is not None]
+    times = ", ".join(f"{name} {format_seconds(float(seconds))}" for name, seconds in known)
+    ratio = "not compared" if script.ratio is None else f"{format_ratio(script.ratio)} as fast"
+    return [
+        f'"""{script.title}.',
+        "",
+        f"{script.source.what}; {step} on {device}.",
+        f"Recorded by layoutdoctor {ours} with torch {torch}: {times or 'no times'};",
+        f"{script.sides[1].name}: {ratio}.",
+        f"Starts {STARTS} processes of each in turns, and exits 1 where conversions or ratio are not as recorded.",
+        '"""',
+    ]
+
+
+def _version(text: str | None) -> str:
+    return text if text is not None and _VERSION.fullmatch(text) else "(version not recorded)"
+
+
+def _imports(script: Script) -> list[str]:
+    own = ("os", "tempfile") if script.is_on_cpu else ("re",)
+    names = {"json", "statistics", "subprocess", "sys", "timeit", *own, *script.source.imports}
+    plain = sorted(f"import {name}" for name in names if " " not in name)
+    lines = [*plain, *sorted(name for name in names if " " in name), "", "import torch"]
+    if any(global_options(side.configuration) for side in script.sides):
+        lines.append("import torch._inductor.config")
+    if any("F." in line for line in script.source.lines):
+        lines.append("import torch.nn.functional as F")
+    return [*lines, *(["from torch import nn"] if any("nn." in line for line in script.source.lines) else [])]
+
+
+def _settings(script: Script) -> list[str]:
+    lines = ["torch.manual_seed(0)"]
+    threads = script.diagnosis.environment.thread_count
+    if script.is_on_cpu and threads is not None and 0 < threads < 10_000:
+        lines.append(f"torch.set_num_threads({threads})")
+    return lines if script.is_training else [*lines, "torch.set_grad_enabled(False)"]
+
+
+def _configurations(script: Script) -> list[str]:
+    """What makes ``net`` of the model, and gives the inputs their layout; the process is told which configuration."""
+    lines = []
+    for side in script.sides:
+        lines += [f'if sys.argv[1:] == ["{side.name}"]:', *(f"    {line}" for line in _prepared(side, script))]
+    return lines
+
+
+def _prepared(side: Side, script: Script) -> list[str]:
+    source, configuration = script.source, side.configuration
+    lines = _weights_in_format(configuration.model_format, source.weight_ranks)
+    lines += _inputs_in_format(configuration.input_format, source)
+    if configuration.backend == "eager":
+        return [*lines, "net = model"]
+    # Freezing has no effect as an option of the call, but keeps dynamo from taking the code of the other configuration.
+    options = {**effective_options(configuration), **global_options(configuration)}
+    lines.append(f"net = torch.compile(model, dynamic=False{_options(options)})")
+    if options.get("freezing"):
+        lines.append("with torch._inductor.config.patch(freezing=True):  # dynamo reads it where it compiles")
+        lines.append(f"    net({source.arguments})")
+    return lines
+
+
+def _weights_in_format(wanted: FormatChoice | None, ranks: frozenset[int]) -> list[str]:
+    formats = _formats(wanted, ranks)
+    if len(formats) < 2:
+        return [f"model = model.to(memory_format={name})" for name in formats.values()]
+    return [
+        f"formats = {_written(formats)}",
+        "for weight in [*model.parameters(), *model.buffers()]:",
+        "    weight.data = weight.data.to(memory_format=formats.get(weight.dim(), torch.preserve_format))",
+    ]
+
+
+def _inputs_in_format(wanted: FormatChoice | None, source: ModelSource) -> list[str]:
+    formats = _formats(wanted, source.input_ranks)
+    if source.arguments == "x":
+        return [f"x = x.to(memory_format={name})" for name in formats.values()]
+    if not formats:
+        return []
+    if "kwargs" not in source.arguments:
+        return [
+            f"args = [x.to(memory_format={name}) if x.dim() == {rank} else x for x in args]"
+            for rank, name in formats.items()
+        ]
+    return [
+        f"formats = {_written(formats)}",
+        "def lay_out(x):",
+        "    return x.to(memory_format=formats.get(x.dim(), torch.preserve_format))",
+        "args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, lay_out, (args, kwargs))",
+    ]
+
+
+def _written(formats: dict[int, str]) -> str:
+    return f"{{{', '.join(f'{rank}: {name}' for rank, name in formats.items())}}}"
+
+
+def _formats(wanted: FormatChoice | None, ranks: frozenset[int]) -> dict[int, str]:
+    """The memory format by the number of dimensions; empty where tensors stay as they are."""
+    if wanted in (None, "preserve"):
+        return {}
+    known = {rank: name for rank, name in _FORMATS.items() if rank in ranks}
+    return {rank: "torch.contiguous_format" if wanted == "contiguous" else name for rank, name in known.items()}
+
+
+def _options(options: dict[str, OptionValue]) -> str:
+    for name, value in options.items():
+        is_name = name.replace("_", "").replace(".", "").isalnum() and name.isascii() and name.islower()
+        if not is_name or not (value is None or type(value) in (bool, int)):
+            raise CannotWriteError("a configuration has options that are no numbers")
+    written = ", ".join(f'"{name}": {value!r}' for name, value in options.items())
+    return f", options={{{written}}}" if options else ""
+
+
+def _run(script: Script) -> list[str]:
+    source = script.source
+    synchronized = [] if script.is_on_cpu else ["    torch.cuda.synchronize()"]
+    if not script.is_training:
+        return ["", "def run():", f"    net({source.arguments})", *synchronized, ""]
+    lines = ["", "def run():", "    for weight in model.parameters():", "        weight.grad = None"]
+    if source.has_many_outputs:
+        lines.append(f"    ys = torch.utils._pytree.tree_leaves(net({source.arguments}))")
+        lines.append("    ys = [y for y in ys if isinstance(y, torch.Tensor) and y.requires_grad]")
+        lines.append("    torch.autograd.backward(ys, [torch.ones_like(y) for y in ys])")
+    else:
+        lines += [f"    y = net({source.arguments})", "    y.backward(torch.ones_like(y))"]
+    return [*lines, *synchronized, ""]
+
+
+def _conversions(script: Script) -> list[str]:
+    if not script.is_on_cpu:
+        return [
+            "def conversions():  # kernels that only change a layout",
+            "    with torch.profiler.profile() as profile:",
+            "        run()",
+            f'    names = r"{GPU_CONVERSIONS}"',
+            "    return [sum(event.count for event in profile.key_averages() if re.search(names, event.key))]",
+            "",
+        ]
+    return [
+        "def conversions():  # oneDNN logs its primitives to the C-level stdout; the profiler sees ATen's copies",
+        "    stdout, log = os.dup(1), tempfile.TemporaryFile()",
+        "    os.dup2(log.fileno(), 1)",
+        "    with torch.backends.mkldnn.verbose(1), torch.profiler.profile() as profile:",
+        "        run()",
+        "    os.dup2(stdout, 1)",
+        "    log.seek(0)",
+        '    copies = (event.count for event in profile.key_averages() if event.key == "aten::copy_")',
+        '    return [log.read().count(b",exec,cpu,reorder,"), sum(copies)]',
+        "",
+    ]
+
+
+def _one(script: Script) -> list[str]:
+    longest = max((side.seconds or 0.0 for side in script.sides), default=0.0)
+    calls = min(_MOST_CALLS, max(_FEWEST_CALLS, int(_SECONDS_OF_CALLS / longest))) if longest > 0 else _FEWEST_CALLS
+    return [
+        "if len(sys.argv) > 1:  # one configuration, in a process that does nothing else",
+        "    for _ in range(3):",
+        "        run()",
+        f"    seconds = statistics.median(timeit.repeat(run, number=1, repeat={calls}))",
+        "    print(json.dumps([seconds, conversions()]))",
+        "    sys.exit()",
+    ]
+
+
+def _all(script: Script) -> list[str]:
+    first, second = script.sides
+    recorded = ", ".join(f'"{side.name}": {_listed(side.counts)}' for side in script.sides)
+    lines = [
+        f"recorded = {{{recorded}}}  # {script.counted} of a call",
+        "times, counts = {name: [] for name in recorded}, {}",
+        f"for name in list(times) * {STARTS}:",
+        "    printed = subprocess.run([sys.executable, __file__, name], stdout=subprocess.PIPE, check=True).stdout",
+        "    seconds, counts[name] = json.loads(printed.splitlines()[-1])",
+        "    times[name].append(seconds)",
+        "for name, seconds in times.items():",
+        f'    print(f"{{name:30}} {{min(seconds) * 1e3:9.3f}} ms, {script.counted} {{counts[name]}}, '
+        'recorded {recorded[name]}")',
+        "first, second = map(statistics.geometric_mean, times.values())",
+    ]
+    tests = [] if None in (first.counts, second.counts) else ["counts == recorded"]
+    if script.ratio is None:
+        lines.append(f'print(f"{second.name}: {{first / second:.2f}}x as fast")')
+    else:
+        told = format_ratio(script.ratio)
+        lines.append(f'print(f"{second.name}: {{first / second:.2f}}x as fast, recorded {told}")')
+        tests.append(f"abs(first / second / {script.ratio:.3f} - 1) <= {AGREES_WITHIN}")
+    if not tests:
+        return [*lines, 'print("verdict: nothing to compare with was recorded")']
+    return [
+        *lines,
+        f"reproduced = {' and '.join(tests)}",
+        f'print("{REPRODUCED}" if reproduced else "{NOT_REPRODUCED}")',
+        "sys.exit(not reproduced)",
+    ]
+
+
+def _listed(counts: tuple[int, ...] | None) -> str:
+    return str(None if counts is None else list(counts))
