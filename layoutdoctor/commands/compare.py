@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE
-from layoutdoctor.commands.output import add_output_options, for_others, prepare_outputs, replace_file, write_outputs
+from layoutdoctor.commands.output import (
+    add_output_options,
+    for_others,
+    prepare_outputs,
+    replace_file,
+    say_what_was_written,
+    write_outputs,
+)
 from layoutdoctor.commands.streams import print_text, say, terminal_width
 from layoutdoctor.diagnosis.comparison import TraceComparison
 from layoutdoctor.reports.comparison import COMPARISON_FORMATS, check_format, render_comparison
@@ -69,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         write_outputs(outputs, write)
+        say_what_was_written([output.path for output in outputs])
     finally:
         print_text(render_comparison(shown, arguments.format, terminal_width()))
     if arguments.fail_on is not None and comparison.regression.not_judged is not None:

@@ -12,7 +12,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from layoutdoctor.commands.output import add_output_options, for_others, prepare_outputs, print_report, save_reports
+from layoutdoctor.commands.output import (
+    add_output_options,
+    for_others,
+    prepare_outputs,
+    print_report,
+    save_reports,
+    say_what_was_written,
+)
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say
 from layoutdoctor.diagnosis.accepted import (
     ABOUT_MEASUREMENT,
@@ -111,10 +118,12 @@ class Conclusion:
         """
         acceptance = self._accept(diagnosis)
         diagnosis = acceptance.diagnosis
+        written: tuple[Path, ...] = ()
         try:
-            save_reports(diagnosis, self.outputs, further)
+            written = save_reports(diagnosis, self.outputs, further)
         finally:
             (show or self.print_report)(diagnosis)
+        say_what_was_written(written)
         self._save_accepted(acceptance)
         failing = failing_findings(diagnosis, self.fail_on)
         if self.fail_on is not None:

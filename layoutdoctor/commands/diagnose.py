@@ -11,6 +11,7 @@ import argparse
 import math
 import re
 import shlex
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,6 +29,9 @@ from layoutdoctor.diagnosis.configurations import TARGETS, choose_configurations
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
 from layoutdoctor.examination.choice import undecided
 from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS
+from layoutdoctor.reports.sections.rows import trial_in_short
+from layoutdoctor.units import format_seconds
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -173,7 +177,8 @@ def run(arguments: argparse.Namespace) -> int:
     from layoutdoctor.commands import isolation as isolated  # late: what is wrong with the command line is said at once
     from layoutdoctor.isolation.messages import Request
 
-    record = RecordSoFar(tuple(output for output in conclusion.outputs if output.report_format == "json"))
+    kept = tuple(output for output in conclusion.outputs if output.report_format == "json")
+    record = RecordSoFar(kept, len(configurations))
     request = Request(
         target=arguments.target,
         inputs=tuple(arguments.input),
@@ -274,20 +279,32 @@ class RecordSoFar:
         latest: The record after the latest trial; None before the first.
     """
 
-    def __init__(self, outputs: Sequence[OutputFile]) -> None:
+    def __init__(self, outputs: Sequence[OutputFile], configuration_count: int = 0) -> None:
         self._outputs = outputs
+        self._left = configuration_count
+        self._told: dict[str, float] = {}
         self.latest: Diagnosis | None = None
 
     def __call__(self, diagnosis: Diagnosis) -> None:
         """Takes the record after a trial."""
         self.latest = diagnosis
-        if diagnosis.trials:
-            logger.debug("%s: %s", diagnosis.trials[-1].name, diagnosis.trials[-1].status)
+        for trial in diagnosis.trials:
+            if trial.name not in self._told:
+                self._told[trial.name] = time.monotonic()
+                logger.info("%s%s", trial_in_short(trial), self._estimate(len(diagnosis.trials)))
         try:
             save_reports(diagnosis, self._outputs)
         except OutputError as error:
             # The diagnosis goes on: its end may be printed, or the disk have room again.
             say(f"warning: {error}")
+
+    def _estimate(self, done: int) -> str:
+        """What is left of the configurations, by what those took that are known; empty where nothing can be said."""
+        left, moments = self._left - done, sorted(self._told.values())
+        if left <= 0 or len(moments) < 2:
+            return ""
+        each = (moments[-1] - moments[0]) / (len(moments) - 1)
+        return f"; {count_of(left, 'configuration')} left, about {format_seconds(max(1.0, each * left))}"
 
 
 def _save_partial(record: RecordSoFar, outputs: Sequence[OutputFile], reason: str) -> Diagnosis | None:

@@ -374,7 +374,7 @@ def save_reports(
     diagnosis: Diagnosis,
     outputs: Sequence[OutputFile],
     further: Mapping[str, Callable[[Diagnosis, Path], None]] = MappingProxyType({}),
-) -> None:
+) -> tuple[Path, ...]:
     """
     Writes the report to every file; a reader sees the old file or the new one, never half of one.
 
@@ -383,19 +383,26 @@ def save_reports(
         outputs: What ``prepare_outputs`` returned.
         further: What writes the formats that no report has.
 
+    Returns:
+        Every file that was written, those with what did not fit into a report among them.
+
     Raises:
         OutputError: A file could not be written; the others were.
     """
     cleaned = cache(lambda is_redacted: for_others(diagnosis, redact_names=is_redacted))
+    written: list[Path] = []
 
     def write(output: OutputFile) -> None:
         if output.report_format in further:
             further[output.report_format](diagnosis, output.path)
+            written.append(output.path)
             return
         for path, text in _texts(cleaned(output.is_redacted), output):
             replace_file(path, text.encode("utf-8", "backslashreplace"))
+            written.append(path)
 
     write_outputs(outputs, write)
+    return tuple(written)
 
 
 def write_outputs(outputs: Sequence[OutputFile], write: Callable[[OutputFile], None]) -> None:
@@ -411,8 +418,6 @@ def write_outputs(outputs: Sequence[OutputFile], write: Callable[[OutputFile], N
             write(output)
         except OSError as error:
             failures.append(f"cannot write {str(output.path)!r}: {error.strerror or error}")
-        else:
-            logger.debug("wrote %r", str(output.path))
     if failures:
         raise OutputError("; ".join(failures))
 
@@ -428,6 +433,18 @@ def _texts(diagnosis: Diagnosis, output: OutputFile) -> Iterator[tuple[Path, str
     if details is not None:
         yield output.details, details
     yield output.path, report
+
+
+def say_what_was_written(paths: Sequence[Path]) -> None:
+    """Each file with its size."""
+    from layoutdoctor.reports.sections.wording import clean  # late: most commands write no file
+    from layoutdoctor.units import format_bytes
+
+    for path in paths:
+        with contextlib.suppress(OSError):  # gone already
+            size = path.stat().st_size
+            shown = f" ({format_bytes(size)})" if size else ""
+            logger.info("wrote %s%s", clean(str(path), 200), shown)
 
 
 def replace_file(path: Path, data: bytes) -> None:

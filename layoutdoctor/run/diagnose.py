@@ -34,6 +34,7 @@ from layoutdoctor.isolation.supervisor import Watch, supervise
 from layoutdoctor.rules import Rule, run_rules
 from layoutdoctor.run.diagnosing import record_measured
 from layoutdoctor.run.recorded import diagnose_recordings
+from layoutdoctor.run.showing import showing
 from layoutdoctor.run.static import record_for_target
 from layoutdoctor.state.dynamo import DynamoState
 from layoutdoctor.state.process import one_at_a_time, preserved_state
@@ -79,7 +80,8 @@ def diagnose(
         budget_seconds: Bounds the timing rounds, and the further starts of fresh processes; below 10 s there are none.
             None lets rounds go on until there is a verdict, for at most half of what compiling took, at least 10 s and
             at most 3 minutes, and starts for 3 minutes.
-        progress: Called with a ``Progress`` at every step.
+        progress: Called with a ``Progress`` at every step; None shows a line in a notebook and on a terminal, which is
+            gone at the end.
         timer: What times a block of calls; None chooses by device.
         isolate: Whether the diagnosis runs in processes of its own on a copy of the model, so that a configuration that
             crashes or hangs costs itself only. A model that cannot be rebuilt in another process is diagnosed in this
@@ -110,15 +112,16 @@ def diagnose(
         lower_for=target,
         budget_seconds=budget_seconds,
     )
-    if isolate or (isolate is None and timer is None):
-        try:
-            return diagnose_isolated(subject, request, rules=rules, progress=progress, timeout_seconds=timeout_seconds)
-        except TransportError as error:
-            subject = dataclasses.replace(subject, notes=(*subject.notes, f"not isolated: {error}"))
-    recordings = record_subject(subject, request, Listener(progress), timer=timer)
-    if timer is None:
-        recordings = _verified_elsewhere(recordings, subject, request, progress)
-    return diagnose_recordings(recordings, rules)
+    with showing(progress) as tell:
+        if isolate or (isolate is None and timer is None):
+            try:
+                return diagnose_isolated(subject, request, rules=rules, progress=tell, timeout_seconds=timeout_seconds)
+            except TransportError as error:
+                subject = dataclasses.replace(subject, notes=(*subject.notes, f"not isolated: {error}"))
+        recordings = record_subject(subject, request, Listener(tell), timer=timer)
+        if timer is None:
+            recordings = _verified_elsewhere(recordings, subject, request, tell)
+        return diagnose_recordings(recordings, rules)
 
 
 def _verified_elsewhere(

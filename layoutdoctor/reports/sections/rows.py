@@ -23,7 +23,7 @@ from layoutdoctor.reports.sections.wording import (
     recorded_trial,
 )
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds
-from layoutdoctor.words import NOT_RECORDED, count_of
+from layoutdoctor.words import NOT_RECORDED, count_of, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -142,6 +142,8 @@ def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
     ratio = find_ratio(diagnosis, trial.name)
     if ratio is None:
         return ("-" if trial.measurement else "") + remark
+    if ratio.coverage is None:
+        return f"too few rounds{remark}"
     word = f"  {word_of(ratio)}" if ratio.verdict == NO_DIFFERENCE else ""
     return format_interval(ratio) + word + remark
 
@@ -157,6 +159,16 @@ def conversions_cell(trial: Trial) -> str:
     if incomplete:
         return f"{text or 'nothing seen'} (incomplete)"
     return text or "nothing"
+
+
+def trial_in_short(trial: Trial) -> str:
+    """What is known of a trial before it is timed, on one line: its kernels' time, and what is converted."""
+    name, clause = clean_name(trial.name), _clause(trial)
+    if clause is not None:
+        return f"{name}: {clause}"
+    seconds = trial.kernels.seconds if trial.kernels is not None else None
+    time = None if seconds is None else f"{format_seconds(seconds)} in kernels"
+    return f"{name}: {joined((time, f'converted per call: {conversions_cell(trial)}'), ', ')}"
 
 
 def tensors_in_short(trial: Trial) -> list[str]:

@@ -47,7 +47,8 @@ def against_clause(diagnosis: Diagnosis, comparison: Comparison, name: str) -> s
 def undecided_headline(comparison: Comparison, open_ones: Sequence[RatioInterval]) -> str:
     """What may be faster than the baseline though the rounds could not tell, and what would tell."""
     named = [
-        f"{clean_name(ratio.name)} ({format_ratio(ratio.median)}, {ratio.low:.2f} to {ratio.high:.2f})"
+        clean_name(ratio.name)
+        + (f" ({format_ratio(ratio.median)}, {ratio.low:.2f} to {ratio.high:.2f})" if ratio.coverage else "")
         for ratio in open_ones
     ]
     rounds = count_of(comparison.round_count or 0, "round")

@@ -102,7 +102,8 @@ def test_what_the_child_prints_goes_to_standard_error(
     main(["m.py"])
 
     captured = capsys.readouterr()
-    assert captured.err == "layoutdoctor: [1/2] eager: running\nthe model prints h\u00e9\n"
+    eager = "layoutdoctor: eager: 15.0 ms in kernels, converted per call: nothing\n"
+    assert captured.err == f"layoutdoctor: [1/2] eager: running\nthe model prints h\u00e9\n{eager}"
     assert captured.out.startswith("layoutdoctor 0.1.0")
 
 
