@@ -268,6 +268,7 @@ def an_environment(**changes: Any) -> Environment:
         "onednn_isa": "Intel AVX-512 with Intel DL Boost",
         "thread_count": 2,
         "cpu_count": 2,
+        "command": "layoutdoctor model.py",
     }
     return Environment(**{**fields, **changes})
 

@@ -552,6 +552,8 @@ class Graph(Record, frozen=True, kw_only=True):
         graph_breaks: Breaks of the whole model, as dynamo counted them.
         nodes: FX nodes in order.
         buffers: Inductor's buffers in scheduled order.
+        packed: In a saved file only, of a large graph: nodes and buffers, as base64 of zlib of the JSON object that has
+            both. Who loads the file finds them in their own fields.
         kernel_names: Generated kernels in the order of their definition.
         output_names: Nodes the graph returns; in eager, those still held afterwards as well.
         code_fingerprint: Hash of the generated code with names that differ by compile made equal.
@@ -569,6 +571,7 @@ class Graph(Record, frozen=True, kw_only=True):
     graph_breaks: Count = 0
     nodes: tuple[FxNode, ...] = ()
     buffers: tuple[Buffer, ...] = ()
+    packed: str | None = None
     kernel_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     code_fingerprint: str | None = None

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+import zlib
 from itertools import accumulate, pairwise
 from operator import mul
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
-from layoutdoctor.diagnosis.records import SCHEMA_VERSION, Diagnosis, Record
+from layoutdoctor.diagnosis.records import SCHEMA_VERSION, Buffer, Diagnosis, FxNode, Record
 from layoutdoctor.errors import RecordError
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from layoutdoctor.diagnosis.layout import Layout
@@ -234,6 +237,10 @@ DEFAULT_MOST_SAVED_BYTES = 128 << 20
 """Bytes of a saved diagnosis that are read without being asked for more; the largest ones known have 15 MiB."""
 
 
+MOST_PLAIN_ENTRIES = 300
+"""Nodes and buffers of a graph that stand in a file as they are; those of a larger one are packed."""
+
+MOST_UNPACKED_BYTES = 64 << 20
 _UNSEEN = re.compile(
     "[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
@@ -245,9 +252,48 @@ def to_json(diagnosis: Diagnosis) -> bytes:
     The diagnosis as JSON, by the contract, on one line; what the contract does not name is left out where not known.
 
     Args:
-        diagnosis: Any diagnosis.
+        diagnosis: Any diagnosis. Nodes and buffers of its large graphs are packed.
     """
-    return encoded(diagnosis)
+    return encoded(_with_graphs(diagnosis, _packed))
+
+
+class _Packed(msgspec.Struct, frozen=True):
+    """What is packed of a graph."""
+
+    nodes: tuple[FxNode, ...]
+    buffers: tuple[Buffer, ...]
+
+
+def _with_graphs(diagnosis: Diagnosis, change: Callable[[Graph], Graph]) -> Diagnosis:
+    trials = tuple(replace(trial, graphs=tuple(map(change, trial.graphs))) for trial in diagnosis.trials)
+    return replace(diagnosis, trials=trials)
+
+
+def _packed(graph: Graph) -> Graph:
+    if len(graph.nodes) + len(graph.buffers) <= MOST_PLAIN_ENTRIES:
+        return graph
+    data = zlib.compress(msgspec.json.encode(_Packed(graph.nodes, graph.buffers)))
+    return replace(graph, nodes=(), buffers=(), packed=base64.b64encode(data).decode())
+
+
+def _unpacked(graph: Graph) -> Graph:
+    """
+    The graph with its nodes and buffers in their own fields.
+
+    Raises:
+        RecordError: What is packed is none of that, or too much.
+    """
+    if graph.packed is None:
+        return graph
+    try:
+        inflating = zlib.decompressobj()
+        data = inflating.decompress(base64.b64decode(graph.packed, validate=True), MOST_UNPACKED_BYTES)
+        if not inflating.eof:
+            raise RecordError(f"graphs[].packed is cut off or holds more than {format_bytes(MOST_UNPACKED_BYTES)}")
+        parts = msgspec.json.decode(data, type=_Packed)
+    except (zlib.error, ValueError, *UNREADABLE) as error:
+        raise RecordError(f"graphs[].packed cannot be unpacked: {reason_of(error)}") from error
+    return replace(graph, nodes=parts.nodes, buffers=parts.buffers, packed=None)
 
 
 def encoded(record: Record) -> bytes:
@@ -294,6 +340,10 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         raise RecordError(
             f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
         ) from error
+    try:
+        diagnosis = _with_graphs(diagnosis, _unpacked)
+    except RecordError as error:
+        raise RecordError(f"cannot read {name}: {error}; it was changed after it was saved: diagnose again") from error
     problem = first_problem(diagnosis)
     if problem is not None:
         raise RecordError(f"cannot read {name}: {problem}; it was changed after it was saved: diagnose again")

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.flow.graph import FlowFormat, FlowKind, FlowNode
     from layoutdoctor.reports.flow.scenes import Flow
     from layoutdoctor.reports.reproducer.report import Reproducer
+    from layoutdoctor.reports.sections.account import AccountView
     from layoutdoctor.reports.sections.answer import Answer
     from layoutdoctor.reports.sections.compared import ComparisonView
     from layoutdoctor.reports.sections.details import Detail
@@ -68,7 +69,7 @@ MOST_SCRIPT_CHARACTERS = 4_000
 MOST_ACCOUNT_ROWS = 5
 MOST_LOGS = 2
 MOST_SETTINGS = 12
-FEWEST_SUMMARY_ENTRIES = 3
+MOST_SUMMARY_ENTRIES, FEWEST_SUMMARY_ENTRIES = 12, 3
 _LEGEND = (
     "Hexagons are layout conversions, redundant ones dashed in red; arrows name shape and memory format of a value. "
     "Green: channels_last, blue: contiguous, violet: blocked by a library, grey: not known."
@@ -87,6 +88,7 @@ class _Material:
     diagnosis: Diagnosis
     view: View
     flows: tuple[Flow, ...]
+    accounts: tuple[AccountView, ...]
     reproducer: Reproducer | None
 
 
@@ -107,10 +109,13 @@ def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tup
         10,000 characters where that can be, fewer than 60,000 and 65,536 bytes always; and None where no file was
         named, or there is nothing to put into it.
     """
-    material = _Material(diagnosis, build_view(diagnosis), build_flows(diagnosis), _reproducer_of(diagnosis))
+    flows, accounts = build_flows(diagnosis), build_accounts(diagnosis, MOST_ACCOUNT_ROWS)
+    material = _Material(diagnosis, build_view(diagnosis), flows, accounts, _reproducer_of(diagnosis))
     name = clean_name(details_name) if details_name is not None else None
     details = _joined(_details(material)) if name is not None and not material.view.answer.is_short else None
     reports = [_joined(_parts(material, most, name)) for most in LIST_LENGTHS]
+    for less in (replace(material, flows=()), replace(material, flows=(), accounts=())):
+        reports.append(_joined(_parts(less, LIST_LENGTHS[-1], name)))
     for report in reports:
         if len(report) < USUAL_CHARACTERS:
             return report, details
@@ -140,7 +145,7 @@ def _parts(material: _Material, most: int, name: str | None) -> Iterator[str]:
     yield "### Versions"
     yield _versions(diagnosis)
     yield _where_the_rest_is(view, name)
-    yield summary_lines(diagnosis, most)
+    yield summary_lines(diagnosis, MOST_SUMMARY_ENTRIES)
 
 
 def _where_the_rest_is(view: View, name: str | None) -> str:
@@ -182,9 +187,9 @@ def _details(material: _Material) -> Iterator[str]:
         yield table_of(table)
     if view.remarks:
         yield bullets(view.remarks, len(view.remarks))
-    if len(material.flows) > 1:
+    if material.flows:
         yield "### Layout flow"
-    for flow in material.flows[1:]:
+    for flow in material.flows:
         yield from _flow(flow)
     for detail in build_details(material.diagnosis, WHOLE):
         yield f"### {escape(detail.title)}"
@@ -243,7 +248,7 @@ def _comparison(material: _Material, most: int) -> Iterator[str]:
     measured = (f"Measured: {'; '.join(view.measurement)}.", f"Not understood: {'; '.join(view.not_understood)}.")
     remarks = [bullets(view.remarks, most)] if view.remarks else []
     yield "\n".join([*remarks, bullets(measured, len(measured))])
-    for account in build_accounts(material.diagnosis, MOST_ACCOUNT_ROWS)[:1]:
+    for account in material.accounts[:1]:
         yield folded(account.heading, table_of(account.table))
     for flow in material.flows[:1]:
         yield folded(f"Layout flow: {flow.heading}", "\n\n".join((*_flow(flow), _LEGEND)))

@@ -32,6 +32,7 @@ from layoutdoctor.subjects.weights import (
     weights_of,
 )
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -154,12 +155,25 @@ def _describe_argument(value: Any) -> str:
 
 
 def _place(error: BaseException, source: str | None) -> str:
-    """The last line of the user's code that the exception passed, in brackets; empty where none is known."""
+    """The last line of the user's code that the exception passed, and the module, in brackets; empty if unknown."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == source]
     if not own:
         own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    line = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else None
+    where = joined((line, _module_of(error)), ", ")
+    return f" ({where})" if where else ""
+
+
+def _module_of(error: BaseException) -> str | None:
+    """The innermost module whose code raised, by its path in the outermost; None where that is the same."""
+    selves = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+    modules = [module for module in selves if isinstance(module, nn.Module)]
+    if not modules or modules[-1] is modules[0]:
+        return None
+    names = {id(module): name for name, module in modules[0].named_modules()}
+    name = names.get(id(modules[-1]))
+    return f"module {name} ({type(modules[-1]).__name__})" if name else None
 
 
 class _SumsOfTerms(TorchDispatchMode):

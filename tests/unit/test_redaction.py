@@ -274,7 +274,8 @@ def test_files_of_public_packages_stay_and_others_get_numbers() -> None:
     own = ("tumor.py", "<path>/tumor.py", "site-packages/tumornet/a.py", "torch.py", "src/torch/tumor.py")
     for path in (*public, "<frozen importlib>", *own):
         trial = a_trial("eager", kernels=kernels(a_conversion(location=a_location(3, path))))
-        summary = redact(a_diagnosis(trial, subject=a_subject(name="net")), HERE).trials[0].kernels
+        diagnosis = a_diagnosis(trial, subject=a_subject(name="net"), environment=an_environment(command=None))
+        summary = redact(diagnosis, HERE).trials[0].kernels
         assert summary is not None
         assert summary.conversions[0].location == a_location(3, "file_1.py" if path in own else path)
 

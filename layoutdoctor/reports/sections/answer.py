@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.accepted import ABOUT_MEASUREMENT
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.records import FASTER, Equivalence
 from layoutdoctor.examination.choice import undecided
@@ -158,7 +159,7 @@ def nothing_else_to_say(diagnosis: Diagnosis) -> bool:
     """Whether the report may end after the answer: all ran to its end and was recorded, and no rule found a loss."""
     ran = all(trial.status in ("ok", "same_as") for trial in diagnosis.trials)
     different = any(t.equivalence is not None and t.equivalence.status == "different" for t in diagnosis.trials)
-    harmless = all(finding.severity == "note" for finding in diagnosis.findings)
+    harmless = all(f.severity == "note" or f.code in ABOUT_MEASUREMENT for f in diagnosis.findings)
     recorded = all(trial.kernels is not None for trial in diagnosis.trials if trial.status == "ok")
     if is_recording(diagnosis):  # of one file, what it lacks is said as well
         recorded = not diagnosis.subject.notes and all(map(_was_read_in_full, diagnosis.trials))

@@ -192,12 +192,17 @@ def decision_cell(trial: Trial) -> str:
     for direction, words in _DIRECTIONS.items():
         graphs = [graph for graph in trial.graphs if graph.direction == direction]
         if graphs:
-            parts.append(words + _decision_of(graphs))
+            parts.append(words + _decision_of(graphs, in_full=not words))
     return "; ".join(parts) or NOT_RECORDED
 
 
-def _decision_of(graphs: list[Graph]) -> str:
-    """One direction in a few words; several graphs are added up, as graph breaks cut one model into many."""
+def _decision_of(graphs: list[Graph], *, in_full: bool) -> str:
+    """
+    One direction in a few words; several graphs are added up, as graph breaks cut one model into many.
+
+    Args:
+        in_full: With what is counted and why it is off; a cell has no room for that twice.
+    """
     cards = [graph.decision for graph in graphs if graph.decision is not None]
     known = [card for card in cards if card.applied is not None]
     if not known:
@@ -208,9 +213,9 @@ def _decision_of(graphs: list[Graph]) -> str:
     forced = sum(card.channels_last_convolution_count for card in relevant)
     rules = dict.fromkeys(clean_name(card.rule).replace("-", " ") for card in relevant if not card.applied)
     if not applied:
-        return "off" if set(rules) <= {"config off"} else f"off ({', '.join(rules)})"
+        return "off" if set(rules) <= {"config off"} or not in_full else f"off ({', '.join(rules)})"
     where = "on" if len(applied) == len(relevant) else f"on in {len(applied)} of {len(relevant)} graphs"
-    convolutions = f"{forced} of {count_of(total, 'convolution')}"
+    convolutions = f"{forced} of {count_of(total, 'convolution') if in_full else total}"
     unrecorded = len(graphs) - len(known)
     return f"{where}, {convolutions}" + (f", {count_of(unrecorded, 'graph')} {NOT_RECORDED}" if unrecorded else "")
 

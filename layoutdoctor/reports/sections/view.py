@@ -6,7 +6,7 @@ A pure function of the diagnosis. Every string here is printable and on one line
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
@@ -21,6 +21,8 @@ from layoutdoctor.reports.sections.wording import (
     clean,
     clean_name,
     format_error,
+    in_python,
+    is_from_python,
     is_recording,
     place_of,
     recorded_trial,
@@ -206,6 +208,9 @@ def build_hints(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Where to go on from this report."""
     about = f" {clean_name(diagnosis.findings[0].code)}" if diagnosis.findings else ""
     explain = f"layoutdoctor explain{about}"
+    if is_from_python(diagnosis):
+        save = 'diagnosis.save("{}") for {}'
+        return (f"python -m {explain}", save.format("report.md", "an issue"), save.format("d.json", "every number"))
     if not is_recording(diagnosis):
         return (explain, "--output report.md for an issue", "--output d.json for every number")
     trial = recorded_trial(diagnosis)
@@ -281,10 +286,14 @@ class View:
 def build_view(diagnosis: Diagnosis) -> View:
     """The report of a diagnosis, also of an interrupted one, in sections."""
     not_understood = _not_read(diagnosis) if is_recording(diagnosis) else _not_recorded(diagnosis)
+    answer = build_run_answer(diagnosis) if is_recording(diagnosis) else build_answer(diagnosis)
+    if is_from_python(diagnosis):
+        lines = tuple(map(in_python, answer.lines))
+        answer = replace(answer, headline=in_python(answer.headline), lines=lines)
     return View(
         title=_title(diagnosis),
         interrupted=_interruption(diagnosis),
-        answer=build_run_answer(diagnosis) if is_recording(diagnosis) else build_answer(diagnosis),
+        answer=answer,
         tables=build_tables(diagnosis),
         remarks=build_remarks(diagnosis),
         findings=tuple(_finding_entries(diagnosis)),
@@ -347,6 +356,9 @@ def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
 def _finding_entry(diagnosis: Diagnosis, finding: Finding, *, is_elsewhere: bool) -> FindingEntry:
     baseline = diagnosis.comparison.baseline if diagnosis.comparison else None
     about = finding.configuration if finding.configuration != baseline and not is_recording(diagnosis) else None
+    suggestion = clean(finding.suggestion) if finding.suggestion else None
+    if suggestion is not None and is_from_python(diagnosis):
+        suggestion = in_python(suggestion)
     return FindingEntry(
         code=clean_name(finding.code),
         severity=finding.severity,
@@ -354,6 +366,6 @@ def _finding_entry(diagnosis: Diagnosis, finding: Finding, *, is_elsewhere: bool
         configuration=clean_name(about) if about else None,
         message=clean(finding.message),
         place=place_of(finding.location, finding.module),
-        suggestion=clean(finding.suggestion) if finding.suggestion else None,
+        suggestion=suggestion,
         is_elsewhere=is_elsewhere,
     )

@@ -200,6 +200,24 @@ def is_recording(diagnosis: Diagnosis) -> bool:
     return diagnosis.subject.mode == "trace"
 
 
+def is_from_python(diagnosis: Diagnosis) -> bool:
+    """Whether it was made by a call and not by a command, so that its reader knows arguments and no options."""
+    return diagnosis.environment.command is None and not is_recording(diagnosis)
+
+
+_OPTION = re.compile(r"--(budget|configurations|mode)(?: ([a-z][\w,-]*))?")
+
+
+def in_python(text: str) -> str:
+    """A text with arguments in place of options of the command: ``configurations="all"``, ``budget_seconds``."""
+
+    def argument(match: re.Match[str]) -> str:
+        name = "budget_seconds" if match[1] == "budget" else match[1]
+        return f'{name}="{match[2]}"' if match[2] else name
+
+    return _OPTION.sub(argument, text)
+
+
 def recorded_trial(diagnosis: Diagnosis) -> Trial | None:
     """What was recorded of the one run; None where its file could not be examined."""
     return next((trial for trial in diagnosis.trials if trial.status == "ok"), None)

@@ -24,6 +24,7 @@ from builders import (
     a_speedup,
     a_subject,
     a_trial,
+    an_environment,
     channels_last,
     contiguous,
     kernels,
@@ -420,3 +421,19 @@ def test_what_is_known_of_the_outputs_stands_among_the_measurements() -> None:
             cells[name.removeprefix("outputs: ")] = measurements.rows[0][-1]
 
     assert list(cells.values()) == ["not checked", "equal", "equal, 1e-7", "different", "different", "not checked"]
+
+
+def test_what_was_made_by_a_call_speaks_of_arguments_and_no_options() -> None:
+    suggestion = "measure longer (--budget), or --configurations all measures it; see --mode training"
+    finding = a_finding(configuration="inductor", severity="warning", suggestion=suggestion)
+    texts = {}
+    for command in ("layoutdoctor model.py", None):
+        environment = an_environment(command=command)
+        texts[command] = " ".join(str(a_diagnosis(a_trial(), findings=(finding,), environment=environment)).split())
+
+    assert f"-> {suggestion}" in texts["layoutdoctor model.py"]
+    assert "--output report.md for an issue" in texts["layoutdoctor model.py"]
+    asked = 'measure longer (budget_seconds), or configurations="all" measures it; see mode="training"'
+    assert f"-> {asked}" in texts[None]
+    assert 'diagnosis.save("report.md") for an issue' in texts[None]
+    assert "--" not in texts[None].split("Findings")[1]

@@ -216,7 +216,9 @@ def test_a_model_that_raises_names_its_error_its_line_and_its_inputs(tmp_path: P
 
     message = str(caught.value)
     assert message.startswith("cannot run net.py on float32[2, 3, 8, 8], 2: RuntimeError: Given groups=1")
-    assert message.endswith("(net.py:7); give inputs that the model accepts (--input, or example_input in Python)")
+    assert message.endswith(
+        "(net.py:7, module conv (Conv2d)); give inputs that the model accepts (--input, or example_input in Python)"
+    )
     assert "\n" not in message
 
 
