@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from layoutdoctor.rules import ALL_RULES, Rule, run_rules
     from layoutdoctor.run.diagnose import diagnose
     from layoutdoctor.run.recorded import compare, examine_trace
+    from layoutdoctor.subjects.recorded_inputs import record_inputs
     from layoutdoctor.testing import assert_no_redundant_conversions
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "diagnose",
     "examine_trace",
     "load",
+    "record_inputs",
     "render",
     "run_rules",
 ]
@@ -81,6 +83,7 @@ _HOMES = {
     "diagnose": "layoutdoctor.run.diagnose",
     "examine_trace": "layoutdoctor.run.recorded",
     "load": "layoutdoctor.diagnosis.saved",
+    "record_inputs": "layoutdoctor.subjects.recorded_inputs",
     "render": "layoutdoctor.reports",
     "run_rules": "layoutdoctor.rules",
 }

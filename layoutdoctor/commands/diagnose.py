@@ -65,6 +65,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="an example input instead of the target's own, such as 'f32[8,3,224,224]:channels_last'; may be repeated",
     )
+    parser.add_argument(
+        "--module",
+        metavar="PATH",
+        help="diagnose one module inside the target, such as vae.decoder, with what it gets when the target runs once",
+    )
     parser.add_argument("--device", help="where to run, such as cpu or cuda (default: where the model is)")
     parser.add_argument(
         "--target",
@@ -184,6 +189,7 @@ def run(arguments: argparse.Namespace) -> int:
         inputs=tuple(arguments.input),
         device=arguments.device if arguments.lower_for is None else "cpu",
         dtype=arguments.dtype,
+        module=arguments.module,
         mode=arguments.mode,
         configurations=configurations,
         derives=is_a_group(arguments.configurations),

@@ -211,8 +211,8 @@ class Isolation:
         here = _Here(progress, on_trial)
         request = self._request
         with stdout_to_stderr():  # the model may print what it likes: standard output is the report's
-            load_target, record_subject = _import_engine()
-            subject = load_target(request.target, inputs=request.inputs, device=request.device, dtype=request.dtype)
+            load_requested, record_subject = _import_engine()
+            subject = load_requested(request)
             try:
                 recordings = record_subject(subject, request, here)
             finally:
@@ -265,8 +265,8 @@ def _import_engine() -> tuple[Callable[..., LoadedSubject], Callable[..., tuple[
     """Late, as both import torch."""
     with needs_torch():
         from layoutdoctor.run.diagnose import record_subject
-        from layoutdoctor.subjects.load import load_target
-    return load_target, record_subject
+        from layoutdoctor.subjects.load import load_requested
+    return load_requested, record_subject
 
 
 def _warn(sentence: str) -> None:

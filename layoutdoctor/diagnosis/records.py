@@ -166,6 +166,7 @@ class Recipe(Record, frozen=True, kw_only=True):
         inputs: The attribute of the source that holds or makes the inputs; None where it has none.
         has_random_inputs: Whether they were made of random numbers, by shape.
         dtype: Floating-point type that model and inputs were given; None where they kept theirs.
+        module: The path of the module inside that was diagnosed; None where it was the whole model.
     """
 
     kind: Literal["file", "module", "zoo", "exported"]
@@ -175,6 +176,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     inputs: str | None = None
     has_random_inputs: bool = False
     dtype: str | None = None
+    module: str | None = None
 
 
 class Subject(Record, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE
 from layoutdoctor.examination.graphs.buffers import BufferGraph
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.regions import known_sum
+from layoutdoctor.examination.graphs.strided_norms import strided_norms
 from layoutdoctor.units import format_share
 
 if TYPE_CHECKING:
@@ -163,7 +164,9 @@ def irrelevance(diagnosis: Diagnosis) -> str | None:
     if share is not None and share >= IRRELEVANT_SHARE:
         return None
     if convolution_count(diagnosis) == 0:
-        return "it has no convolution"
+        graphs = (graph for trial in diagnosis.trials for graph in trial.graphs)
+        # A batch norm that reads a turned tensor runs another kernel: layouts matter without any convolution.
+        return None if any(any(strided_norms(graph)) for graph in graphs) else "it has no convolution"
     if share is None or any(may_hide_gain(ratio) for ratio in comparison.ratios):
         return None
     if any(trial.status in ("failed", "crashed", "timed_out") for trial in diagnosis.trials):

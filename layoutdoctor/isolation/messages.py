@@ -168,6 +168,7 @@ class Request(Message, frozen=True, kw_only=True):
     Attributes:
         target: As on the command line; None where ``subject_directory`` is given, or the model is here.
         subject_directory: Where the caller's own model was saved for another process.
+        module: The path of the module inside the target that is the subject; None for the whole.
         lower_for: A GPU that is not there, to lower for.
         budget_seconds: For the timing rounds; None lets them go on until there is a verdict.
         trace_directory: Where to keep profiler traces.
@@ -185,6 +186,7 @@ class Request(Message, frozen=True, kw_only=True):
     inputs: tuple[str, ...] = ()
     device: str | None = None
     dtype: str | None = None
+    module: str | None = None
     mode: Mode = "inference"
     configurations: tuple[Configuration, ...] = ()
     derives: bool = False

@@ -71,7 +71,8 @@ def diagnose(
 
     Args:
         model: An nn.Module or any callable; it is copied, never changed. A compiled model is unwrapped.
-        example_input: A Tensor, a tuple of positional or a dict of keyword arguments, such as images ``[N, C, H, W]``.
+        example_input: A Tensor, a tuple of positional or a dict of keyword arguments, such as images ``[N, C, H, W]``;
+            or what ``record_inputs`` kept of a call of the model.
         mode: ``inference`` (a copy in eval mode, no gradients) or ``training`` (forward, backward of a scalar loss).
         configurations: ``default``, ``quick``, ``all``, names, or Configuration values.
         rules: Rules to run; None for all.

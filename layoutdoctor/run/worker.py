@@ -285,9 +285,9 @@ def _record(request: Request, load: Callable[[], LoadedSubject], channel: Channe
 
 def _load(request: Request) -> LoadedSubject:
     if request.target is not None:
-        from layoutdoctor.subjects.load import load_target
+        from layoutdoctor.subjects.load import load_requested
 
-        return load_target(request.target, inputs=request.inputs, device=request.device, dtype=request.dtype)
+        return load_requested(request)
     from layoutdoctor.subjects.transport import load_subject, take_over_settings
 
     directory = Path(str(request.subject_directory))

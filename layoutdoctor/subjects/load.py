@@ -29,10 +29,13 @@ from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, fir
 from layoutdoctor.state.process import seeded
 from layoutdoctor.subjects.copies import copy_module, input_tensors
 from layoutdoctor.subjects.inputs import ZOOS, InputSpec, load_from_zoo, make_inputs, parse_dtype, parse_input
+from layoutdoctor.subjects.recorded_inputs import as_called, part_with_inputs
 from layoutdoctor.subjects.subject import LoadedSubject, split_example_input, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.isolation.messages import Request
 
 _SEED = 0
 _numbers = itertools.count()
@@ -207,7 +210,12 @@ class _Found:
 
 
 def load_target(
-    target: str, *, inputs: Sequence[str] = (), device: str | None = None, dtype: str | None = None
+    target: str,
+    *,
+    inputs: Sequence[str] = (),
+    device: str | None = None,
+    dtype: str | None = None,
+    module: str | None = None,
 ) -> LoadedSubject:
     """
     Loads what ``python -m layoutdoctor TARGET`` names.
@@ -218,9 +226,10 @@ def load_target(
         inputs: Each as in ``f32[8,3,224,224]:channels_last``; they replace the inputs that come with the model.
         device: Where model and inputs go; they stay where they are where None.
         dtype: Given to the floating-point tensors of model and inputs.
+        module: The path of the module inside the model that is the subject, with what it gets when the model runs once.
 
     Raises:
-        UsageError: The target, an input, the device or the dtype is not understood.
+        UsageError: The target, an input, the device or the dtype is not understood, or there is no such module.
         SubjectError: The model cannot be loaded.
     """
     specs = [parse_input(spec) for spec in inputs]
@@ -241,7 +250,31 @@ def load_target(
     subject = LoadedSubject(
         _name(target), model, args, kwargs, found.notes + notes, found.source, not found.is_shared, recipe
     )
-    return _moved(subject, wanted_device, wanted_dtype, is_shared=found.is_shared)
+    moved = _moved(subject, wanted_device, wanted_dtype, is_shared=found.is_shared)
+    return moved if module is None else _part_of(moved, module)
+
+
+def load_requested(request: Request) -> LoadedSubject:
+    """The same of what a command was asked for."""
+    target, inputs = request.target or "", request.inputs
+    return load_target(target, inputs=inputs, device=request.device, dtype=request.dtype, module=request.module)
+
+
+def _part_of(subject: LoadedSubject, path: str) -> LoadedSubject:
+    part, recorded = part_with_inputs(subject.model, subject.args, subject.kwargs, path)
+    model, notes = as_called(part, recorded)
+    recipe = subject.recipe
+    if recipe is not None:
+        recipe = msgspec.structs.replace(recipe, module=path, has_random_inputs=True)
+    return replace(
+        subject,
+        name=f"{subject.name} ({path})",
+        model=model,
+        args=recorded.args,
+        kwargs=recorded.kwargs,
+        notes=(*subject.notes, *notes),
+        recipe=recipe,
+    )
 
 
 def _name(target: str) -> str:

@@ -17,6 +17,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.records import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.subjects.copies import check_has_data, copy_inputs, copy_model, input_tensors, layout_of
+from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called
 from layoutdoctor.subjects.weights import same_memory
 
 if TYPE_CHECKING:
@@ -57,13 +58,17 @@ def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: 
     Args:
         model: A module, function, bound method or partial; a compiled or data-parallel one is unwrapped, with a note.
         example_input: A tensor is the one positional argument, a tuple or list the positional arguments, a dict the
-            keyword arguments.
+            keyword arguments; or what ``record_inputs`` kept.
 
     Raises:
         UsageError: ``model`` cannot be called, or ``example_input`` is none of these.
         SubjectError: The model is of a kind that cannot be diagnosed.
     """
     inner, notes = unwrap(model)
+    if isinstance(example_input, RecordedInputs):
+        called, more = as_called(inner, example_input)
+        args, kwargs = example_input.args, example_input.kwargs
+        return LoadedSubject(name or callable_name(inner), called, args, kwargs, (*notes, *more))
     args, kwargs = split_example_input(example_input)
     return LoadedSubject(name or callable_name(inner), inner, args, kwargs, notes)
 

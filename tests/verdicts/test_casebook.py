@@ -25,6 +25,7 @@ from kept_recordings import (
 )
 from recordings.record import ROOT, SETS
 
+from layoutdoctor.examination.costs import irrelevance
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:
@@ -577,6 +578,16 @@ def test_C36_a_tensor_that_is_written_once_is_counted_once() -> None:
     written = {c.value for c in backward.conversions if c.id in finding.evidence}
 
     assert f" {len(written)} tensors are laid out anew for them" in finding.message
+
+
+def test_where_a_batch_norm_reads_a_turned_tensor_layouts_matter_without_any_convolution() -> None:
+    diagnosis = diagnosed("unfold_conv_batch_norm.inference")
+
+    assert irrelevance(diagnosis) is None
+    assert {"LD302"} <= codes_of(diagnosis, "eager")
+    assert "LD403" not in {finding.code for finding in diagnosis.findings}
+    assert "do not matter" not in str(diagnosis)
+    assert "LD302" in str(diagnosis)
 
 
 def test_every_case_is_recorded_and_looked_at() -> None:

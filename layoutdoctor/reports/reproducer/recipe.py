@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import InputTensor, Recipe, Subject
 
 _FILE = re.compile(r"[\w][\w .+-]{0,120}\.(py|pt2)", re.ASCII)
+_PATH = re.compile(r"[\w][\w.]{0,200}", re.ASCII)
 _ZOO_NAME = re.compile(r"[\w][\w./-]{0,120}", re.ASCII)
 _FLOATING = re.compile(r"(b?float|complex)\d{1,3}", re.ASCII)
 _DTYPE = re.compile(r"[a-z][a-z0-9_]{0,20}", re.ASCII)
@@ -38,6 +39,11 @@ def source_of_recipe(subject: Subject) -> ModelSource:
     if not subject.inputs:
         raise CannotWriteError("the record does not say which tensor is the model's input")
     what, imports, lines = _MODELS[recipe.kind](recipe)
+    if recipe.module is not None:
+        if not _PATH.fullmatch(recipe.module):
+            raise CannotWriteError("the path of the module cannot be written into a script")
+        what = f"{what.partition(',')[0]}: its module {recipe.module}, with random inputs of the recorded shapes"
+        lines = [*lines, f'model = model.get_submodule("{recipe.module}")']
     inputs = _inputs(recipe, subject)
     moved = _moved(recipe, subject)
     mode = [] if recipe.kind == "exported" else [f"model.{'train' if subject.mode == 'training' else 'eval'}()"]

@@ -342,6 +342,8 @@ def _conversions_now(trial: Trial) -> str | None:
     """How much of the kernel time all conversions of a trial take; None where that was not recorded."""
     conversions = counted_conversions(trial)
     whole = trial.kernels.seconds if trial.kernels is not None else None
+    if trial.kernels is not None and not conversions:
+        return None
     if whole is None:
         known = "kernels not recorded" if trial.kernels is None else f"{len(conversions)}, their times cannot be told"
         return f"Conversions in {baseline_phrase(trial.name)}: {known}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.accepted import ABOUT_MEASUREMENT
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.examination.ratios import COVERAGE_OF_STARTS, EQUAL, WITHIN_EQUALITY, word_of
@@ -33,7 +34,7 @@ from layoutdoctor.units import format_share
 from layoutdoctor.words import KINETO_TRACE, count_of, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
 
@@ -204,9 +205,10 @@ def _equality(diagnosis: Diagnosis) -> str | None:
     return f"equal means {WITHIN_EQUALITY}" if any(word_of(ratio) == EQUAL for ratio in ratios) else None
 
 
-def build_hints(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Where to go on from this report."""
-    about = f" {clean_name(diagnosis.findings[0].code)}" if diagnosis.findings else ""
+def build_hints(diagnosis: Diagnosis, findings: Sequence[FindingEntry]) -> tuple[str, ...]:
+    """Where to go on from this report, which shows these findings."""
+    shown = [entry for entry in findings if not entry.is_elsewhere] or findings
+    about = f" {shown[0].code}" if shown else ""
     explain = f"layoutdoctor explain{about}"
     if is_from_python(diagnosis):
         save = 'diagnosis.save("{}") for {}'
@@ -228,7 +230,7 @@ class FindingEntry:
         configuration: The trial it is about, unless that is the baseline, the recorded one, or the whole diagnosis.
         is_elsewhere: Whether a short report names it only: it is about a configuration that is neither the baseline nor
             what is recommended, or says of the recommended one what was said of the baseline, or is a note beside
-            something more severe.
+            something more severe, or about the measurement beside something about the model.
     """
 
     code: str
@@ -290,16 +292,17 @@ def build_view(diagnosis: Diagnosis) -> View:
     if is_from_python(diagnosis):
         lines = tuple(map(in_python, answer.lines))
         answer = replace(answer, headline=in_python(answer.headline), lines=lines)
+    findings = tuple(_finding_entries(diagnosis))
     return View(
         title=_title(diagnosis),
         interrupted=_interruption(diagnosis),
         answer=answer,
         tables=build_tables(diagnosis),
         remarks=build_remarks(diagnosis),
-        findings=tuple(_finding_entries(diagnosis)),
+        findings=findings,
         not_understood=tuple(not_understood) or ("nothing",),
         measurement=build_measurement(diagnosis),
-        hints=build_hints(diagnosis),
+        hints=build_hints(diagnosis, findings),
     )
 
 
@@ -345,11 +348,13 @@ def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
     shows_all = is_recording(diagnosis) or not ran
     own = [finding for finding in diagnosis.findings if finding.configuration in (None, baseline)]
     told = {(finding.code, finding.location, finding.module) for finding in own}
-    is_grave = any(finding.severity != "note" for finding in own)
+    about_model = [finding for finding in own if finding.code not in ABOUT_MEASUREMENT]
+    is_grave = any(finding.severity != "note" for finding in about_model)
     for finding in diagnosis.findings:
         is_own = finding.configuration in (None, baseline)
         is_new = finding.configuration == advised and (finding.code, finding.location, finding.module) not in told
-        is_main = (is_own or is_new) and not (is_grave and finding.severity == "note")
+        is_minor = bool(about_model) and finding.code in ABOUT_MEASUREMENT
+        is_main = (is_own or is_new) and not (is_minor or (is_grave and finding.severity == "note"))
         yield _finding_entry(diagnosis, finding, is_elsewhere=not (is_main or shows_all))
 
 

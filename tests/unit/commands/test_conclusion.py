@@ -50,7 +50,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
     results = [msgspec.structs.replace(FOUND, recommendation=a_recommendation())]
     doctor = types.SimpleNamespace(record_subject=lambda subject, request, listener: ())
     monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", doctor)
-    loader = types.SimpleNamespace(load_target=lambda target, **options: target)
+    loader = types.SimpleNamespace(load_requested=lambda request: request.target)
     monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", loader)
     monkeypatch.setattr(isolation_module, "diagnose_recordings", lambda *_, **__: results[-1])
     monkeypatch.setattr(isolation_module, "prepare_isolation", lambda _, request: Isolation(request, None, None, ()))

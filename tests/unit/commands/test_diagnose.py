@@ -64,8 +64,9 @@ class FakeEngine:
         self.error: BaseException | None = None
         self.during: Callable[[], None] = lambda: None
 
-    def load_target(self, target: str, **options: Any) -> str:
-        self.loaded = {"target": target, **options}
+    def load_requested(self, request: Request) -> str:
+        names = ("target", "inputs", "device", "dtype", "module")
+        self.loaded = {name: getattr(request, name) for name in names}
         return "subject"
 
     def record_subject(self, subject: str, request: Request, listener: Listener) -> tuple[Recording, ...]:
@@ -90,7 +91,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     # What is made of recordings is no matter of the command.
     monkeypatch.setattr(isolation_module, "diagnosis_of", lambda *_: PARTIAL)
     monkeypatch.setattr(isolation_module, "diagnose_recordings", lambda *_, **__: fake.result)
-    monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", types.SimpleNamespace(load_target=fake.load_target))
+    monkeypatch.setitem(
+        sys.modules, "layoutdoctor.subjects.load", types.SimpleNamespace(load_requested=fake.load_requested)
+    )
     monkeypatch.setattr(isolation_module, "prepare_isolation", lambda _, request: Isolation(request, None, None, ()))
     return fake
 
@@ -111,7 +114,13 @@ def test_every_option_reaches_the_engine_and_so_do_defaults(
 
     assert main(words) == 0
 
-    assert engine.loaded == {"target": "m.py:Net", "inputs": ("f32[1]", "f32[2]"), "device": "cpu", "dtype": "bf16"}
+    assert engine.loaded == {
+        "target": "m.py:Net",
+        "inputs": ("f32[1]", "f32[2]"),
+        "device": "cpu",
+        "dtype": "bf16",
+        "module": None,
+    }
     assert engine.asked.mode == "training"
     assert [configuration.name for configuration in engine.asked.configurations] == ["eager", "inductor"]
     assert engine.asked.budget_seconds == 5
@@ -132,7 +141,7 @@ def test_every_option_reaches_the_engine_and_so_do_defaults(
 
     main(["m.py"])
 
-    assert engine.loaded == {"target": "m.py", "inputs": (), "device": None, "dtype": None}
+    assert engine.loaded == {"target": "m.py", "inputs": (), "device": None, "dtype": None, "module": None}
     assert engine.asked.budget_seconds is None
     assert engine.asked.trace_directory is None
     assert engine.asked.configurations == choose_configurations("default")
@@ -261,7 +270,7 @@ def test_a_stop_before_the_first_trial_saves_nothing(
     monkeypatch.setitem(
         sys.modules,
         "layoutdoctor.subjects.load",
-        types.SimpleNamespace(load_target=mock.Mock(side_effect=KeyboardInterrupt)),
+        types.SimpleNamespace(load_requested=mock.Mock(side_effect=KeyboardInterrupt)),
     )
 
     assert main(["m.py", "--output", str(tmp_path / "r.json")]) == 130

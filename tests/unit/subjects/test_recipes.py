@@ -99,3 +99,14 @@ def test_a_module_in_another_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_an_object_has_none() -> None:
     assert describe(subject_from_python(torch.nn.ReLU(), torch.randn(2)), "inference").recipe is None
+
+
+def test_a_module_of_a_file_with_random_inputs_of_the_recorded_shapes(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(CLASS + INPUTS, encoding="utf-8")
+    loaded = load_target(str(tmp_path / "net.py"), module="body")
+    source = source_of_recipe(describe(loaded, "inference"))
+    again = loaded_again(source.lines, tmp_path)
+
+    assert str(again["model"]) == str(loaded.model)
+    assert [tensor.shape for tensor in (*again["args"], *again["kwargs"].values())] == [(2, 3, 8, 8)]
+    assert source.what == "The model of net.py: its module body, with random inputs of the recorded shapes"

@@ -1,0 +1,191 @@
+"""The inputs that a module of some program really gets: kept while that program runs, to be diagnosed with."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+
+from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
+from layoutdoctor.subjects.copies import copy_inputs, input_tensors
+from layoutdoctor.words import count_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_SHOWN = 8
+
+
+@dataclass
+class RecordedInputs:
+    """
+    One call of a module, as it came: give it to ``diagnose`` in place of an example input.
+
+    Attributes:
+        args: Positional arguments; copies, with the strides that they had.
+        kwargs: Keyword arguments, likewise.
+        call: Which call it was, from 1 on; 0 before the first.
+        call_count: How often the module was called.
+        autocast: The dtype of autocast around it, such as ``bfloat16``; None without autocast.
+        device: Where its first tensor was, such as ``cuda``; None without a tensor.
+        is_inference: Whether it ran without gradients.
+    """
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    call: int = 0
+    call_count: int = 0
+    autocast: str | None = None
+    device: str | None = None
+    is_inference: bool = False
+    _problem: str | None = field(default=None, repr=False)
+    _size: int = field(default=-1, repr=False)
+
+    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: int | Literal["largest"]) -> None:
+        self.call_count += 1
+        tensors = input_tensors(args, kwargs)
+        size = sum(tensor.numel() for tensor in tensors)
+        is_wanted = size > self._size if wanted == "largest" else self.call_count == wanted
+        if not is_wanted:
+            return
+        device = tensors[0].device.type if tensors else None
+        has_autocast = device is not None and torch.is_autocast_enabled(device)
+        self.autocast = (
+            str(torch.get_autocast_dtype(device)).removeprefix("torch.") if has_autocast and device else None
+        )
+        self.device, self.is_inference = device, not torch.is_grad_enabled()
+        with torch.inference_mode(mode=False):  # what is made in it could never be trained on
+            self.args, self.kwargs = copy_inputs(args, kwargs)
+        self.call, self._size = self.call_count, size
+
+
+@contextlib.contextmanager
+def record_inputs(module: nn.Module, *, call: int | Literal["largest"] = "largest") -> Iterator[RecordedInputs]:
+    """
+    Keeps the inputs of a module while the program around it runs; compiled callers run eagerly meanwhile.
+
+    Args:
+        module: A module of any program, such as ``pipe.vae.decoder``; of a compiled one the module inside.
+        call: Which call to keep, from 1 on; ``largest`` keeps the first with the most elements.
+
+    Raises:
+        UsageError: It is no module, or there is no such call.
+        SubjectError: At the end: the module was not called, or not so often, or its inputs cannot be copied.
+    """
+    inner = getattr(module, "_orig_mod", module)
+    if not isinstance(inner, nn.Module):
+        raise UsageError(f"cannot record the inputs of a {type(module).__name__}: expected an nn.Module")
+    number = call if isinstance(call, int) else 0
+    if call != "largest" and number < 1:
+        raise UsageError(f"cannot record call {call!r}: expected 'largest' or a number from 1 on")
+    recorded = RecordedInputs()
+
+    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            recorded._take(args, kwargs, call)
+        except Exception as error:  # nothing of this may end the caller's program
+            recorded._problem = first_line(error)
+
+    handle = inner.register_forward_pre_hook(keep, with_kwargs=True, prepend=True)
+    try:
+        # A hook that is new to compiled code is not seen by it.
+        with torch.compiler.set_stance("force_eager"):
+            yield recorded
+    finally:
+        handle.remove()
+    name = type(inner).__name__
+    if recorded._problem is not None and recorded.call == 0:
+        raise SubjectError(f"cannot record the inputs of {name}: they cannot be copied: {recorded._problem}")
+    if recorded.call == 0:
+        calls = (
+            "it was not called" if not recorded.call_count else f"it was called {count_of(recorded.call_count, 'time')}"
+        )
+        raise SubjectError(
+            f"cannot record the inputs of {name}: {calls}; a call of its .forward() is none: expected module(...)"
+        )
+
+
+class UnderAutocast(nn.Module):
+    """A module as it was called: under autocast."""
+
+    def __init__(self, module: nn.Module, device: str, dtype: str) -> None:
+        super().__init__()
+        self.module = module
+        self.device_type = device
+        self.dtype_name = dtype
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module gives under autocast."""
+        with torch.autocast(self.device_type, dtype=getattr(torch, self.dtype_name)):
+            return self.module(*args, **kwargs)
+
+
+def as_called(module: Any, recorded: RecordedInputs) -> tuple[Any, tuple[str, ...]]:
+    """The module as it was called, and notes on that."""
+    notes = [f"inputs as recorded: call {recorded.call} of {recorded.call_count}"]
+    if recorded.autocast is None or recorded.device is None or not isinstance(module, nn.Module):
+        return module, tuple(notes)
+    notes.append(f"runs under autocast ({recorded.autocast}), as it was called")
+    return UnderAutocast(module, recorded.device, recorded.autocast), tuple(notes)
+
+
+def part_with_inputs(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], path: str
+) -> tuple[nn.Module, RecordedInputs]:
+    """
+    A module inside a model with the inputs that it gets when the model runs once, in eval mode and without gradients.
+
+    Raises:
+        UsageError: There is no such module.
+        SubjectError: The model does not run, or does not call it.
+    """
+    part = submodule_of(model, path)
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with record_inputs(part) as recorded, torch.no_grad():
+            model(*args, **kwargs)
+    except LayoutDoctorError:
+        raise
+    except Exception as error:
+        raise SubjectError(f"cannot run the model to see what {path!r} gets: {first_line(error)}") from error
+    finally:
+        for module, was_training in modes:
+            module.training = was_training
+    return part, recorded
+
+
+def submodule_of(model: Any, path: str) -> nn.Module:
+    """
+    A module inside a model.
+
+    Raises:
+        UsageError: The model is no module, or has none of that path.
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"cannot take --module {path!r}: the target is a {type(model).__name__}, expected an nn.Module"
+        )
+    found = dict(model.named_modules())
+    if path in found and path:
+        return found[path]
+    near = difflib.get_close_matches(path, found, n=3) or [name for name in found if name.endswith(f".{path}")][:3]
+    if near:
+        raise UsageError(f"cannot find the module {path!r}: did you mean {' or '.join(map(repr, near))}?")
+    raise UsageError(f"cannot find the module {path!r}: {modules_with_convolutions(model)}")
+
+
+def modules_with_convolutions(model: nn.Module) -> str:
+    """The parts of a model that hold convolutions, as a sentence."""
+    counts = {
+        name: sum(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
+        for name, module in model.named_modules()
+        if name and name.count(".") < 2
+    }
+    most = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])[:MOST_SHOWN]
+    shown = ", ".join(f"{name} ({counts[name]})" for name in most)
+    return f"those with convolutions are {shown}" if shown else "no module of it holds a convolution"

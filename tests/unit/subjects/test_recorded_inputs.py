@@ -1,0 +1,187 @@
+"""The inputs that a module of a program really gets: kept as they came, whoever calls it and however."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from loops import for_each
+from torch import nn
+
+from layoutdoctor import record_inputs
+from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.run.rehearsal import check_runs
+from layoutdoctor.subjects.load import load_target
+from layoutdoctor.subjects.recorded_inputs import RecordedInputs, UnderAutocast, submodule_of
+from layoutdoctor.subjects.subject import describe, subject_from_python
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, latents: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
+        return self.conv(latents) * scale
+
+
+class Pipeline(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vae = nn.ModuleDict({"decoder": Decoder()})
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        small = self.vae["decoder"](x[..., ::2, ::2])
+        large = self.vae["decoder"](x.to(memory_format=torch.channels_last), scale=0.5)
+        return small.mean() + large.mean()
+
+
+def shapes(recorded: RecordedInputs) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    return [(tuple(t.shape), t.stride()) for t in recorded.args]
+
+
+@for_each(
+    ("call", "kept", "expected"),
+    [
+        ("largest", 2, ((2, 4, 8, 8), (256, 1, 32, 4))),
+        (1, 1, ((2, 4, 4, 4), (256, 64, 16, 2))),
+        (2, 2, ((2, 4, 8, 8), (256, 1, 32, 4))),
+    ],
+)
+def test_a_call_is_kept_with_its_strides_and_keywords(call: Any, kept: int, expected: tuple[Any, Any]) -> None:
+    pipeline, x = Pipeline(), torch.randn(2, 4, 8, 8)
+    with record_inputs(pipeline.vae["decoder"], call=call) as recorded:
+        pipeline(x)
+
+    assert (recorded.call, recorded.call_count) == (kept, 2)
+    assert shapes(recorded) == [expected]
+    assert recorded.kwargs == ({"scale": 0.5} if kept == 2 else {})
+    assert recorded.args[0].untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+    assert (recorded.autocast, recorded.device, recorded.is_inference) == (None, "cpu", False)
+    assert not pipeline.vae["decoder"]._forward_pre_hooks
+
+
+def in_a_thread(run: Callable[[], object]) -> None:
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+def test_compiled_callers_threads_and_inference_mode_are_seen() -> None:
+    pipeline, x = Pipeline().eval(), torch.randn(2, 4, 8, 8)
+    compiled = torch.compile(pipeline, backend="eager")
+    compiled(x)
+    for run in (
+        lambda: compiled(x),
+        lambda: in_a_thread(lambda: pipeline(x)),
+        lambda: torch.inference_mode()(pipeline)(x),
+        lambda: torch.no_grad()(compiled)(x),
+    ):
+        with record_inputs(pipeline.vae["decoder"]) as recorded:
+            run()
+        assert recorded.call_count == 2
+        assert not recorded.args[0].is_inference()
+    with record_inputs(torch.compile(pipeline.vae["decoder"], backend="eager")) as recorded:
+        pipeline(x)
+    assert recorded.call_count == 2
+
+
+def test_autocast_is_part_of_what_is_diagnosed() -> None:
+    pipeline = Pipeline().eval()
+    with record_inputs(pipeline.vae["decoder"]) as recorded, torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        pipeline(torch.randn(2, 4, 8, 8))
+    subject = subject_from_python(pipeline.vae["decoder"], recorded)
+
+    assert (recorded.autocast, recorded.is_inference) == ("bfloat16", True)
+    assert isinstance(subject.model, UnderAutocast)
+    assert subject.model(*subject.args, **subject.kwargs).dtype == torch.bfloat16
+    assert subject.notes == ("inputs as recorded: call 2 of 2", "runs under autocast (bfloat16), as it was called")
+    assert subject.name == "Decoder"
+    check_runs(subject, "inference")
+
+
+@for_each(
+    ("program", "words"),
+    [
+        (lambda p, x: None, "cannot record the inputs of Decoder: it was not called"),
+        (lambda p, x: p.vae["decoder"].forward(x), "a call of its .forward() is none"),
+        (lambda p, x: p.vae["decoder"](x), "it was called 1 time"),
+    ],
+)
+def test_what_was_not_called_is_told(program: Callable[..., object], words: str) -> None:
+    pipeline = Pipeline()
+    with pytest.raises(SubjectError) as caught, record_inputs(pipeline.vae["decoder"], call=2):
+        program(pipeline, torch.randn(2, 4, 8, 8))
+    assert words in str(caught.value)
+
+
+def test_the_callers_own_error_goes_on_and_the_hook_goes() -> None:
+    decoder = Decoder()
+    with pytest.raises(RuntimeError, match="to have 4 channels"), record_inputs(decoder):
+        decoder(torch.randn(1, 5, 8, 8))
+    assert not decoder._forward_pre_hooks
+
+
+def test_what_is_no_module_and_no_call_is_refused() -> None:
+    with pytest.raises(UsageError, match="cannot record the inputs of a int"), record_inputs(1):  # type: ignore[arg-type]
+        pass
+    for call in (0, -1, "last"):
+        with pytest.raises(UsageError, match=f"cannot record call {call!r}"), record_inputs(Decoder(), call=call):  # type: ignore[arg-type]
+            pass
+
+
+MODEL = """
+import torch
+from torch import nn
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3)
+    def forward(self, x):
+        return self.conv(x)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.block, self.unused = nn.Conv2d(3, 8, 3), Block(), nn.Linear(2, 2)
+    def forward(self, x):
+        return self.block(self.stem(x).to(memory_format=torch.channels_last))
+def get_inputs(): return [torch.randn(2, 3, 16, 16)]
+"""
+
+
+def test_a_module_of_a_target_with_what_it_gets(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(MODEL, encoding="utf-8")
+    subject = load_target(str(tmp_path / "net.py"), module="block")
+    record = describe(subject, "inference")
+
+    assert (subject.name, type(subject.model).__name__) == ("net.py (block)", "Block")
+    assert [(t.shape, t.memory_formats) for t in record.inputs] == [((2, 8, 14, 14), ("channels_last",))]
+    assert record.recipe is not None
+    assert (record.recipe.module, record.recipe.has_random_inputs) == ("block", True)
+    for path, words in {
+        "blok": "did you mean 'block'?",
+        "decoder": "those with convolutions are",
+        "unused": "it was not called",
+    }.items():
+        with pytest.raises((UsageError, SubjectError)) as caught:
+            load_target(str(tmp_path / "net.py"), module=path)
+        assert words in str(caught.value)
+    with pytest.raises(UsageError, match=r"expected an nn\.Module"):
+        submodule_of(torch.relu, "block")
+
+
+def test_the_page_on_pipelines_says_what_works() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text(encoding="utf-8")
+    snippet = page.split("```python\n")[1].split("```")[0]
+    code = "\n".join(line for line in snippet.splitlines() if not line.startswith(("print", "diagnosis = ")))
+    names: dict[str, Any] = {}
+    exec(code, names)
+
+    assert names["recorded"].args[0].shape == (2, 8, 30, 30)
