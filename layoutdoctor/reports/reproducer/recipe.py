@@ -64,16 +64,21 @@ _Model = tuple[str, tuple[str, ...], list[str]]
 
 
 def _from_file(recipe: Recipe) -> _Model:
-    if not _FILE.fullmatch(recipe.source):
-        raise CannotWriteError("the name of the model's file cannot be written into a script")
     lines = [
-        f'spec = importlib.util.spec_from_file_location("diagnosed", Path(__file__).with_name("{recipe.source}"))',
+        f'spec = importlib.util.spec_from_file_location("diagnosed", {_beside(recipe)})',
         'source = sys.modules["diagnosed"] = importlib.util.module_from_spec(spec)',
         "spec.loader.exec_module(source)",
         *_made(recipe),
     ]
     what = f"The model of {recipe.source}, which has to lie beside this script"
     return what, ("importlib.util", "from pathlib import Path"), lines
+
+
+def _beside(recipe: Recipe) -> str:
+    """The path of the user's file, beside the script."""
+    if not _FILE.fullmatch(recipe.source):
+        raise CannotWriteError("the name of the model's file cannot be written into a script")
+    return f'Path(__file__).with_name("{recipe.source}")'
 
 
 def _from_module(recipe: Recipe) -> _Model:
@@ -105,10 +110,8 @@ def _from_zoo(recipe: Recipe) -> _Model:
 
 
 def _from_export(recipe: Recipe) -> _Model:
-    if not _FILE.fullmatch(recipe.source):
-        raise CannotWriteError("the name of the model's file cannot be written into a script")
     lines = [
-        f'source = torch.export.load(Path(__file__).with_name("{recipe.source}"))',
+        f"source = torch.export.load({_beside(recipe)})",
         "model = source.module()",
     ]
     what = f"The program of {recipe.source}, which has to lie beside this script"

@@ -359,7 +359,7 @@ def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
 
 
 def _finding_entry(diagnosis: Diagnosis, finding: Finding, *, is_elsewhere: bool) -> FindingEntry:
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison else None
+    baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
     about = finding.configuration if finding.configuration != baseline and not is_recording(diagnosis) else None
     suggestion = clean(finding.suggestion) if finding.suggestion else None
     if suggestion is not None and is_from_python(diagnosis):
