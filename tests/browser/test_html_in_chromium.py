@@ -212,7 +212,7 @@ def test_times_are_sorted_by_what_they_are_and_not_by_their_digits(visit: Any) -
     seconds = (2e-3, 9e-6, 1e-3, 50e-6, 1.5)
     conversions = tuple(a_conversion(f"reorder {i}", seconds=s) for i, s in enumerate(seconds))
     page = visit(a_diagnosis(a_trial("inductor", kernels=kernels(*conversions)))).page
-    page.locator("summary", has_text="Conversions under inductor").click()
+    page.locator("summary", has_text="inductor: conversions").click()
     table = page.locator("table", has=page.locator("caption", has_text="Conversions under inductor"))
     table.get_by_role("button", name="time").click()
     column = [head.inner_text().strip() for head in table.locator("thead th").all()].index("time") + 1
@@ -228,7 +228,7 @@ def test_times_are_sorted_by_what_they_are_and_not_by_their_digits(visit: Any) -
 
 def test_a_long_table_can_be_filtered(visit: Any) -> None:
     page = visit(many_kernels()).page
-    page.locator("summary", has_text="Conversions under inductor").click()
+    page.locator("summary", has_text="inductor: conversions").click()
     box = page.get_by_role("searchbox", name="Filter Conversions under inductor")
     box.fill("conversion 4995")
 
@@ -245,7 +245,7 @@ def test_the_timeline_is_walked_by_keyboard(visit: Any) -> None:
     first = status.inner_text()
     page.keyboard.press("Enter")
     second = status.inner_text()
-    page.get_by_role("button", name="All").click()
+    page.get_by_role("button", name="All", exact=True).click()
     page.get_by_role("button", name="Zoom in").click()
     page.get_by_role("button", name="Later").click()
 

@@ -340,9 +340,17 @@ def _interruption(diagnosis: Diagnosis) -> str | None:
     return f"Not finished: {clean(diagnosis.interrupted)}. What follows rests on what was recorded until then"
 
 
+def _main_name(diagnosis: Diagnosis) -> str:
+    """The configuration that a report is about where it names none: the baseline, or the only one that ran."""
+    if diagnosis.comparison is not None:
+        return diagnosis.comparison.baseline
+    ran = [trial.name for trial in diagnosis.trials if trial.status == "ok"]
+    return ran[0] if len(ran) == 1 else BASELINE
+
+
 def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
     """The findings in their order."""
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
+    baseline = _main_name(diagnosis)
     advised = diagnosis.recommendation.configuration if diagnosis.recommendation else None
     ran = any(trial.name == baseline and trial.status == "ok" for trial in diagnosis.trials)
     shows_all = is_recording(diagnosis) or not ran
@@ -359,7 +367,7 @@ def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
 
 
 def _finding_entry(diagnosis: Diagnosis, finding: Finding, *, is_elsewhere: bool) -> FindingEntry:
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
+    baseline = _main_name(diagnosis)
     about = finding.configuration if finding.configuration != baseline and not is_recording(diagnosis) else None
     suggestion = clean(finding.suggestion) if finding.suggestion else None
     if suggestion is not None and is_from_python(diagnosis):
