@@ -14,7 +14,7 @@ import msgspec
 from layoutdoctor.diagnosis.records import Reproduction
 from layoutdoctor.isolation.processes import kill_with_all_it_started
 from layoutdoctor.reports.reproducer.report import build_reproducer
-from layoutdoctor.reports.reproducer.script import NOT_REPRODUCED, REPRODUCED
+from layoutdoctor.reports.reproducer.script import COUNTS_REPRODUCED, NOT_REPRODUCED, REPRODUCED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def with_reproduction(diagnosis: Diagnosis, target: str) -> Diagnosis:
         reproducer = build_reproducer(diagnosis, source)
         if reproducer.source == source:
             tried.append(run_reproducer(reproducer.script, source, target))
-            if tried[-1].reproduced:
+            if tried[-1].reproduced or tried[-1].printed.endswith(COUNTS_REPRODUCED):
                 break
     best = next((one for one in reversed(tried) if one.reproduced), tried[0] if tried else None)
     return msgspec.structs.replace(diagnosis, reproduction=best)

@@ -163,7 +163,7 @@ def _choose(diagnosis: Diagnosis) -> tuple[Trial, Trial]:
     The baseline, and what to compare it with.
 
     That is what is recommended; else what runs without the baseline's redundant pairs, the fewest conversions first;
-    else the worst finding's configuration; else the next best.
+    else what looked fastest, if faster; else the worst finding's configuration; else the next best.
     """
     ran = [trial for trial in diagnosis.trials if trial.status == "ok" and not trial.is_static]
     usable = {trial.name: trial for trial in ran if _can_be_written(trial.configuration)}
@@ -177,6 +177,7 @@ def _choose(diagnosis: Diagnosis) -> tuple[Trial, Trial]:
     if base.redundant_pairs:  # what runs without them shows what they are
         without = [trial for trial in usable.values() if not trial.redundant_pairs and trial.kernels is not None]
         wanted += [trial.name for trial in sorted(without, key=lambda trial: len(counted_conversions(trial)))]
+    wanted += [ratio.name for ratio in sorted(ratios, key=lambda ratio: -ratio.median) if ratio.median > 1]
     wanted += [f.configuration for f in diagnosis.findings if f.configuration is not None and _CODE.fullmatch(f.code)]
     wanted += [ratio.name for ratio in sorted(ratios, key=lambda ratio: -ratio.median)]
     for name in [*wanted, *usable]:
