@@ -83,7 +83,7 @@ def test_options_of_a_configuration(name: str, text: str) -> None:
     assert text in render_reproducer(record)
 
 
-def case_where_the_default_is_the_fastest_the_worst_finding_is_shown() -> str:
+def case_where_the_default_is_kept_what_looked_faster_is_shown() -> str:
     nodes, output = a_chain(2)
     finding = Finding(
         code="LD101", rule="round-trip-conversion", severity="warning", configuration="eager", message="secret_module"
