@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.commands.output import path_of_target
 from layoutdoctor.diagnosis.records import Reproduction
 from layoutdoctor.isolation.processes import kill_with_all_it_started
 from layoutdoctor.reports.reproducer.report import build_reproducer
@@ -65,7 +66,7 @@ def run_reproducer(script: str, source: Source, target: str, limit_seconds: floa
         target: As it was given on the command line.
         limit_seconds: Then it is ended, with all that it started.
     """
-    path = Path(target.partition(".py:")[0] + ".py" if ".py:" in target else target).absolute()
+    path = path_of_target(target).absolute()
     with tempfile.TemporaryDirectory(prefix="layoutdoctor-") as folder:
         here = Path(folder, "reproducer.py")
         here.write_text(script, encoding="utf-8")

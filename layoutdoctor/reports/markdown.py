@@ -113,13 +113,11 @@ def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tup
     material = _Material(diagnosis, build_view(diagnosis), flows, accounts, _reproducer_of(diagnosis))
     name = clean_name(details_name) if details_name is not None else None
     details = _joined(_details(material)) if name is not None and not material.view.answer.is_short else None
-    reports = [_joined(_parts(material, most, name)) for most in LIST_LENGTHS]
-    for less in (replace(material, flows=()), replace(material, flows=(), accounts=())):
-        reports.append(_joined(_parts(less, LIST_LENGTHS[-1], name)))
-    for report in reports:
-        if len(report) < USUAL_CHARACTERS:
-            return report, details
-    return reports[-1] if _fits(reports[-1]) else _joined(_shortest(material, name)), details
+    without = (replace(material, flows=()), replace(material, flows=(), accounts=()))
+    tried = [*((material, most) for most in LIST_LENGTHS), *((less, LIST_LENGTHS[-1]) for less in without)]
+    reports = (_joined(_parts(of, most, name)) for of, most in tried)
+    report = first_that_fits(reports, lambda report: len(report) < USUAL_CHARACTERS)
+    return report if _fits(report) else _joined(_shortest(material, name)), details
 
 
 def _title(view: View | ComparisonView) -> str:
