@@ -20,6 +20,7 @@ from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE, add_conclusion_o
 from layoutdoctor.commands.output import (
     OutputFile,
     files_of_target,
+    for_others,
     prepare_recordings,
     prepare_traces,
     save_reports,
@@ -183,7 +184,7 @@ def run(arguments: argparse.Namespace) -> int:
     from layoutdoctor.isolation.messages import Request
 
     kept = tuple(output for output in conclusion.outputs if output.report_format == "json")
-    record = RecordSoFar(kept, len(configurations))
+    record = RecordSoFar(kept, len(configurations), is_redacted=conclusion.is_redacted)
     request = Request(
         target=arguments.target,
         inputs=tuple(arguments.input),
@@ -223,19 +224,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], arguments: argparse.Namespace) -> Diagnosis:
     """With what the reproducer printed where a report will hold one; an interruption costs only that."""
-    from layoutdoctor.commands import reproduction  # late: few runs come to it
+    from layoutdoctor.commands import isolation as isolated  # late, as below: few runs come to it
+    from layoutdoctor.commands import reproduction
     from layoutdoctor.isolation.messages import Progress
 
     if not reproduction.is_wanted(outputs, diagnosis):
         return diagnosis
-    with showing_progress(quiet=arguments.quiet) as display:
+    with isolated.ending_signals(), showing_progress(quiet=arguments.quiet) as display:
         total = len(diagnosis.trials)
         display(
             Progress(stage="running the reproducer, each configuration in fresh processes", done=total, total=total)
         )
         try:
             return reproduction.with_reproduction(diagnosis, arguments.target)
-        except (KeyboardInterrupt, OSError) as error:
+        except (KeyboardInterrupt, isolated.Terminated, OSError) as error:
             say(f"the reproducer was not run to its end: {first_line(error) or 'interrupted'}")
             return diagnosis
 
@@ -285,8 +287,11 @@ class RecordSoFar:
         latest: The record after the latest trial; None before the first.
     """
 
-    def __init__(self, outputs: Sequence[OutputFile], configuration_count: int = 0) -> None:
+    def __init__(
+        self, outputs: Sequence[OutputFile], configuration_count: int = 0, *, is_redacted: bool = False
+    ) -> None:
         self._outputs = outputs
+        self._is_redacted = is_redacted
         self._left = configuration_count
         self._told: dict[str, float] = {}
         self.latest: Diagnosis | None = None
@@ -297,7 +302,9 @@ class RecordSoFar:
         for trial in diagnosis.trials:
             if trial.name not in self._told:
                 self._told[trial.name] = time.monotonic()
-                logger.info("%s%s", trial_in_short(trial), self._estimate(len(diagnosis.trials)))
+                # Of a failure its text is told, which may name what is the user's.
+                told = trial if trial.failure is None else for_others(trial, redact_names=self._is_redacted)
+                logger.info("%s%s", trial_in_short(told), self._estimate(len(diagnosis.trials)))
         try:
             save_reports(diagnosis, self._outputs)
         except OutputError as error:
@@ -306,7 +313,7 @@ class RecordSoFar:
 
     def _estimate(self, done: int) -> str:
         """What is left of the configurations, by what those took that are known; empty where nothing can be said."""
-        left, moments = self._left - done, sorted(self._told.values())
+        left, moments = self._left - done, list(self._told.values())
         if left <= 0 or len(moments) < 2:
             return ""
         each = (moments[-1] - moments[0]) / (len(moments) - 1)
