@@ -12,13 +12,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from builders import a_conversion, a_diagnosis, a_location, a_pair, a_subject, a_trial, an_environment, kernels
+from builders import (
+    a_conversion,
+    a_diagnosis,
+    a_failed_trial,
+    a_location,
+    a_pair,
+    a_subject,
+    a_trial,
+    an_environment,
+    kernels,
+)
 from golden.stories import STORIES
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import diagnose
 from layoutdoctor.commands.diagnose import RecordSoFar
 from layoutdoctor.commands.output import files_of_target, prepare_outputs, save_reports
+from layoutdoctor.commands.streams import logging_to_stderr
+from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.privacy import redact, scrub
 from layoutdoctor.run.recorded import compare
@@ -318,6 +330,19 @@ def test_the_record_so_far_is_clean(tmp_path: Path, *, is_redacted: bool) -> Non
     text = (tmp_path / "d.json").read_text(encoding="utf-8")
     assert "wilhelmina" not in text
     assert ("tumor" in text) is not is_redacted
+
+
+@pytest.mark.parametrize("is_redacted", [False, True])
+def test_a_failure_is_told_as_it_may_be_written(capsys: pytest.CaptureFixture[str], *, is_redacted: bool) -> None:
+    failure = Failure(kind="run", message=f"boom in {SECRET_PATH}", location=a_location(9, "tumor_net.py"))
+    trial = msgspec.structs.replace(a_failed_trial("eager"), failure=failure)
+    with logging_to_stderr(quiet=False, verbose=False):
+        RecordSoFar((), is_redacted=is_redacted)(a_diagnosis(trial))
+
+    told = capsys.readouterr().err
+    assert told.startswith("layoutdoctor: eager: failed (run)")
+    assert "wilhelmina" not in told
+    assert ("tumor" in told) is not is_redacted
 
 
 def test_a_terminal_shows_the_scrubbed_report(
