@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given:
         build_parser().print_help()
         return EXIT_USAGE
-    words = with_command(given)
+    words, words_of_script = _split(with_command(given))
     parser = build_parser(words[0])
     parser.hint = _hint(words, given)
     try:
@@ -68,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has printed the help, the version or what is wrong
         return stop.code if isinstance(stop.code, int) else 0
     arguments.words = given
+    arguments.words_of_script = words_of_script
     with lossy_stderr(), logging_to_stderr(quiet=arguments.quiet, verbose=arguments.verbose):
         logger.debug("version %s, Python %s", __version__, sys.version.split()[0])
         try:
@@ -80,6 +81,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EXIT_INTERRUPTED
         logger.debug("exit status %d", status)
     return status
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words that are meant for a script taken off, which argparse would take for what it understands of them."""
+    if words[0] != "run" or "--" not in words:
+        return list(words), []
+    end = words.index("--")
+    return list(words[:end]), list(words[end + 1 :])
 
 
 def _hint(words: Sequence[str], given: Sequence[str]) -> str:

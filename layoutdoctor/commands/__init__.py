@@ -17,6 +17,7 @@ __all__ = ["COMMANDS"]
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "diagnose": "diagnose a model (the default: the word may be left out)",
+        "run": "diagnose a module of a script, with what it gets when the script runs",
         "trace": "the layout conversions in recorded traces, without the model and without torch",
         "examine": "saved recordings once more, with today's analysis and rules, without torch",
         "render": "a saved diagnosis in another format",

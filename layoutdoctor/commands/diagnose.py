@@ -12,7 +12,7 @@ import math
 import re
 import shlex
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -36,10 +36,12 @@ from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from layoutdoctor.commands.conclusion import Conclusion
     from layoutdoctor.commands.isolation import Isolation
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Configuration, Diagnosis
+    from layoutdoctor.isolation.messages import Request
 
 EXIT_INTERRUPTED = 130
 _NO_LIMIT = "none"
@@ -72,6 +74,18 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="diagnose one module inside the target, such as vae.decoder, with what it gets when the target runs once",
     )
     parser.add_argument("--device", help="where to run, such as cpu or cuda (default: where the model is)")
+    parser.add_argument("--dtype", help="floating dtype of model and inputs, such as float32 or bf16")
+    parser.add_argument(
+        "--no-isolation",
+        action="store_true",
+        help="run the model in the command's own process, as a debugger needs it: a crash or a hang of the model is "
+        "then one of the command",
+    )
+    add_options_of_diagnosis(parser)
+
+
+def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
+    """Adds what can be said of a diagnosis, whatever it is of."""
     parser.add_argument(
         "--target",
         metavar="GPU",
@@ -79,7 +93,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help=f"lower for a GPU that is not there ({', '.join(target.name for target in TARGETS)}) and measure nothing: "
         "traced on the CPU; --budget and --save-traces have no effect then",
     )
-    parser.add_argument("--dtype", help="floating dtype of model and inputs, such as float32 or bf16")
     parser.add_argument(
         "--mode", choices=("inference", "training"), default="inference", help="what to run (default: inference)"
     )
@@ -125,12 +138,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="continue the run whose journal is in this directory; one that is new or empty gets the journal of this "
         "run",
     )
-    parser.add_argument(
-        "--no-isolation",
-        action="store_true",
-        help="run the model in the command's own process, as a debugger needs it: a crash or a hang of the model is "
-        "then one of the command",
-    )
     add_conclusion_options(parser)
 
 
@@ -165,9 +172,42 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         LayoutDoctorError: The command line is wrong, or the target could not be examined.
     """
-    configurations = choose_configurations(arguments.configurations, arguments.mode)
+    from layoutdoctor.isolation.messages import Request  # late: what is wrong with the command line is said at once
+
     check_target(arguments.lower_for, arguments.device)
-    read = files_of_target(arguments.target)
+    plan = prepare_diagnosis(arguments, arguments.target)
+    request = Request(
+        target=arguments.target,
+        inputs=tuple(arguments.input),
+        device=arguments.device if arguments.lower_for is None else "cpu",
+        dtype=arguments.dtype,
+        module=arguments.module,
+        command=command_without_folders(arguments.words),
+    )
+    return carry_out(arguments, plan, request)
+
+
+class Plan(NamedTuple):
+    """What a diagnosis is to do and to write, as far as it can be checked before anything runs."""
+
+    configurations: tuple[Configuration, ...]
+    conclusion: Conclusion
+    traces: Path | None
+    recordings: Path | None
+
+
+def prepare_diagnosis(arguments: argparse.Namespace, target: str) -> Plan:
+    """
+    Checks the options and prepares the outputs.
+
+    Args:
+        target: What is read, and never written over.
+
+    Raises:
+        LayoutDoctorError: The command line is wrong.
+    """
+    configurations = choose_configurations(arguments.configurations, arguments.mode)
+    read = files_of_target(target)
     conclusion = prepare_conclusion(arguments, read)
     traces = prepare_traces(
         arguments.save_traces,
@@ -180,24 +220,32 @@ def run(arguments: argparse.Namespace) -> int:
     recordings = prepare_recordings(
         arguments.save_recordings, configurations, force=arguments.force, redact=arguments.redact
     )
-    from layoutdoctor.commands import isolation as isolated  # late: what is wrong with the command line is said at once
-    from layoutdoctor.isolation.messages import Request
+    return Plan(configurations, conclusion, traces, recordings)
 
+
+def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> int:
+    """
+    Diagnoses, prints the report, and writes it to the output files.
+
+    Args:
+        request: What is diagnosed; how follows from the other two.
+
+    Raises:
+        LayoutDoctorError: The target could not be examined.
+    """
+    from layoutdoctor.commands import isolation as isolated  # late, as above
+
+    configurations, conclusion, traces, recordings = plan
     kept = tuple(output for output in conclusion.outputs if output.report_format == "json")
     record = RecordSoFar(kept, len(configurations), is_redacted=conclusion.is_redacted)
-    request = Request(
-        target=arguments.target,
-        inputs=tuple(arguments.input),
-        device=arguments.device if arguments.lower_for is None else "cpu",
-        dtype=arguments.dtype,
-        module=arguments.module,
+    request = msgspec.structs.replace(
+        request,
         mode=arguments.mode,
         configurations=configurations,
         derives=is_a_group(arguments.configurations),
         lower_for=arguments.lower_for,
         budget_seconds=arguments.budget,
         trace_directory=str(traces) if traces is not None else None,
-        command=command_without_folders(arguments.words),
     )
     with isolated.prepare_isolation(arguments, request) as isolation:
         try:
@@ -215,14 +263,14 @@ def run(arguments: argparse.Namespace) -> int:
             raise
         isolation.is_done = True
         isolation.save_recordings(recordings)
-    diagnosis = _with_reproduction(diagnosis, conclusion.outputs, arguments)
+    diagnosis = _with_reproduction(diagnosis, conclusion.outputs, request.target or "", quiet=arguments.quiet)
     status = status_of(diagnosis, len(configurations))
     if conclusion.fail_on is None and undecided(diagnosis):
         status = EXIT_INCONCLUSIVE  # with --fail-on, findings are what was asked for
     return conclusion.conclude(diagnosis, status)
 
 
-def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], arguments: argparse.Namespace) -> Diagnosis:
+def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], target: str, *, quiet: bool) -> Diagnosis:
     """With what the reproducer printed where a report will hold one; an interruption costs only that."""
     from layoutdoctor.commands import isolation as isolated  # late, as below: few runs come to it
     from layoutdoctor.commands import reproduction
@@ -230,13 +278,13 @@ def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], argu
 
     if not reproduction.is_wanted(outputs, diagnosis):
         return diagnosis
-    with isolated.ending_signals(), showing_progress(quiet=arguments.quiet) as display:
+    with isolated.ending_signals(), showing_progress(quiet=quiet) as display:
         total = len(diagnosis.trials)
         display(
             Progress(stage="running the reproducer, each configuration in fresh processes", done=total, total=total)
         )
         try:
-            return reproduction.with_reproduction(diagnosis, arguments.target)
+            return reproduction.with_reproduction(diagnosis, target)
         except (KeyboardInterrupt, isolated.Terminated, OSError) as error:
             say(f"the reproducer was not run to its end: {first_line(error) or 'interrupted'}")
             return diagnosis

@@ -101,9 +101,10 @@ def prepare_isolation(arguments: argparse.Namespace, request: Request) -> Isolat
                 f"cannot use --{given[0]} with --no-isolation: nothing watches over the model then; leave out one"
             )
         return Isolation(request, None, None, arguments.words)
-    if not _can_import_torch():
+    if not can_import_torch():
         raise UnsupportedTorchError(NO_TORCH)
-    _check_text((request.target, *request.inputs, request.device, request.dtype, request.trace_directory))
+    words = (request.target, request.module, *request.inputs, request.device, request.dtype, request.trace_directory)
+    _check_text(words)
     seconds = DEFAULT_TIMEOUT_SECONDS if arguments.timeout is None else arguments.timeout
     journal = open_journal(arguments.resume, _key(request))
     return Isolation(request, journal, None if seconds == math.inf else seconds, arguments.words)
@@ -121,7 +122,8 @@ def _check_text(words: Sequence[str | None]) -> None:
             ) from None
 
 
-def _can_import_torch() -> bool:
+def can_import_torch() -> bool:
+    """Whether there is a torch, which is not imported."""
     with contextlib.suppress(ImportError, ValueError):
         return importlib.util.find_spec("torch") is not None
     return False
@@ -150,6 +152,7 @@ def _key(request: Request) -> RunKey:
             msgspec.json.encode(configuration, order="sorted").decode() for configuration in request.configurations
         ),
         lower_for=request.lower_for,
+        module=request.module,
     )
 
 

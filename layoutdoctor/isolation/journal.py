@@ -53,6 +53,7 @@ class RunKey(Message, frozen=True, kw_only=True):
     mode: str
     configurations: tuple[str, ...]
     lower_for: str | None
+    module: str | None = None
 
 
 class Journal:

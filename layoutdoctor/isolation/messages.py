@@ -166,8 +166,9 @@ class Request(Message, frozen=True, kw_only=True):
     What a diagnosis was asked for, in this process or in another one.
 
     Attributes:
-        target: As on the command line; None where ``subject_directory`` is given, or the model is here.
-        subject_directory: Where the caller's own model was saved for another process.
+        target: As on the command line; None where it was handed over from Python.
+        subject_directory: Where a model was saved that is not to be loaded anew: the caller's own, or a script's.
+        inputs: As on the command line; of a script its arguments.
         module: The path of the module inside the target that is the subject; None for the whole.
         lower_for: A GPU that is not there, to lower for.
         budget_seconds: For the timing rounds; None lets them go on until there is a verdict.

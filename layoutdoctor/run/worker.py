@@ -157,17 +157,17 @@ def main(words: Sequence[str]) -> NoReturn:
             load, requests, messages = _fork_when_ordered(request, channel, stream.fileno())
         except BaseException:  # such as threads of the model's file, which may never end
             channel.close()
-            _leave()
+            leave()
         stream, channel, request = _line(requests, messages, board)
     answer = _answer(request, load, channel, stream)
     for printed in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the model may have closed it
             printed.flush()
     channel.send(answer)
-    _leave()
+    leave()
 
 
-def _leave() -> NoReturn:
+def leave() -> NoReturn:
     """The end of a process, in which a thread that the model left waiting for ever keeps nobody."""
     with contextlib.suppress(BaseException):  # such as temporary folders of the model, and of multiprocessing
         atexit._run_exitfuncs()
@@ -212,7 +212,7 @@ def _serve_turns(
         serve_turns(load, configuration, request.mode, orders, channel.send, request.trace_file(configuration.name))
     except Exception as error:
         raise SubjectError(first_line(error)) from error
-    _leave()
+    leave()
 
 
 def _fork_when_ordered(
@@ -235,7 +235,7 @@ def _fork_when_ordered(
     while True:
         word, descriptors, _, _ = socket.recv_fds(orders, LENGTH_BYTES, 2)
         if not word:
-            _leave()
+            leave()
         number = int.from_bytes(word, "big")
         if number != FORK:
             channel.send(Ended(returncode=os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])))
@@ -284,13 +284,13 @@ def _record(request: Request, load: Callable[[], LoadedSubject], channel: Channe
 
 
 def _load(request: Request) -> LoadedSubject:
-    if request.target is not None:
+    if request.subject_directory is None:
         from layoutdoctor.subjects.load import load_requested
 
         return load_requested(request)
     from layoutdoctor.subjects.transport import load_subject, take_over_settings
 
-    directory = Path(str(request.subject_directory))
+    directory = Path(request.subject_directory)
     try:
         take_over_settings(directory)
         return load_subject(directory)

@@ -342,7 +342,7 @@ def config_modules() -> dict[str, Any]:
 
 def current_settings() -> Settings:
     """
-    What this process and thread has set: the default device, autocast, switches, compilers' settings.
+    What this process and thread has set: ``sys.path``, the default device, autocast, switches, compilers' settings.
 
     Of the settings of Inductor, dynamo and AOTAutograd those that differ from their defaults; modes other than a
     default device and autocast, such as a user's own ``TorchFunctionMode``, stay behind.
@@ -351,6 +351,7 @@ def current_settings() -> Settings:
         ``_is_default``, torch/utils/_config_module.py, torch 2.7 to 2.15.
     """
     return {
+        "path": list(sys.path),
         "recursion limit": sys.getrecursionlimit(),
         "device": torch.get_default_device(),
         "switches": {
@@ -371,6 +372,7 @@ def current_settings() -> Settings:
 
 def apply_settings(settings: Settings) -> None:
     """Sets this process, which must be one of our own, as another one with the same torch was."""
+    sys.path[:] = settings["path"]
     sys.setrecursionlimit(max(settings["recursion limit"], sys.getrecursionlimit()))
     if settings["device"] != torch.get_default_device():
         torch.set_default_device(settings["device"])

@@ -45,6 +45,25 @@ class RecordedInputs:
     _problem: str | None = field(default=None, repr=False)
     _size: int = field(default=-1, repr=False)
 
+    @classmethod
+    def of_call(cls, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> RecordedInputs:
+        """
+        The inputs of the call that is under way.
+
+        Raises:
+            SubjectError: They cannot be copied.
+        """
+        recorded = cls()
+        try:
+            recorded._take(args, kwargs, 1)
+        except Exception as error:  # whatever a tensor's own class raises
+            raise _cannot_copy(name, first_line(error)) from error
+        return recorded
+
+    def without_autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """A block without the autocast that was around the call."""
+        return contextlib.nullcontext() if self.device is None else torch.autocast(self.device, enabled=False)
+
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: int | Literal["largest"]) -> None:
         self.call_count += 1
         tensors = input_tensors(args, kwargs)
@@ -99,7 +118,7 @@ def record_inputs(module: nn.Module, *, call: int | Literal["largest"] = "larges
         handle.remove()
     name = type(inner).__name__
     if recorded._problem is not None and recorded.call == 0:
-        raise SubjectError(f"cannot record the inputs of {name}: they cannot be copied: {recorded._problem}")
+        raise _cannot_copy(name, recorded._problem)
     if recorded.call == 0:
         calls = (
             "it was not called" if not recorded.call_count else f"it was called {count_of(recorded.call_count, 'time')}"
@@ -107,6 +126,10 @@ def record_inputs(module: nn.Module, *, call: int | Literal["largest"] = "larges
         raise SubjectError(
             f"cannot record the inputs of {name}: {calls}; a call of its .forward() is none: expected module(...)"
         )
+
+
+def _cannot_copy(name: str, why: str) -> SubjectError:
+    return SubjectError(f"cannot record the inputs of {name}: they cannot be copied: {why}")
 
 
 class UnderAutocast(nn.Module):
@@ -126,7 +149,8 @@ class UnderAutocast(nn.Module):
 
 def as_called(module: Any, recorded: RecordedInputs) -> tuple[Any, tuple[str, ...]]:
     """The module as it was called, and notes on that."""
-    notes = [f"inputs as recorded: call {recorded.call} of {recorded.call_count}"]
+    of_how_many = f" of {recorded.call_count}" if recorded.call_count > 1 else ""
+    notes = [f"inputs as recorded: call {recorded.call}{of_how_many}"]
     if recorded.autocast is None or recorded.device is None or not isinstance(module, nn.Module):
         return module, tuple(notes)
     notes.append(f"runs under autocast ({recorded.autocast}), as it was called")

@@ -1,0 +1,112 @@
+"""``run``: a module of a user's script, with what it gets when the script runs as it always does."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from layoutdoctor.commands.diagnose import (
+    EXIT_INTERRUPTED,
+    add_options_of_diagnosis,
+    carry_out,
+    command_without_folders,
+    prepare_diagnosis,
+)
+from layoutdoctor.commands.streams import print_text, say, terminal_width
+from layoutdoctor.errors import NO_TORCH, TransportError, UnsupportedTorchError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from layoutdoctor.isolation.program import ModuleTime
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.usage = f"{parser.prog} SCRIPT --module PATH [options] [-- ARGUMENT...]"
+    parser.description = (
+        "Runs a script until it calls one of its modules, and diagnoses that module with the inputs of this call. "
+        "Nothing of the script is changed; compiled callers run eagerly until then."
+    )
+    parser.epilog = (
+        "What follows -- are the script's own arguments. Exit status: 0 done; 1 a finding at or above --fail-on; 2 "
+        "wrong usage; 3 the module could not be examined; 4 nothing could be concluded; 130 interrupted."
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file, run as 'python SCRIPT' runs it")
+    parser.add_argument(
+        "--module",
+        metavar="PATH",
+        help="as the script could write it where it is called, such as pipe.vae.decoder; without it, the script runs "
+        "to its end and its modules with convolutions are listed, with their share of the time",
+    )
+    add_options_of_diagnosis(parser)
+    parser.set_defaults(no_isolation=False, device=None)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """
+    Runs the script, then diagnoses the module, prints the report, and writes it to the output files.
+
+    Raises:
+        LayoutDoctorError: The command line is wrong, the script failed, or the module could not be examined.
+    """
+    from layoutdoctor.commands import isolation as isolated  # late: what is wrong with the command line is said at once
+    from layoutdoctor.isolation.messages import Request
+    from layoutdoctor.isolation.processes import scratch_prefix
+    from layoutdoctor.isolation.program import run_script
+
+    script = Path(arguments.script)
+    if not script.is_file():
+        raise UsageError(f"cannot run {arguments.script!r}: there is no such file; give the path of a Python script")
+    plan = prepare_diagnosis(arguments, arguments.script)
+    if not isolated.can_import_torch():
+        raise UnsupportedTorchError(NO_TORCH)
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()), ignore_cleanup_errors=True)
+    except OSError as error:
+        raise TransportError(f"cannot save a module in {tempfile.gettempdir()!r}: {error.strerror or error}") from error
+    with folder as directory:
+        until = "its end" if arguments.module is None else f"it calls {arguments.module}"
+        if not arguments.quiet:
+            say(f"running {script.name} until {until}")
+        try:
+            with isolated.ending_signals():
+                outcome = run_script(script, arguments.module, arguments.words_of_script, Path(directory))
+        except (KeyboardInterrupt, isolated.Terminated) as stop:
+            say(f"interrupted while {script.name} ran")
+            return stop.exit_status if isinstance(stop, isolated.Terminated) else EXIT_INTERRUPTED
+        if arguments.module is None:
+            raise _without_module(script.name, outcome.modules)
+        request = Request(
+            target=arguments.script,
+            subject_directory=directory,
+            inputs=tuple(arguments.words_of_script),
+            module=arguments.module,
+            command=_command(arguments.words),
+        )
+        return carry_out(arguments, plan, request)
+
+
+def _without_module(name: str, modules: Sequence[ModuleTime]) -> UsageError:
+    """Prints the table; what is to be said in a line."""
+    if not modules:
+        return UsageError(
+            f"cannot diagnose {name} without --module: it called no module with convolutions under a name of its own; "
+            "name one, such as --module pipe.vae.decoder"
+        )
+    from layoutdoctor.reports.text import plain_table  # late: mostly nothing is listed
+
+    rows = [(one.name, str(one.convolution_count), str(one.call_count), f"{100 * one.share:.0f} %") for one in modules]
+    print_text(
+        plain_table(("module", "convolutions", "calls", "share of the time"), rows, terminal_width() or 100) + "\n"
+    )
+    return UsageError(f"cannot diagnose {name} without --module: name one of these, such as --module {modules[0].name}")
+
+
+def _command(words: Sequence[str]) -> str:
+    """The command line for the record, without the script's own words, which may be anything."""
+    end = words.index("--") if "--" in words else len(words)
+    return command_without_folders([*words[:end], *(["--", "..."] if end < len(words) else [])])

@@ -1,0 +1,269 @@
+"""
+A user's script, run as it is until one of its modules is called, which is then saved with what it got.
+
+In a process of its own, started by the command ``run``; without a module's name, the script runs to its end, and the
+modules that hold convolutions are listed with the time that they took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import os
+import re
+import runpy
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import nn
+
+from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError
+from layoutdoctor.isolation.processes import die_with
+from layoutdoctor.isolation.program import ModuleTime, Outcome
+from layoutdoctor.run.worker import leave
+from layoutdoctor.subjects.load import users_code
+from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called
+from layoutdoctor.subjects.subject import LoadedSubject, unwrap
+from layoutdoctor.subjects.transport import save_subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+    Names = Mapping[str, Any]
+
+_MOST_LISTED = 12
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_INDEX = re.compile(r"\[['\"]?(\w+)['\"]?\]")
+_INSTEAD = "record it in the script with layoutdoctor.record_inputs and call diagnose there with isolate=False"
+
+
+class _Recorded(BaseException):
+    """Ends the script: what was asked for is there."""
+
+
+def main(words: Sequence[str]) -> NoReturn:
+    """
+    Runs the script and leaves the outcome in a file.
+
+    Args:
+        words: The number of the process that started this one, a private directory, the module's path or nothing, the
+            script, and its arguments.
+    """
+    die_with(int(words[0]))
+    program = _Program(Path(words[3]), _INDEX.sub(r".\1", words[2]) or None, Path(words[1]))
+    try:
+        outcome = program.run(words[4:])
+    except LayoutDoctorError as error:
+        outcome = Outcome.of_error(error)
+    program.leave(outcome)
+
+
+class _Program:
+    """
+    A script and what is seen of its modules.
+
+    Args:
+        path: The module that is asked for, as in ``pipe.vae.decoder``; None for a list of them.
+        directory: Where it is saved.
+    """
+
+    def __init__(self, script: Path, path: str | None, directory: Path) -> None:
+        self._script, self._path, self._directory = script, path, directory
+        self._file = str(script.resolve())
+        self._outcome: Outcome | None = None
+        self._was_found = False
+        self._owner = os.getpid()
+        self._thread = threading.local()
+        self._names: dict[int, tuple[str, nn.Module]] = {}
+        self._looked_for: dict[int, nn.Module] = {}
+        self._seconds: dict[int, list[float]] = {}
+
+    def run(self, arguments: Sequence[str]) -> Outcome:
+        """
+        What became of the module; all modules with convolutions, where none was asked for.
+
+        Raises:
+            SubjectError: The script failed, or did not call the module.
+            UsageError: It has no such module.
+        """
+        how, begin = "came to its end", time.perf_counter()
+        try:
+            with users_code(self._script.name, Path(self._file).parent, self._file, "run"), _watched(self._call):
+                sys.argv = [str(self._script), *arguments]
+                try:
+                    runpy.run_path(self._file, run_name="__main__")
+                except _Recorded:
+                    pass
+                except SystemExit as stop:
+                    how = "came to its end" if stop.code in (None, 0) else f"ended with sys.exit({stop.code!r})"
+        except SubjectError as error:
+            before = "" if self._path is None else f"; {self._path} was not called until then"
+            raise SubjectError(f"{error}{before}") from error
+        if self._outcome is not None:
+            return self._outcome
+        if self._path is None:
+            return Outcome(modules=self._listed(time.perf_counter() - begin))
+        raise self._never_called(self._path, how, arguments)
+
+    def leave(self, outcome: Outcome) -> NoReturn:
+        """Writes the outcome and ends the process."""
+        outcome.write(self._directory)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the script may have closed it
+                stream.flush()
+        leave()
+
+    def _call(self, module: nn.Module, inputs: tuple[tuple[Any, ...], dict[str, Any]], go_on: Callable[[], Any]) -> Any:
+        if os.getpid() != self._owner:  # a process that the script forked
+            return go_on()
+        if self._outcome is not None:
+            raise _Recorded
+        if self._path is not None and self._is_wanted(module, self._path):
+            self._record(module, self._path, *inputs)
+        is_outermost = not getattr(self._thread, "is_inside", False)
+        if is_outermost:
+            self._name(module)
+        elif id(module) not in self._names or isinstance(module, nn.modules.conv._ConvNd):
+            return go_on()
+        self._thread.is_inside, begin = True, time.perf_counter()
+        try:
+            return go_on()
+        finally:
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+            self._seconds.setdefault(id(module), []).append(time.perf_counter() - begin)
+            self._thread.is_inside = not is_outermost
+
+    def _is_wanted(self, module: nn.Module, path: str) -> bool:
+        root, *rest = path.split(".")
+        for names in _scopes(lambda frame: _knows(frame, root)):
+            found = functools.reduce(_part_of, rest, names.get(root))
+            self._was_found |= isinstance(found, nn.Module)
+            if found is module:
+                return True
+        return False
+
+    def _record(self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+        """Saves the module and ends the script, by an exception that lets it close what it has open."""
+        name = f"{self._script.name} ({path})"
+        try:
+            inner, notes = unwrap(module)
+            recorded = RecordedInputs.of_call(args, kwargs, path)
+            called, more = as_called(inner, recorded)
+            subject = LoadedSubject(name, called, recorded.args, recorded.kwargs, (*notes, *more), self._file)
+            # What is set for this call alone is part of the subject, or a matter of the mode.
+            with torch.inference_mode(mode=False), torch.enable_grad(), recorded.without_autocast():
+                save_subject(subject, self._directory)
+            self._outcome = Outcome()
+        except LayoutDoctorError as error:
+            outcome = Outcome.of_error(error)
+            message = re.sub(r"(or )?call without isolate", f"or {_INSTEAD}", outcome.message or "")
+            self._outcome = Outcome(kind=outcome.kind, message=message)
+        if threading.current_thread() is not threading.main_thread():
+            self.leave(self._outcome)  # an exception would end no more than the thread
+        raise _Recorded
+
+    def _name(self, module: nn.Module) -> None:
+        """Finds what the script calls a module, and with it those around and inside: in its outermost function."""
+        if id(module) in self._looked_for:
+            return
+        self._looked_for[id(module)] = module
+        scopes = _scopes(lambda frame: frame.f_code.co_filename == self._file)
+        known = [dict(_modules_of(names)) for names in scopes]
+        holding = [found for found in known if any(part is module for part in found.values())]
+        holding.reverse()
+        holding.sort(key=lambda found: any(name.startswith("self.") for name in found))
+        for found in holding:
+            for name, part in found.items():
+                self._names.setdefault(id(part), (name, part))
+
+    def _listed(self, seconds: float) -> tuple[ModuleTime, ...]:
+        """Those with convolutions that were called, what took longest first."""
+        found = []
+        for key, (name, module) in self._names.items():
+            count = sum(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
+            times = self._seconds.get(key, [])
+            if times and count and not isinstance(module, nn.modules.conv._ConvNd):
+                share = min(sum(times) / seconds, 1.0)
+                found.append(ModuleTime(name=name, convolution_count=count, call_count=len(times), share=share))
+        return tuple(sorted(found, key=lambda one: (-one.share, one.name))[:_MOST_LISTED])
+
+    def _never_called(self, path: str, how: str, arguments: Sequence[str]) -> LayoutDoctorError:
+        script = self._script.name
+        if self._was_found:
+            return SubjectError(
+                f"cannot diagnose {path}: {script} {how} without calling it; a call of its .forward() is none"
+            )
+        near = difflib.get_close_matches(path, [name for name, _ in self._names.values()], n=3)
+        if near:
+            return UsageError(f"cannot find {path} in {script}: did you mean {' or '.join(near)}?")
+        listed = ", ".join(one.name for one in self._listed(1.0)[:4])
+        called = (
+            f"of the modules with convolutions it called {listed}" if listed else "it called none with convolutions"
+        )
+        hint = "" if arguments else "; what follows -- are arguments for it"
+        return UsageError(f"cannot find {path} in {script}, which {how}: {called}{hint}")
+
+
+@contextlib.contextmanager
+def _watched(told: Callable[..., Any]) -> Iterator[None]:
+    """A block in which every call of a module is told of; compiled callers run eagerly, or they would hide it."""
+    call = nn.Module.__call__
+
+    @functools.wraps(call)
+    def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return told(module, (args, kwargs), functools.partial(call, module, *args, **kwargs))
+
+    nn.Module.__call__ = watched
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        nn.Module.__call__ = call
+
+
+def _scopes(is_wanted: Callable[[FrameType], bool]) -> Iterator[Names]:
+    """The names that the running code of the user's knows, this thread's first, the innermost function first."""
+    here = threading.get_ident()
+    others = (frame for thread, frame in sys._current_frames().items() if thread != here)
+    for innermost in (sys._getframe(1), *others):
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if not frame.f_code.co_filename.startswith(_NOT_THE_USERS) and is_wanted(frame):
+                yield frame.f_locals
+                yield frame.f_globals
+            frame = frame.f_back
+    yield vars(sys.modules["__main__"])
+
+
+def _knows(frame: FrameType, name: str) -> bool:
+    code = frame.f_code
+    return name in frame.f_globals or name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+
+
+def _part_of(value: Any, name: str) -> Any:
+    """An attribute or an entry; None where there is none."""
+    try:
+        if isinstance(value, (list, tuple)):
+            return value[int(name)]
+        return value[name] if isinstance(value, Mapping) else getattr(value, name)
+    except Exception:  # whatever a property raises
+        return None
+
+
+def _modules_of(names: Names) -> Iterator[tuple[str, nn.Module]]:
+    """All modules that can be reached by these names, or by an attribute of what they name, such as a pipeline."""
+    for name, value in list(names.items()):
+        around = [(name, value)]
+        if not isinstance(value, (nn.Module, type)):
+            around = [(f"{name}.{part}", one) for part, one in list(getattr(value, "__dict__", {}).items())]
+        for prefix, one in around:
+            if isinstance(one, nn.Module):
+                yield from one.named_modules(prefix=prefix)

@@ -1,0 +1,215 @@
+"""A module of a script: found by any way to write it, saved with what it got, else said why not."""
+
+from __future__ import annotations
+
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from loops import for_each
+
+from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.isolation.program import Outcome, run_script
+from layoutdoctor.run.program import _Program
+from layoutdoctor.subjects.recorded_inputs import UnderAutocast
+from layoutdoctor.subjects.transport import load_subject
+
+if TYPE_CHECKING:
+    from layoutdoctor.subjects.subject import LoadedSubject
+
+SCRIPT = """\
+import os, sys, threading
+import torch
+from torch import nn
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 2, 3, padding=1)])
+
+    def forward(self, z, scale=1.0):
+        return self.parts[1](self.parts[0](z)) * scale
+
+class VAE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Conv2d(3, 4, 3)
+        self.decoder = Decoder()
+
+    def decode(self, z):
+        return self.decoder(z, scale=0.5)
+
+class Pipeline:
+    def __init__(self):
+        self.vae = VAE()
+        self.stages = [nn.Linear(4, 4), self.vae.decoder]
+        self.by_name = {"decoder": self.vae.decoder}
+
+    @torch.no_grad()
+    def __call__(self, z):
+        return self.vae.decode(self.stages[0](z).to(memory_format=torch.channels_last))
+
+def main(size):
+    pipe = Pipeline()
+    z = torch.randn(2, 4, size, 4)
+    ACTION
+    print("the end")
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if sys.argv[1:] else 8)
+"""
+
+
+def private(folder: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=folder))
+
+
+def script(folder: Path, action: str = "pipe(z)") -> Path:
+    path = folder / "generate.py"
+    path.write_text(SCRIPT.replace("ACTION", textwrap.indent(action, "    ").strip()), encoding="utf-8")
+    return path
+
+
+def recorded(folder: Path, path: str, action: str = "pipe(z)", *words: str) -> LoadedSubject:
+    directory = private(folder)
+    assert _Program(script(folder, action), path, directory).run(words) == Outcome()
+    return load_subject(directory)
+
+
+@for_each(
+    "path",
+    ["pipe.vae.decoder", "self.vae.decoder", "self.decoder", "pipe.stages.1", "pipe.by_name.decoder"],
+)
+def test_a_module_is_found_by_every_way_the_running_code_could_write(path: str, tmp_path: Path) -> None:
+    subject = recorded(tmp_path, path, "pipe(z)", "6")
+    assert subject.name == f"generate.py ({path})"
+    assert (subject.args[0].shape, subject.args[0].stride()) == ((2, 4, 6, 4), (96, 1, 16, 4))
+    assert subject.kwargs == {"scale": 0.5}
+    assert type(subject.model).__name__ == "Decoder"
+    assert subject.model(*subject.args, **subject.kwargs).shape == (2, 2, 6, 4)
+
+
+ACTIONS = {
+    "a module at the top of it": "global top\ntop = pipe.vae\ntop.decode(z)",
+    "a compiled caller": "torch.compile(pipe.vae.decode, backend='eager')(z)",
+    "a compiled module": "pipe.vae.decoder.compile(backend='eager')\npipe(z)",
+    "a wrapped module": "pipe.vae.decoder = torch.compile(pipe.vae.decoder, backend='eager')\npipe(z)",
+    "inference mode": "with torch.inference_mode():\n    pipe(z)",
+    "many calls": "for _ in range(3):\n    pipe(z)",
+    "inputs that require gradients": "pipe.vae.decode(z.requires_grad_() * 2)",
+    "an expanded view": "pipe.vae.decode(z[:1].expand(2, -1, -1, -1))",
+    "a script that catches everything": "try:\n    pipe(z)\nexcept BaseException:\n    pipe(z)",
+}
+
+
+@for_each("how", list(ACTIONS))
+def test_however_it_is_called(how: str, tmp_path: Path) -> None:
+    subject = recorded(tmp_path, "pipe.vae.decoder", ACTIONS[how])
+    assert type(subject.model).__name__ == "Decoder"
+    (z,) = subject.args
+    assert (z.shape, z.is_leaf, z.is_inference()) == ((2, 4, 8, 4), True, False)
+    subject.model(z, **subject.kwargs).sum().backward()
+
+
+def test_autocast_around_the_call_is_part_of_it_and_of_nothing_else(tmp_path: Path) -> None:
+    action = "with torch.autocast('cpu', torch.bfloat16):\n    pipe(z)"
+    subject = recorded(tmp_path, "pipe.vae.decoder", action)
+    assert isinstance(subject.model, UnderAutocast)
+    assert subject.model(*subject.args, **subject.kwargs).dtype == torch.bfloat16
+    assert "runs under autocast (bfloat16), as it was called" in subject.notes
+
+
+def test_the_process_is_as_it_was(tmp_path: Path) -> None:
+    before = torch.nn.Module.__call__
+    recorded(tmp_path, "pipe.vae.decoder")
+    assert torch.nn.Module.__call__ is before
+    assert torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)) == 2
+
+
+REFUSED: dict[str, tuple[str, str, type[Exception], str]] = {
+    "never called": (
+        "pipe.vae.encoder",
+        "pipe(z)",
+        SubjectError,
+        "cannot diagnose pipe.vae.encoder: generate.py came to its end without calling it; a call of its .forward() "
+        "is none",
+    ),
+    "only forward": (
+        "pipe.vae.decoder",
+        "pipe.vae.decoder.forward(z)\npipe.vae.encoder(torch.randn(1, 3, 8, 8))",
+        SubjectError,
+        "generate.py came to its end without calling it",
+    ),
+    "another name": (
+        "pipe.vea.decoder",
+        "pipe(z)",
+        UsageError,
+        "cannot find pipe.vea.decoder in generate.py: did you mean pipe.vae.decoder",
+    ),
+    "no name at all": (
+        "unet",
+        "pipe(z)",
+        UsageError,
+        "cannot find unet in generate.py, which came to its end: of the modules with convolutions it called "
+        "pipe.vae.decoder; what follows -- are arguments for it",
+    ),
+    "an exit": ("pipe.vae.decoder", "sys.exit(2)", UsageError, "which ended with sys.exit(2): it called none"),
+    "an exception": (
+        "pipe.vae.decoder",
+        "raise ValueError('no image')",
+        SubjectError,
+        "cannot run generate.py: ValueError: no image (generate.py:35); mend it there first; pipe.vae.decoder was "
+        "not called until then",
+    ),
+    "what cannot be saved": (
+        "pipe.vae.decoder",
+        "pipe.vae.decoder.lock = threading.Lock()\npipe(z)",
+        SubjectError,
+        "model.lock (lock) cannot be pickled: TypeError: cannot pickle '_thread.lock' object; make it when it is first "
+        "needed, leave it out in __getstate__, or record it in the script with layoutdoctor.record_inputs and call "
+        "diagnose there with isolate=False",
+    ),
+}
+
+
+@for_each("what", list(REFUSED))
+def test_what_does_not_work_is_said_in_a_sentence(what: str, tmp_path: Path) -> None:
+    path, action, kind, sentence = REFUSED[what]
+    program = _Program(script(tmp_path, action), path, private(tmp_path))
+    if what == "what cannot be saved":
+        outcome = program.run([])
+        assert outcome.kind == kind.__name__
+        said: Any = outcome.message
+    else:
+        with pytest.raises(kind) as caught:
+            program.run([])
+        said = str(caught.value)
+    assert sentence in said
+
+
+def test_without_a_name_the_modules_with_convolutions_are_listed(tmp_path: Path) -> None:
+    outcome = _Program(
+        script(tmp_path, "pipe.vae.encoder(torch.randn(1, 3, 8, 8))\npipe(z)\npipe(z)"), None, private
+    ).run([])
+    assert [(one.name, one.convolution_count, one.call_count) for one in outcome.modules] == [
+        ("pipe.vae.decoder", 2, 2)
+    ]
+    assert 0 < outcome.modules[0].share <= 1
+
+
+def test_a_process_of_its_own_says_what_came_of_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    action = "thread = threading.Thread(target=pipe, args=(z,))\nthread.start()\nthread.join()"
+    directory, again = private(tmp_path), private(tmp_path)
+    run_script(script(tmp_path, action), "pipe.vae.decoder", ["6"], directory)
+    assert load_subject(directory).args[0].shape == (2, 4, 6, 4)
+    with pytest.raises(
+        SubjectError, match=r"generate.py: the process ended with exit status 3, as os._exit\(\) does before"
+    ):
+        run_script(script(tmp_path, "print('so far')\nsys.stdout.flush()\nos._exit(3)"), "pipe.vae.decoder", [], again)
+    out, err = capfd.readouterr()
+    assert (out, "so far" in err) == ("", True)
+    with pytest.raises(UsageError, match=r"did you mean pipe\.vae\.decoder"):
+        run_script(script(tmp_path), "pipe.vae.decodr", [], again)
