@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given:
         build_parser().print_help()
         return EXIT_USAGE
-    words, words_of_script = _split(with_command(given))
+    words, words_of_script = split_words(with_command(given))
     parser = build_parser(words[0])
     parser.hint = _hint(words, given)
     try:
@@ -83,8 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words that are meant for a script taken off, which argparse would take for what it understands of them."""
+def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """
+    The words for layoutdoctor, and those for a script that it is to run, which follow ``--``.
+
+    Args:
+        words: With the subcommand.
+    """
     if words[0] != "run" or "--" not in words:
         return list(words), []
     end = words.index("--")

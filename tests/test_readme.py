@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from loops import for_each
 
-from layoutdoctor.__main__ import build_parser, with_command
+from layoutdoctor.__main__ import build_parser, split_words, with_command
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.rules import ALL_RULES
@@ -40,7 +40,7 @@ def test_every_command_is_one_the_parser_takes() -> None:
 
     assert len(lines) >= 5
     for line in lines:
-        words = with_command(shlex.split(line, comments=True))
+        words, _ = split_words(with_command(shlex.split(line, comments=True)))
         build_parser(words[0]).parse_args(words)
 
 

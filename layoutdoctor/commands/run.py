@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
-    parser.usage = f"{parser.prog} SCRIPT --module PATH [options] [-- ARGUMENT...]"
+    parser.usage = f"{parser.prog} [-h] SCRIPT --module PATH [options] [-- ARGUMENT...]"
     parser.description = (
         "Runs a script until it calls one of its modules, and diagnoses that module with the inputs of this call. "
         "Nothing of the script is changed; compiled callers run eagerly until then."

@@ -68,7 +68,14 @@ def test_a_command_that_is_nearly_one_is_named(words: list[str], hint: str, caps
 
 
 def test_quiet_and_verbose_go_before_every_command_and_after_it(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = {"diagnose": ["m.py"], "trace": ["t"], "examine": ["r"], "render": ["d"], "compare": ["a", "b"]}
+    asked = {
+        "diagnose": ["m.py"],
+        "run": ["s.py"],
+        "trace": ["t"],
+        "examine": ["r"],
+        "render": ["d"],
+        "compare": ["a", "b"],
+    }
     for name in COMMANDS:
         for option in ("-q", "--quiet", "-v", "--verbose"):
             for words in ([option, name, *asked.get(name, ())], [name, *asked.get(name, ()), option]):
