@@ -49,6 +49,8 @@ REASONS = {
     ("run/worker.py", "socket"): "the worker's end of that pair; nothing is connected",
     ("reports/ci/junit.py", "xml.etree"): "writes XML; none is read",
     ("isolation/processes.py", "subprocess.Popen"): "starts our own worker by sys.executable; no shell",
+    ("isolation/program.py", "subprocess.Popen"): "starts our own worker by sys.executable; no shell",
+    ("run/program.py", "runpy"): "runs the script of `layoutdoctor run`, as the user asked",
     ("commands/reproduction.py", "subprocess.Popen"): "the reproducer of the diagnosis just made, by sys.executable",
     ("subjects/transport.py", "pickle"): "the caller's own live model, to a child process, by a private directory",
     ("subjects/transport.py", "cloudpickle"): "the caller's own live model, to a child process, by a private directory",
