@@ -161,12 +161,13 @@ class Recipe(Record, frozen=True, kw_only=True):
         kind: ``file`` (Python), ``module`` (importable), ``zoo`` (timm and the like) or ``exported`` (``.pt2``).
         source: The file without folders, the module, or the zoo's package.
         attribute: What was taken from it, ``net.body``; a zoo's name of the model; empty for an exported program.
-        made_by: How that becomes the model: it ``is`` one; a ``call`` makes it, or one with what ``get_init_inputs()``
-            gives, or one that gives the inputs as well. Of transformers a ``call`` is of a model's class.
+        made_by: How that becomes the model: it ``is`` one; a ``call`` makes it, with what ``get_init_inputs()`` gives,
+            or gives the inputs as well. Of transformers a ``call`` is of a model's class.
         inputs: The attribute of the source that holds or makes the inputs; None where it has none.
         has_random_inputs: Whether they were made of random numbers, by shape.
         dtype: Floating-point type that model and inputs were given; None where they kept theirs.
-        module: The path of the module inside that was diagnosed; None where it was the whole model.
+        module: The path of the module inside that was diagnosed; None for the whole model.
+        config: What a zoo's model was built with beside its defaults, each as in ``key=value``.
     """
 
     kind: Literal["file", "module", "zoo", "exported"]
@@ -177,6 +178,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     has_random_inputs: bool = False
     dtype: str | None = None
     module: str | None = None
+    config: tuple[str, ...] = ()
 
 
 class Subject(Record, frozen=True, kw_only=True):
@@ -230,8 +232,7 @@ class Environment(Record, frozen=True, kw_only=True):
         device_name: Name of the GPU, or of the processor.
         settings: torch settings and environment variables that bear on layouts, as they stood.
         command: The command line, without folders; None from Python.
-        copy_bandwidth_bytes_per_second: What copying a large tensor reaches on this device, bytes read plus bytes
-            written; None where not measured.
+        copy_bandwidth_bytes_per_second: What copying a large tensor reaches, read plus written; None: not measured.
     """
 
     torch: str | None
@@ -652,6 +653,9 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         kernels: The list itself, in order.
         sources: What the list was made from, such as ``("torch.profiler", "oneDNN verbose log")``.
         lacks: What could not be recorded and why; empty where all was.
+        undecided_count: In a recorded trace, kernels that may convert a layout, though nothing says so: copies whose
+            strides were not recorded, generated kernels, names that tell no more. They are in no other sum.
+        undecided_seconds: Their time.
         exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
             device: what the run really waited for.
         convolution_count: On a GPU, kernels that ran for a convolution, its conversions included; in a log of oneDNN,
@@ -675,6 +679,8 @@ class KernelSummary(Record, frozen=True, kw_only=True):
     convolution_count: Count | None = None
     convolution_seconds: Seconds | None = None
     totals: tuple[Total, ...] = ()
+    undecided_count: Count = 0
+    undecided_seconds: Seconds | None = None
 
 
 class RedundantPair(Record, frozen=True, kw_only=True):

@@ -61,9 +61,14 @@ def conversions_of(trial: Trial) -> tuple[Conversion, ...]:
 
 
 def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
-    """The same as they ran: of those made by a library, only what the kernel list shows."""
+    """
+    The same as they ran: of those made by a library, only what the kernel list shows.
+
+    Without the generated kernels of a trace, which may be copies: nobody has read their code.
+    """
     ran = {conversion.id for conversion in (trial.kernels.conversions if trial.kernels is not None else ())}
-    return tuple(c for c in conversions_of(trial) if c.owner != "library" or c.id in ran)
+    unsure = "compiler" if trial.configuration.backend == "recorded" else None
+    return tuple(c for c in conversions_of(trial) if (c.owner != "library" or c.id in ran) and c.owner != unsure)
 
 
 def sum_known(values: Iterable[Number | None]) -> Number | None:

@@ -13,6 +13,7 @@ from layoutdoctor.examination.kernels.names import (
     is_convolution_kernel,
     kernel_entry,
     library_of,
+    looks_like_conversion,
     output_layout_of,
 )
 
@@ -71,6 +72,13 @@ CONVERSIONS = {
     "cuInt8::nchwToNchhw2": "tensorrt to_blocked",
     "void cuInt8::nchhw2ToNchw<float>(int)": "tensorrt from_blocked",
     "void CUTENSOR_NAMESPACE::permutationKernelPLC3<CUTENSOR_NAMESPACE::VectorWrite2D>(int)": "cutensor other",
+    "void cutlass::nchw_to_nhwc_kernel<cutlass::half_t>(cutlass::half_t*, int)": "cutlass to_channels_last",
+    "void cutlass::nhwc_to_nchw_kernel<float>(float*, float const*, int)": "cutlass to_contiguous",
+    "void nhwc_to_nchw_kernel(int, unsigned char*)": "custom to_contiguous",
+    "_nchw_to_nhwc_kernel_0d1d2de": "custom to_channels_last",
+    "void tensorflow::functor::SwapDimension1And2InTensor3UsingTiles<unsigned int, 1024, 1024, 2, false>(int)":
+        "tensorflow other",
+    "_ZN10tensorflow7functor37SwapDimension1And2InTensor3UsingTilesIhLi256ELi32ELi32ELb0EEEvPKT_": "tensorflow other",
 }  # fmt: skip
 OTHERS = {
     "void nhwcAddPaddingKernel<__nv_bfloat16, __nv_bfloat16, float, (bool)1>(int)": "cudnn padding none",
@@ -78,6 +86,8 @@ OTHERS = {
     "void nhwcToFoldedNhwcKernel<__half, __half>(int)": "cudnn padding none",
     "void foldedNhwcToNhwcKernel<__half, __half>(int)": "cudnn padding none",
     "generic4Channel_kernel": "cudnn padding none",
+    "void cutlass::nhwc_padding_kernel<float>(int, int)": "cutlass padding none",
+    "nhwc_padding_channel_3To4_kernel": "cutlass padding none",
     "void cudnn::ops::convertTensor_kernel<float, float, float, 0>(float, float const*)": "cudnn cast none",
     "SubTensorOpWithCastTensor1d": "miopen cast none",
     CAST: "aten cast none",
@@ -98,6 +108,10 @@ OTHERS = {
     "_ZN2ck23kernel_elementwise_dualINS_22GridwiseElementwise": "composable_kernel possible other",
     "void genericReformat::copyPackedKernel<float, __half, (bool)1>(int)": "tensorrt possible other",
     "void genericReformat::copyVectorizedKernel<double, float, __half, (bool)1>(int)": "tensorrt possible other",
+    "void tensorflow::functor::ShuffleInTensor3Simple<float, 2, 1, 0, false>(int)": "tensorflow possible other",
+    "input_transpose_fusion_1": "xla possible other",
+    "loop_transpose_fusion.3": "xla possible other",
+    "__myl_TranReshMove_myl3_3": "tensorrt possible other",
     "triton_poi_fused_convolution_0": "inductor generated other",
     "triton__0d1d2de": "inductor generated other",
 }  # fmt: skip
@@ -183,6 +197,24 @@ def test_what_a_name_proves(name: str) -> None:
     else:
         assert described(name) == CONVERSIONS[name].replace(" ", " conversion ")
         assert library_of(name) == found.entry.library
+
+
+@for_each(
+    ("name", "looks"),
+    [
+        ("fused_transpose_add_kernel", True),
+        ("void my::NHWC2NCHW<float>(float*)", True),
+        ("reformat_weights", True),
+        ("swapDim12", True),
+        ("conv2d_nhwc_kernel", False),
+        ("void my::layer_norm_nhwc<float>(float*)", False),
+        ("transposed_gemm", False),
+        ("my_add_kernel", False),
+    ],
+)
+def test_what_speaks_of_layouts_and_of_nothing_that_computes_may_be_a_conversion(name: str, looks: bool) -> None:
+    assert kernel_entry(name) is None
+    assert looks_like_conversion(name) == looks
 
 
 @for_each("name", UNKNOWN)

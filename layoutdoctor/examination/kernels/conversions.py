@@ -14,14 +14,14 @@ from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.attribution import Places, attribute
 from layoutdoctor.examination.kernels.convolutions import Evidence
-from layoutdoctor.examination.kernels.copies import find_copies
+from layoutdoctor.examination.kernels.copies import find_copies, undecided_copies
 from layoutdoctor.examination.kernels.names import dtypes_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
 from layoutdoctor.examination.kernels.summaries import MOST_KERNELS_LISTED, convolution_sums, kernel_records, totals_of
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import SECONDS_PER_NANOSECOND, format_seconds
-from layoutdoctor.words import DTYPES, item_bytes
+from layoutdoctor.words import DTYPES, count_of, item_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -110,12 +110,15 @@ _BY_NSIGHT = _Recording(
 )
 
 
-def describe_lacks(places: Places, is_possible: NDArray[np.bool_]) -> Iterator[str]:
+def describe_lacks(
+    places: Places, is_possible: NDArray[np.bool_], undecided_copies: Sequence[int] = ()
+) -> Iterator[str]:
     """
     What the trace lacks, as sentences that a report can list.
 
     Args:
         is_possible: Of each kernel, whether it may convert a layout though its name does not say so.
+        undecided_copies: Rows of the eager copies that cannot be judged.
     """
     trace, attribution = places.trace, places.attribution
     how = _BY_NSIGHT if trace.source.startswith("Nsight") else _BY_TORCH
@@ -140,11 +143,18 @@ def describe_lacks(places: Places, is_possible: NDArray[np.bool_]) -> Iterator[s
     if count > 1 and not (trace.kernels.duration % _NANOSECONDS_PER_MICROSECOND).any():
         yield "times are whole microseconds, so those of short kernels are rough"
     if is_possible.any():
-        name = trace.names[int(trace.kernels.name[is_possible][0])]
+        durations = np.where(is_possible, trace.kernels.duration, -1)
+        name = trace.names[int(trace.kernels.name[int(np.argmax(durations))])]
         seconds = int(trace.kernels.duration[is_possible].sum()) * SECONDS_PER_NANOSECOND
         yield (
-            f"{int(is_possible.sum())} kernels ({format_seconds(seconds)}) may convert a layout, their names do not "
-            f"say: {name[:_NAME_LENGTH]}"
+            f"{count_of(int(is_possible.sum()), 'kernel')} ({format_seconds(seconds)}) may convert a layout, which "
+            f"names alone do not say: {name[:_NAME_LENGTH]}"
+        )
+    if undecided_copies:
+        seconds = int(trace.kernels.duration[list(undecided_copies)].sum()) * SECONDS_PER_NANOSECOND
+        yield (
+            f"{count_of(len(undecided_copies), 'kernel')} of eager copies ({format_seconds(seconds)}) may convert a "
+            "layout: their strides were not recorded"
         )
     if count > MOST_KERNELS_LISTED:
         yield f"the list of single kernels ends after {MOST_KERNELS_LISTED} of {count}; all sums are complete"
@@ -210,6 +220,7 @@ class Records:
 
     Attributes:
         origin: Nanoseconds since the trace's base, which starts count from.
+        generated: Rows of the generated kernels that may be copies.
         padding: Rows of the kernels that only pad channels.
     """
 
@@ -225,6 +236,7 @@ class Records:
         is_copy[[copy.row for copy in copies if copy.direction != "none"]] = True
         self.exposed_total, self.exposed = exposed_nanoseconds(trace, self.is_library)
         _, self.exposed_copies = exposed_nanoseconds(trace, is_copy)
+        self.generated = [copy.row for copy in copies if copy.kind == "generated"]
         self.padding: list[int] = np.flatnonzero(self._has_role("padding")).tolist()
         rows = sorted({c.row for c in found} | {c.row for c in copies} | set(self.padding))
         self.locations = dict(zip(rows, self.places.locations(rows), strict=True))
@@ -238,6 +250,9 @@ class Records:
         spent = int(trace.kernels.duration[self.is_library].sum())
         count, seconds = convolution_sums(trace, self.evidence.groups)
         possible = self._has_role("possible")
+        copies = undecided_copies(self.evidence)
+        undecided = possible.copy()
+        undecided[[*copies, *self.generated]] = True
         lost = sum(problem.count for problem in trace.problems if problem.is_loss)
         return KernelSummary(
             count=len(trace.kernels),
@@ -249,7 +264,9 @@ class Records:
             not_understood_count=lost + int(possible.sum()),
             kernels=kernel_records(self.attribution, self.origin),
             sources=(trace.source,),
-            lacks=tuple(describe_lacks(self.places, possible)),
+            lacks=tuple(describe_lacks(self.places, possible, copies)),
+            undecided_count=int(undecided.sum()),
+            undecided_seconds=int(trace.kernels.duration[undecided].sum()) * SECONDS_PER_NANOSECOND,
             exposed_conversion_seconds=self.exposed_total * SECONDS_PER_NANOSECOND,
             convolution_count=count,
             convolution_seconds=seconds * SECONDS_PER_NANOSECOND if seconds is not None else None,

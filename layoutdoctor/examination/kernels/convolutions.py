@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from layoutdoctor.examination.kernels.names import is_convolution_kernel, kernel_entry
+from layoutdoctor.examination.kernels.names import is_convolution_kernel, kernel_entry, looks_like_conversion
 from layoutdoctor.examination.kernels.shapes import convolution_tensors, cudnn_grid, miopen_fits
 from layoutdoctor.recording.recording import NONE
 
@@ -125,7 +125,8 @@ def _class_of(name: str) -> KernelClass:
     is_conversion = match is not None and match.entry.role == "conversion" and match.is_certain
     is_main = not is_conversion and not is_helper and is_convolution_kernel(name)
     if match is None:
-        return KernelClass(is_conversion, is_main, is_helper)
+        is_possible = not is_main and not is_helper and looks_like_conversion(name)
+        return KernelClass(is_conversion, is_main, is_helper, role="possible" if is_possible else "")
     entry = match.entry
     return KernelClass(is_conversion, is_main, is_helper, entry.direction, entry.library, entry.role)
 

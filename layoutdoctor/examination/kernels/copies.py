@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 CopyKind = Literal["converted", "permuted", "generated"]
 
 _TWO_DIMENSIONAL = re.compile(r"(?:^|[^A-Z])YBLOCK['\"]?\s*[=:]\s*['\"]?(\d+)")
-_GENERATED = re.compile(r"^triton_(?:poi|red|per|for)_")
+# A reduction (red, per) computes: it is never a copy.
+_GENERATED = re.compile(r"^triton_(?:poi|for)_")
+
+
+# The operation and its strides decide; what a kernel of a copy is called differs from device to device.
+_OF_A_COPY = ("strided_copy", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +83,33 @@ def find_copies(evidence: Evidence) -> list[TraceCopy]:
             continue
         if is_generated[evidence.names[row]]:
             copy = _generated(attribution.arguments_of(operation), row)
-        elif evidence.class_of(row).role == "strided_copy":
+        elif evidence.class_of(row).role in _OF_A_COPY:
             copy = _eager(row, layouts(operation))
         else:
             continue
         if copy is not None:
             found.append(copy)
     return found
+
+
+def undecided_copies(evidence: Evidence) -> list[int]:
+    """Rows of the kernels that copy, in eager mode, between strides that were not recorded."""
+    attribution, found = evidence.attribution, []
+    for row, operation in enumerate(attribution.operation.tolist()):
+        role = evidence.class_of(row).role
+        if operation == NONE or attribution.name_of(operation) != COPY:
+            is_one = role == "strided_copy"
+        else:
+            is_one = role in _OF_A_COPY and _may_convert(attribution.arguments_of(operation))
+        if is_one:
+            found.append(row)
+    return found
+
+
+def _may_convert(recorded: OperationArguments) -> bool:
+    """Whether a copy is of tensors that have memory formats, as far as is known, and its strides are not."""
+    shapes = parse_shapes(recorded.shapes)
+    return not parse_shapes(recorded.strides) and (not shapes or any(len(shape) in (4, 5) for shape in shapes))
 
 
 def _eager(row: int, layouts: tuple[Layout, Layout] | None) -> TraceCopy | None:

@@ -135,6 +135,20 @@ _CONVERSIONS = (
     # a permutation of dimensions, of an image or of anything else; Nsight tables of TensorRT engines: 14 % of YOLOv8
     # (permutationKernelPLC3)
     _entry(_VOID + r"CUTENSOR_NAMESPACE::permutationKernel\w*", "cutensor", "conversion", "other", "Kernel"),
+    # contiguous to channels_last; cutlass util/device_nchw_to_nhwc.h
+    _entry(_VOID + r"cutlass::nchw_to_nhwc_kernel", "cutlass", "conversion", "to_channels_last", "to_nhwc_kernel"),
+    # channels_last to contiguous; cutlass util/device_nhwc_to_nchw.h
+    _entry(_VOID + r"cutlass::nhwc_to_nchw_kernel", "cutlass", "conversion", "to_contiguous", "to_nchw_kernel"),
+    # contiguous to channels_last; hand-written kernels of CUDA and Triton in many public repositories
+    _entry(_VOID + r"_{0,2}nchw_to_nhwc_kernel", "custom", "conversion", "to_channels_last", "to_nhwc_kernel"),
+    # channels_last to contiguous; likewise
+    _entry(_VOID + r"_{0,2}nhwc_to_nchw_kernel", "custom", "conversion", "to_contiguous", "to_nchw_kernel"),
+    # [A, B, C] to [A, C, B], so between contiguous and channels_last with C x H x W as one dimension; TensorFlow
+    # conv_2d_gpu.h; its profiles name the operation TransposeNHWCToNCHW-LayoutOptimizer
+    _entry(_VOID + r"tensorflow::functor::SwapDimension1And2InTensor3(?:UsingTiles|Small)\b", "tensorflow",
+           "conversion", "other", "InTensor3UsingTiles", "InTensor3Small"),
+    _entry(r"^_ZN10tensorflow7functor\d+SwapDimension1And2InTensor3(?:UsingTiles|Small)", "tensorflow", "conversion",
+           "other", "InTensor3UsingTiles", "InTensor3Small"),
 )  # fmt: skip
 
 _ALMOST = (
@@ -147,6 +161,9 @@ _ALMOST = (
     # pads the first layer's weights to 4 channels; cuDNN 7; README of apex.pyprof: its grid is that of the 9408
     # weights of ResNet-50's first layer
     _entry(_cudnn("generic4Channel_kernel"), "cudnn", "padding", "none", "nel"),
+    # adds channels of zeros; cutlass util/device_nhwc_padding.h
+    _entry(_VOID + r"(?:cutlass::)?nhwc_padding_(?:channel_\w{1,20}_)?kernel", "cutlass", "padding", "none",
+           "padding_kernel", "3To4_kernel"),
     # data type or scale of packed data: one size, no strides; it is often taken for a layout conversion; TensorFlow
     # profiles of cuDNN 8
     _entry(_cudnn("convertTensor_kernel"), "cudnn", "cast", "none", "_kernel"),
@@ -181,6 +198,15 @@ _ALMOST = (
     # TensorRT's reformat: a change of layout, of data type, or a plain copy; Nsight tables of TensorRT engines
     _entry(_VOID + r"genericReformat::copy(?:Packed|Vectorized)Kernel\b", "tensorrt", "possible", "other",
            "PackedKernel", "VectorizedKernel"),
+    # three dimensions in another order, of filters mostly; TensorFlow conv_2d_gpu.h
+    _entry(_VOID + r"tensorflow::functor::(?:ShuffleInTensor3Simple|SwapDimension0And2InTensor3Simple)\b", "tensorflow",
+           "possible", "other", "Tensor3Simple"),
+    # a transposition of XLA's, with what was fused into it; public profiles of jax programs
+    _entry(r"^(?:input|loop|wrapped)_transpose(?:_fusion)?(?:[._]\d+)*\Z", "xla", "possible", "other",
+           "transpose_fusion"),
+    # a transposition of Myelin's, with nothing that computes; layer names of TensorRT engines (__myl_TranReshMove)
+    _entry(r"^__myl_(?:Move|Resh|Cast|Slic|Conc|Repl){0,12}Tran(?:Move|Resh|Tran|Cast|Slic|Conc|Repl){0,12}_",
+           "tensorrt", "possible", "other", "Tran_"),
     # a template: GEMM, convolution or attention; Inductor names
     _decoy(r"^triton_tem_", "inductor", "tem_"),
     # nothing: triton_poi_fused_convolution_3 is a layout copy in one graph and a bias in another; recorded on A100,
@@ -375,6 +401,17 @@ def output_layout_of(name: str) -> Literal["contiguous", "channels_last"] | None
     return "channels_last" if word["layout"].lower() in ("nhwc", "ndhwc") else "contiguous"
 
 
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def looks_like_conversion(name: str) -> bool:
+    """
+    Whether a name that the dictionary does not know speaks of layouts, and of nothing that computes.
+
+    Args:
+        name: As in a trace, a profile or a table.
+    """
+    return _LAYOUT_WORDS.search(name) is not None and _COMPUTING_WORDS.search(name) is None
+
+
 def _completions(beginning: str) -> Iterator[KernelEntry]:
     """
     Every entry a cut name can go on to, in the dictionary's order.
@@ -450,6 +487,12 @@ _CONVOLUTION = re.compile(
 # Activations, filter and output, as in nhwckrsc_nchw: reads channels_last, writes contiguous.
 _XMMA_OPERANDS = re.compile(
     r"^sm\d+_xmma_(?P<kind>[a-z]+)\w{0,200}?_(?:nhwc|nchw)(?P<filter>krsc|kcrs)_(?P<output>nhwc|nchw)(?:_|\Z)"
+)
+_LAYOUT_WORDS = re.compile(r"nchw|nhwc|ncdhw|ndhwc|transpos|permut|reformat|layout|swapdim", re.IGNORECASE)
+_COMPUTING_WORDS = re.compile(
+    r"conv|gemm|matmul|fprop|dgrad|wgrad|norm|pool|softmax|att(?:ention|n)|fmha|upsample|interpolat|resize|reduc|sort|"
+    r"embed|index|scatter|gather|quant|rope|rotary|memset",
+    re.IGNORECASE,
 )
 _LAYOUT_WORD = re.compile(r"^[\w:<> ]{0,200}?_(?P<layout>nhwc|ndhwc|nchw|ncdhw|NHWC|NCHW)(?:_|\b)")
 

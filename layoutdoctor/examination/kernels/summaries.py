@@ -17,10 +17,17 @@ import numpy as np
 from layoutdoctor.diagnosis.records import Conversion, Kernel, KernelSummary, Total
 from layoutdoctor.examination.kernels.attribution import is_convolution
 from layoutdoctor.examination.kernels.host import add_primitive, summarize
-from layoutdoctor.examination.kernels.names import dtypes_of, is_convolution_kernel, kernel_entry, library_of
+from layoutdoctor.examination.kernels.names import (
+    dtypes_of,
+    is_convolution_kernel,
+    kernel_entry,
+    library_of,
+    looks_like_conversion,
+)
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe_primitive, problem_shapes
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import SECONDS_PER_NANOSECOND, format_seconds
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -176,6 +183,8 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         share=spent / whole if whole else None,
         conversions=tuple(conversion for conversion in conversions if conversion is not None),
         not_understood_count=lost + sum(row.count for row in unclear),
+        undecided_count=sum(row.count for row in unclear),
+        undecided_seconds=sum(row.nanoseconds for row in unclear) * SECONDS_PER_NANOSECOND,
         sources=("table of kernel totals", table.source),
         lacks=tuple(_lacks(table, unclear)),
         convolution_count=sum(row.count for row in own),
@@ -224,7 +233,9 @@ def _is_of_a_convolution(row: KernelTotal) -> bool:
 
 def _is_unclear(row: KernelTotal) -> bool:
     match = kernel_entry(row.name, is_cut=row.is_cut)
-    return match is not None and match.entry.role == "possible"
+    if match is None:
+        return not _is_of_a_convolution(row) and looks_like_conversion(row.name)
+    return match.entry.role == "possible"
 
 
 def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal]) -> Iterator[str]:
@@ -235,8 +246,8 @@ def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal]) -> Iterator[str]
     if unclear:
         seconds = sum(row.nanoseconds for row in unclear) * SECONDS_PER_NANOSECOND
         yield (
-            f"{sum(row.count for row in unclear)} kernels ({format_seconds(seconds)}) may convert a layout, their "
-            f"names do not say: {unclear[0].name[:60]}"
+            f"{count_of(sum(row.count for row in unclear), 'kernel')} ({format_seconds(seconds)}) may convert a "
+            f"layout, which names alone do not say: {max(unclear, key=lambda row: row.nanoseconds).name[:60]}"
         )
     cut = sum(row.is_cut for row in table.rows)
     if cut:

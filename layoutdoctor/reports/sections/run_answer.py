@@ -6,6 +6,7 @@ They word what the record says and decide nothing; a file without kernels is nev
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 MOST_SOURCE_LINES = 3
 MOST_FAILURE_CHARACTERS = 300
+_WORTH_A_WORD = 0.001
 
 _LIBRARY_RULES = ("LD101", "LD111")
 _TO_TRY = "To try: model and inputs in channels_last (5-D: channels_last_3d), where they are not yet"
@@ -81,8 +83,11 @@ def _no_kernels(diagnosis: Diagnosis, terms: Terms) -> Answer:
 
 def _no_conversion(diagnosis: Diagnosis, trial: Trial, kernels: KernelSummary, terms: Terms) -> Answer:
     seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} {terms.time}"
-    headline = f"No layout conversion in {count_of(kernels.count, terms.kernel)}{seconds}"
-    lines = [*_convolution_lines(kernels, terms), *_doubt_lines(kernels, terms), *_uncounted_lines(trial, terms)]
+    undecided = _undecided_clause(kernels)
+    shown = "No layout conversion can be shown" if undecided else "No layout conversion"
+    headline = f"{shown} in {count_of(kernels.count, terms.kernel)}{seconds}{undecided}"
+    lines = [*_convolution_lines(kernels, terms), *_doubt_lines(kernels, terms)]
+    lines += [*_undecided_lines(kernels, terms), *_uncounted_lines(trial, terms)]
     return Answer(headline, lines=tuple(lines), is_short=nothing_else_to_say(diagnosis))
 
 
@@ -100,6 +105,13 @@ def _convolution_lines(kernels: KernelSummary, terms: Terms) -> Iterator[str]:
             known.append(f"{precise_share(part, whole)} of that in layout conversions")
     if known:
         yield f"Convolutions: {', '.join(known)}"
+
+
+def _undecided_lines(kernels: KernelSummary, terms: Terms) -> Iterator[str]:
+    """What may be a conversion though nothing says so; it is in no sum but its own."""
+    if kernels.undecided_count:
+        count = count_of(kernels.undecided_count, terms.kernel)
+        yield f"Undecided: {count} that may convert a layout, as nothing recorded says whether; why stands below"
 
 
 def _doubt_lines(kernels: KernelSummary, terms: Terms) -> Iterator[str]:
@@ -123,8 +135,17 @@ def _conversions_headline(trial: Trial, terms: Terms) -> str:
     share = precise_share(seconds, kernels.seconds)
     return (
         f"Layout conversions take {format_seconds(seconds)} of {format_seconds(kernels.seconds)} {terms.time} "
-        f"({share}){alone_clause(exposed_seconds(trial), seconds)}"
+        f"({share}){alone_clause(exposed_seconds(trial), seconds)}{_undecided_clause(kernels, seconds)}"
     )
+
+
+def _undecided_clause(kernels: KernelSummary, seconds: float = 0.0) -> str:
+    """What is undecided, where it could change what the headline says."""
+    undecided = kernels.undecided_seconds
+    least = min(_WORTH_A_WORD * (kernels.seconds or 0.0), seconds / 100 or math.inf)
+    if not undecided or undecided < least:
+        return ""
+    return f", and {format_seconds(undecided)} undecided"
 
 
 def _recorded_lines(diagnosis: Diagnosis, trial: Trial, terms: Terms, counted: Sequence[Conversion]) -> Iterator[str]:
@@ -134,6 +155,8 @@ def _recorded_lines(diagnosis: Diagnosis, trial: Trial, terms: Terms, counted: S
     yield from _tensor_lines(counted)
     yield _round_trips_line(trial, terms)
     yield from _source_lines(counted)
+    if trial.kernels is not None:
+        yield from _undecided_lines(trial.kernels, terms)
     yield from _uncounted_lines(trial, terms)
     if terms.file != "log" and _wants_channels_last(diagnosis, counted):
         yield _TO_TRY

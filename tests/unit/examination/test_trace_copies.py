@@ -8,6 +8,7 @@ from recorded_builders import GEMM, POINTWISE, STRIDED_COPY, Recorder
 
 from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride, strided_layout
 from layoutdoctor.examination.kernels.attribution import attribute
+from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.convolutions import Evidence
 from layoutdoctor.examination.kernels.copies import TraceCopy, copied_layouts, find_copies
 
@@ -21,6 +22,8 @@ CAST_WITH_STRIDES = (
     "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::"
     "{lambda()#3}, at::detail::Array<char*, 2>, 4, OffsetCalculator<1, unsigned int>, x>(int, x)"
 )
+VECTORIZED_COPY = "void at::native::vectorized_elementwise_kernel<4, at::native::direct_copy_kernel_cuda(at::T&)>(int)"
+XPU_COPY = "at::native::xpu::VectorizedElementwiseKernel<4, at::native::xpu::CopyScalarFunc<float>, at::detail::Array>"
 
 
 def last(shape: Shape) -> Shape:
@@ -99,6 +102,40 @@ def test_without_strides_and_of_templates_nothing_is_said() -> None:
     assert copies_of(generated([], [], "YBLOCK=32", name="triton_tem_fused_mm_0")) == []
 
 
+@for_each(
+    ("why", "kernels", "count"),
+    [
+        ("a copy without strides", [("aten::copy_", STRIDED_COPY, ())], 1),
+        ("one of another device", [("aten::copy_", XPU_COPY, ())], 1),
+        ("a copy of no operation", [(None, STRIDED_COPY, ())], 1),
+        ("a name that speaks of layouts", [("my::op", "fused_nhwc_transpose", ())], 1),
+        ("all at once", [("aten::copy_", STRIDED_COPY, ()), ("my::op", "fused_nhwc_transpose", ())], 2),
+        ("a copy with strides", [("aten::copy_", STRIDED_COPY, [last(IMAGE), contiguous_stride(IMAGE)])], 0),
+        ("a copy of what has no memory format", [("aten::copy_", STRIDED_COPY, None)], 0),
+        ("what computes", [("aten::mm", GEMM, ()), ("aten::add", POINTWISE, ())], 0),
+    ],
+)
+def test_what_cannot_be_decided_has_a_count_and_a_time_of_its_own(
+    why: str, kernels: list[tuple[str | None, str, list[Shape] | None]], count: int
+) -> None:
+    record = Recorder()
+    for name, kernel, strides in kernels:
+        if name is None:
+            record.kernel(kernel)
+        else:
+            shape = (4, 5) if strides is None else IMAGE
+            record.pointwise(name, shape, shape, strides=list(strides or ()), kernel=kernel)
+    summary = examine_recorded(record.trace()).kernels
+    assert summary.undecided_count == count, why
+    assert (summary.undecided_seconds or 0) > 0 or not count
+    assert summary.conversion_count == 0
+
+
+def test_a_generated_kernel_that_may_be_a_copy_is_undecided() -> None:
+    kernels = examine_recorded(generated([], [], "YBLOCK=32").trace()).kernels
+    assert (kernels.undecided_count, kernels.conversion_count) == (1, 0)
+
+
 DENSE, NARROW = contiguous_stride(IMAGE), (1, 512, 16, 16)
 STRANGE = dense_stride(IMAGE, (3, 0, 1, 2))
 
@@ -124,7 +161,20 @@ STRANGE = dense_stride(IMAGE, (3, 0, 1, 2))
             for shape in ((2, 1, 8, 9), (2, 16, 1, 1), (1, 16, 1, 1))
         ),
         ("broadcast", eager(IMAGE, (1,), DENSE, from_shape=(9,)), None),
-        *(("no strided copy", eager(IMAGE, DENSE, last(IMAGE), kernel=kernel), None) for kernel in (POINTWISE, GEMM)),
+        ("a kernel that keeps the strides", eager(IMAGE, DENSE, last(IMAGE), kernel=VECTORIZED_COPY), None),
+        *(
+            (
+                "the operation and its strides decide on every device",
+                eager(IMAGE, DENSE, last(IMAGE), kernel=kernel),
+                ("converted", "to_channels_last"),
+            )
+            for kernel in (XPU_COPY, "some_new_kernel")
+        ),
+        ("another operation", eager(IMAGE, DENSE, last(IMAGE), kernel="some_new_kernel", name="aten::add"), None),
+        *(
+            ("a reduction computes", copies_of(generated([], [], "YBLOCK=64", name=name)), None)
+            for name in ("triton_red_fused_0", "triton_per_fused_mean_0")
+        ),
         *(
             ("every way to write a block", copies_of(generated([], [], options)), ("generated", "other"))
             for options in ("{'XBLOCK': 16, 'YBLOCK': 64}", "XBLOCK:16,YBLOCK:64", "YBLOCK=2")

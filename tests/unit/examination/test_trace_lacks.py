@@ -134,7 +134,7 @@ BY_NSIGHT = {"source": "Nsight Systems export"}
                 "their operations are not known",
             ),
         ),
-        (possible(), {}, (f"2 kernels (5.00 us) may convert a layout, their names do not say: {POSSIBLE[:60]}",)),
+        (possible(), {}, (f"2 kernels (5.00 us) may convert a layout, which names alone do not say: {POSSIBLE[:60]}",)),
         (Recorder(), BY_NSIGHT, (NO_KERNELS.replace("ProfilerActivity.CUDA", "nsys profile --trace=cuda,nvtx"),)),
         (one_kernel(), BY_NSIGHT, (NO_OPERATIONS.replace("ProfilerActivity.CPU", EMIT_NVTX),)),
         (

@@ -58,7 +58,7 @@ def test_what_may_convert_is_not_understood_and_an_empty_table_says_nothing() ->
     assert (found.not_understood_count, found.conversions) == (3, ())
     assert found.lacks == (
         NO_ORDER,
-        f"3 kernels (2.00 us) may convert a layout, their names do not say: {POSSIBLE[:60]}",
+        f"3 kernels (2.00 us) may convert a layout, which names alone do not say: {POSSIBLE[:60]}",
     )
 
     found = summary()
