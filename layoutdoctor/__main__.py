@@ -69,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else 0
     arguments.words = given
     arguments.words_of_script = words_of_script
+    arguments.hint = parser.hint
     with lossy_stderr(), logging_to_stderr(quiet=arguments.quiet, verbose=arguments.verbose):
         logger.debug("version %s, Python %s", __version__, sys.version.split()[0])
         try:

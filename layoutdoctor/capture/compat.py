@@ -385,11 +385,16 @@ def counts_backward_convolutions() -> bool | None:
     Source:
         The text of ``GraphLowering.decide_layout_opt``: torch 2.7, 2.11 and 2.13 do not name it, 2.15 does.
     """
+    source = decision_source()
+    return None if source is None else "convolution_backward" in source
+
+
+def decision_source() -> str | None:
+    """The text of this torch's layout decision; None where it cannot be read."""
     try:
-        source = inspect.getsource(private("torch._inductor.graph.GraphLowering.decide_layout_opt"))
+        return inspect.getsource(private("torch._inductor.graph.GraphLowering.decide_layout_opt"))
     except (UnsupportedTorchError, OSError, TypeError):
         return None
-    return "convolution_backward" in source
 
 
 def triton_version() -> str | None:

@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "render": "a saved diagnosis in another format",
         "compare": "what changed between two recorded traces or saved diagnoses",
         "explain": "the rules, and what each means",
+        "calibrate": "the constants of torch's layout heuristic, measured on this device",
         "schema": "the JSON Schema of a saved diagnosis",
     }
 )

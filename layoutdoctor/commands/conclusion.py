@@ -348,14 +348,15 @@ def conclude_several(
         else:
             statuses.append(conclusion.conclude(diagnosis, status_of(diagnosis), show=show))
     if conclusion.report_format == "json":
-        print_text(_as_json([for_others(diagnosis, redact_names=conclusion.is_redacted) for diagnosis in shown]))
+        print_diagnoses([for_others(diagnosis, redact_names=conclusion.is_redacted) for diagnosis in shown])
     return next((status for status in (3, EXIT_FOUND, EXIT_INCONCLUSIVE) if status in statuses), 0)
 
 
-def _as_json(diagnoses: Sequence[Diagnosis]) -> str:
+def print_diagnoses(diagnoses: Sequence[Diagnosis]) -> None:
+    """Several diagnoses as one JSON list, to standard output; they are scrubbed already."""
     import msgspec
 
     from layoutdoctor.diagnosis.saved import to_json
 
     text = b"[" + b",".join(map(to_json, diagnoses)) + b"]"
-    return msgspec.json.format(text, indent=1).decode() + "\n"
+    print_text(msgspec.json.format(text, indent=1).decode() + "\n")

@@ -12,10 +12,12 @@ import math
 import re
 import shlex
 import time
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from layoutdoctor.commands import several
 from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE, add_conclusion_options, prepare_conclusion
 from layoutdoctor.commands.output import (
     OutputFile,
@@ -57,16 +59,26 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "examined; 4 nothing could be concluded; 130 interrupted."
     )
     parser.add_argument(
-        "target",
+        "targets",
         metavar="TARGET",
-        help="model.py, model.py:NAME, package.module:NAME, timm:NAME, torchvision:NAME, ...",
+        nargs="*",
+        help="model.py, model.py:NAME, package.module:NAME, model.pt2, timm:NAME, torchvision:NAME, transformers:NAME, "
+        "diffusers:CLASS; several are diagnosed one after the other, and summed up in a table",
     )
+    parser.add_argument("--list", metavar="FILE", help="more targets, one a line")
     parser.add_argument(
         "--input",
         metavar="SPEC",
         action="append",
         default=[],
         help="an example input instead of the target's own, such as 'f32[8,3,224,224]:channels_last'; may be repeated",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="what a model of timm, torchvision, transformers or diffusers is built with; may be repeated",
     )
     parser.add_argument(
         "--module",
@@ -172,19 +184,72 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         LayoutDoctorError: The command line is wrong, or the target could not be examined.
     """
+    check_target(arguments.lower_for, arguments.device)
+    targets = several.targets_of(arguments)
+    if len(targets) > 1:
+        several.refuse_what_is_of_one(arguments, targets)
+        count = len(choose_configurations(arguments.configurations, arguments.mode))
+        prepare_conclusion(arguments, arguments.targets)
+        return several.diagnose_several(
+            arguments, targets, _diagnose_one, partial(status_of, configuration_count=count), _command_of
+        )
+    arguments.target = targets[0]
+    plan, request = _prepared(arguments)
+    return carry_out(arguments, plan, request)
+
+
+def _diagnose_one(arguments: argparse.Namespace) -> Diagnosis:
+    """The diagnosis of one of several targets, whose report nobody has asked for."""
+    from layoutdoctor.commands import isolation as isolated  # late, as below
+
+    plan, request = _prepared(arguments)
+    record = RecordSoFar((), len(plan.configurations), is_redacted=plan.conclusion.is_redacted)
+    with isolated.prepare_isolation(arguments, request) as isolation:
+        with showing_progress(quiet=arguments.quiet) as display:
+            diagnosis = isolation.diagnose(display, record)
+        isolation.is_done = True
+    return diagnosis
+
+
+def _prepared(arguments: argparse.Namespace) -> tuple[Plan, Request]:
     from layoutdoctor.isolation.messages import Request  # late: what is wrong with the command line is said at once
 
-    check_target(arguments.lower_for, arguments.device)
     plan = prepare_diagnosis(arguments, arguments.target)
     request = Request(
         target=arguments.target,
         inputs=tuple(arguments.input),
+        config=tuple(arguments.config),
         device=arguments.device if arguments.lower_for is None else "cpu",
         dtype=arguments.dtype,
         module=arguments.module,
-        command=command_without_folders(arguments.words),
+        command=_command_of(arguments),
     )
-    return carry_out(arguments, plan, request)
+    return plan, with_options(request, arguments, plan)
+
+
+def with_options(request: Request, arguments: argparse.Namespace, plan: Plan) -> Request:
+    """A request for a target with how it is to be diagnosed."""
+    return msgspec.structs.replace(
+        request,
+        mode=arguments.mode,
+        configurations=plan.configurations,
+        derives=is_a_group(arguments.configurations),
+        lower_for=arguments.lower_for,
+        budget_seconds=arguments.budget,
+        trace_directory=str(plan.traces) if plan.traces is not None else None,
+    )
+
+
+def _command_of(arguments: argparse.Namespace) -> str:
+    """The command line for the record; of one of several targets without the others, and where they are kept."""
+    words = list(arguments.words)
+    if arguments.targets == [arguments.target] and arguments.list is None:
+        return command_without_folders(words)
+    for option in ("--list", "--resume"):
+        words = [word for word in words if not word.startswith(f"{option}=")]
+        while option in words:
+            del words[words.index(option) : words.index(option) + 2]
+    return command_without_folders([arguments.target, *(word for word in words if word not in arguments.targets)])
 
 
 class Plan(NamedTuple):
@@ -228,25 +293,16 @@ def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> in
     Diagnoses, prints the report, and writes it to the output files.
 
     Args:
-        request: What is diagnosed; how follows from the other two.
+        request: What is diagnosed, and how.
 
     Raises:
         LayoutDoctorError: The target could not be examined.
     """
     from layoutdoctor.commands import isolation as isolated  # late, as above
 
-    configurations, conclusion, traces, recordings = plan
+    configurations, conclusion, _, recordings = plan
     kept = tuple(output for output in conclusion.outputs if output.report_format == "json")
     record = RecordSoFar(kept, len(configurations), is_redacted=conclusion.is_redacted)
-    request = msgspec.structs.replace(
-        request,
-        mode=arguments.mode,
-        configurations=configurations,
-        derives=is_a_group(arguments.configurations),
-        lower_for=arguments.lower_for,
-        budget_seconds=arguments.budget,
-        trace_directory=str(traces) if traces is not None else None,
-    )
     with isolated.prepare_isolation(arguments, request) as isolation:
         try:
             with isolated.ending_signals(), showing_progress(quiet=arguments.quiet) as display:

@@ -103,8 +103,8 @@ def prepare_isolation(arguments: argparse.Namespace, request: Request) -> Isolat
         return Isolation(request, None, None, arguments.words)
     if not can_import_torch():
         raise UnsupportedTorchError(NO_TORCH)
-    words = (request.target, request.module, *request.inputs, request.device, request.dtype, request.trace_directory)
-    _check_text(words)
+    said = (request.target, request.module, request.device, request.dtype, request.trace_directory)
+    _check_text((*said, *request.inputs, *request.config))
     seconds = DEFAULT_TIMEOUT_SECONDS if arguments.timeout is None else arguments.timeout
     journal = open_journal(arguments.resume, _key(request))
     return Isolation(request, journal, None if seconds == math.inf else seconds, arguments.words)
@@ -153,6 +153,7 @@ def _key(request: Request) -> RunKey:
         ),
         lower_for=request.lower_for,
         module=request.module,
+        config=request.config,
     )
 
 

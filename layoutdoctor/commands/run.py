@@ -13,6 +13,7 @@ from layoutdoctor.commands.diagnose import (
     carry_out,
     command_without_folders,
     prepare_diagnosis,
+    with_options,
 )
 from layoutdoctor.commands.streams import print_text, say, terminal_width
 from layoutdoctor.errors import NO_TORCH, TransportError, UnsupportedTorchError, UsageError
@@ -87,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
             module=arguments.module,
             command=_command(arguments.words),
         )
-        return carry_out(arguments, plan, request)
+        return carry_out(arguments, plan, with_options(request, arguments, plan))
 
 
 def _without_module(name: str, modules: Sequence[ModuleTime]) -> UsageError:

@@ -54,6 +54,7 @@ class RunKey(Message, frozen=True, kw_only=True):
     configurations: tuple[str, ...]
     lower_for: str | None
     module: str | None = None
+    config: tuple[str, ...] = ()
 
 
 class Journal:

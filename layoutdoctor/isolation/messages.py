@@ -185,6 +185,7 @@ class Request(Message, frozen=True, kw_only=True):
     target: str | None = None
     subject_directory: str | None = None
     inputs: tuple[str, ...] = ()
+    config: tuple[str, ...] = ()
     device: str | None = None
     dtype: str | None = None
     module: str | None = None

@@ -28,9 +28,10 @@ from layoutdoctor.diagnosis.records import MadeBy, Recipe
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
 from layoutdoctor.state.process import seeded
 from layoutdoctor.subjects.copies import copy_module, input_tensors
-from layoutdoctor.subjects.inputs import ZOOS, InputSpec, load_from_zoo, make_inputs, parse_dtype, parse_input
+from layoutdoctor.subjects.inputs import InputSpec, make_inputs, parse_dtype, parse_input
 from layoutdoctor.subjects.recorded_inputs import as_called, part_with_inputs
 from layoutdoctor.subjects.subject import LoadedSubject, split_example_input, unwrap
+from layoutdoctor.subjects.zoo import ZOOS, load_from_zoo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -100,7 +101,7 @@ def import_module(name: str) -> types.ModuleType:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise UsageError(
                 f"cannot load {name!r}: there is no module {error.name!r}; expected model.py, model.py:attr, "
-                "package.module:attr, timm:NAME, torchvision:NAME or transformers:NAME"
+                "package.module:attr, timm:NAME, torchvision:NAME, transformers:NAME or diffusers:CLASS"
             ) from error
         raise
 
@@ -216,17 +217,19 @@ def load_target(
     device: str | None = None,
     dtype: str | None = None,
     module: str | None = None,
+    config: Sequence[str] = (),
 ) -> LoadedSubject:
     """
     Loads what ``python -m layoutdoctor TARGET`` names.
 
     Args:
         target: ``model.py``, ``model.py:attr``, ``package.module:attr``, ``timm:NAME``, ``torchvision:NAME``,
-            ``transformers:NAME`` or an exported program ``model.pt2``.
+            ``transformers:NAME``, ``diffusers:CLASS`` or an exported program ``model.pt2``.
         inputs: Each as in ``f32[8,3,224,224]:channels_last``; they replace the inputs that come with the model.
         device: Where model and inputs go; they stay where they are where None.
         dtype: Given to the floating-point tensors of model and inputs.
         module: The path of the module inside the model that is the subject, with what it gets when the model runs once.
+        config: What a zoo's model is built with, each as in ``key=value``.
 
     Raises:
         UsageError: The target, an input, the device or the dtype is not understood, or there is no such module.
@@ -235,7 +238,7 @@ def load_target(
     specs = [parse_input(spec) for spec in inputs]
     wanted_dtype = _floating_dtype(dtype)
     wanted_device = _available_device(device)
-    found = _find(target, specs)
+    found = _find(target, specs, config)
     model, notes = unwrap(found.model)
     if specs:
         args, kwargs = make_inputs(specs)
@@ -257,7 +260,14 @@ def load_target(
 def load_requested(request: Request) -> LoadedSubject:
     """The same of what a command was asked for."""
     target, inputs = request.target or "", request.inputs
-    return load_target(target, inputs=inputs, device=request.device, dtype=request.dtype, module=request.module)
+    return load_target(
+        target,
+        inputs=inputs,
+        device=request.device,
+        dtype=request.dtype,
+        module=request.module,
+        config=request.config,
+    )
 
 
 def _part_of(subject: LoadedSubject, path: str) -> LoadedSubject:
@@ -309,16 +319,17 @@ def _available_device(name: str | None) -> torch.device | None:
     return device
 
 
-def _find(target: str, specs: Sequence[InputSpec]) -> _Found:
+def _find(target: str, specs: Sequence[InputSpec], config: Sequence[str]) -> _Found:
     zoo, colon, name = target.partition(":")
     if colon and zoo in ZOOS:
         with users_code(target, Path.cwd(), None, "build"):
-            model, example_input, notes = load_from_zoo(zoo, name, needs_input=not specs)
+            made = load_from_zoo(zoo, name, needs_input=not specs, config=config)
         named = getattr(sys.modules[zoo], name, None)
         made_by: MadeBy = "call" if isinstance(named, type) and issubclass(named, nn.Module) else "is"
-        return _Found(
-            model, example_input, notes, recipe=Recipe(kind="zoo", source=zoo, attribute=name, made_by=made_by)
-        )
+        again = Recipe(kind="zoo", source=zoo, attribute=name, made_by=made_by, config=made.config)
+        return _Found(made.model, made.example_input, made.notes, recipe=again)
+    if config:
+        raise UsageError(f"cannot use --config {config[0]!r} with {target!r}: only models of {', '.join(ZOOS)} take it")
     if target.endswith(".pt2"):
         return _find_exported(Path(target), needs_input=not specs)
     if target.endswith(".py") or ".py:" in target:
@@ -333,7 +344,7 @@ def _find(target: str, specs: Sequence[InputSpec]) -> _Found:
         what = _what_it_is(target)
         raise UsageError(
             f"cannot load {target!r}:{what} expected model.py, model.py:attr, package.module:attr, model.pt2, "
-            "timm:NAME, torchvision:NAME or transformers:NAME"
+            "timm:NAME, torchvision:NAME, transformers:NAME or diffusers:CLASS"
         )
     with users_code(target, Path.cwd(), None, "load"):
         module = import_module(module_name)

@@ -41,7 +41,7 @@ REASONS = {
     ("capture/building.py", "importlib.import_module"): "imports modules of torch by their names",
     ("capture/graph_cache.py", "importlib.import_module"): "imports a module of torch by its name",
     ("state/switches.py", "importlib.import_module"): "the caller's own settings, by transport.py",
-    ("subjects/inputs.py", "importlib.import_module"): "imports timm, torchvision or transformers, as the user asked",
+    ("subjects/zoo.py", "importlib.import_module"): "imports timm, torchvision and the like, as the user asked",
     ("measure/environment.py", "subprocess.run"): "asks the C++ compiler that Inductor uses for its version; no shell",
     ("privacy/paths.py", "socket"): "the machine's own name, to take it out of reports; nothing is connected",
     ("isolation/processes.py", "socket"): "a pair of its own, one end for our own worker; nothing is connected",

@@ -6,6 +6,7 @@ Names of a record reach the script as string literals, or where they are identif
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
 from typing import TYPE_CHECKING
@@ -91,22 +92,39 @@ def _from_zoo(recipe: Recipe) -> _Model:
     if not _ZOO_NAME.fullmatch(name) or not recipe.source.isidentifier():
         raise CannotWriteError("the name of the model cannot be written into a script")
     what = f"{recipe.source}'s {name}, with random weights"
+    config = ", ".join(_keyword(one) for one in recipe.config)
+    more = f", {config}" if config else ""
     if recipe.source == "timm":
-        return what, (), ["import timm", f'model = timm.create_model("{name}", pretrained=False)']
+        return what, (), ["import timm", f'model = timm.create_model("{name}", pretrained=False{more})']
     if recipe.source == "torchvision":
         lines = [
             "import torchvision",
             f'builder = torchvision.models.get_model_builder("{name}")',
             'backbone = "weights_backbone" in inspect.signature(builder).parameters',
-            'model = builder(weights=None, **({"weights_backbone": None} if backbone else {}))',
+            'model = builder(weights=None, **({"weights_backbone": None} if backbone else {})' + f"{more})",
         ]
         return what, ("inspect",), lines
+    if recipe.source == "diffusers":
+        return what, (), ["import diffusers", f"model = diffusers.{_identifiers(name)}({config})"]
     if recipe.source != "transformers":
         raise CannotWriteError("the model comes from a package that no script is written for")
     chosen = f"transformers.{_identifiers(name)}"
     is_model = recipe.made_by == "call"
-    made = f"{chosen}({chosen}.config_class())" if is_model else f"transformers.AutoModel.from_config({chosen}())"
+    made = (
+        f"{chosen}({chosen}.config_class({config}))"
+        if is_model
+        else f"transformers.AutoModel.from_config({chosen}({config}))"
+    )
     return what, (), ["import transformers", f"model = {made}"]
+
+
+def _keyword(text: str) -> str:
+    """An argument as a record has it; nothing but a literal is written."""
+    key, _, value = text.partition("=")
+    try:
+        return f"{_identifiers(key)}={ast.literal_eval(value)!r}"
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise CannotWriteError("what the model was built with cannot be written into a script") from None
 
 
 def _from_export(recipe: Recipe) -> _Model:

@@ -252,7 +252,7 @@ def _change_headline(diagnosis: Diagnosis, comparison: Comparison, recommendatio
         if speedup.low <= 1:
             return f"{tie}, {format_ratio(speedup.median)} ({interval})"
         gain = f"{clean_name(name)}: {format_ratio(speedup.median)} faster than {against} ({interval})"
-        return f"{'Use' if _is_verified(diagnosis, recommendation) else 'Fastest measured is'} {gain}"
+        return f"{'Use' if is_verified(diagnosis, recommendation) else 'Fastest measured is'} {gain}"
     if ratio is not None and ratio.verdict != FASTER:
         interval = interval_clause(ratio.low, ratio.high, ratio.coverage)
         return f"{tie}, {format_ratio(ratio.median)} ({interval})"
@@ -265,7 +265,7 @@ def _equivalence_of(diagnosis: Diagnosis, recommendation: Recommendation) -> Equ
     return trial.equivalence if trial and trial.equivalence else Equivalence(status="not_checked")
 
 
-def _is_verified(diagnosis: Diagnosis, recommendation: Recommendation) -> bool:
+def is_verified(diagnosis: Diagnosis, recommendation: Recommendation) -> bool:
     """Whether the gain was measured again and the outputs are equal."""
     return recommendation.verified and not _missing(recommendation, _equivalence_of(diagnosis, recommendation))
 
@@ -273,7 +273,7 @@ def _is_verified(diagnosis: Diagnosis, recommendation: Recommendation) -> bool:
 def _certainty(diagnosis: Diagnosis, recommendation: Recommendation) -> str:
     """What was found of the outputs and what the change demands; of what is not verified, what is missing."""
     equivalence = _equivalence_of(diagnosis, recommendation)
-    if _is_verified(diagnosis, recommendation):
+    if is_verified(diagnosis, recommendation):
         is_frozen = recommendation.without_freezing is not None
         demand = "weights must not change afterwards, and no gradients can be had" if is_frozen else None
         return joined((outputs_clause(equivalence).capitalize(), demand))

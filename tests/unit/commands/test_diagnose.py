@@ -213,7 +213,7 @@ def test_standard_output_holds_the_report_only_and_standard_error_as_much_as_was
             "cannot lower for --target cuda:90 with --device cuda: the",
         ),
         (["m.py", "-q", "-v"], "not allowed with argument"),
-        (["--budget", "3"], "the following arguments are required: TARGET"),
+        (["--budget", "3"], "cannot diagnose nothing: expected a TARGET such as model.py"),
         (["explain", "LD999"], "cannot explain rule 'LD999': expected one of LD101"),
         (["render"], "the following arguments are required: SAVED.json"),
     ],

@@ -55,11 +55,11 @@ def test_a_wrong_option_is_one_line_that_says_where_the_options_are(capsys: pyte
     [
         (
             ["diagonse", "model.py"],
-            "unrecognized arguments: model.py; did you mean 'layoutdoctor diagnose'?; see",
+            "transformers:NAME or diffusers:CLASS; did you mean 'layoutdoctor diagnose'?",
         ),
         (["rendr", "d.json"], "did you mean 'layoutdoctor render'?"),
         (["-q", "explian", "LD101"], "did you mean 'layoutdoctor explain'?"),
-        (["model.py", "other.py"], "unrecognized arguments: other.py; see layoutdoctor --help"),
+        (["model.py", "--trace", "other.py"], "unrecognized arguments: --trace other.py; see layoutdoctor --help"),
     ],
 )
 def test_a_command_that_is_nearly_one_is_named(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import torch
 from loops import for_each
 from torch import nn
 
-from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError
 from layoutdoctor.subjects.load import load_target
 
 if TYPE_CHECKING:
@@ -235,6 +235,58 @@ def test_a_zoo_model_gets_the_input_it_was_made_for(monkeypatch: Any) -> None:
     )
     monkeypatch.setitem(sys.modules, "timm", None)
     assert message_of("timm:resnet18") == "cannot load timm:resnet18: timm is not installed; pip install timm"
+
+
+@pytest.fixture
+def small_diffusers(monkeypatch: Any) -> None:
+    """A stand-in with two classes: one that layoutdoctor knows a small size of, and one that it does not."""
+
+    class UNet2DModel(nn.Module):
+        def __init__(self, block_out_channels: tuple[int, ...], act_fn: str = "silu") -> None:
+            super().__init__()
+            self.conv, self.act_fn = nn.Conv2d(3, block_out_channels[0], 3), act_fn
+
+        def forward(self, sample: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+            return self.conv(sample) * timestep
+
+    class OtherModel(nn.Conv2d):
+        def __init__(self) -> None:
+            super().__init__(3, 4, 3)
+
+    zoo: Any = types.ModuleType("diffusers")
+    zoo.UNet2DModel, zoo.OtherModel, zoo.a_function = UNet2DModel, OtherModel, print
+    monkeypatch.setitem(sys.modules, "diffusers", zoo)
+
+
+@pytest.mark.usefixtures("small_diffusers")
+def test_a_model_made_for_a_large_gpu_is_built_small_unless_told_otherwise() -> None:
+    subject = load_target("diffusers:UNet2DModel", config=["act_fn=relu"])
+    assert subject.kwargs["sample"].shape == (1, 3, 64, 64)
+    assert subject.model(**subject.kwargs).shape == (1, 64, 62, 62)
+    assert subject.notes[1] == "built with block_out_channels=(64, 128, 128, 256), act_fn='relu'"
+    assert subject.recipe is not None
+    assert subject.recipe.config == ("block_out_channels=(64, 128, 128, 256)", "act_fn='relu'")
+    large = load_target("diffusers:UNet2DModel", config=["block_out_channels=(7,)"], inputs=["sample=f32[2,3,8,8]"])
+    assert large.model.conv.out_channels == 7
+    assert large.kwargs["sample"].shape == (2, 3, 8, 8)
+
+
+@pytest.mark.usefixtures("small_diffusers")
+@for_each(
+    ("target", "config", "sentence"),
+    [
+        ("diffusers:UNet2DMode", [], "diffusers has no model of that name; did you mean 'UNet2DModel'"),
+        ("diffusers:a_function", [], "diffusers has no model of that name"),
+        ("diffusers:OtherModel", [], "its forward takes input; give each that it needs, such as --input 'sample="),
+        ("diffusers:OtherModel", ["a=1"], "TypeError: "),
+        ("diffusers:OtherModel", ["a"], "cannot read --config 'a': expected key=value, such as block_out_channels"),
+        ("model.py", ["a=1"], "cannot use --config 'a=1' with 'model.py': only models of timm, torchvision,"),
+    ],
+)
+def test_a_model_that_cannot_be_built_is_told_of(target: str, config: list[str], sentence: str) -> None:
+    with pytest.raises(LayoutDoctorError) as caught:
+        load_target(target, config=config)
+    assert sentence in str(caught.value)
 
 
 def test_a_device_that_cannot_run_anything_is_refused(write: Callable[[str], str]) -> None:

@@ -257,6 +257,14 @@ def case_a_class_with_arguments_and_inputs_of_two_ranks() -> str:
             a_recipe(kind="zoo", source="transformers", attribute="RegNetConfig", made_by="is", has_random_inputs=True),
             "model = transformers.AutoModel.from_config(transformers.RegNetConfig())",
         ),
+        (
+            a_recipe(kind="zoo", source="diffusers", attribute="VAE", config=("a=(8, 16)", "b='c'"), inputs=None),
+            "model = diffusers.VAE(a=(8, 16), b='c')",
+        ),
+        (
+            a_recipe(kind="zoo", source="timm", attribute="resnet18", config=("in_chans=4",), has_random_inputs=True),
+            'model = timm.create_model("resnet18", pretrained=False, in_chans=4)',
+        ),
     ],
 )
 def test_every_kind_of_target_can_be_loaded_again(recipe: Recipe, line: str) -> None:
@@ -280,6 +288,8 @@ def test_every_kind_of_target_can_be_loaded_again(recipe: Recipe, line: str) -> 
         {"kind": "zoo", "source": "timm", "attribute": '")'},
         {"kind": "zoo", "source": "pickle", "attribute": "load"},
         {"kind": "zoo", "source": "transformers", "attribute": "a/b"},
+        {"kind": "zoo", "source": "diffusers", "attribute": "VAE", "config": ("a=__import__('os')",)},
+        {"kind": "zoo", "source": "diffusers", "attribute": "VAE", "config": ("a) or x(b=1",)},
         {"kind": "exported", "source": '".pt2'},
     ],
 )

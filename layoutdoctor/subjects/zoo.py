@@ -1,0 +1,217 @@
+"""Models that a package defines, with random weights, and an input that each takes: timm, torchvision and the like."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import inspect
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import nn
+
+from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.subjects.inputs import InputSpec, make_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_BATCH_SIZE = 8
+_VIDEO_BATCH_SIZE = 2
+_TOKEN_COUNT = 128
+_VIDEO_FRAMES = 16
+
+
+class _Small(NamedTuple):
+    """What a processor can take of a model that is made for a large GPU."""
+
+    config: Mapping[str, Any]
+    inputs: tuple[InputSpec, ...]
+
+
+def _image(*shape: int) -> InputSpec:
+    return InputSpec("float32", shape, name="sample")
+
+
+_STEP = InputSpec("int64", (1,), name="timestep")
+# Channels are multiples of 32, for the group norms; frames are what the temporal compression allows.
+_SMALL: Mapping[str, _Small] = MappingProxyType(
+    {
+        "AutoencoderKL": _Small(
+            {
+                "block_out_channels": (64, 128, 128),
+                "down_block_types": ("DownEncoderBlock2D",) * 3,
+                "up_block_types": ("UpDecoderBlock2D",) * 3,
+                "layers_per_block": 2,
+            },
+            (_image(1, 3, 128, 128),),
+        ),
+        "AutoencoderTiny": _Small({}, (_image(1, 3, 128, 128),)),
+        "AutoencoderKLWan": _Small({"base_dim": 32}, (_image(1, 3, 5, 64, 64),)),
+        "AutoencoderKLLTXVideo": _Small(
+            {
+                "block_out_channels": (32, 64, 128, 128),
+                "decoder_block_out_channels": (32, 64, 128, 128),
+            },
+            (_image(1, 3, 9, 64, 64),),
+        ),
+        "AutoencoderKLCogVideoX": _Small(
+            {"block_out_channels": (32, 64, 64, 128), "layers_per_block": 1}, (_image(1, 3, 9, 64, 64),)
+        ),
+        "AutoencoderKLHunyuanVideo": _Small(
+            {"block_out_channels": (32, 64, 128, 128), "layers_per_block": 1}, (_image(1, 3, 5, 64, 64),)
+        ),
+        "UNet2DModel": _Small({"block_out_channels": (64, 128, 128, 256)}, (_image(1, 3, 64, 64), _STEP)),
+        "UNet2DConditionModel": _Small(
+            {"block_out_channels": (64, 128, 256, 256), "cross_attention_dim": 256},
+            (_image(1, 4, 32, 32), _STEP, InputSpec("float32", (1, 77, 256), name="encoder_hidden_states")),
+        ),
+    }
+)
+
+
+class FromZoo(NamedTuple):
+    """
+    A model that a package made.
+
+    Attributes:
+        example_input: None where none was needed.
+        config: What it was built with beside the package's defaults, each as in ``key=value``.
+    """
+
+    model: Any
+    example_input: Any
+    notes: tuple[str, ...]
+    config: tuple[str, ...]
+
+
+def load_from_zoo(zoo: str, name: str, *, needs_input: bool, config: Sequence[str] = ()) -> FromZoo:
+    """
+    A model from a zoo, with random weights.
+
+    Args:
+        name: The zoo's own name of the model; for transformers a model class, a config class or a local folder; for
+            diffusers a model class.
+        config: What to build it with, each as in ``key=value``.
+
+    Raises:
+        UsageError: The zoo knows no such model, or a configuration is not of this form.
+        SubjectError: The zoo is not installed, or no example input is known.
+    """
+    options = dict(map(_parsed, config))
+    try:
+        library = importlib.import_module(zoo)
+    except ImportError as error:
+        raise SubjectError(f"cannot load {zoo}:{name}: {zoo} is not installed; pip install {zoo}") from error
+    small = _SMALL.get(name, _Small({}, ())) if zoo == "diffusers" else _Small({}, ())
+    options = {**small.config, **options}
+    model, specs = _BUILDERS[zoo](library, name, options)
+    made = tuple(f"{key}={value!r}" for key, value in options.items())
+    notes = ["random weights: nothing was downloaded"]
+    if made:
+        notes.append(f"built with {', '.join(made)}")
+    if not needs_input:
+        return FromZoo(model, None, tuple(notes), made)
+    specs = specs or small.inputs
+    if not specs:
+        takes = ", ".join(inspect.signature(model.forward).parameters)
+        raise SubjectError(
+            f"cannot make inputs for {zoo}:{name}: its forward takes {takes}; give each that it needs, such as "
+            "--input 'sample=f32[1,4,32,32]'"
+        )
+    args, kwargs = make_inputs(specs)
+    shapes = ", ".join(f"{spec.dtype}[{','.join(map(str, spec.shape))}]" for spec in specs)
+    return FromZoo(model, kwargs or args, (*notes, f"no --input was given: {shapes} was used"), made)
+
+
+def _parsed(text: str) -> tuple[str, Any]:
+    """A literal of Python, or else the text itself."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise UsageError(f"cannot read --config {text!r}: expected key=value, such as block_out_channels=(64,128)")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value
+
+
+_Built = tuple[Any, tuple[InputSpec, ...]]
+
+
+def _from_timm(timm: Any, name: str, config: Mapping[str, Any]) -> _Built:
+    if not timm.is_model(name):
+        raise _unknown("timm", name, timm.list_models())
+    model = timm.create_model(name, pretrained=False, **config)
+    shape = tuple(getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224)))
+    return model, (InputSpec("float32", (_BATCH_SIZE, *shape)),)
+
+
+def _from_torchvision(torchvision: Any, name: str, config: Mapping[str, Any]) -> _Built:
+    models = torchvision.models
+    if name.lower() not in models.list_models():
+        raise _unknown("torchvision", name, models.list_models())
+    builder = models.get_model_builder(name)
+    options: dict[str, Any] = {"weights": None}
+    if "weights_backbone" in inspect.signature(builder).parameters:
+        options["weights_backbone"] = None
+    if ".detection" in builder.__module__:
+        raise SubjectError(
+            f"cannot make inputs for torchvision:{name}: a detection model takes a list of images; "
+            "write a model.py with get_model() and get_inputs()"
+        )
+    model = builder(**options, **config)
+    if ".video" in builder.__module__:
+        return model, (InputSpec("float32", (_VIDEO_BATCH_SIZE, 3, _VIDEO_FRAMES, 112, 112)),)
+    size = 299 if "inception" in name else 224
+    return model, (InputSpec("float32", (_BATCH_SIZE, 3, size, size)),)
+
+
+def _from_transformers(transformers: Any, name: str, options: Mapping[str, Any]) -> _Built:
+    if Path(name).is_dir():
+        config = transformers.AutoConfig.from_pretrained(name, local_files_only=True, **options)
+        model = transformers.AutoModel.from_config(config)
+    else:
+        named = getattr(transformers, name, None)
+        if not isinstance(named, type):
+            known = [known for known in dir(transformers) if known.endswith(("Config", "Model"))]
+            raise _unknown("transformers", name, known)
+        if issubclass(named, nn.Module):
+            model_class: Any = named
+            model = model_class(model_class.config_class(**options))
+        else:
+            model = transformers.AutoModel.from_config(named(**options))
+        config = model.config
+    return model, (_transformers_input(config),)
+
+
+def _transformers_input(config: Any) -> InputSpec:
+    channels = getattr(config, "num_channels", None)
+    if channels is None:
+        return InputSpec("int64", (1, _TOKEN_COUNT), name="input_ids")
+    size = getattr(config, "image_size", 224)
+    sizes = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+    return InputSpec("float32", (_BATCH_SIZE, channels, *sizes), name="pixel_values")
+
+
+def _from_diffusers(diffusers: Any, name: str, config: Mapping[str, Any]) -> _Built:
+    made = getattr(diffusers, name, None)
+    if not isinstance(made, type) or not issubclass(made, nn.Module):
+        raise _unknown("diffusers", name, [*_SMALL, *(known for known in dir(diffusers) if known.endswith("Model"))])
+    return made(**config), ()
+
+
+_BUILDERS = {
+    "timm": _from_timm,
+    "torchvision": _from_torchvision,
+    "transformers": _from_transformers,
+    "diffusers": _from_diffusers,
+}
+ZOOS = tuple(_BUILDERS)
+
+
+def _unknown(zoo: str, name: str, known: Iterable[str]) -> UsageError:
+    close = difflib.get_close_matches(name, list(known), n=3)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"see the names that {zoo} lists"
+    return UsageError(f"cannot load {zoo}:{name}: {zoo} has no model of that name; {hint}")
