@@ -638,6 +638,37 @@ class Total(Record, frozen=True, kw_only=True):
     library: str | None = None
 
 
+class Waiting(Record, frozen=True, kw_only=True):
+    """
+    What a recorded run waited for.
+
+    Attributes:
+        span_seconds: From the first to the last that ran on the device; of all profiler steps, where those are longer.
+        busy_seconds: In which a kernel or a copy ran on the device, the busiest of several.
+        device_count: Devices that something ran on.
+        collective_seconds: Kernels of NCCL and the like, which wait for other devices.
+        copy_seconds: Copies and fills by the device's own engines.
+        step_count: Profiler steps in which something ran on the device; None where none was recorded.
+        step_seconds: The median one.
+        conversion_bound_seconds: The most that the layout conversions counted can cost in a step, or without steps in
+            all: when nothing else ran. An upper bound: the host may have been what the step waited for.
+        launch_lag_seconds: From a kernel's launch to its start, the median; None where launches were not recorded.
+        waits_for: ``device`` where that was busy nearly always, ``host`` where it was hardly busy, or mostly idle and
+            found its queue empty; None where neither can be said.
+    """
+
+    span_seconds: Seconds
+    busy_seconds: Seconds
+    device_count: Count
+    collective_seconds: Seconds
+    copy_seconds: Seconds
+    step_count: Count | None
+    step_seconds: Seconds | None
+    conversion_bound_seconds: Seconds
+    launch_lag_seconds: Seconds | None
+    waits_for: Literal["device", "host"] | None
+
+
 class KernelSummary(Record, frozen=True, kw_only=True):
     """
     What ran in one warm, profiled iteration, or in the whole of a recorded trace.
@@ -656,6 +687,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         undecided_count: In a recorded trace, kernels that may convert a layout, though nothing says so: copies whose
             strides were not recorded, generated kernels, names that tell no more. They are in no other sum.
         undecided_seconds: Their time.
+        waiting: What a recorded trace waited for; None elsewhere.
         exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
             device: what the run really waited for.
         convolution_count: On a GPU, kernels that ran for a convolution, its conversions included; in a log of oneDNN,
@@ -681,6 +713,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
     totals: tuple[Total, ...] = ()
     undecided_count: Count = 0
     undecided_seconds: Seconds | None = None
+    waiting: Waiting | None = None
 
 
 class RedundantPair(Record, frozen=True, kw_only=True):

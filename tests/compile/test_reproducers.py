@@ -26,6 +26,7 @@ from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.isolation.messages import Request
 from layoutdoctor.reports.markdown import render_markdown
 from layoutdoctor.reports.reproducer.report import build_reproducer
+from layoutdoctor.reports.reproducer.script import COUNTS_REPRODUCED, NOT_REPRODUCED, REPRODUCED
 from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
 
@@ -142,8 +143,9 @@ def test_what_was_run_stands_in_the_report() -> None:
     diagnosis = with_reproduction(diagnosed(case), str(ROOT / case.target))
 
     assert diagnosis.reproduction is not None
-    assert diagnosis.reproduction.reproduced is not None
-    assert re.search(r"^verdict: (NOT )?reproduced$", diagnosis.reproduction.printed, re.MULTILINE)
+    # On a busy machine nothing is decided of the times; the conversions are counted all the same.
+    verdicts = {True: REPRODUCED, False: NOT_REPRODUCED, None: COUNTS_REPRODUCED}
+    assert diagnosis.reproduction.printed.endswith(verdicts[diagnosis.reproduction.reproduced])
     report = render_markdown(diagnosis)
     printed = [text for language, text in code_blocks(check_form(report)) if language == "text"]
     assert any(diagnosis.reproduction.printed.splitlines()[-1] in text for text in printed)

@@ -53,6 +53,8 @@ class Attribution:
         convolution: Of each kernel: row of the outermost convolution around that operation.
         step: Of each kernel: index into ``step_names``.
         step_names: The profiler's steps, in order.
+        step_starts: Nanoseconds since the trace's base at which each began.
+        step_ends: Likewise.
         parent: Of each operation: row of the operation it was called from.
         convolution_of: Of each operation: row of the outermost convolution that it is or runs in.
         outermost: Of each operation: row of the outermost operator around it, such as ``aten::conv2d``; itself where
@@ -67,6 +69,8 @@ class Attribution:
     convolution: Column
     step: Column
     step_names: tuple[str, ...]
+    step_starts: Column
+    step_ends: Column
     parent: Column
     convolution_of: Column
     outermost: Column
@@ -102,7 +106,7 @@ def attribute(trace: RecordedTrace) -> Attribution:
     convolution = np.full(len(trace.kernels), NONE, np.int64)
     known = operation != NONE
     convolution[known] = convolution_of[operation[known]]
-    step, names = _steps(trace, launch)
+    step, names, starts, ends = _steps(trace, launch)
     return Attribution(
         trace=trace,
         launch=launch,
@@ -110,6 +114,8 @@ def attribute(trace: RecordedTrace) -> Attribution:
         convolution=convolution,
         step=step,
         step_names=names,
+        step_starts=starts,
+        step_ends=ends,
         parent=parent,
         convolution_of=convolution_of,
         outermost=outermost,
@@ -187,8 +193,13 @@ def _by_external(trace: RecordedTrace) -> Column:
     return _lookup(operations.external, np.where(is_id, external, NONE))
 
 
-def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...]]:
-    """The profiler's step in which each kernel was launched; where no launch is known, in which it started."""
+def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...], Column, Column]:
+    """
+    The profiler's step in which each kernel was launched; where no launch is known, in which it started.
+
+    Returns:
+        Of each kernel its step; of each step its name, and when it began and ended.
+    """
     is_step = np.array([name.startswith(STEP_PREFIX) for name in trace.names] or [False])
     step = np.full(len(trace.kernels), NONE, np.int64)
     ranges: FrameEvents | OperationEvents = trace.annotations
@@ -197,7 +208,7 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
         ranges = trace.operations
         rows = np.flatnonzero(is_step[ranges.name])
     if not len(rows):
-        return step, ()
+        return step, (), rows, rows
     starts, ends = ranges.start[rows], ranges.start[rows] + ranges.duration[rows]
     moments = trace.kernels.start.copy()
     known = launch != NONE
@@ -205,7 +216,7 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
     place = np.searchsorted(starts, moments, side="right") - 1
     inside = (place >= 0) & (moments <= ends[np.maximum(place, 0)])
     step[inside] = place[inside]
-    return step, tuple(trace.names[name] for name in ranges.name[rows].tolist())
+    return step, tuple(trace.names[name] for name in ranges.name[rows].tolist()), starts, ends
 
 
 _ALWAYS = -(1 << 62)  # what runs in the forward is in no backward operation

@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from layoutdoctor.diagnosis.layout import Layout, dense_stride, strided_layout
-from layoutdoctor.diagnosis.records import Conversion, KernelSummary, RedundantPair
+from layoutdoctor.diagnosis.records import Conversion, KernelSummary, RedundantPair, Waiting
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.attribution import Places, attribute
@@ -19,6 +20,7 @@ from layoutdoctor.examination.kernels.names import dtypes_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
 from layoutdoctor.examination.kernels.summaries import MOST_KERNELS_LISTED, convolution_sums, kernel_records, totals_of
+from layoutdoctor.examination.kernels.waiting import exposed_nanoseconds, waiting_of
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import SECONDS_PER_NANOSECOND, format_seconds
 from layoutdoctor.words import DTYPES, count_of, item_bytes
@@ -32,59 +34,7 @@ if TYPE_CHECKING:
     from layoutdoctor.examination.kernels.copies import TraceCopy
     from layoutdoctor.examination.kernels.pairs import TracePair
     from layoutdoctor.examination.kernels.shapes import Shape
-    from layoutdoctor.recording.recording import Column, RecordedTrace
-
-
-def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tuple[int, Column]:
-    """
-    Time in which none but the asked kernels ran on their device, copies by the device's own engines included.
-
-    Returns:
-        The time of all of them together, overlaps counted once; and that of each kernel alone, 0 for those not asked.
-    """
-    kernels, transfers = trace.kernels, trace.transfers
-    exposed = np.zeros(len(kernels), np.int64)
-    total = 0
-    places = np.stack([kernels.process, kernels.device]) if len(kernels) else np.zeros((2, 0), np.int64)
-    for process, device in sorted(set(map(tuple, places[:, is_asked].T.tolist()))):
-        own = (kernels.process == process) & (kernels.device == device)
-        beside = (transfers.process == process) & (transfers.device == device)
-        asked, others = own & is_asked, own & ~is_asked
-        starts = np.concatenate([kernels.start[others], transfers.start[beside]])
-        ends = starts + np.concatenate([kernels.duration[others], transfers.duration[beside]])
-        busy = _union(starts, ends)
-        start, end = kernels.start[asked], kernels.start[asked] + kernels.duration[asked]
-        mine = _union(start, end)
-        total += int((mine[1] - mine[0] - _covered(mine[0], mine[1], *busy)).sum())
-        exposed[asked] = end - start - _covered(start, end, *busy)
-    return total, exposed
-
-
-def _union(starts: Column, ends: Column) -> tuple[Column, Column]:
-    """Intervals merged where they touch, in order."""
-    if not len(starts):
-        return starts, ends
-    order = np.argsort(starts, kind="stable")
-    starts, reach = starts[order], np.maximum.accumulate(ends[order])
-    is_first = np.concatenate([[True], starts[1:] > reach[:-1]])
-    first = np.flatnonzero(is_first)
-    return starts[first], reach[np.concatenate([first[1:] - 1, [len(starts) - 1]])]
-
-
-def _covered(starts: Column, ends: Column, busy_starts: Column, busy_ends: Column) -> Column:
-    """How much of each interval lies within disjoint intervals that are in order."""
-    if not len(busy_starts):
-        return np.zeros(len(starts), np.int64)
-    before = np.concatenate([[0], np.cumsum(busy_ends - busy_starts)])
-    return _busy_until(ends, before, busy_starts, busy_ends) - _busy_until(starts, before, busy_starts, busy_ends)
-
-
-def _busy_until(moments: Column, before: Column, busy_starts: Column, busy_ends: Column) -> Column:
-    place = np.searchsorted(busy_starts, moments, side="right") - 1
-    inside = np.maximum(place, 0)
-    partial = np.clip(moments - busy_starts[inside], 0, busy_ends[inside] - busy_starts[inside])
-    sums: Column = np.where(place >= 0, before[inside] + partial, 0)
-    return sums
+    from layoutdoctor.recording.recording import RecordedTrace
 
 
 _NANOSECONDS_PER_MICROSECOND = 1000
@@ -208,7 +158,7 @@ def examine_recorded(trace: RecordedTrace) -> TraceFacts:
     conversions = [records.library(number, found) for number, found in enumerate(evidence.conversions)]
     padded = [records.padded(number, row) for number, row in enumerate(records.padding)]
     return TraceFacts(
-        kernels=records.summary(conversions, padded),
+        kernels=msgspec.structs.replace(records.summary(conversions, padded), waiting=records.waiting()),
         conversions=tuple(records.copy(number, copy) for number, copy in enumerate(copies)),
         pairs=tuple(records.pair(pair, conversions) for pair in find_pairs(evidence)),
     )
@@ -220,6 +170,8 @@ class Records:
 
     Attributes:
         origin: Nanoseconds since the trace's base, which starts count from.
+        is_library: Of each kernel, whether it is a conversion of a library.
+        is_eager_copy: Of each kernel, whether it is an eager copy between memory formats.
         generated: Rows of the generated kernels that may be copies.
         padding: Rows of the kernels that only pad channels.
     """
@@ -232,6 +184,8 @@ class Records:
         self.trace, self.attribution = trace, evidence.attribution
         self.is_library = np.zeros(len(trace.kernels), bool)
         self.is_library[[conversion.row for conversion in found]] = True
+        self.is_eager_copy = np.zeros(len(trace.kernels), bool)
+        self.is_eager_copy[[c.row for c in copies if c.direction != "none" and c.kind != "generated"]] = True
         is_copy = np.zeros(len(trace.kernels), bool)
         is_copy[[copy.row for copy in copies if copy.direction != "none"]] = True
         self.exposed_total, self.exposed = exposed_nanoseconds(trace, self.is_library)
@@ -272,6 +226,11 @@ class Records:
             convolution_seconds=seconds * SECONDS_PER_NANOSECOND if seconds is not None else None,
             totals=totals_of(self.attribution, self.modules, self.is_library),
         )
+
+    def waiting(self) -> Waiting | None:
+        """What the run waited for, its conversions by libraries and in eager copies taken together."""
+        exposed, _ = exposed_nanoseconds(self.trace, self.is_library | self.is_eager_copy)
+        return waiting_of(self.attribution, exposed)
 
     def _has_role(self, role: str) -> NDArray[np.bool_]:
         """Of each kernel, whether the dictionary gives it a role."""

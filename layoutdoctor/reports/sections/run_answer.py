@@ -86,7 +86,7 @@ def _no_conversion(diagnosis: Diagnosis, trial: Trial, kernels: KernelSummary, t
     undecided = _undecided_clause(kernels)
     shown = "No layout conversion can be shown" if undecided else "No layout conversion"
     headline = f"{shown} in {count_of(kernels.count, terms.kernel)}{seconds}{undecided}"
-    lines = [*_convolution_lines(kernels, terms), *_doubt_lines(kernels, terms)]
+    lines = [*_waiting_lines(kernels), *_convolution_lines(kernels, terms), *_doubt_lines(kernels, terms)]
     lines += [*_undecided_lines(kernels, terms), *_uncounted_lines(trial, terms)]
     return Answer(headline, lines=tuple(lines), is_short=nothing_else_to_say(diagnosis))
 
@@ -132,11 +132,45 @@ def _conversions_headline(trial: Trial, terms: Terms) -> str:
         return f"{count_of(count, 'layout conversion')}, whose time was not recorded"
     if kernels is None or not kernels.seconds:
         return f"Layout conversions take {format_seconds(seconds)}; the time of all {terms.kernel}s was not recorded"
-    share = precise_share(seconds, kernels.seconds)
+    undecided = _undecided_clause(kernels, seconds)
+    if kernels.waiting is None:
+        whole = f"{format_seconds(kernels.seconds)} {terms.time} ({precise_share(seconds, kernels.seconds)})"
+        alone = alone_clause(exposed_seconds(trial), seconds)
+        return f"Layout conversions take {format_seconds(seconds)} of {whole}{alone}{undecided}"
+    bound, of = kernels.waiting.conversion_bound_seconds, kernels.waiting.step_seconds
+    run = "a step of" if of is not None else "a run of"
+    of = of if of is not None else kernels.waiting.span_seconds
+    compute = kernels.seconds - kernels.waiting.collective_seconds
+    without = " without collectives" if kernels.waiting.collective_seconds else ""
+    share = f" ({precise_share(seconds, compute)})" if seconds <= compute else ""
     return (
-        f"Layout conversions take {format_seconds(seconds)} of {format_seconds(kernels.seconds)} {terms.time} "
-        f"({share}){alone_clause(exposed_seconds(trial), seconds)}{_undecided_clause(kernels, seconds)}"
+        f"Layout conversions cost at most {format_seconds(bound)} of {run} {format_seconds(of)} "
+        f"({precise_share(bound, of)}); they take {format_seconds(seconds)} of {format_seconds(compute)} "
+        f"{terms.time}{without}{share}{undecided}"
     )
+
+
+def _waiting_lines(kernels: KernelSummary) -> Iterator[str]:
+    """How busy the device was, what else ran on it, and what the run waited for."""
+    waiting = kernels.waiting
+    if waiting is None or not waiting.span_seconds:
+        return
+    busy = f"busy {format_seconds(waiting.busy_seconds)} of {format_seconds(waiting.span_seconds)}"
+    parts = [f"{busy} ({precise_share(min(waiting.busy_seconds, waiting.span_seconds), waiting.span_seconds)})"]
+    if waiting.step_count is not None and waiting.step_count > 1:
+        parts[0] += f" in {waiting.step_count} steps"
+    if waiting.device_count > 1:
+        parts[0] += f", the busiest of {waiting.device_count}"
+    if waiting.collective_seconds:
+        parts.append(f"collectives {format_seconds(waiting.collective_seconds)}")
+    if waiting.copy_seconds:
+        parts.append(f"copies by its own engines {format_seconds(waiting.copy_seconds)}")
+    yield f"GPU: {'; '.join(parts)}"
+    if waiting.waits_for is not None:
+        lag = waiting.launch_lag_seconds
+        start = f": kernels start {format_seconds(lag)} after their launch" if lag is not None else ""
+        why = f"host, which the profiler slows as well{start}"
+        yield f"The run waited for the {why if waiting.waits_for == 'host' else 'GPU, which was hardly ever idle'}"
 
 
 def _undecided_clause(kernels: KernelSummary, seconds: float = 0.0) -> str:
@@ -150,6 +184,7 @@ def _undecided_clause(kernels: KernelSummary, seconds: float = 0.0) -> str:
 
 def _recorded_lines(diagnosis: Diagnosis, trial: Trial, terms: Terms, counted: Sequence[Conversion]) -> Iterator[str]:
     if trial.kernels is not None:
+        yield from _waiting_lines(trial.kernels)
         yield from _convolution_lines(trial.kernels, terms)
     yield _owner_line(counted)
     yield from _tensor_lines(counted)

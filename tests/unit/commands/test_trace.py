@@ -32,7 +32,7 @@ def test_the_report_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) 
 
     out, err = capsys.readouterr()
     assert (status, err) == (0, "")
-    assert "Layout conversions take 23.1 us of 1.22 ms recorded GPU time (1.9 %)" in out
+    assert "Layout conversions cost at most 23.1 us of a step of 7.89 ms (0.3 %); they take 23.1 us of 1.22 ms" in out
     assert str(layoutdoctor.examine_trace(PATCH_EMBED)) == out
 
 
@@ -57,7 +57,7 @@ def test_an_annotated_trace_that_cannot_be_written_costs_no_report_and_one_that_
     status = main(["trace", str(PATCH_EMBED), "--output", str(tmp_path / "annotated.json.gz"), "--force"])
 
     out, err = capsys.readouterr()
-    assert (status, "Layout conversions take 23.1 us" in out) == (3, True)
+    assert (status, "Layout conversions cost at most 23.1 us" in out) == (3, True)
     assert err.startswith("layoutdoctor: error: cannot write '/")
     assert err.endswith("': No space left on device\n")
 
@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_read_does_not_cost_the_others_and_one_output_for_
     out, err = capsys.readouterr()
     assert status == 3
     assert "there is no such file" in err
-    assert "Layout conversions take 23.1 us" in out
+    assert "Layout conversions cost at most 23.1 us" in out
 
     status = main(["trace", str(PATCH_EMBED), str(WAN), "--output", str(tmp_path / "d.json")])
 

@@ -1,0 +1,152 @@
+"""What a recorded run waited for: how busy the device was, steps, collectives, and what conversions cost at most."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from layoutdoctor.diagnosis.records import Waiting
+from layoutdoctor.recording.recording import NONE
+from layoutdoctor.units import SECONDS_PER_NANOSECOND
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from layoutdoctor.examination.kernels.attribution import Attribution
+    from layoutdoctor.recording.recording import Column, RecordedTrace
+
+_COLLECTIVE = re.compile(r"^(?:void )?(?:\w{0,20}nccl(?:Dev)?Kernel|nccl|rccl|msccl|deep_ep::|mori::|ishmem|oneccl)")
+# A kernel that starts this soon after its launch found an empty queue.
+_SHORT_LAG_SECONDS = 1e-4
+_HARDLY_BUSY, _MOSTLY_IDLE, _MOSTLY_BUSY = 0.3, 0.6, 0.9
+
+
+def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | None:
+    """
+    What the run waited for, on the device that ran longest; None where nothing ran.
+
+    Args:
+        exposed_nanoseconds: In which nothing but layout conversions ran.
+    """
+    trace = attribution.trace
+    if not len(trace.kernels):
+        return None
+    places = np.stack([trace.kernels.process, trace.kernels.device])
+    devices = sorted(set(map(tuple, places.T.tolist())))
+    spans = {place: _of_device(trace, *place) for place in devices}
+    busy, first, last = max(spans.values())
+    names = np.array([_COLLECTIVE.match(name) is not None for name in trace.names] or [False])
+    is_collective = names[trace.kernels.name]
+    steps = _step_nanoseconds(attribution)
+    whole = max(sum(steps), last - first) if steps else last - first
+    step = sorted(steps)[len(steps) // 2] if steps else None
+    lag = _lag(attribution, is_collective)
+    return Waiting(
+        span_seconds=whole * SECONDS_PER_NANOSECOND,
+        busy_seconds=busy * SECONDS_PER_NANOSECOND,
+        device_count=len(devices),
+        collective_seconds=int(trace.kernels.duration[is_collective].sum()) * SECONDS_PER_NANOSECOND,
+        copy_seconds=int(trace.transfers.duration.sum()) * SECONDS_PER_NANOSECOND,
+        step_count=len(steps) or None,
+        step_seconds=None if step is None else step * SECONDS_PER_NANOSECOND,
+        conversion_bound_seconds=exposed_nanoseconds * SECONDS_PER_NANOSECOND / (len(steps) or 1),
+        launch_lag_seconds=lag,
+        waits_for=_waits_for(busy / whole if whole else 1.0, lag),
+    )
+
+
+def _of_device(trace: RecordedTrace, process: int, device: int) -> tuple[int, int, int]:
+    """How long something ran on a device, kernels and copies, and its first and last moment."""
+    starts: list[Column] = []
+    ends: list[Column] = []
+    for events in (trace.kernels, trace.transfers):
+        own = (events.process == process) & (events.device == device)
+        starts.append(events.start[own])
+        ends.append(events.start[own] + events.duration[own])
+    begin, end = _union(np.concatenate(starts), np.concatenate(ends))
+    return int((end - begin).sum()), int(begin[0]), int(end[-1])
+
+
+def _step_nanoseconds(attribution: Attribution) -> list[int]:
+    """
+    Each of the profiler's steps, from its begin to that of the next; the last one as it was recorded.
+
+    Steps in which nothing ran on the device are left out.
+    """
+    starts, ends = attribution.step_starts, attribution.step_ends
+    if not len(starts):
+        return []
+    until = np.concatenate([starts[1:], ends[-1:]])
+    ran = np.isin(np.arange(len(starts)), attribution.step)
+    return [int(length) for length in (until - starts)[ran].tolist() if length > 0]
+
+
+def _lag(attribution: Attribution, is_collective: NDArray[np.bool_]) -> float | None:
+    """How long after its launch a kernel starts, in the median; collectives wait for other devices."""
+    trace, launch = attribution.trace, attribution.launch
+    known = (launch != NONE) & (attribution.operation != NONE) & ~is_collective
+    if not known.any():
+        return None
+    lags = trace.kernels.start[known] - trace.launches.start[launch[known]]
+    return float(np.median(np.maximum(lags, 0))) * SECONDS_PER_NANOSECOND
+
+
+def _waits_for(busy_share: float, lag: float | None) -> Literal["device", "host"] | None:
+    if busy_share >= _MOSTLY_BUSY:
+        return "device"
+    finds_empty_queue = lag is not None and lag <= _SHORT_LAG_SECONDS
+    return "host" if busy_share <= _HARDLY_BUSY or (busy_share <= _MOSTLY_IDLE and finds_empty_queue) else None
+
+
+def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tuple[int, Column]:
+    """
+    Time in which none but the asked kernels ran on their device, copies by the device's own engines included.
+
+    Returns:
+        The time of all of them together, overlaps counted once; and that of each kernel alone, 0 for those not asked.
+    """
+    kernels, transfers = trace.kernels, trace.transfers
+    exposed = np.zeros(len(kernels), np.int64)
+    total = 0
+    places = np.stack([kernels.process, kernels.device]) if len(kernels) else np.zeros((2, 0), np.int64)
+    for process, device in sorted(set(map(tuple, places[:, is_asked].T.tolist()))):
+        own = (kernels.process == process) & (kernels.device == device)
+        beside = (transfers.process == process) & (transfers.device == device)
+        asked, others = own & is_asked, own & ~is_asked
+        starts = np.concatenate([kernels.start[others], transfers.start[beside]])
+        ends = starts + np.concatenate([kernels.duration[others], transfers.duration[beside]])
+        busy = _union(starts, ends)
+        start, end = kernels.start[asked], kernels.start[asked] + kernels.duration[asked]
+        mine = _union(start, end)
+        total += int((mine[1] - mine[0] - _covered(mine[0], mine[1], *busy)).sum())
+        exposed[asked] = end - start - _covered(start, end, *busy)
+    return total, exposed
+
+
+def _union(starts: Column, ends: Column) -> tuple[Column, Column]:
+    """Intervals merged where they touch, in order."""
+    if not len(starts):
+        return starts, ends
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    is_first = np.concatenate([[True], starts[1:] > reach[:-1]])
+    first = np.flatnonzero(is_first)
+    return starts[first], reach[np.concatenate([first[1:] - 1, [len(starts) - 1]])]
+
+
+def _covered(starts: Column, ends: Column, busy_starts: Column, busy_ends: Column) -> Column:
+    """How much of each interval lies within disjoint intervals that are in order."""
+    if not len(busy_starts):
+        return np.zeros(len(starts), np.int64)
+    before = np.concatenate([[0], np.cumsum(busy_ends - busy_starts)])
+    return _busy_until(ends, before, busy_starts, busy_ends) - _busy_until(starts, before, busy_starts, busy_ends)
+
+
+def _busy_until(moments: Column, before: Column, busy_starts: Column, busy_ends: Column) -> Column:
+    place = np.searchsorted(busy_starts, moments, side="right") - 1
+    inside = np.maximum(place, 0)
+    partial = np.clip(moments - busy_starts[inside], 0, busy_ends[inside] - busy_starts[inside])
+    sums: Column = np.where(place >= 0, before[inside] + partial, 0)
+    return sums
