@@ -169,8 +169,10 @@ def _waiting_lines(kernels: KernelSummary) -> Iterator[str]:
     if waiting.waits_for is not None:
         lag = waiting.launch_lag_seconds
         start = f": kernels start {format_seconds(lag)} after their launch" if lag is not None else ""
-        why = f"host, which the profiler slows as well{start}"
-        yield f"The run waited for the {why if waiting.waits_for == 'host' else 'GPU, which was hardly ever idle'}"
+        mostly_collectives = waiting.collective_seconds > waiting.busy_seconds / 2
+        for_device = "collectives most of the time" if mostly_collectives else "the GPU, which was hardly ever idle"
+        for_host = f"the host, which the profiler slows as well{start}"
+        yield f"The run waited for {for_host if waiting.waits_for == 'host' else for_device}"
 
 
 def _undecided_clause(kernels: KernelSummary, seconds: float = 0.0) -> str:
