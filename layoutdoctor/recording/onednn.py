@@ -17,7 +17,11 @@ from dataclasses import dataclass, field
 from layoutdoctor.diagnosis.layout import Layout, blocked_layout, dense_stride, strided_layout
 from layoutdoctor.words import DTYPES, item_bytes
 
-_MARKER = re.compile(r"^(?:onednn|dnnl|mkldnn)_verbose,")
+# In front may stand what a launcher writes there: blanks, [0], [rank0]:, or a name with a colon.
+VERBOSE_LINE = re.compile(
+    r"^[ \t]{0,40}(?:\[[^\]\n]{1,60}\]:?[ \t]{0,3}|[\w.-]{1,60}:[ \t]{1,3})?(?=(?:onednn|dnnl|mkldnn)_verbose,)",
+    re.MULTILINE,
+)
 _SECONDS_PER_MILLISECOND = 1e-3
 _SIZES = re.compile(r"^[0-9]{1,18}(?:x[0-9]{1,18}){0,11}\Z")  # oneDNN has at most 12 dimensions
 _PLAIN_TAG = re.compile(r"^[a-l]+$")
@@ -68,6 +72,7 @@ class Primitive:
         seconds: Its time.
         start_seconds: Unix time of its start; None where the log has no timestamps.
         line_number: Line in the log, from 1.
+        engine: Where it ran, as printed: ``cpu``, ``gpu:0``.
     """
 
     kind: str
@@ -78,6 +83,7 @@ class Primitive:
     seconds: float
     start_seconds: float | None
     line_number: int
+    engine: str = "cpu"
 
     def descriptor(self, role: str) -> MemoryDescriptor | None:
         """
@@ -114,6 +120,11 @@ class OnednnLog:
     other_lines: list[str] = field(default_factory=list)
 
     @property
+    def is_of_a_gpu(self) -> bool:
+        """Whether what ran, ran on a GPU."""
+        return bool(self.primitives) and all(item.engine.startswith("gpu") for item in self.primitives)
+
+    @property
     def has_timestamps(self) -> bool:
         """Whether every primitive says when it started."""
         return bool(self.primitives) and all(item.start_seconds is not None for item in self.primitives)
@@ -123,10 +134,11 @@ def read_onednn_log(text: str) -> OnednnLog:
     """Parses a verbose log; lines of other programs may stand between."""
     log = OnednnLog()
     for number, line in enumerate(text.splitlines(), start=1):
-        if not _MARKER.match(line):
+        begin = VERBOSE_LINE.match(line)
+        if begin is None:
             log.other_lines.append(line)
             continue
-        _read_line(log, line.strip(), number)
+        _read_line(log, line[begin.end() :].strip(), number)
     return log
 
 
@@ -176,6 +188,7 @@ def _primitive(fields: list[str], number: int) -> Primitive | None:
         seconds=seconds,
         start_seconds=_timestamp(fields[1:at]),
         line_number=number,
+        engine=rest[0],
     )
 
 

@@ -20,7 +20,7 @@ from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
-from layoutdoctor.recording.onednn import OnednnLog, read_onednn_log
+from layoutdoctor.recording.onednn import VERBOSE_LINE, OnednnLog, read_onednn_log
 from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, RecordedTrace, Recording
 from layoutdoctor.recording.table import has_kernel_table, read_kernel_csv, text_encoding
 
@@ -90,7 +90,8 @@ def read_recorded(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> Recording
         head = _head(path.name, Environment(torch=None), "cuda", found.problems)
         return Recording(head=head, trial=trial, source="table", totals=found)
     environment = Environment(torch=None, onednn=found.version, onednn_isa=found.isa)
-    return Recording(head=_head(path.name, environment, "cpu", ()), trial=trial, source="log", log=found)
+    device = "xpu" if found.is_of_a_gpu else "cpu"
+    return Recording(head=_head(path.name, environment, device, ()), trial=trial, source="log", log=found)
 
 
 def _head(name: str, environment: Environment, device: str | None, problems: Sequence[Problem]) -> Head:
@@ -106,9 +107,18 @@ def _head(name: str, environment: Environment, device: str | None, problems: Seq
 
 def device_of(trace: RecordedTrace) -> str | None:
     """The device type in torch's words; None where no device ran anything."""
-    if not len(trace.kernels):
+    if not len(trace.kernels) and not launched_count(trace):
         return "cpu" if len(trace.operations) else None
     return "xpu" if "xpu" in " ".join(_device_names(trace)).lower() else "cuda"
+
+
+def launched_count(trace: RecordedTrace) -> int:
+    """How many kernels or graphs were launched, whether they were recorded or not."""
+    is_launch = [_LAUNCH.search(name) is not None for name in trace.names] or [False]
+    return sum(is_launch[name] for name in trace.launches.name.tolist())
+
+
+_LAUNCH = re.compile(r"^(?:cu|cuda|hip|musa)\w{0,20}Launch|^urEnqueueKernelLaunch|^zeCommandListAppendLaunchKernel")
 
 
 def describe_environment(trace: RecordedTrace) -> Environment:
@@ -176,7 +186,6 @@ _NAMES: tuple[tuple[tuple[str, ...], str, str], ...] = (
 )
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _SUFFIXES_OF_PICKLES = (".pickle", ".pkl")
-_ONEDNN = re.compile(r"^(?:onednn|dnnl|mkldnn)_verbose,", re.MULTILINE)
 _ROCPROF = re.compile(
     r"kernel_?name.{0,400}(?:start_timestamp|gpu-id|begin_?ns)|calls\W+totaldurationns", re.IGNORECASE
 )
@@ -263,7 +272,7 @@ def _binary(head: bytes, name: str) -> tuple[str, str]:
 
 
 def _text_kind(text: str, name: str, encoding: str) -> TraceKind:
-    if _ONEDNN.search(text):
+    if VERBOSE_LINE.search(text):
         return "onednn_log"
     if not _JSON_START.match(text) and has_kernel_table(text):
         return "kernel_csv"

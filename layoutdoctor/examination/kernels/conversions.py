@@ -21,6 +21,7 @@ from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
 from layoutdoctor.examination.kernels.summaries import MOST_KERNELS_LISTED, convolution_sums, kernel_records, totals_of
 from layoutdoctor.examination.kernels.waiting import exposed_nanoseconds, waiting_of
+from layoutdoctor.recording.reading import launched_count
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import SECONDS_PER_NANOSECOND, format_seconds
 from layoutdoctor.words import DTYPES, count_of, item_bytes
@@ -73,7 +74,11 @@ def describe_lacks(
     trace, attribution = places.trace, places.attribution
     how = _BY_NSIGHT if trace.source.startswith("Nsight") else _BY_TORCH
     if not len(trace.kernels):
-        yield f"device kernels were not recorded ({how.kernels}), so nothing can be said of conversions"
+        launched = launched_count(trace)
+        if launched:
+            yield f"{count_of(launched, 'kernel was', 'kernels were')} launched, and none was recorded"
+        else:
+            yield f"device kernels were not recorded ({how.kernels}), so nothing can be said of conversions"
         return
     count = len(trace.kernels)
     if not len(trace.operations):

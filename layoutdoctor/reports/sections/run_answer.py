@@ -49,6 +49,15 @@ _ON_A_GPU = (
     "To record them: torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
     _TO_DIAGNOSE,
 )
+_LOST_BY_THE_PROFILER = (
+    "The profiler got nothing from the GPU: that may need permission (NVreg_RestrictProfilingToAdminUsers=0, or root), "
+    "another profiler may have held it, WSL may not give it, or the recording ended first",
+    _TO_DIAGNOSE,
+)
+_BY_NSIGHT = (
+    "To record them: nsys profile --trace=cuda,nvtx, and nsys export --type sqlite of what it wrote",
+    _TO_DIAGNOSE,
+)
 _IN_A_LOG = ("To record them: run the model with ONEDNN_VERBOSE=1 and save what it prints",)
 
 
@@ -62,7 +71,7 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
         lines = tuple(_recorded_lines(diagnosis, trial, terms, counted))
         return Answer(_conversions_headline(trial, terms), lines=lines)
     if trial.kernels is None or not trial.kernels.count:
-        return _no_kernels(diagnosis, terms)
+        return _no_kernels(diagnosis, trial, terms)
     return _no_conversion(diagnosis, trial, trial.kernels, terms)
 
 
@@ -72,12 +81,17 @@ def _not_examined(diagnosis: Diagnosis) -> Answer:
     return Answer(f"Nothing could be concluded: {why}")
 
 
-def _no_kernels(diagnosis: Diagnosis, terms: Terms) -> Answer:
+def _no_kernels(diagnosis: Diagnosis, trial: Trial, terms: Terms) -> Answer:
     headline = f"Nothing could be concluded: the {terms.file} holds no "
     if terms.file == "log":
         return Answer(f"{headline}primitive that ran", lines=_IN_A_LOG)
     if terms.file == "table":
         return Answer(f"{headline}kernels")
+    sources = trial.kernels.sources if trial.kernels is not None else ()
+    if any(source.startswith("Nsight") for source in sources):
+        return Answer(f"{headline}device kernels", lines=_BY_NSIGHT)
+    if diagnosis.subject.device not in ("cpu", None):
+        return Answer(f"{headline}device kernels, though they were launched", lines=_LOST_BY_THE_PROFILER)
     return Answer(f"{headline}device kernels", lines=_ON_A_CPU if diagnosis.subject.device == "cpu" else _ON_A_GPU)
 
 

@@ -95,6 +95,21 @@ def test_a_trace_without_kernels_concludes_nothing_and_one_without_conversions_i
     assert "No layout conversion in 2 kernels" in capsys.readouterr().out
 
 
+def test_launches_without_kernels_are_a_run_on_a_gpu_that_the_profiler_did_not_see(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    operation = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 5, "args": {}}
+    path = a_file(tmp_path, operation, {**launch, "args": {"correlation": 3}})
+    assert main(["trace", str(path)]) == 4
+    out = capsys.readouterr().out
+    assert "Nothing could be concluded: the trace holds no device kernels, though they were launched" in out
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in out
+    assert "ONEDNN_VERBOSE" not in out
+    assert "1 kernel was launched, and none was recorded" in " ".join(out.split())
+    assert layoutdoctor.examine_trace(path).subject.device == "cuda"
+
+
 def test_the_limit_is_said_with_the_way_to_raise_it(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["trace", str(PATCH_EMBED), "--max-bytes", "100000"])
 

@@ -105,6 +105,13 @@ def possible() -> Recorder:
     return record
 
 
+def launches_alone() -> Recorder:
+    """A run whose kernels the profiler did not get."""
+    record = complete()
+    del record.rows["kernels"]
+    return record
+
+
 EMIT_NVTX = "torch.autograd.profiler.emit_nvtx(record_shapes=True)"
 BY_NSIGHT = {"source": "Nsight Systems export"}
 
@@ -114,6 +121,7 @@ BY_NSIGHT = {"source": "Nsight Systems export"}
     [
         (complete(), {}, ()),
         (no_kernels(), {}, (NO_KERNELS,)),
+        (launches_alone(), {}, ("2 kernels were launched, and none was recorded",)),
         (one_kernel(), {}, (NO_OPERATIONS,)),
         (one_kernel(1000), {}, (NO_OPERATIONS,)),  # one kernel of a whole microsecond is no rule
         (one_kernel(is_launched=False), {}, (NO_OPERATIONS,)),  # without operations missing launches are no loss

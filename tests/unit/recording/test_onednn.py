@@ -50,6 +50,23 @@ def test_a_line_of_today_is_read_with_its_start_in_seconds() -> None:
 
 
 @pytest.mark.parametrize(
+    "prefix", ["[0] ", "[rank0]: ", "  ", "\t", "0: ", "node-3.local: ", "[1,0]<stdout>:"[:5] + " "]
+)
+def test_what_a_launcher_writes_in_front_is_left_out(prefix: str) -> None:
+    log = read_onednn_log(f"{prefix}{HEADER.splitlines()[0]}\n{prefix}{REORDER}\nother words, {REORDER}")
+    assert [item.shape for item in log.primitives] == [(4, 64, 56, 56)]
+    assert log.version == "3.12.0"
+    assert len(log.other_lines) == 1
+
+
+@pytest.mark.parametrize(("engine", "is_of_a_gpu"), [("cpu", False), ("gpu:0", True), ("gpu", True)])
+def test_where_it_ran_is_read(engine: str, is_of_a_gpu: bool) -> None:
+    log = read_onednn_log(REORDER.replace("exec,cpu", f"exec,{engine}"))
+    assert (log.primitives[0].engine, log.is_of_a_gpu) == (engine, is_of_a_gpu)
+    assert not read_onednn_log("").is_of_a_gpu
+
+
+@pytest.mark.parametrize(
     "line",
     [
         f"onednn_verbose,{OLD}",
