@@ -90,7 +90,7 @@ def _no_kernels(diagnosis: Diagnosis, trial: Trial, terms: Terms) -> Answer:
     sources = trial.kernels.sources if trial.kernels is not None else ()
     if any(source.startswith("Nsight") for source in sources):
         return Answer(f"{headline}device kernels", lines=_BY_NSIGHT)
-    if diagnosis.subject.device not in ("cpu", None):
+    if trial.kernels is not None and diagnosis.subject.device not in ("cpu", None):
         return Answer(f"{headline}device kernels, though they were launched", lines=_LOST_BY_THE_PROFILER)
     return Answer(f"{headline}device kernels", lines=_ON_A_CPU if diagnosis.subject.device == "cpu" else _ON_A_GPU)
 
