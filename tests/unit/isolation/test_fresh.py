@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from layoutdoctor.examination.kernels.host import iteration_of, operation_tree
 from layoutdoctor.isolation import fresh, processes, timed_process
 from layoutdoctor.isolation.fork_server import ForkServer
 from layoutdoctor.isolation.fresh import time_in_fresh_processes, timed, verified, wants_timing
+from layoutdoctor.isolation.load import Reading
 from layoutdoctor.isolation.messages import Kept, Request, TrialMemo
 from layoutdoctor.isolation.timed_process import started
 from layoutdoctor.recording.recording import Iteration
@@ -180,6 +182,12 @@ def kept(*names: str, **changes: Any) -> Kept:
     trials = [a_trial(name, measurement=None) for name in names]
     made = recordings_of(a_diagnosis(*trials, comparison=None, recommendation=None, **changes))
     return Kept(recordings=made, memos={name: TrialMemo(compile_seconds=10.0, how=f"use {name}") for name in names})
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs beside these tests is no part of them."""
+    monkeypatch.setattr(fresh, "read_load", lambda: Reading(time.perf_counter(), 0.0, 0.0, 0))
 
 
 def test_all_that_ran_is_timed_in_turns_each_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
