@@ -113,6 +113,12 @@ DTYPES = {
 }
 """torch's name of an element type, by any of its spellings."""
 
+TARGET_FORMS = (
+    "model.py, model.py:attr, package.module:attr, model.pt2, timm:NAME, torchvision:NAME, transformers:NAME or "
+    "diffusers:CLASS"
+)
+"""What a command takes for a model."""
+
 
 def item_bytes(dtype: str | None) -> int | None:
     """Bytes of one element of a type, by any of its spellings; None where it is not known."""

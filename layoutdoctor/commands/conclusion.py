@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis, Finding
 
 EXIT_FOUND = 1
+EXIT_FAILED = 3
 EXIT_INCONCLUSIVE = 4
+EXIT_INTERRUPTED = 130
 _MOST_ENTRIES = 5
 _MOST_FINDINGS = 20
 
@@ -349,7 +351,12 @@ def conclude_several(
             statuses.append(conclusion.conclude(diagnosis, status_of(diagnosis), show=show))
     if conclusion.report_format == "json":
         print_diagnoses([for_others(diagnosis, redact_names=conclusion.is_redacted) for diagnosis in shown])
-    return next((status for status in (3, EXIT_FOUND, EXIT_INCONCLUSIVE) if status in statuses), 0)
+    return worst_of(statuses)
+
+
+def worst_of(statuses: Sequence[int]) -> int:
+    """The exit status of several diagnoses, each of which has its own."""
+    return next((status for status in (EXIT_FAILED, EXIT_FOUND, EXIT_INCONCLUSIVE) if status in statuses), 0)
 
 
 def print_diagnoses(diagnoses: Sequence[Diagnosis]) -> None:

@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from layoutdoctor.commands import several
-from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE, add_conclusion_options, prepare_conclusion
+from layoutdoctor.commands.conclusion import (
+    EXIT_INCONCLUSIVE,
+    EXIT_INTERRUPTED,
+    add_conclusion_options,
+    prepare_conclusion,
+)
 from layoutdoctor.commands.output import (
     OutputFile,
     files_of_target,
@@ -45,7 +50,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Configuration, Diagnosis
     from layoutdoctor.isolation.messages import Request
 
-EXIT_INTERRUPTED = 130
 _NO_LIMIT = "none"
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from layoutdoctor.commands.conclusion import EXIT_INTERRUPTED
 from layoutdoctor.commands.diagnose import (
-    EXIT_INTERRUPTED,
     add_options_of_diagnosis,
     carry_out,
     command_without_folders,
@@ -16,7 +14,7 @@ from layoutdoctor.commands.diagnose import (
     with_options,
 )
 from layoutdoctor.commands.streams import print_text, say, terminal_width
-from layoutdoctor.errors import NO_TORCH, TransportError, UnsupportedTorchError, UsageError
+from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from layoutdoctor.commands import isolation as isolated  # late: what is wrong with the command line is said at once
     from layoutdoctor.isolation.messages import Request
-    from layoutdoctor.isolation.processes import scratch_prefix
+    from layoutdoctor.isolation.processes import private_directory
     from layoutdoctor.isolation.program import run_script
 
     script = Path(arguments.script)
@@ -65,11 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = prepare_diagnosis(arguments, arguments.script)
     if not isolated.can_import_torch():
         raise UnsupportedTorchError(NO_TORCH)
-    try:
-        folder = tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()), ignore_cleanup_errors=True)
-    except OSError as error:
-        raise TransportError(f"cannot save a module in {tempfile.gettempdir()!r}: {error.strerror or error}") from error
-    with folder as directory:
+    with private_directory() as directory:
         until = "its end" if arguments.module is None else f"it calls {arguments.module}"
         if not arguments.quiet:
             say(f"running {script.name} until {until}")

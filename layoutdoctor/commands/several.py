@@ -8,23 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.conclusion import (
+    EXIT_FAILED,
     EXIT_FOUND,
     EXIT_INCONCLUSIVE,
+    EXIT_INTERRUPTED,
     check_fail_on,
     failing_findings,
     print_diagnoses,
+    worst_of,
 )
 from layoutdoctor.commands.output import OutputFile, for_others, save_reports
 from layoutdoctor.commands.streams import logger, print_text, say, terminal_width
 from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError, first_line
 from layoutdoctor.reports.sections.wording import clean
+from layoutdoctor.words import TARGET_FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from layoutdoctor.diagnosis.records import Diagnosis
 
-EXIT_FAILED = 3
 _WIDTH = 120
 
 
@@ -74,10 +77,7 @@ def refuse_what_is_of_one(arguments: argparse.Namespace, targets: Sequence[str])
         raise UsageError("cannot write several diagnoses as html: expected text, markdown or json")
     wrong = next((target for target in targets if not re.search(r"[.:]", target)), None)
     if wrong is not None:
-        raise UsageError(
-            f"cannot load {wrong!r}: expected model.py, model.py:attr, package.module:attr, model.pt2, timm:NAME, "
-            f"torchvision:NAME, transformers:NAME or diffusers:CLASS{arguments.hint}"
-        )
+        raise UsageError(f"cannot load {wrong!r}: expected {TARGET_FORMS}{arguments.hint}")
 
 
 def diagnose_several(
@@ -125,9 +125,9 @@ def diagnose_several(
             + ("" if folder else "; --resume DIR would keep them")
         )
         _print_table(found, arguments)
-        return stop.exit_status if isinstance(stop, Terminated) else 130
+        return stop.exit_status if isinstance(stop, Terminated) else EXIT_INTERRUPTED
     _print_table(found, arguments)
-    return next((status for status in (EXIT_FAILED, EXIT_FOUND, EXIT_INCONCLUSIVE) if status in statuses), 0)
+    return worst_of(statuses)
 
 
 def _file_names(targets: Sequence[str]) -> list[str]:

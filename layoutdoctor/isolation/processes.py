@@ -97,6 +97,21 @@ def scratch_prefix(pid: int) -> str:
     return f"{_SCRATCH_PREFIX}{pid}-"
 
 
+def private_directory() -> tempfile.TemporaryDirectory[str]:
+    """
+    A directory for a model on its way to another process, gone at the end of the block.
+
+    Raises:
+        TransportError: There is no room for one.
+    """
+    try:
+        return tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()), ignore_cleanup_errors=True)
+    except OSError as error:
+        raise TransportError(
+            f"cannot save the model for another process in {tempfile.gettempdir()!r}: {error.strerror or error}"
+        ) from error
+
+
 def remove_scratch(pid: int) -> None:
     """Removes the temporary files that a process which is gone has left."""
     for path in Path(tempfile.gettempdir()).glob(f"{scratch_prefix(pid)}*"):

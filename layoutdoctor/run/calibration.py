@@ -7,7 +7,7 @@ channels_last takes over what contiguous takes, and applies layout optimization 
 
 from __future__ import annotations
 
-import math
+import statistics
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,13 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from layoutdoctor.capture.decision import convolution_class, layout_multipliers
 from layoutdoctor.diagnosis.records import ConvolutionClass
 from layoutdoctor.errors import SubjectError, first_line
-from layoutdoctor.examination.ratios import round_ratios
+from layoutdoctor.examination.ratios import median_ratio
 from layoutdoctor.isolation.rounds import measure_rounds
 from layoutdoctor.measure.timing import choose_timer
 from layoutdoctor.subjects.copies import CHANNELS_LAST, copy_inputs, copy_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from layoutdoctor.subjects.subject import LoadedSubject
 
@@ -167,7 +167,7 @@ def _constant(
         direction=direction,
         torch=known,
         of_time=after / before if ran else None,
-        mean=math.exp(sum(map(math.log, ratios)) / len(ratios)) if ran else None,
+        mean=statistics.geometric_mean(ratios) if ran else None,
         lowest=min(ratios, default=None),
         highest=max(ratios, default=None),
         count=len(timed),
@@ -191,14 +191,8 @@ def _time(call: Call, direction: Direction, budget_seconds: float) -> tuple[floa
     first, last = (times[name].round_seconds for name in (_CONTIGUOUS, _CHANNELS_LAST))
     if not first or not last:
         return None
-    ratio = _middle(round_ratios(first, last))  # contiguous over channels_last, round by round
-    seconds = _middle(first)
-    return seconds, seconds / ratio
-
-
-def _middle(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
+    seconds = statistics.median(first)
+    return seconds, seconds / median_ratio(first, last)
 
 
 def _step(call: Call, direction: Direction, channels_last: bool) -> Callable[[], None]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
-import tempfile
 from collections.abc import Iterable
 from numbers import Real
 from pathlib import Path
@@ -29,7 +27,7 @@ from layoutdoctor.isolation.fork_server import ForkServer
 from layoutdoctor.isolation.fresh import verified, with_advice
 from layoutdoctor.isolation.journal import temporary_journal
 from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Listener, Request
-from layoutdoctor.isolation.processes import scratch_prefix
+from layoutdoctor.isolation.processes import private_directory
 from layoutdoctor.isolation.supervisor import Watch, supervise
 from layoutdoctor.rules import Rule, run_rules
 from layoutdoctor.run.diagnosing import record_measured
@@ -232,21 +230,12 @@ def diagnose_isolated(
 
 @contextlib.contextmanager
 def _saved_elsewhere(subject: LoadedSubject) -> Iterator[str]:
-    with _private_directory() as directory:
+    with private_directory() as directory:
         try:
             save_subject(subject, Path(directory))
         except SubjectError as error:
             raise TransportError(str(error)) from error
         yield directory
-
-
-def _private_directory() -> tempfile.TemporaryDirectory[str]:
-    try:
-        return tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()), ignore_cleanup_errors=True)
-    except OSError as error:
-        raise TransportError(
-            f"cannot save the model for another process in {tempfile.gettempdir()!r}: {error.strerror or error}"
-        ) from error
 
 
 def _check(mode: object, budget_seconds: object, progress: object, timer: object) -> None:

@@ -28,7 +28,7 @@ from layoutdoctor.isolation.processes import die_with
 from layoutdoctor.isolation.program import ModuleTime, Outcome
 from layoutdoctor.run.worker import leave
 from layoutdoctor.subjects.load import users_code
-from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called
+from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
 from layoutdoctor.subjects.subject import LoadedSubject, unwrap
 from layoutdoctor.subjects.transport import save_subject
 
@@ -188,7 +188,7 @@ class _Program:
         """Those with convolutions that were called, what took longest first."""
         found = []
         for key, (name, module) in self._names.items():
-            count = sum(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
+            count = convolution_module_count(module)
             times = self._seconds.get(key, [])
             if times and count and not isinstance(module, nn.modules.conv._ConvNd):
                 share = min(sum(times) / seconds, 1.0)

@@ -32,6 +32,7 @@ from layoutdoctor.subjects.inputs import InputSpec, make_inputs, parse_dtype, pa
 from layoutdoctor.subjects.recorded_inputs import as_called, part_with_inputs
 from layoutdoctor.subjects.subject import LoadedSubject, split_example_input, unwrap
 from layoutdoctor.subjects.zoo import ZOOS, load_from_zoo
+from layoutdoctor.words import TARGET_FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -342,10 +343,7 @@ def _find(target: str, specs: Sequence[InputSpec], config: Sequence[str]) -> _Fo
     module_name, _, attribute = target.partition(":")
     if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
         what = _what_it_is(target)
-        raise UsageError(
-            f"cannot load {target!r}:{what} expected model.py, model.py:attr, package.module:attr, model.pt2, "
-            "timm:NAME, torchvision:NAME, transformers:NAME or diffusers:CLASS"
-        )
+        raise UsageError(f"cannot load {target!r}:{what} expected {TARGET_FORMS}")
     with users_code(target, Path.cwd(), None, "load"):
         module = import_module(module_name)
         found = _from_module(module, attribute, module_name)

@@ -203,12 +203,15 @@ def submodule_of(model: Any, path: str) -> nn.Module:
     raise UsageError(f"cannot find the module {path!r}: {modules_with_convolutions(model)}")
 
 
+def convolution_module_count(module: nn.Module) -> int:
+    """How many nn.Conv* modules there are in a module, itself included."""
+    return sum(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
+
+
 def modules_with_convolutions(model: nn.Module) -> str:
     """The parts of a model that hold convolutions, as a sentence."""
     counts = {
-        name: sum(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
-        for name, module in model.named_modules()
-        if name and name.count(".") < 2
+        name: convolution_module_count(module) for name, module in model.named_modules() if name and name.count(".") < 2
     }
     most = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])[:MOST_SHOWN]
     shown = ", ".join(f"{name} ({counts[name]})" for name in most)

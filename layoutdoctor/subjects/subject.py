@@ -17,7 +17,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.records import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.subjects.copies import check_has_data, copy_inputs, copy_model, input_tensors, layout_of
-from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called
+from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
 from layoutdoctor.subjects.weights import same_memory
 
 if TYPE_CHECKING:
@@ -175,9 +175,7 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
         inputs=_describe_inputs(subject),
         model=type(subject.model).__name__ if is_module else None,
         parameter_count=sum(parameter.numel() for parameter in parameters) if module is not None else None,
-        convolution_module_count=sum(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
-        if module is not None
-        else None,
+        convolution_module_count=convolution_module_count(module) if module is not None else None,
         parameter_formats=_count_formats(parameters),
         notes=subject.notes,
         recipe=subject.recipe,

@@ -105,7 +105,7 @@ def load_from_zoo(zoo: str, name: str, *, needs_input: bool, config: Sequence[st
         library = importlib.import_module(zoo)
     except ImportError as error:
         raise SubjectError(f"cannot load {zoo}:{name}: {zoo} is not installed; pip install {zoo}") from error
-    small = _SMALL.get(name, _Small({}, ())) if zoo == "diffusers" else _Small({}, ())
+    small = (_SMALL.get(name) if zoo == "diffusers" else None) or _Small({}, ())
     options = {**small.config, **options}
     model, specs = _BUILDERS[zoo](library, name, options)
     made = tuple(f"{key}={value!r}" for key, value in options.items())

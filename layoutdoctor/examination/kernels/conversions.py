@@ -191,11 +191,11 @@ class Records:
         self.is_library[[conversion.row for conversion in found]] = True
         self.is_eager_copy = np.zeros(len(trace.kernels), bool)
         self.is_eager_copy[[c.row for c in copies if c.direction != "none" and c.kind != "generated"]] = True
-        is_copy = np.zeros(len(trace.kernels), bool)
-        is_copy[[copy.row for copy in copies if copy.direction != "none"]] = True
+        self.generated = [copy.row for copy in copies if copy.kind == "generated"]
+        is_copy = self.is_eager_copy.copy()
+        is_copy[self.generated] = True
         self.exposed_total, self.exposed = exposed_nanoseconds(trace, self.is_library)
         _, self.exposed_copies = exposed_nanoseconds(trace, is_copy)
-        self.generated = [copy.row for copy in copies if copy.kind == "generated"]
         self.padding: list[int] = np.flatnonzero(self._has_role("padding")).tolist()
         rows = sorted({c.row for c in found} | {c.row for c in copies} | set(self.padding))
         self.locations = dict(zip(rows, self.places.locations(rows), strict=True))
@@ -234,7 +234,9 @@ class Records:
 
     def waiting(self) -> Waiting | None:
         """What the run waited for, its conversions by libraries and in eager copies taken together."""
-        exposed, _ = exposed_nanoseconds(self.trace, self.is_library | self.is_eager_copy)
+        exposed = self.exposed_total
+        if self.is_eager_copy.any():
+            exposed, _ = exposed_nanoseconds(self.trace, self.is_library | self.is_eager_copy)
         return waiting_of(self.attribution, exposed)
 
     def _has_role(self, role: str) -> NDArray[np.bool_]:

@@ -30,8 +30,6 @@ CopyKind = Literal["converted", "permuted", "generated"]
 _TWO_DIMENSIONAL = re.compile(r"(?:^|[^A-Z])YBLOCK['\"]?\s*[=:]\s*['\"]?(\d+)")
 # A reduction (red, per) computes: it is never a copy.
 _GENERATED = re.compile(r"^triton_(?:poi|for)_")
-
-
 # The operation and its strides decide; what a kernel of a copy is called differs from device to device.
 _OF_A_COPY = ("strided_copy", "")
 
@@ -77,13 +75,14 @@ def find_copies(evidence: Evidence) -> list[TraceCopy]:
     found: list[TraceCopy] = []
     attribution = evidence.attribution
     layouts = cache(partial(copied_layouts, attribution))
+    is_copy = _is_of_a_copy(attribution)
     is_generated = [_GENERATED.match(name) is not None for name in evidence.trace.names]
     for row, operation in enumerate(attribution.operation.tolist()):
         if operation == NONE:
             continue
         if is_generated[evidence.names[row]]:
             copy = _generated(attribution.arguments_of(operation), row)
-        elif evidence.class_of(row).role in _OF_A_COPY:
+        elif is_copy[row] and evidence.class_of(row).role in _OF_A_COPY:
             copy = _eager(row, layouts(operation))
         else:
             continue
@@ -95,15 +94,22 @@ def find_copies(evidence: Evidence) -> list[TraceCopy]:
 def undecided_copies(evidence: Evidence) -> list[int]:
     """Rows of the kernels that copy, in eager mode, between strides that were not recorded."""
     attribution, found = evidence.attribution, []
+    is_copy = _is_of_a_copy(attribution)
     for row, operation in enumerate(attribution.operation.tolist()):
         role = evidence.class_of(row).role
-        if operation == NONE or attribution.name_of(operation) != COPY:
-            is_one = role == "strided_copy"
-        else:
+        if is_copy[row]:
             is_one = role in _OF_A_COPY and _may_convert(attribution.arguments_of(operation))
+        else:
+            is_one = role == "strided_copy"
         if is_one:
             found.append(row)
     return found
+
+
+def _is_of_a_copy(attribution: Attribution) -> list[bool]:
+    """Of each kernel, whether an eager copy launched it."""
+    names, operations = attribution.trace.names, attribution.trace.operations.name.tolist()
+    return [row != NONE and names[operations[row]] == COPY for row in attribution.operation.tolist()]
 
 
 def _may_convert(recorded: OperationArguments) -> bool:

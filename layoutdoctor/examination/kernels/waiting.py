@@ -33,10 +33,8 @@ def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | 
     trace = attribution.trace
     if not len(trace.kernels):
         return None
-    places = np.stack([trace.kernels.process, trace.kernels.device])
-    devices = sorted(set(map(tuple, places.T.tolist())))
-    spans = {place: _of_device(trace, *place) for place in devices}
-    busy, first, last = max(spans.values())
+    devices = _devices(trace, np.ones(len(trace.kernels), bool))
+    busy, first, last = max(_busy_on(trace, *device) for device in devices)
     names = np.array([_COLLECTIVE.match(name) is not None for name in trace.names] or [False])
     is_collective = names[trace.kernels.name]
     steps = _step_nanoseconds(attribution)
@@ -57,15 +55,9 @@ def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | 
     )
 
 
-def _of_device(trace: RecordedTrace, process: int, device: int) -> tuple[int, int, int]:
+def _busy_on(trace: RecordedTrace, process: int, device: int) -> tuple[int, int, int]:
     """How long something ran on a device, kernels and copies, and its first and last moment."""
-    starts: list[Column] = []
-    ends: list[Column] = []
-    for events in (trace.kernels, trace.transfers):
-        own = (events.process == process) & (events.device == device)
-        starts.append(events.start[own])
-        ends.append(events.start[own] + events.duration[own])
-    begin, end = _union(np.concatenate(starts), np.concatenate(ends))
+    begin, end = _ran_on(trace, process, device, np.ones(len(trace.kernels), bool))
     return int((end - begin).sum()), int(begin[0]), int(end[-1])
 
 
@@ -107,22 +99,32 @@ def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tu
     Returns:
         The time of all of them together, overlaps counted once; and that of each kernel alone, 0 for those not asked.
     """
-    kernels, transfers = trace.kernels, trace.transfers
+    kernels = trace.kernels
     exposed = np.zeros(len(kernels), np.int64)
     total = 0
-    places = np.stack([kernels.process, kernels.device]) if len(kernels) else np.zeros((2, 0), np.int64)
-    for process, device in sorted(set(map(tuple, places[:, is_asked].T.tolist()))):
-        own = (kernels.process == process) & (kernels.device == device)
-        beside = (transfers.process == process) & (transfers.device == device)
-        asked, others = own & is_asked, own & ~is_asked
-        starts = np.concatenate([kernels.start[others], transfers.start[beside]])
-        ends = starts + np.concatenate([kernels.duration[others], transfers.duration[beside]])
-        busy = _union(starts, ends)
+    for process, device in _devices(trace, is_asked):
+        asked = (kernels.process == process) & (kernels.device == device) & is_asked
+        busy = _ran_on(trace, process, device, ~is_asked)
         start, end = kernels.start[asked], kernels.start[asked] + kernels.duration[asked]
         mine = _union(start, end)
         total += int((mine[1] - mine[0] - _covered(mine[0], mine[1], *busy)).sum())
         exposed[asked] = end - start - _covered(start, end, *busy)
     return total, exposed
+
+
+def _devices(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Process and device of the kernels that are asked for, each once."""
+    kernels = trace.kernels
+    return sorted(set(zip(kernels.process[is_asked].tolist(), kernels.device[is_asked].tolist(), strict=True)))
+
+
+def _ran_on(trace: RecordedTrace, process: int, device: int, is_asked: NDArray[np.bool_]) -> tuple[Column, Column]:
+    """When one of the kernels asked for, or a copy by the device's own engines, ran on a device."""
+    kernels, transfers = trace.kernels, trace.transfers
+    own = (kernels.process == process) & (kernels.device == device) & is_asked
+    beside = (transfers.process == process) & (transfers.device == device)
+    starts = np.concatenate([kernels.start[own], transfers.start[beside]])
+    return _union(starts, starts + np.concatenate([kernels.duration[own], transfers.duration[beside]]))
 
 
 def _union(starts: Column, ends: Column) -> tuple[Column, Column]:
