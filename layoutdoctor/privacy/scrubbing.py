@@ -26,7 +26,7 @@ from layoutdoctor.privacy.paths import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     Rewrite = Callable[[str, str], str]
     """From a string and its place (``"Finding.message"``; a dict's keys end in ``" key"``) to what takes its place."""
@@ -154,9 +154,14 @@ def _rewritten(value: object, place: str, rewrite: Rewrite) -> object:
     if value is None:
         return value
     if isinstance(value, (tuple, list)):
-        if _INTEGERS.issuperset(map(type, value)):
+        kinds = set(map(type, value))
+        if kinds <= _INTEGERS:
             return value  # most are: the sizes of a layout
-        items = [_rewritten(item, place, rewrite) for item in value]
+        read = _reader_of_strings(kinds.pop()) if len(kinds) == 1 else None
+        if read is not None:
+            items = _rewritten_rows(value, read, rewrite)
+        else:
+            items = [_rewritten(item, place, rewrite) for item in value]
         return type(value)(items) if any(map(operator.is_not, items, value)) else value
     if isinstance(value, msgspec.Struct):
         return rewrite_record(value, rewrite)
@@ -168,6 +173,23 @@ def _rewritten(value: object, place: str, rewrite: Rewrite) -> object:
         changed = {name: item for name, item in rewritten.items() if item is not fields[name]}
         return dataclasses.replace(value, **changed) if changed else value
     return value
+
+
+def _rewritten_rows(
+    records: Sequence[msgspec.Struct], read: Callable[[msgspec.Struct], object], rewrite: Rewrite
+) -> list[object]:
+    """Thousands of kernels differ in numbers and hold a few hundred combinations of strings: each of those once."""
+    changes: dict[object, dict[str, object]] = {}
+    items: list[object] = []
+    for record in records:
+        strings = read(record)
+        if strings not in changes:
+            new = rewrite_record(record, rewrite)
+            pairs = {name: (getattr(record, name), getattr(new, name)) for name, _ in text_fields(type(record))}
+            changes[strings] = {name: after for name, (before, after) in pairs.items() if after is not before}
+        changed = changes[strings]
+        items.append(msgspec.structs.replace(record, **changed) if changed else record)
+    return items
 
 
 def _rewritten_dict(value: dict[object, object], place: str, rewrite: Rewrite) -> dict[object, object]:
@@ -203,6 +225,23 @@ def text_fields(record_type: type[msgspec.Struct]) -> tuple[tuple[str, str], ...
     return tuple(
         (field.name, f"{record_type.__name__}.{field.name}") for field in kind.fields if _may_hold_text(field.type)
     )
+
+
+@functools.cache
+def _reader_of_strings(kind: type[object]) -> Callable[[msgspec.Struct], object] | None:
+    """What reads all text of a record of this type at once; None where a field holds more than a string or None."""
+    if not issubclass(kind, msgspec.Struct):
+        return None
+    names = [name for name, _ in text_fields(kind)]
+    described = msgspec.inspect.type_info(kind)
+    assert isinstance(described, msgspec.inspect.StructType)
+    plain = all(_is_string(field.type) for field in described.fields if field.name in names)
+    return operator.attrgetter(*names) if names and plain else None
+
+
+def _is_string(kind: msgspec.inspect.Type) -> bool:
+    kinds = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
+    return all(isinstance(one, (msgspec.inspect.StrType, msgspec.inspect.NoneType)) for one in kinds)
 
 
 def _may_hold_text(kind: msgspec.inspect.Type) -> bool:
@@ -300,7 +339,8 @@ _IPV6 = re.compile(
 _HARDWARE_ADDRESS = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])")
 
 _MAY_HOLD_SECRET = re.compile(
-    r"@|://|-----BEGIN|\d\.\d+\.\d+\.\d|[0-9a-fA-F]:[0-9a-fA-F:]|(?i:passw|passphrase|pwd|secret|credential|token|key|"
+    r"@|://|-----BEGIN|\d\.\d+\.\d+\.\d|[0-9a-fA-F]{2}:[0-9a-fA-F]{2}:|(?i:fe80|f[cd][0-9a-f]{2}|[23][0-9a-f]{3}):|"
+    r"(?i:passw|passphrase|pwd|secret|credential|token|key|"
     r"bearer|authorization|gh[pousr]_|github_|glpat-|hf_|sk[-_]|pk_|rk_|akia|asia|aroa|aida|aiza|ya29|xox|xapp|eyJ|npm_|pypi-|"
     r"nvapi|sg\.|dop_v1|dckr|ssh|wandb|api_org|user|logname|hostname|computername|cookie|%2f|mysql)|(?<!\S)-[uU]\s|"
     rf"{SECRET_NAME}[A-Z0-9_]*\s*="

@@ -128,7 +128,7 @@ def _nesting(trace: RecordedTrace) -> tuple[Column, Column, Column]:
     """Parent, outermost convolution and outermost operator of each operation, which are sorted parents first."""
     operations = trace.operations
     parents = np.full(len(operations), NONE, np.int64)
-    for thread in np.unique(operations.thread):
+    for thread in sorted(set(operations.thread.tolist())):
         rows = np.flatnonzero(operations.thread == thread)
         around = _parents(operations, rows)
         parents[rows] = np.where(around == NONE, NONE, rows[around])
