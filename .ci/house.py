@@ -30,6 +30,7 @@ LINES = (
     ("layoutdoctor.state",),
     # ------------------------------------------- the torch line: nothing below imports torch
     ("layoutdoctor.isolation",),
+    ("layoutdoctor.fleet",),
     ("layoutdoctor.reports",),
     ("layoutdoctor.rules",),
     ("layoutdoctor.examination",),

@@ -2,8 +2,8 @@
 layoutdoctor finds out why a PyTorch model loses time to memory layouts, and what to do about it.
 
 ``diagnose(model, example_input)`` runs a model under several layout configurations and returns a ``Diagnosis``.
-``examine_trace(path)`` finds the layout conversions in a recorded run. Importing this package does not import torch;
-``diagnose`` does, on first use.
+``examine_trace(path)`` finds the layout conversions in a recorded run, ``scan(path)`` in many. Importing this package
+does not import torch; ``diagnose`` does, on first use.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
     from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Finding, Measurement, Trial
     from layoutdoctor.diagnosis.saved import load
+    from layoutdoctor.fleet.scanning import scan
     from layoutdoctor.reports import render
     from layoutdoctor.rules import ALL_RULES, Rule, run_rules
     from layoutdoctor.run.diagnose import diagnose
@@ -64,6 +65,7 @@ __all__ = [
     "record_inputs",
     "render",
     "run_rules",
+    "scan",
 ]
 
 
@@ -86,6 +88,7 @@ _HOMES = {
     "record_inputs": "layoutdoctor.subjects.recorded_inputs",
     "render": "layoutdoctor.reports",
     "run_rules": "layoutdoctor.rules",
+    "scan": "layoutdoctor.fleet.scanning",
 }
 """Where names are found that are loaded on first use: what one user needs, another need not wait for."""
 

@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "examine": "saved recordings once more, with today's analysis and rules, without torch",
         "render": "a saved diagnosis in another format",
         "compare": "what changed between two recorded traces or saved diagnoses",
+        "scan": "many recorded traces, added up: by rule, kernel, module, rank; here or on a Dask cluster",
         "explain": "the rules, and what each means",
         "calibrate": "the constants of torch's layout heuristic, measured on this device",
         "schema": "the JSON Schema of a saved diagnosis",

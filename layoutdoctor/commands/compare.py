@@ -15,7 +15,7 @@ from layoutdoctor.commands.output import (
 )
 from layoutdoctor.commands.streams import print_text, say, terminal_width
 from layoutdoctor.diagnosis.comparison import TraceComparison
-from layoutdoctor.reports.comparison import COMPARISON_FORMATS, check_format, render_comparison
+from layoutdoctor.reports.overviews import COMPARISON_FORMATS, check_format, render_comparison
 from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.run.recorded import compare
 

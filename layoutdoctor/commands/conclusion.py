@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from layoutdoctor.commands.output import InputFile, OutputFile
     from layoutdoctor.diagnosis.accepted import AcceptedFinding
     from layoutdoctor.diagnosis.records import Diagnosis, Finding
+    from layoutdoctor.diagnosis.scan import ScanFinding
 
 EXIT_FOUND = 1
 EXIT_FAILED = 3
@@ -257,13 +258,13 @@ def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding
         diagnosis: Any diagnosis.
         fail_on: From ``check_fail_on``; None fails on nothing.
     """
+    return tuple(finding for finding in diagnosis.findings if finding.accepted is None and is_failing(finding, fail_on))
+
+
+def is_failing(finding: Finding | ScanFinding, fail_on: str | None) -> bool:
+    """Whether a finding, where it is not accepted, is one that the user wants to fail on."""
     severities = {"error": ("error",), "warning": ("error", "warning")}.get(fail_on or "", ())
-    return tuple(
-        finding
-        for finding in diagnosis.findings
-        if finding.accepted is None
-        and (finding.code == fail_on or (finding.severity in severities and finding.code not in ABOUT_MEASUREMENT))
-    )
+    return finding.code == fail_on or (finding.severity in severities and finding.code not in ABOUT_MEASUREMENT)
 
 
 def can_be_judged(diagnosis: Diagnosis) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,7 +18,6 @@ from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
     from pathlib import Path
 
     from layoutdoctor.diagnosis.records import Diagnosis
@@ -63,24 +60,14 @@ def run(arguments: argparse.Namespace) -> int:
     refuse_outputs_of_several(arguments, len(arguments.files), "traces")
     conclusion = prepare_conclusion(arguments, arguments.files, {".json.gz": ANNOTATED})
     makers = [partial(_examine, file, arguments.max_bytes) for file in arguments.files]
-    with _no_search_for_circles():
+    from layoutdoctor.recording.reading import no_search_for_circles  # late, as the analysis is
+
+    with no_search_for_circles():
         if len(makers) > 1:
             return conclude_several(conclusion, makers, _status_of)
         annotate = partial(_annotate, source=arguments.files[0], max_bytes=arguments.max_bytes)
         diagnosis = makers[0]()
         return conclusion.conclude(diagnosis, _status_of(diagnosis), further={ANNOTATED: annotate})
-
-
-@contextlib.contextmanager
-def _no_search_for_circles() -> Iterator[None]:
-    """What a trace becomes lives to the end of the command: a garbage collector that goes through it finds nothing."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 def _examine(file: str, max_bytes: int) -> Diagnosis:

@@ -10,6 +10,8 @@ Source:
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +27,7 @@ from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, Reco
 from layoutdoctor.recording.table import has_kernel_table, read_kernel_csv, text_encoding
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from layoutdoctor.recording.recording import Problem
@@ -59,6 +61,18 @@ def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrac
         f"cannot examine {path.name!r}: it is a saved diagnosis, not a trace; "
         f"show it with layoutdoctor render {path.name}"
     )
+
+
+@contextlib.contextmanager
+def no_search_for_circles() -> Iterator[None]:
+    """What a trace becomes lives as long as its examination: a garbage collector that goes through it finds nothing."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 RECORDED = Configuration(

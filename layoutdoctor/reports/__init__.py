@@ -45,7 +45,12 @@ FORMAT_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
 )
 
 
-_ELSEWHERE = {"render_comparison": "comparison", "render_fragment": "notebook", "to_pandas": "frames"}
+_ELSEWHERE = {
+    "render_comparison": "overviews",
+    "render_fragment": "notebook",
+    "render_scan": "overviews",
+    "to_pandas": "frames",
+}
 """What records reach besides formats, with its module, which is imported on first use."""
 
 

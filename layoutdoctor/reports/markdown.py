@@ -48,9 +48,8 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.reproducer.report import Reproducer
     from layoutdoctor.reports.sections.account import AccountView
     from layoutdoctor.reports.sections.answer import Answer
-    from layoutdoctor.reports.sections.compared import ComparisonView
     from layoutdoctor.reports.sections.details import Detail
-    from layoutdoctor.reports.sections.rows import Table
+    from layoutdoctor.reports.sections.rows import Overview, Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
 
 MOST_CHARACTERS = 60_000
@@ -120,7 +119,7 @@ def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tup
     return report if _fits(report) else _joined(_shortest(material, name)), details
 
 
-def _title(view: View | ComparisonView) -> str:
+def _title(view: View | Overview) -> str:
     return f"## {escape(' · '.join(view.title))}"
 
 
@@ -389,13 +388,13 @@ def _conversion_seconds(trial: Trial | None) -> float | None:
     return finite(sum_seconds(counted_conversions(trial)))
 
 
-def comparison_markdown(view: ComparisonView) -> str:
-    """The report of a comparison, short enough for an issue where that can be."""
-    reports = (_joined(_compared(view, most)) for most in COMPARED_LENGTHS)
+def overview_markdown(view: Overview) -> str:
+    """The report of a comparison or a scan, short enough for an issue where that can be."""
+    reports = (_joined(_overview(view, most)) for most in COMPARED_LENGTHS)
     return first_that_fits(reports, lambda report: len(report) < MOST_CHARACTERS)
 
 
-def _compared(view: ComparisonView, most: int) -> Iterator[str]:
+def _overview(view: Overview, most: int) -> Iterator[str]:
     yield _title(view)
     yield f"**{escape(view.headline)}**"
     if view.lines:

@@ -33,7 +33,7 @@ from layoutdoctor.diagnosis.records import Diagnosis, Finding, GradientLayout
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES, from_json, load, to_json
 from layoutdoctor.errors import LayoutDoctorError, RecordError
 from layoutdoctor.reports import RENDERERS, render, renderer_of
-from layoutdoctor.reports.comparison import render_comparison
+from layoutdoctor.reports.overviews import render_comparison
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding
     from layoutdoctor.reports.html.charts import Drawn, Rounds, TimeBar, Timeline, Waterfall
     from layoutdoctor.reports.sections.details import Detail
+    from layoutdoctor.reports.sections.rows import Overview
     from layoutdoctor.reports.sections.view import FindingEntry, View
     from layoutdoctor.rules import Rule
 
@@ -283,6 +284,18 @@ def render_html(diagnosis: Diagnosis) -> str:
         style=style,
         scripts=scripts,
         policy=_policy(style, scripts),
+    )
+
+
+def overview_html(view: Overview) -> str:
+    """A report of tables as one HTML page."""
+    style, script = read_page_file(STYLE_FILE), read_page_file(SCRIPT_FILE)
+    return page_template("overview.html.j2").render(
+        view=view,
+        tables=[table for table in view.tables if table.rows],
+        style=style,
+        script=script,
+        policy=_policy(style, [script]),
     )
 
 

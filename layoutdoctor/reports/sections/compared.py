@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.changes.regressions import LEAST_SHARE, TIME_TOLERANCE, format_count
 from layoutdoctor.examination.changes.traces import loose_name
 from layoutdoctor.reports.sections.account import account_lines
-from layoutdoctor.reports.sections.rows import Table, TableRow
+from layoutdoctor.reports.sections.rows import Overview, Table, TableRow
 from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.units import format_seconds, format_share
 from layoutdoctor.words import DIRECTION_WORDS, count_of, joined, listing, plural
@@ -38,17 +37,6 @@ MOST_DIFFERENCES = 12
 LEAST_SECONDS = 0.5e-9  # recorders count nanoseconds: what is less comes from dividing by steps
 
 _CHANGE_WORDS: dict[Change, str] = {"went": "Went", "came": "Came", "fewer": "Fewer", "more": "More"}
-
-
-@dataclass(frozen=True, slots=True)
-class ComparisonView:
-    """A comparison before it is laid out; tables with the largest difference first, of which a format may show some."""
-
-    title: tuple[str, ...]
-    headline: str
-    lines: tuple[str, ...]
-    tables: tuple[Table, ...]
-    remarks: tuple[str, ...]
 
 
 def format_difference(seconds: float | None) -> str:
@@ -170,9 +158,9 @@ LONGEST_NAME = 60
 MOST_LACKS = 4
 
 
-def build_trace_view(comparison: TraceComparison) -> ComparisonView:
+def build_trace_view(comparison: TraceComparison) -> Overview:
     """The report of two compared traces, in sections."""
-    return ComparisonView(
+    return Overview(
         title=_title(comparison),
         headline=_headline(comparison),
         lines=tuple(_lines(comparison)),

@@ -12,7 +12,6 @@ from layoutdoctor.reports.sections.compared import (
     ABSENT,
     AMOUNT_HEADS,
     MOST_NAMED,
-    ComparisonView,
     change_lines,
     conversion_cells,
     environment_line,
@@ -21,7 +20,7 @@ from layoutdoctor.reports.sections.compared import (
     format_difference,
     round_trip_cells,
 )
-from layoutdoctor.reports.sections.rows import Table, TableRow
+from layoutdoctor.reports.sections.rows import Overview, Table, TableRow
 from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.units import format_ratio, format_seconds, format_share
 from layoutdoctor.words import STATUS_WORDS, SWITCH_WORDS, count_of, listing
@@ -52,9 +51,9 @@ MOST_FINDINGS = 4
 _WITH_RESULT = ("ok", "same_as")
 
 
-def build_model_view(comparison: ModelComparison) -> ComparisonView:
+def build_model_view(comparison: ModelComparison) -> Overview:
     """The report of two compared diagnoses of models, in sections."""
-    return ComparisonView(
+    return Overview(
         title=_title(comparison),
         headline=_headline(comparison),
         lines=tuple(_lines(comparison)),

@@ -82,6 +82,17 @@ class Table:
         return [bool(cells) and all(map(_NUMBER.fullmatch, cells)) for cells in known]
 
 
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A report of tables before it is laid out; what matters most comes first, and a format may show some rows only."""
+
+    title: tuple[str, ...]
+    headline: str
+    lines: tuple[str, ...]
+    tables: tuple[Table, ...]
+    remarks: tuple[str, ...]
+
+
 def build_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
     """
     The configurations; of a recorded run, the places where conversions cost most, the costliest first, and the steps in

@@ -11,7 +11,7 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.comparison import ModelComparison
 from layoutdoctor.examination.changes.models import compare_models
-from layoutdoctor.reports.comparison import COMPARISON_FORMATS, render_comparison
+from layoutdoctor.reports.overviews import COMPARISON_FORMATS, render_comparison
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "comparisons"
 SUFFIXES = {"json": "json", "markdown": "md", "text": "txt"}

@@ -34,8 +34,8 @@ from layoutdoctor.diagnosis.records import SourceLocation
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.changes.models import compare_models
 from layoutdoctor.examination.changes.traces import compare_traces
-from layoutdoctor.reports.comparison import COMPARISON_FORMATS, render_comparison
 from layoutdoctor.reports.markdown import MOST_CHARACTERS
+from layoutdoctor.reports.overviews import COMPARISON_FORMATS, render_comparison
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison

@@ -1,4 +1,4 @@
-"""The report of a comparison as text, Markdown and JSON; what is said is decided in ``sections``."""
+"""The reports of comparisons and scans in every format; what is said is decided in ``sections``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from layoutdoctor.reports.text import DEFAULT_WIDTH, INDENT, NARROWEST, plain_ta
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.reports.sections.compared import ComparisonView
-    from layoutdoctor.reports.sections.rows import Table, TableRow
+    from layoutdoctor.diagnosis.scan import Scan
+    from layoutdoctor.reports.sections.rows import Overview, Table, TableRow
 
 MOST_ROWS = 10
 
@@ -42,9 +42,42 @@ def render_comparison(
     view = build_trace_view(comparison) if isinstance(comparison, TraceComparison) else build_model_view(comparison)
     if report_format == "text":
         return _text(view, max(width or DEFAULT_WIDTH, NARROWEST))
-    from layoutdoctor.reports.markdown import comparison_markdown  # late: the other formats need none of it
+    from layoutdoctor.reports.markdown import overview_markdown  # late: the other formats need none of it
 
-    return comparison_markdown(view)
+    return overview_markdown(view)
+
+
+SCAN_FORMATS = ("html", "json", "markdown", "text")
+
+
+def render_scan(scan: Scan, report_format: str = "text", width: int | None = None) -> str:
+    """
+    The report of a scan, without what says who ran it and where.
+
+    Args:
+        report_format: ``text``, ``markdown``, ``html`` or ``json``.
+        width: Characters per line of the text; None for 100.
+
+    Raises:
+        UsageError: There is no such format.
+    """
+    if report_format not in SCAN_FORMATS:
+        raise UsageError(f"cannot render a scan as {report_format!r}: expected one of {', '.join(SCAN_FORMATS)}")
+    scan = scrub(scan)
+    if report_format == "json":
+        return scan.to_json().decode()
+    from layoutdoctor.reports.sections.scanned import build_scan_view  # late: a comparison needs none of it
+
+    view = build_scan_view(scan, in_full=report_format != "text")
+    if report_format == "text":
+        return _text(view, max(width or DEFAULT_WIDTH, NARROWEST))
+    if report_format == "markdown":
+        from layoutdoctor.reports.markdown import overview_markdown
+
+        return overview_markdown(view)
+    from layoutdoctor.reports.html.document import overview_html
+
+    return overview_html(view)
 
 
 def check_format(report_format: str) -> None:
@@ -60,7 +93,7 @@ def check_format(report_format: str) -> None:
         )
 
 
-def _text(view: ComparisonView, width: int) -> str:
+def _text(view: Overview, width: int) -> str:
     sections = [wrap(" · ".join(view.title), width)]
     sections.append([*wrap(view.headline, width), *(line for text in view.lines for line in wrap(text, width))])
     sections += [_text_table(table, width) for table in view.tables]
@@ -76,6 +109,7 @@ def _text_table(table: Table, width: int) -> list[str]:
         body = "\n".join(line for row in shown for line in _stacked(table.head, row, width))
     lines = [table.title, body]
     left_out = len(table.rows) - len(shown)
+    left_out += table.left_out
     return [*lines, f"and {left_out} more: --output report.json lists them"] if left_out else lines
 
 

@@ -1,0 +1,215 @@
+"""``scan``: many recorded traces, each examined once, and what they add up to. No model, no torch and no GPU."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from layoutdoctor.commands.conclusion import EXIT_FAILED, EXIT_FOUND, EXIT_INCONCLUSIVE, check_fail_on, is_failing
+from layoutdoctor.commands.output import (
+    add_output_options,
+    for_others,
+    prepare_outputs,
+    replace_file,
+    say_what_was_written,
+    write_outputs,
+)
+from layoutdoctor.commands.streams import OutputError, logger, print_text, say, showing_progress, terminal_width
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
+from layoutdoctor.errors import UsageError
+from layoutdoctor.isolation.messages import Progress
+from layoutdoctor.reports.overviews import SCAN_FORMATS, render_scan
+from layoutdoctor.reports.sections.wording import clean
+from layoutdoctor.units import format_bytes
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from layoutdoctor.commands.output import OutputFile
+    from layoutdoctor.diagnosis.scan import Scan, ScannedRows
+
+SCHEDULER_VARIABLE = "DASK_SCHEDULER_ADDRESS"
+_LINES, _TABLE = "JSON Lines file", "Parquet file"
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.description = (
+        "Examines many recorded traces and adds up what they lost to layout conversions: by rule, kernel, operation, "
+        "module, shape, step, rank and file. Needs no torch."
+    )
+    parser.epilog = (
+        "Exit status: 0 done; 1 a finding at or above --fail-on; 2 wrong usage; 3 a file could not be examined, or an "
+        "output not be written; 4 no kernels in any file. An output that ends in .jsonl has each file's conversions in "
+        "a line, as it ends; one that ends in .parquet has them as a table, for DuckDB and pandas."
+    )
+    parser.add_argument(
+        "paths",
+        metavar="PATH_OR_URL",
+        nargs="+",
+        help="a trace, a folder, a pattern, a .zip or .tar, or a URL of fsspec",
+    )
+    parser.add_argument(
+        "--glob",
+        metavar="PATTERN",
+        help="names to take in folders and archives (default: *.json, *.json.gz and *.sqlite)",
+    )
+    parser.add_argument(
+        "--rank-regex",
+        metavar="REGEX",
+        help="finds the rank in a file's name as its first group (default: rank3 in the name, else what the trace says "
+        "of itself, else a folder called rank3, r3 or 3)",
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--jobs", metavar="N", type=int, help="processes of this machine (default: one for each processor it may use)"
+    )
+    where.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help=f"examine on the workers of this Dask scheduler, which open the paths (default: {SCHEDULER_VARIABLE})",
+    )
+    parser.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="keep each file's result in this folder as it ends, and take from there what was examined before: the "
+        "same content, by the same version",
+    )
+    parser.add_argument(
+        "--max-bytes",
+        metavar="BYTES",
+        type=int,
+        default=DEFAULT_MOST_BYTES,
+        help=f"read at most this much of a file, after unpacking (default: {format_bytes(DEFAULT_MOST_BYTES)})",
+    )
+    parser.add_argument(
+        "--fail-on",
+        metavar="CODE|error|warning",
+        help="exit with 1 where there is such a finding in any file, or a more severe one",
+    )
+    add_output_options(parser, SCAN_FORMATS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """
+    Examines every file and prints the sum.
+
+    Raises:
+        UsageError: The command line is wrong, there is nothing to scan, or an output file cannot be written.
+        OutputError: An output could not be written to its end; everything else was done.
+    """
+    if arguments.max_bytes < 1:
+        raise UsageError(f"cannot read at most {arguments.max_bytes} bytes: expected a number above 0 for --max-bytes")
+    fail_on = check_fail_on(arguments.fail_on)
+    further = {".jsonl": _LINES, ".parquet": _TABLE}
+    outputs = prepare_outputs(
+        arguments.output, force=arguments.force, read=arguments.paths, further=further, redact=arguments.redact
+    )
+    for output in outputs:
+        if output.report_format not in (*SCAN_FORMATS, *further.values()):
+            raise UsageError(
+                f"cannot write {output.path.name!r}: a scan has no report as {output.report_format}; expected one of "
+                ".html, .json, .jsonl, .md, .parquet and .txt"
+            )
+    from layoutdoctor.fleet.scanning import scan  # late: what is wrong with the command line is said at once
+
+    jobs = arguments.jobs
+    reports = [output for output in outputs if output.report_format in SCAN_FORMATS]
+    sinks = [_Sink(output) for output in outputs if output.report_format in further.values()]
+    try:
+        with showing_progress(quiet=arguments.quiet) as show:
+            result = scan(
+                *arguments.paths,
+                pattern=arguments.glob,
+                rank_regex=arguments.rank_regex,
+                max_bytes=arguments.max_bytes,
+                jobs=jobs,
+                scheduler=arguments.scheduler or (os.environ.get(SCHEDULER_VARIABLE) if jobs is None else None),
+                resume=arguments.resume,
+                listener=_Listener(sinks, show),
+            )
+    except BaseException:
+        for sink in sinks:
+            sink.discard()
+        raise
+    for sink in sinks:
+        sink.close()
+    shown = for_others(result, redact_names=arguments.redact)
+    try:
+        _write(shown, reports, sinks)
+    finally:
+        print_text(render_scan(shown, arguments.format, terminal_width()))
+    if any(is_failing(finding, fail_on) for file in result.files for finding in file.findings):
+        return EXIT_FOUND
+    if result.failed:
+        return EXIT_FAILED
+    return 0 if any(file.kernel_count for file in result.examined) else EXIT_INCONCLUSIVE
+
+
+class _Sink:
+    """A file that takes the conversions of each trace as it ends; one that fails costs itself only."""
+
+    def __init__(self, output: OutputFile) -> None:
+        from layoutdoctor.fleet.outputs import LinesFile, ParquetTable
+
+        self.path, self.failure = output.path, ""
+        self._file = (LinesFile if output.report_format == _LINES else ParquetTable)(output.path)
+
+    def add(self, found: ScannedRows) -> None:
+        """Adds one trace."""
+        self._do(lambda: self._file.add(found))
+
+    def close(self) -> None:
+        """Ends the file."""
+        self._do(self._file.close)
+
+    def discard(self) -> None:
+        """Ends a file that is not whole."""
+        self._file.discard()
+
+    def _do(self, step: Callable[[], None]) -> None:
+        if self.failure:
+            return
+        try:
+            step()
+        except OSError as error:
+            self.failure = f"cannot write {str(self.path)!r}: {error.strerror or error}"
+            say(f"warning: {self.failure}; the scan goes on without it")
+            self._file.discard()
+
+
+class _Listener:
+    """Hands each trace to the files that take it, and says how far the scan is."""
+
+    def __init__(self, sinks: Sequence[_Sink], show: Callable[[Progress], None]) -> None:
+        self._sinks, self._show = sinks, show
+        self._started, self._done = time.monotonic(), 0
+
+    def __call__(self, found: ScannedRows, total: int) -> None:
+        self._done += 1
+        for sink in self._sinks:
+            sink.add(found)
+        left = (time.monotonic() - self._started) / self._done * (total - self._done)
+        self._show(Progress(f"examining; about {_rough(left)} left", self._done, total))
+        logger.debug("%s", clean(found.file.failure or found.file.name))
+
+
+def _rough(seconds: float) -> str:
+    """A time to wait, as one would say it."""
+    for scale, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 1.5 * scale:
+            return f"{seconds / scale:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _write(scan: Scan, reports: Sequence[OutputFile], sinks: Sequence[_Sink]) -> None:
+    def write(output: OutputFile) -> None:
+        replace_file(output.path, render_scan(scan, output.report_format).encode("utf-8", "backslashreplace"))
+
+    write_outputs(reports, write)
+    say_what_was_written([*(output.path for output in reports), *(sink.path for sink in sinks if not sink.failure)])
+    failures = [sink.failure for sink in sinks if sink.failure]
+    if failures:
+        raise OutputError("; ".join(failures))

@@ -1,0 +1,238 @@
+"""
+What many recorded runs lost to layouts, added up, as frozen values that are saved as JSON.
+
+Every sum is of whole nanoseconds, bytes or launches: added in any order and in any groups it is the same to the bit.
+Fields may be added, none goes; ``None`` means "not recorded", never zero.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from layoutdoctor._version import __version__
+from layoutdoctor.diagnosis.layout import Size
+from layoutdoctor.diagnosis.records import ConversionDirection, Count, Integer, Owner, Record, Severity, reports_layer
+from layoutdoctor.diagnosis.saved import encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Dimension = Literal["rule", "aside", "kernel", "operation", "module", "shape", "step", "device"]
+NOT_KNOWN = ""
+"""The name, in a sum, of what was not recorded."""
+
+
+class ScanRow(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    The conversions of one file that have everything below in common.
+
+    Attributes:
+        step: The profiler's step they ran in.
+        device: Index of the device they ran on.
+        rule: The rule that says most of them: of several, the one of the lowest code; None where none does.
+        kernel: Their kernel without what changes from version to version, such as ``cudnn::nchwToNhwcKernel``.
+        shape: Sizes of the tensor.
+        is_counted: Whether their time is part of ``ScannedFile.conversion_nanoseconds``; false for what a rule tells of
+            and is no change between memory formats, or may be none.
+        exposed_nanoseconds: In which nothing else ran on the device; None where that is not known.
+        bytes_moved: As far as known.
+    """
+
+    rule: str | None
+    step: str | None = None
+    device: Integer | None = None
+    owner: Owner
+    kernel: str | None = None
+    op: str | None = None
+    module: str | None = None
+    shape: tuple[Size, ...] | None = None
+    direction: ConversionDirection
+    is_counted: bool = True
+    count: Count
+    nanoseconds: Count
+    exposed_nanoseconds: Count | None = None
+    bytes_moved: Count | None = None
+
+
+class ScanFinding(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What a rule reports of one file."""
+
+    code: str
+    severity: Severity
+    message: str
+    nanoseconds: Count | None = None
+
+
+class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    One file, whether it could be examined or not.
+
+    Attributes:
+        name: Where it is, below the folder that all have in common; a member of an archive after ``!``.
+        rank: Of the process that recorded it; None where nothing says so.
+        file_bytes: Its size, as it lies there.
+        failure: Why it could not be examined; None where it could.
+        conversion_nanoseconds: Of the layout conversions that are counted: by libraries, in eager copies.
+        exposed_nanoseconds: The part of them in which nothing else ran on the device.
+        undecided_nanoseconds: Of kernels that may convert a layout, in no other sum.
+        busy_nanoseconds: In which a kernel or a copy ran on the busiest device.
+        span_nanoseconds: From the first to the last that ran, or of all steps.
+        bound_nanoseconds: The most that the conversions can cost in a step, or without steps in all.
+        waits_for: What the run waited for: ``device`` or ``host``; None where neither can be said.
+        lacks: What was not recorded.
+        rules: Time of the rows of each rule.
+    """
+
+    name: str
+    rank: Integer | None = None
+    file_bytes: Count | None = None
+    failure: str | None = None
+    torch: str | None = None
+    device_name: str | None = None
+    kernel_count: Count = 0
+    kernel_nanoseconds: Count = 0
+    conversion_count: Count = 0
+    conversion_nanoseconds: Count = 0
+    exposed_nanoseconds: Count = 0
+    undecided_nanoseconds: Count = 0
+    not_understood_count: Count = 0
+    device_count: Count | None = None
+    busy_nanoseconds: Count | None = None
+    span_nanoseconds: Count | None = None
+    collective_nanoseconds: Count | None = None
+    copy_nanoseconds: Count | None = None
+    step_count: Count | None = None
+    step_nanoseconds: Count | None = None
+    bound_nanoseconds: Count | None = None
+    waits_for: Literal["device", "host"] | None = None
+    lacks: tuple[str, ...] = ()
+    findings: tuple[ScanFinding, ...] = ()
+    rules: dict[str, Count] = msgspec.field(default_factory=dict)
+
+
+class ScannedRows(Record, frozen=True, kw_only=True):
+    """
+    One file and its conversions: a line of what ``layoutdoctor scan --output FILE.jsonl`` writes.
+
+    Attributes:
+        digest: BLAKE2 of the file's content; None where nothing was to be resumed.
+    """
+
+    layoutdoctor_version: str = __version__
+    digest: str | None = None
+    file: ScannedFile
+    rows: tuple[ScanRow, ...] = ()
+
+
+class ScanTotal(Record, frozen=True, kw_only=True):
+    """What rows add up to."""
+
+    count: Count = 0
+    nanoseconds: Count = 0
+    exposed_nanoseconds: Count = 0
+    bytes_moved: Count = 0
+    file_count: Count = 0
+
+
+class Scan(Record, frozen=True, kw_only=True):
+    """
+    What many recorded runs lost to layouts.
+
+    Attributes:
+        files: Every file, those that could not be examined too, by name.
+        totals: Of each dimension, what each of its values adds up to, by name, of the conversions that are counted;
+            ``aside`` has by rule what is not counted. What was not recorded has the name ``""``.
+    """
+
+    schema_version: Count = 1
+    layoutdoctor_version: str = __version__
+    files: tuple[ScannedFile, ...] = ()
+    totals: dict[Dimension, dict[str, ScanTotal]] = msgspec.field(default_factory=dict)
+
+    @property
+    def examined(self) -> tuple[ScannedFile, ...]:
+        """Those that could be."""
+        return tuple(file for file in self.files if file.failure is None)
+
+    @property
+    def failed(self) -> tuple[ScannedFile, ...]:
+        """Those that could not."""
+        return tuple(file for file in self.files if file.failure is not None)
+
+    def to_json(self) -> bytes:
+        """One line of JSON."""
+        return encoded(self)
+
+    def __str__(self) -> str:
+        return str(reports_layer().render_scan(self, "text"))
+
+
+class ScanSum:
+    """Adds up files and scans, in any order and in any groups; memory grows with files and names, not with rows."""
+
+    def __init__(self) -> None:
+        self._files: list[ScannedFile] = []
+        self._totals: dict[Dimension, dict[str, list[int]]] = {}
+
+    def add(self, found: ScannedRows) -> None:
+        """Adds one file, which must not have been added before."""
+        self._files.append(found.file)
+        sums: dict[tuple[Dimension, str], list[int]] = {}
+        for row in found.rows:
+            amounts = (row.count, row.nanoseconds, row.exposed_nanoseconds or 0, row.bytes_moved or 0)
+            for dimension, name in _names_of(row, found.file.device_name):
+                _add(sums.setdefault((dimension, name), [0, 0, 0, 0, 1]), (*amounts, 0))
+        for (dimension, name), amounts_of_file in sums.items():
+            self._add_to(dimension, name, amounts_of_file)
+
+    def add_scan(self, scan: Scan) -> None:
+        """Adds what was added up elsewhere, of other files."""
+        self._files.extend(scan.files)
+        for dimension, totals in scan.totals.items():
+            for name, total in totals.items():
+                self._add_to(dimension, name, msgspec.structs.astuple(total))
+
+    def result(self) -> Scan:
+        """The sum of everything so far."""
+        return Scan(
+            files=tuple(sorted(self._files, key=lambda file: file.name)),
+            totals={
+                dimension: {
+                    name: ScanTotal(**dict(zip(_AMOUNTS, totals[name], strict=True))) for name in sorted(totals)
+                }
+                for dimension, totals in sorted(self._totals.items())
+            },
+        )
+
+    def _add_to(self, dimension: Dimension, name: str, amounts: Iterable[int]) -> None:
+        _add(self._totals.setdefault(dimension, {}).setdefault(name, [0] * len(_AMOUNTS)), amounts)
+
+
+_AMOUNTS = ScanTotal.__struct_fields__
+
+
+def _add(sums: list[int], amounts: Iterable[int]) -> None:
+    for place, amount in enumerate(amounts):
+        sums[place] += amount
+
+
+def _names_of(row: ScanRow, device_name: str | None) -> Iterable[tuple[Dimension, str]]:
+    """Where a row's amounts are added."""
+    yield "rule" if row.is_counted else "aside", row.rule or NOT_KNOWN
+    if row.is_counted:
+        yield "kernel", row.kernel or NOT_KNOWN
+        yield "operation", row.op or NOT_KNOWN
+        yield "module", row.module or NOT_KNOWN
+        yield "shape", "x".join(map(str, row.shape)) if row.shape is not None else NOT_KNOWN
+        yield "step", row.step or NOT_KNOWN
+        yield "device", device_name or NOT_KNOWN
+
+
+def merge(*scans: Scan) -> Scan:
+    """The sum of scans of different files: the same to the bit in any order and in any groups."""
+    total = ScanSum()
+    for scan in scans:
+        total.add_scan(scan)
+    return total.result()
