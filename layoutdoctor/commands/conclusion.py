@@ -332,15 +332,18 @@ def conclude_several(
     Returns:
         The exit status: the worst of them.
     """
-    shown: list[Diagnosis] = []
     statuses: list[int] = []
+    count = 0
 
     def show(diagnosis: Diagnosis) -> None:
-        shown.append(diagnosis)
-        if conclusion.report_format != "json":
-            if len(shown) > 1:
-                print_text("\n")
-            conclusion.print_report(diagnosis)
+        nonlocal count
+        count += 1
+        if conclusion.report_format == "json":
+            _print_next(for_others(diagnosis, redact_names=conclusion.is_redacted), count)
+            return
+        if count > 1:
+            print_text("\n")
+        conclusion.print_report(diagnosis)
 
     for make in makers:
         try:
@@ -350,8 +353,9 @@ def conclude_several(
             statuses.append(error.exit_status)
         else:
             statuses.append(conclusion.conclude(diagnosis, status_of(diagnosis), show=show))
+            del diagnosis  # the next one needs the memory
     if conclusion.report_format == "json":
-        print_diagnoses([for_others(diagnosis, redact_names=conclusion.is_redacted) for diagnosis in shown])
+        _print_end(count)
     return worst_of(statuses)
 
 
@@ -362,9 +366,19 @@ def worst_of(statuses: Sequence[int]) -> int:
 
 def print_diagnoses(diagnoses: Sequence[Diagnosis]) -> None:
     """Several diagnoses as one JSON list, to standard output; they are scrubbed already."""
+    for number, diagnosis in enumerate(diagnoses, 1):
+        _print_next(diagnosis, number)
+    _print_end(len(diagnoses))
+
+
+def _print_next(diagnosis: Diagnosis, number: int) -> None:
+    """The next entry of a JSON list, which is printed as it comes: no two are in memory at once."""
     import msgspec
 
     from layoutdoctor.diagnosis.saved import to_json
 
-    text = b"[" + b",".join(map(to_json, diagnoses)) + b"]"
-    print_text(msgspec.json.format(text, indent=1).decode() + "\n")
+    print_text(("[\n" if number == 1 else ",\n") + msgspec.json.format(to_json(diagnosis), indent=1).decode())
+
+
+def _print_end(count: int) -> None:
+    print_text("\n]\n" if count else "[]\n")

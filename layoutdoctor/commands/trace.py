@@ -18,6 +18,7 @@ from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
     from pathlib import Path
 
     from layoutdoctor.diagnosis.records import Diagnosis
@@ -44,6 +45,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_MOST_BYTES,
         help=f"read at most this much of a file, after unpacking (default: {format_bytes(DEFAULT_MOST_BYTES)})",
     )
+    parser.add_argument(
+        "--jobs", metavar="N", type=int, default=1, help="examine several files in this many processes (default: 1)"
+    )
     add_conclusion_options(parser)
 
 
@@ -59,21 +63,30 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"cannot read at most {arguments.max_bytes} bytes: expected a number above 0 for --max-bytes")
     refuse_outputs_of_several(arguments, len(arguments.files), "traces")
     conclusion = prepare_conclusion(arguments, arguments.files, {".json.gz": ANNOTATED})
-    makers = [partial(_examine, file, arguments.max_bytes) for file in arguments.files]
+    if arguments.jobs < 1:
+        raise UsageError(f"cannot examine in {arguments.jobs} processes: expected 1 or more for --jobs")
+    makers: list[Callable[[], Diagnosis]] = [partial(_examine, file, arguments.max_bytes) for file in arguments.files]
+    if min(arguments.jobs, len(makers)) > 1:
+        from layoutdoctor.fleet.engines import ahead  # late: one file needs no other process
+
+        with ahead(makers, arguments.jobs) as results:
+            return conclude_several(conclusion, results, _status_of)
+    if len(makers) > 1:
+        return conclude_several(conclusion, makers, _status_of)
     from layoutdoctor.recording.reading import no_search_for_circles  # late, as the analysis is
 
     with no_search_for_circles():
-        if len(makers) > 1:
-            return conclude_several(conclusion, makers, _status_of)
         annotate = partial(_annotate, source=arguments.files[0], max_bytes=arguments.max_bytes)
         diagnosis = makers[0]()
         return conclusion.conclude(diagnosis, _status_of(diagnosis), further={ANNOTATED: annotate})
 
 
 def _examine(file: str, max_bytes: int) -> Diagnosis:
+    from layoutdoctor.recording.reading import no_search_for_circles
     from layoutdoctor.run.recorded import examine_trace  # late: what is wrong with the command line is said at once
 
-    return examine_trace(file, max_bytes=max_bytes)
+    with no_search_for_circles():
+        return examine_trace(file, max_bytes=max_bytes)
 
 
 def _annotate(diagnosis: Diagnosis, path: Path, *, source: str, max_bytes: int) -> None:

@@ -23,19 +23,22 @@ from concurrent.futures import (
     wait,
 )
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.scan import ScannedFile, ScannedRows
-from layoutdoctor.errors import UsageError, first_line
+from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
 from layoutdoctor.fleet.examining import examine_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from layoutdoctor.fleet.examining import Work
 
     Result = tuple[Work, ScannedRows | None]
+
+Value = TypeVar("Value")
 
 MOST_ATTEMPTS = 2
 """How often a file may be there when a pool breaks before it is examined by itself."""
@@ -68,6 +71,39 @@ def examined(
         yield examine_in_processes(works, jobs)
     else:
         yield ((work, examine_source(work)) for work in works)
+
+
+@contextlib.contextmanager
+def ahead(makers: Sequence[Callable[[], Value]], jobs: int) -> Iterator[Iterator[Callable[[], Value]]]:
+    """
+    Calls functions in a pool of processes of this machine, a few ahead of who asks for their values.
+
+    Returns:
+        In the same order what returns each value, or raises what the function raised.
+    """
+    left = iter(makers)
+    with ProcessPoolExecutor(min(jobs, len(makers)), mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = deque(pool.submit(make) for make in islice(left, 2 * jobs))
+
+        def values() -> Iterator[Callable[[], Value]]:
+            while waiting:
+                yield partial(_value_of, waiting.popleft())
+                waiting.extend(pool.submit(make) for make in islice(left, 1))
+
+        try:
+            yield values()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def _value_of(future: Future[Value]) -> Value:
+    try:
+        return future.result()
+    except BrokenExecutor as error:
+        raise LayoutDoctorError(
+            "cannot examine this file: a process was killed, perhaps for want of memory; try fewer --jobs"
+        ) from error
 
 
 def examine_in_processes(works: Sequence[Work], jobs: int) -> Iterator[Result]:
