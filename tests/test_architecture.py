@@ -27,9 +27,12 @@ LONGER_MODULES = {"layoutdoctor.diagnosis.records": 1310}
 MOST_ROOT_FILES = 10
 # What only one part of the house may use.
 ONE_HOME = {
+    "distributed": "layoutdoctor.fleet",
+    "fsspec": "layoutdoctor.fleet",
     "jinja2": "layoutdoctor.reports",
     "networkx": "layoutdoctor.examination",
     "pandas": "layoutdoctor.reports",
+    "pyarrow": "layoutdoctor.fleet",
     "pytest": "layoutdoctor.pytest_plugin",
     "rich": "layoutdoctor.commands",
     "tabulate": "layoutdoctor.reports",

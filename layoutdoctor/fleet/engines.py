@@ -176,10 +176,10 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
 def _check_workers(client: Any, address: str) -> None:
     def installed() -> str:  # travels by value: a worker need not have layoutdoctor to say so
         try:
-            import layoutdoctor
+            from layoutdoctor import _version
         except ImportError:
             return "none"
-        return str(layoutdoctor.__version__)
+        return _version.__version__
 
     versions: dict[str, str] = client.run(installed)
     if not versions:

@@ -52,6 +52,8 @@ REASONS = {
     ("isolation/program.py", "subprocess.Popen"): "starts our own worker by sys.executable; no shell",
     ("run/program.py", "runpy"): "runs the script of `layoutdoctor run`, as the user asked",
     ("commands/reproduction.py", "subprocess.Popen"): "the reproducer of the diagnosis just made, by sys.executable",
+    ("fleet/sources.py", "fsspec"): "opens the URLs that the user named, and no other",
+    ("fleet/sources.py", "tarfile.open"): "reads one member after the other as a stream; none is unpacked by its name",
     ("subjects/transport.py", "pickle"): "the caller's own live model, to a child process, by a private directory",
     ("subjects/transport.py", "cloudpickle"): "the caller's own live model, to a child process, by a private directory",
 }

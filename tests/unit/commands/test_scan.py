@@ -1,0 +1,143 @@
+"""The scan command: one screen, every output, exit statuses, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from loops import for_each
+
+from layoutdoctor.__main__ import main
+from layoutdoctor.commands import scan as scan_module
+from layoutdoctor.fleet.outputs import LinesFile
+from layoutdoctor.fleet.scanning import scan
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.scan import ScannedRows
+
+TRACES = Path(__file__).parents[2] / "traces"
+ALEXNET = str(TRACES / "a100_alexnet.json.gz")
+
+
+def test_one_screen_says_what_many_files_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["scan", str(TRACES), "-q"])
+
+    out, err = capsys.readouterr()
+    assert (status, err) == (0, "")
+    assert out == str(scan(TRACES))
+    assert out.startswith("layoutdoctor scan · 15 files")
+    assert "\nLayout conversions take 32.1 ms of" in out
+    assert len(out.splitlines()) < 60
+
+
+def test_every_output_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyarrow")
+    names = ("s.json", "s.md", "s.html", "s.txt", "s.jsonl", "s.parquet")
+
+    status = main(["scan", str(TRACES), *(word for name in names for word in ("--output", str(tmp_path / name)))])
+
+    assert status == 0
+    found = scan(TRACES)
+    assert (tmp_path / "s.json").read_bytes() == found.to_json()
+    assert (tmp_path / "s.txt").read_text(encoding="utf-8") == str(found) == capsys.readouterr().out
+    assert (tmp_path / "s.md").read_text(encoding="utf-8").startswith("## layoutdoctor scan · 15 files")
+    assert len((tmp_path / "s.jsonl").read_bytes().splitlines()) == 15
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+
+
+@for_each(
+    ("words", "expected"),
+    [
+        ([ALEXNET], 0),
+        ([ALEXNET, "--fail-on", "LD111"], 1),
+        ([ALEXNET, "--fail-on", "error"], 0),
+        ([ALEXNET, "/nowhere.json"], 3),
+        ([ALEXNET, "/nowhere.json", "--fail-on", "ld111"], 1),
+    ],
+)
+def test_the_exit_status(words: list[str], expected: int) -> None:
+    assert main(["scan", "-q", *words]) == expected
+
+
+def test_files_without_kernels_are_inconclusive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.json").write_text('{"traceEvents": []}', encoding="utf-8")
+
+    assert main(["scan", "-q", str(tmp_path)]) == 4
+    assert "No kernel was recorded in any of 1 file, so nothing can be said of layouts." in capsys.readouterr().out
+
+
+@for_each(
+    ("words", "message"),
+    [
+        ([ALEXNET, "--max-bytes", "0"], "cannot read at most 0 bytes"),
+        ([ALEXNET, "--jobs", "0"], "cannot scan with 0 processes"),
+        ([ALEXNET, "--jobs", "2", "--scheduler", "tcp://x:1"], "not allowed with argument"),
+        ([ALEXNET, "--output", "x.sarif"], "cannot write 'x.sarif': a scan has no report as sarif"),
+        ([ALEXNET, "--output", ALEXNET], "cannot write"),
+        ([ALEXNET, "--fail-on", "LD999"], "cannot fail on 'LD999'"),
+        ([ALEXNET, "--rank-regex", "x"], "expected a group around the rank"),
+        ([str(Path(__file__).parent)], "there is nothing in it that is called"),
+        ([ALEXNET, "--redact", "--output", "x.jsonl"], "holds every name as it was recorded"),
+    ],
+)
+def test_what_is_wrong_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scan", "-q", *words]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_disk_that_fills_up_costs_that_output_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Full(LinesFile):
+        def add(self, found: ScannedRows) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("layoutdoctor.fleet.outputs.LinesFile", Full)
+    lines, report = tmp_path / "s.jsonl", tmp_path / "s.json"
+
+    status = main(["scan", str(TRACES), "--output", str(lines), "--output", str(report)])
+
+    out, err = capsys.readouterr()
+    assert status != 0
+    assert out == str(scan(TRACES))
+    assert json.loads(report.read_bytes())["schema_version"] == 1
+    assert err.count("No space left on device; the scan goes on without it") == 1
+    assert "error: cannot write" in err
+
+
+def test_an_interrupted_scan_leaves_whole_lines_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listener = scan_module._Listener
+
+    class Interrupting(listener):  # type: ignore[misc,valid-type]
+        def __call__(self, found: ScannedRows, total: int) -> None:
+            super().__call__(found, total)
+            if self._done == 4:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(scan_module, "_Listener", Interrupting)
+    words = ["scan", "-q", str(TRACES), "--resume", str(tmp_path / "kept"), "--jobs", "1"]
+
+    assert main([*words, "--output", str(tmp_path / "s.jsonl")]) == 130
+    assert len((tmp_path / "s.jsonl").read_bytes().splitlines()) == 4
+    assert len((tmp_path / "kept" / "files.jsonl").read_bytes().splitlines()) == 4
+    monkeypatch.setattr(scan_module, "_Listener", listener)
+    capsys.readouterr()
+    assert main(words) == 0
+    assert capsys.readouterr().out == str(scan(TRACES))
+
+
+def test_progress_tells_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["scan", ALEXNET])
+
+    assert capsys.readouterr().err == "layoutdoctor: [1/1] examining; about 0 s left\n"
+
+
+@for_each(("seconds", "words"), [(0.2, "0 s"), (80, "80 s"), (100, "2 min"), (7000, "2 h")])
+def test_what_is_left_is_said_roughly(seconds: float, words: str) -> None:
+    assert scan_module._rough(seconds) == words

@@ -1,0 +1,246 @@
+"""What many recorded runs add up to: exact, and the same however it is added."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loops import for_each
+
+import layoutdoctor
+from layoutdoctor.diagnosis.scan import Scan, ScannedFile, ScannedRows, ScanRow, ScanSum, merge
+from layoutdoctor.errors import UsageError
+from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.fleet import examining
+from layoutdoctor.fleet.examining import Work, examine_source
+from layoutdoctor.fleet.scanning import scan
+from layoutdoctor.fleet.sources import find_sources
+
+TRACES = Path(__file__).parents[2] / "traces"
+SMALL = (
+    "a100_alexnet",
+    "h100_vit_patch_embed",
+    "h100_bert_control",
+    "mi300_graph_replay_control",
+    "a100_triton_example",
+)
+
+
+@cache
+def all_traces() -> Scan:
+    return scan(TRACES)
+
+
+def test_the_sums_are_the_exact_counts_of_the_traces() -> None:
+    files = {file.name.removesuffix(".json.gz"): file for file in all_traces().files}
+
+    counts = {name: (file.conversion_count, file.conversion_nanoseconds) for name, file in files.items()}
+    assert counts["a100_alexnet"] == (12, 277_000)
+    assert counts["a100_conv_training_nccl"] == (633, 15_120_910)
+    assert counts["h100_vit_patch_embed"] == (3, 23_072)
+    assert counts["mi300_resnet_act_checkpoint"] == (999, 5_642_202)
+    assert counts["h100_bert_control"] == counts["a100_particle_transformer_cast_decoy"] == (0, 0)
+    assert files["mi300_resnet_act_checkpoint"].kernel_nanoseconds == 97_255_826
+    assert {file.rank for file in files.values()} == {0, None}
+
+
+@for_each("path", sorted(TRACES.glob("*.json.gz")))
+def test_a_file_says_what_its_own_report_says(path: Path) -> None:
+    diagnosis = layoutdoctor.examine_trace(path)
+    kernels = diagnosis.trials[0].kernels
+    assert kernels is not None
+    (source,) = find_sources([path])
+
+    found = examine_source(Work(source=source))
+
+    assert found is not None
+    file = found.file
+    counted = counted_conversions(diagnosis.trials[0])
+    assert (file.conversion_count, file.kernel_count) == (sum(c.count for c in counted), kernels.count)
+    assert file.conversion_nanoseconds == round(1e9 * sum(c.seconds or 0.0 for c in counted))
+    assert file.exposed_nanoseconds == round(1e9 * sum(c.exposed_seconds or 0.0 for c in counted))
+    assert [finding.code for finding in file.findings] == [finding.code for finding in diagnosis.findings]
+    rows = [row for row in found.rows if row.is_counted]
+    assert sum(row.nanoseconds for row in rows) == file.conversion_nanoseconds
+    assert sum(row.bytes_moved or 0 for row in rows) == sum(c.bytes_moved or 0 for c in counted)
+    assert {row.rule for row in found.rows} - {None} <= {finding.code for finding in diagnosis.findings}
+    assert len(set(found.rows)) == len(found.rows)
+
+
+def test_every_dimension_has_the_whole_time() -> None:
+    found = all_traces()
+    whole = sum(file.conversion_nanoseconds for file in found.files)
+
+    for dimension, totals in found.totals.items():
+        if dimension != "aside":
+            assert sum(total.nanoseconds for total in totals.values()) == whole, dimension
+    assert found.totals["kernel"]["nchwToNhwcKernel"].file_count == 6
+    assert set(found.totals["aside"]) == {"LD110"}
+
+
+def test_any_order_and_any_groups_give_the_same_to_the_bit() -> None:
+    works = [Work(source=source) for source in find_sources([TRACES])]
+    found = [result for result in map(examine_source, works) if result is not None]
+    shuffled = random.Random(7)
+    for _ in range(5):
+        shuffled.shuffle(found)
+        cut = shuffled.randrange(len(found))
+        parts = []
+        for group in (found[:cut], found[cut:], []):
+            part = ScanSum()
+            for one in group:
+                part.add(one)
+            parts.append(part.result())
+        shuffled.shuffle(parts)
+        assert merge(merge(parts[0], parts[1]), parts[2]).to_json() == all_traces().to_json()
+
+
+amounts = st.integers(0, 2**40)
+rows = st.builds(
+    ScanRow,
+    rule=st.sampled_from([None, "LD101", "LD111"]),
+    step=st.sampled_from([None, "ProfilerStep#1"]),
+    owner=st.just("library"),
+    kernel=st.sampled_from([None, "a", "b"]),
+    direction=st.just("other"),
+    is_counted=st.booleans(),
+    count=st.integers(0, 100),
+    nanoseconds=amounts,
+    exposed_nanoseconds=st.none() | amounts,
+    bytes_moved=st.none() | amounts,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(rows, max_size=4), max_size=6), st.randoms(use_true_random=False))
+def test_adding_is_associative_and_commutative(rows_of_files: list[list[ScanRow]], chance: random.Random) -> None:
+    files = [
+        ScannedRows(file=ScannedFile(name=f"f{number}"), rows=tuple(found))
+        for number, found in enumerate(rows_of_files)
+    ]
+    parts = []
+    for file in files:
+        part = ScanSum()
+        part.add(file)
+        parts.append(part.result())
+    one_by_one = merge(*parts)
+    chance.shuffle(parts)
+    cut = chance.randint(0, len(parts))
+
+    assert merge(merge(*parts[cut:]), merge(*parts[:cut])).to_json() == one_by_one.to_json()
+
+
+def test_other_executors_give_the_same() -> None:
+    with ThreadPoolExecutor(2) as executor:
+        assert scan(TRACES, executor=executor).to_json() == all_traces().to_json()
+
+
+def test_the_rank_of_a_trace_is_its_names_else_its_own_else_its_folders(tmp_path: Path) -> None:
+    trace = {"traceEvents": [], "distributedInfo": {"rank": 4}}
+    for name, content in {"rank1.json": trace, "r2/a.json": trace, "r3/b.json": {"traceEvents": []}}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+
+    assert {file.name: file.rank for file in scan(tmp_path).files} == {"rank1.json": 1, "r2/a.json": 4, "r3/b.json": 3}
+
+
+def test_what_cannot_be_examined_is_a_row_and_costs_no_other(tmp_path: Path) -> None:
+    (tmp_path / "empty.json").touch()
+    (tmp_path / "text.json").write_text("hello", encoding="utf-8")
+    (tmp_path / "line\nbreak.json").write_text("{", encoding="utf-8")
+    (tmp_path / "cut.json.gz").write_bytes((TRACES / "h100_vit_patch_embed.json.gz").read_bytes()[:3000])
+    (tmp_path / "good.json.gz").symlink_to(TRACES / "a100_alexnet.json.gz")
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "large.json.gz").write_bytes(gzip.compress(b" " * 5_000_000 + b"{}"))
+
+    found = scan(tmp_path, max_bytes=4_000_000)
+
+    failures = {file.name: file.failure for file in found.files}
+    assert failures.pop("good.json.gz") is None
+    assert failures.pop("cut.json.gz") is None  # what is there is examined
+    assert set(failures) == {"empty.json", "text.json", "line\nbreak.json", "gone.json", "large.json.gz"}
+    assert all(failures.values())
+    assert "limit" in str(failures["large.json.gz"])
+    assert "line break.json" in str(found)
+
+
+def test_a_fault_of_ours_costs_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> object:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(examining, "run_rules", fail)
+
+    (file,) = scan(TRACES / "a100_alexnet.json.gz").files
+
+    assert file.failure == "layoutdoctor failed: ZeroDivisionError: by zero; please report it"
+
+
+def test_no_home_folder_stands_in_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "x.json").write_text("no trace", encoding="utf-8")
+
+    assert str(tmp_path) not in scan(tmp_path / "x.json").to_json().decode()
+
+
+def test_a_scan_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, kept = tmp_path / "traces", tmp_path / "kept"
+    folder.mkdir()
+    for name in SMALL:
+        (folder / f"{name}.json.gz").write_bytes((TRACES / f"{name}.json.gz").read_bytes())
+    first = scan(folder, resume=kept)
+    lines = (kept / "files.jsonl").read_bytes()
+    (folder / "a100_alexnet.json.gz").write_bytes((TRACES / "h100_vit_patch_embed.json.gz").read_bytes())  # another
+    (kept / "files.jsonl").write_bytes(lines[:-20])  # ended while it was written
+    examined = []
+    monkeypatch.setattr(
+        examining,
+        "read_recorded",
+        lambda path, most, read=examining.read_recorded: examined.append(path.name) or read(path, most),
+    )
+
+    second = scan(folder, resume=kept)
+
+    last = max(SMALL)
+    assert sorted(examined) == ["a100_alexnet.json.gz", f"{last}.json.gz"]
+    assert [file for file in second.files if file.name != "a100_alexnet.json.gz"] == [
+        file for file in first.files if file.name != "a100_alexnet.json.gz"
+    ]
+    assert second.to_json() == scan(folder).to_json() == scan(folder, resume=kept).to_json()
+
+
+def test_what_another_version_found_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = TRACES / "a100_alexnet.json.gz"
+    scan(trace, resume=tmp_path)
+    kept = tmp_path / "files.jsonl"
+    kept.write_bytes(kept.read_bytes().replace(f'"{layoutdoctor.__version__}"'.encode(), b'"0.0.0"') + b"by hand\n")
+
+    assert scan(trace, resume=tmp_path).files[0].conversion_count == 12
+    assert len(kept.read_bytes().splitlines()) == 3
+
+
+@for_each(
+    ("options", "message"),
+    [
+        ({"jobs": 0}, "cannot scan with 0 processes: expected 1 or more"),
+        ({"resume": Path("/dev/null/x")}, "cannot resume from '/dev/null/x': "),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as failure:
+        scan(TRACES / "a100_alexnet.json.gz", **options)  # type: ignore[arg-type]
+
+    assert str(failure.value).startswith(message)
+
+
+def test_a_row_of_a_saved_scan_is_read_back() -> None:
+    found = all_traces()
+
+    assert msgspec.json.decode(found.to_json(), type=Scan) == found
