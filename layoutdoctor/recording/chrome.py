@@ -8,6 +8,7 @@ the frames that name a place are kept: calls of nn.Modules, and functions that a
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 from operator import attrgetter
@@ -78,6 +79,10 @@ _KINDS = {
     "user_annotation": _ANNOTATION,
 }
 """Categories, in lower case: those of 2020 began with a capital."""
+
+FOREIGN_EVENTS = "events of a device that is not understood: "
+# Of devices whose events have other names and meanings; Kineto's ActivityType.
+_FOREIGN = re.compile(r"(?:mtia_(?:ccp|workload)|hpu_|glow_|gcu_|npu|mlu)\w*", re.IGNORECASE)
 
 EventId = int | str | float | None
 NO_TEXT = msgspec.Raw(b"")
@@ -213,6 +218,8 @@ def _problems(stream: EventStream[ChromeEvent], reader: _Reader, trace: Recorded
     lost = stream.lost_count + reader.unreadable_count
     if lost:
         found.append(Problem("events that could not be read", lost, is_loss=True))
+    for category, count in sorted(reader.foreign.items()):
+        found.append(Problem(f"{FOREIGN_EVENTS}{category}", count, is_loss=True))
     if trace.is_truncated:
         found.append(Problem("the file ends before its document does; what was complete is kept"))
     return found
@@ -234,13 +241,17 @@ class _Interned(dict[Any, int]):
 class _Takers(dict[str, "Callable[[ChromeEvent], None]"]):
     """What to do with an event of a category; nothing with those of no kind."""
 
-    def __init__(self, kinds: dict[int, list[ChromeEvent]]) -> None:
+    def __init__(self, kinds: dict[int, list[ChromeEvent]], foreign: dict[str, list[ChromeEvent]]) -> None:
         super().__init__()
-        self.kinds = kinds
+        self.kinds, self.foreign = kinds, foreign
 
     def __missing__(self, category: str) -> Callable[[ChromeEvent], None]:
         kind = _KINDS.get(category.lower())
-        take = self[category] = self.kinds[kind].append if kind is not None else _pass_over
+        if kind is None and _FOREIGN.fullmatch(category):
+            take = self.foreign.setdefault(category, []).append
+        else:
+            take = self.kinds[kind].append if kind is not None else _pass_over
+        self[category] = take
         return take
 
 
@@ -262,6 +273,7 @@ class _Reader:
     def __init__(self) -> None:
         self.event_count = 0
         self.unreadable_count = 0
+        self.foreign: Counter[str] = Counter()
         self.names = _Interned()
         self.threads = _Interned()
         self.grids = _Interned()
@@ -286,7 +298,8 @@ class _Reader:
         """Takes the events of one batch that matter."""
         self.event_count += len(batch)
         kinds: dict[int, list[ChromeEvent]] = {kind: [] for kind in self.tables}
-        take = _Takers(kinds)
+        foreign: dict[str, list[ChromeEvent]] = {}
+        take = _Takers(kinds, foreign)
         for event in batch:
             if event.ph == "X":
                 take[event.cat](event)
@@ -297,6 +310,7 @@ class _Reader:
         for kind, events in kinds.items():
             if events:
                 self._add_kind(kind, events)
+        self.foreign.update({category: len(events) for category, events in foreign.items()})
 
     def _add_kind(self, kind: int, events: list[ChromeEvent]) -> None:
         start, duration = _microseconds(_START, events), _microseconds(_DURATION, events)

@@ -20,7 +20,7 @@ from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.records import Configuration, Environment, Subject, Trial
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.chrome import read_chrome_trace
+from layoutdoctor.recording.chrome import FOREIGN_EVENTS, read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import VERBOSE_LINE, OnednnLog, read_onednn_log
 from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, RecordedTrace, Recording
@@ -121,6 +121,9 @@ def _head(name: str, environment: Environment, device: str | None, problems: Seq
 
 def device_of(trace: RecordedTrace) -> str | None:
     """The device type in torch's words; None where no device ran anything."""
+    foreign = [p.what.removeprefix(FOREIGN_EVENTS) for p in trace.problems if p.what.startswith(FOREIGN_EVENTS)]
+    if foreign and not len(trace.kernels):
+        return foreign[0].partition("_")[0].lower()
     if not len(trace.kernels) and not launched_count(trace):
         return "cpu" if len(trace.operations) else None
     return "xpu" if "xpu" in " ".join(_device_names(trace)).lower() else "cuda"
@@ -297,8 +300,14 @@ def _text_kind(text: str, name: str, encoding: str) -> TraceKind:
     raise TraceError(_refusal(name, *_other_text(text)))
 
 
+# Process names of its profiler since 2016, of which JAX's is made; Kineto's are numbers and program names.
+_TENSORFLOW = re.compile(r'"name"\s*:\s*"/(?:job:|host:|device:)')
+
+
 def _object_kind(text: str, name: str) -> TraceKind:
     keys, is_whole = _keys(text)
+    if "traceEvents" in keys and _TENSORFLOW.search(text):
+        raise TraceError(_refusal(name, "a trace of TensorFlow or JAX, which names no operation of PyTorch", _RECORD))
     if "traceEvents" in keys:
         return "chrome"
     if {"schema_version", "layoutdoctor_version"} <= keys:

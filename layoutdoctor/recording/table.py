@@ -1,11 +1,13 @@
 """
 Reads a table that sums up kernels by name, or lists them, as ``nsys stats``, nvprof, TraceLens and torch.profiler do.
 
-Such a table has no order and no shapes; all that can be had from it is how much time kernels of which name took. The
-file may be CSV or the aligned text of a terminal, with other output and other tables around the kernels.
+A sum has no order and no shapes; all that can be had from it is how much time kernels of which name took. A list with
+starts is a recorded run. The file may be CSV or the aligned text of a terminal, with other output and other tables
+around the kernels.
 
 Source:
-    Reports of ``nsys stats`` 2019 to 2026, ``nvprof --csv``, TraceLens 2026 and ``key_averages().table()``.
+    Reports of ``nsys stats`` 2019 to 2026, ``nvprof --csv``, rocprof and rocprofv3, TraceLens 2026 and
+    ``key_averages().table()``.
 """
 
 from __future__ import annotations
@@ -21,11 +23,14 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.files import TraceFile
+from layoutdoctor.recording.kernel_list import EventTitles, ListedEvents, is_transfer
 from layoutdoctor.recording.recording import KernelTotal, KernelTotals, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+
+    from layoutdoctor.recording.recording import RecordedTrace
 
 LONGEST_LINE = 1 << 17
 """Characters; the csv module takes no longer field either."""
@@ -49,6 +54,8 @@ class _Layout:
         host_time: Title of a column that is zero for what ran on the device only.
         other: Titles that make it another table.
         unit: Of the time, where neither the title nor a row of units nor the value itself has it.
+        events: Where every row is a launch: what tells when and where.
+        not_names: What stands under ``name`` in a table of something else that has the same titles.
     """
 
     source: str
@@ -61,13 +68,20 @@ class _Layout:
     host_time: str | None = None
     other: frozenset[str] = frozenset()
     unit: str | None = None
+    events: EventTitles | None = None
+    not_names: re.Pattern[str] | None = None
 
     def needed(self) -> set[str | None]:
         """The titles without which it is not this table."""
         only = self.kernels_only[0] if self.kernels_only is not None else None
-        return {self.name, self.time, self.count, self.operation, only, self.grid, self.host_time} - {None}
+        start = self.events.start if self.events is not None else None
+        return {self.name, self.time, self.count, self.operation, only, self.grid, self.host_time, start} - {None}
 
 
+# rocprof sums up calls of the runtime and whole domains in tables of the same titles.
+_ROCM_CALL = re.compile(
+    r"^(?:__)?(?:hip|hsa)(?:[A-Z]|_[a-z])\w*$|^[A-Z]+(?:_[A-Z]+)*$|^(?:nccl|rocpx|rocTX|roctx)[A-Z]\w*$"
+)
 _NSYS = "Nsight Systems"
 _TORCH = "table of torch.profiler's key_averages"
 
@@ -81,10 +95,47 @@ _LAYOUTS = (
         kernels_only=("category", "cuda_kernel"),
         unit="ns",
     ),
-    _Layout(f"{_NSYS} list of kernels", "name", "duration", grid="grdx", unit="ns"),
+    _Layout(
+        f"{_NSYS} list of kernels",
+        "name",
+        "duration",
+        grid="grdx",
+        unit="ns",
+        events=EventTitles("start", stream="strm", correlation="corrid", grid=("grdx", "grdy", "grdz")),
+    ),
     _Layout(f"{_NSYS} list of launches", "kernel name", "kernel dur", unit="ns"),
     _Layout("nvprof summary", "name", "time", "calls", kernels_only=("type", "gpu activities")),
-    _Layout("nvprof list of kernels", "name", "duration", grid="grid x"),
+    _Layout(
+        "nvprof list of kernels",
+        "name",
+        "duration",
+        grid="grid x",
+        events=EventTitles("start", correlation="correlation_id", grid=("grid x", "grid y", "grid z")),
+    ),
+    _Layout(
+        "rocprofv3 list of kernels",
+        "kernel_name",
+        "end_timestamp",
+        kernels_only=("kind", "kernel_dispatch"),
+        unit="ns",
+        events=EventTitles(
+            "start_timestamp",
+            end="end_timestamp",
+            device="agent_id",
+            stream="queue_id",
+            correlation="correlation_id",
+            grid=("grid_size_x", "grid_size_y", "grid_size_z"),
+            group=("workgroup_size_x", "workgroup_size_y", "workgroup_size_z"),
+        ),
+    ),
+    _Layout(
+        "rocprof list of kernels",
+        "kernelname",
+        "durationns",
+        unit="ns",
+        events=EventTitles("beginns", device="gpu-id", stream="queue-id"),
+    ),
+    _Layout("rocprof summary", "name", "totaldurationns", "calls", unit="ns", not_names=_ROCM_CALL),
     _Layout(
         "TraceLens kernel summary",
         "kernel name",
@@ -121,23 +172,25 @@ class _Table:
     titles: list[str]
     units: dict[str, str]
     totals: dict[tuple[str, str | None], list[int]] = field(default_factory=dict)
+    listed: ListedEvents = field(default_factory=ListedEvents)
     unread_count: int = 0
 
     def at(self, title: str) -> int:
         return self.titles.index(title)
 
 
-def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelTotals:
+def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelTotals | RecordedTrace:
     """
     Reads the table of kernels in a file.
 
     Args:
         path: A file, which may be gzipped: CSV or aligned text of ``nsys stats`` (``cuda_gpu_kern_sum``,
             ``cuda_gpu_sum``, ``cuda_gpu_trace``, ``cuda_kern_exec_trace``), of nvprof, TraceLens's ``kernel_summary``
-            or torch.profiler's ``key_averages``.
+            or torch.profiler's ``key_averages``; the kernel lists and summaries of rocprof and rocprofv3.
 
     Returns:
-        One row per kernel name and operation, in the table's order; times are whole nanoseconds.
+        One row per kernel name and operation, in the table's order; times are whole nanoseconds. Of a list that says
+        when each kernel began: the run, without operations.
 
     Raises:
         TraceError: The file cannot be opened or read, is too large, or has no table of kernels.
@@ -153,20 +206,25 @@ def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelT
     table = reading.best()
     if table is None:
         raise TraceError(f"cannot read {str(path)!r}: {reading.why_not()}")
-    rows = [
-        KernelTotal(name, count, nanoseconds, operation, is_cut=name.endswith(_CUT))
-        for (name, operation), (count, nanoseconds) in table.totals.items()
-    ]
-    totals = KernelTotals(table.layout.source, rows=rows)
+    found = _rows(table) if table.layout.events is None else table.listed.trace(table.layout.source)
+    is_empty = not (found.rows if isinstance(found, KernelTotals) else len(found.kernels))
     counts = {
         "rows of the kernel table that could not be read": table.unread_count,
         "lines that are too long for a table": too_long,
         "further tables of kernels in the same file, which were not read": len(reading.tables) - 1,
-        "the kernel table has no rows": int(not totals.rows and not table.unread_count),
+        "the kernel table has no rows": int(is_empty and not table.unread_count),
         "the packed file ends before its data do": int(file.is_cut),
     }
-    totals.problems = [Problem(what, count) for what, count in counts.items() if count]
-    return totals
+    found.problems = [Problem(what, count) for what, count in counts.items() if count]
+    return found
+
+
+def _rows(table: _Table) -> KernelTotals:
+    rows = [
+        KernelTotal(name, count, nanoseconds, operation, is_cut=name.endswith(_CUT))
+        for (name, operation), (count, nanoseconds) in table.totals.items()
+    ]
+    return KernelTotals(table.layout.source, rows=rows)
 
 
 def has_kernel_table(text: str) -> bool:
@@ -283,6 +341,9 @@ def _read_row(table: _Table, cells: list[str]) -> None:
         table.unread_count += 1
         return
     name = cells[table.at(layout.name)]
+    if layout.events is not None:
+        _read_event(table, layout.events, name, cells)
+        return
     if name.startswith(_NOT_KERNELS) or not _is_kernel(table, cells):
         return
     count = 1 if layout.count is None else _whole(cells[table.at(layout.count)])
@@ -297,12 +358,34 @@ def _read_row(table: _Table, cells: list[str]) -> None:
     sums[1] += nanoseconds
 
 
+def _read_event(table: _Table, titles: EventTitles, name: str, cells: Sequence[str]) -> None:
+    """A row of a list: a kernel, a copy, or something else."""
+    layout = table.layout
+    moments = [
+        _nanoseconds(cells[table.at(title)], table.units.get(title) or layout.unit)
+        for title in (titles.start, layout.time)
+    ]
+    start, duration = moments
+    if start is not None and duration is not None and titles.end is not None:
+        duration -= start
+    is_kernel = _is_kernel(table, cells)
+    if not is_kernel and not is_transfer(name):
+        return
+    if not name or start is None or duration is None or duration < 0:
+        table.unread_count += 1
+        return
+    own = dict(zip(table.titles, cells, strict=True))
+    table.listed.add(titles, name, start, duration, lambda title: own.get(title, ""), is_kernel=is_kernel)
+
+
 def _is_kernel(table: _Table, cells: Sequence[str]) -> bool:
     """Whether a row is of a kernel, in a table that lists other things as well."""
     layout = table.layout
     if layout.kernels_only is not None:
         title, kind = layout.kernels_only
         return cells[table.at(title)].lower() == kind
+    if layout.not_names is not None:
+        return layout.not_names.match(cells[table.at(layout.name)]) is None
     if layout.grid is not None:
         return bool(cells[table.at(layout.grid)])
     if layout.host_time is not None:

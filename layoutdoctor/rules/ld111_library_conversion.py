@@ -28,7 +28,8 @@ What to do:
     the patch embedding of a vision transformer, convert that module only: with a channels_last weight its result is
     channels_last, which is what ``flatten(2).transpose(1, 2)`` behind it wants. On an AMD GPU before ROCm 7 set
     ``PYTORCH_MIOPEN_SUGGEST_NHWC=1`` as well. In a trace nothing was tried: record again and compare. The diagnosis of
-    a model names the configuration with fewer of them that it measured.
+    a model names the configuration with fewer of them that it measured. A TensorRT engine gets its layouts when it is
+    built: allow the formats that its first and last layers want (``ITensor.allowed_formats``).
 
 When it is fine:
     The library chose a converted path because it is the fastest it has for contiguous tensors; forbidding it costs more
@@ -48,7 +49,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import conversion_places, conversions_of, launch_count, sum_known
-from layoutdoctor.examination.kernels.names import library_of, output_layout_of
+from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of, output_layout_of
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import advised, channels_last_ways
 from layoutdoctor.rules.base import document_rule
@@ -285,6 +286,11 @@ def _told_words(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conver
 
 def _suggestion(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str:
     """The configuration that was measured to have fewer of them; what to try where none was, or none is faster."""
+    if are_of_an_engine(conversion.kernel for conversion in conversions):
+        return (
+            "build the TensorRT engine with the formats that its layers want at its borders (allowed_formats of its "
+            "inputs and outputs, such as HWC8 or CHW32), and record again"
+        )
     wanted = _wanted(conversions)
     if wanted == "torch.channels_last":
         wanted = evidence.channels_last_words(_ranks(trial, conversions))

@@ -169,6 +169,9 @@ LARGE_SHARE = 0.5
 SAME_COUNT = 0.02
 """Counts of kernels that differ by less than this part are those of the same work."""
 
+ALIKE_SHARE = 0.8
+"""Where this part of all common kernels ran the same number of times as often, the work was done so often."""
+
 FEWEST_OTHERS = 3
 """So many other operations must be there to say that a changed count of convolution kernels is not more work."""
 
@@ -224,20 +227,18 @@ def find_unequal_work(old: Sequence[Total], new: Sequence[Total], old_parts: int
     Returns:
         A clause; None where nothing says so. Conversions are left out, as these are what may come and go. Convolutions
         decide; where their count alone has changed and other operations' have not, another algorithm runs them.
-        Counts cannot tell another batch size.
+        Counts cannot tell another batch size. Where it cannot be told so, as common operations took little of the time
+        of replays of a graph, kernels decide that all ran the same number of times as often.
     """
-    kind: TotalKind = "operation"
-    before, after = totals_by_name(old, kind), totals_by_name(new, kind)
-    matches = [match for match in match_exact_names(before, after) if match.match is not None]
-    if not matches:
-        kind = "kernel"
-        before, after = totals_by_name(old, kind), totals_by_name(new, kind)
-        matches = [match for match in match_kernel_names(before, after) if match.match is not None]
-    counted = [
-        (match, _count(before, match.old_names) / old_parts, _count(after, match.new_names) / new_parts)
-        for match in matches
-    ]
-    counted = [entry for entry in counted if entry[1] and entry[2]]
+    counted = _common_counts("operation", old, new, old_parts, new_parts)
+    by_kernel = _common_counts("kernel", old, new, old_parts, new_parts)
+    kind: TotalKind = "operation" if counted else "kernel"
+    counted = counted or by_kernel
+    ratios = [now / once for _, once, now in by_kernel]
+    if len(ratios) >= FEWEST_OTHERS and not _is_same(1.0, times := median(ratios)):
+        alike = sum(_is_same(times, ratio) for ratio in ratios)
+        if alike >= ALIKE_SHARE * len(ratios):
+            return _sentence("kernels", sum(e[1] for e in by_kernel), sum(e[2] for e in by_kernel), [])
     of_convolutions = [entry for entry in counted if _CONVOLUTION.search(entry[0].name)]
     others = [now / once for match, once, now in counted if not _CONVOLUTION.search(match.name)]
     others_agree = len(others) >= FEWEST_OTHERS and _is_same(1.0, median(others))
@@ -250,6 +251,20 @@ def find_unequal_work(old: Sequence[Total], new: Sequence[Total], old_parts: int
         return None
     once, now = sum(entry[1] for entry in counted), sum(entry[2] for entry in counted)
     return _sentence("operations" if kind == "operation" else "kernels", once, now, [])
+
+
+def _common_counts(
+    kind: TotalKind, old: Sequence[Total], new: Sequence[Total], old_parts: int, new_parts: int
+) -> list[tuple[NameMatch, float, float]]:
+    """How many kernels, conversions left out, ran for each name that both runs have, per step."""
+    before, after = totals_by_name(old, kind), totals_by_name(new, kind)
+    matched = match_exact_names(before, after) if kind == "operation" else match_kernel_names(before, after)
+    counted = (
+        (match, _count(before, match.old_names) / old_parts, _count(after, match.new_names) / new_parts)
+        for match in matched
+        if match.match is not None
+    )
+    return [entry for entry in counted if entry[1] and entry[2]]
 
 
 def _sentence(what: str, old: float, new: float, matches: Sequence[NameMatch]) -> str:

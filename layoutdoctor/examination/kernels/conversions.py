@@ -16,7 +16,7 @@ from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.attribution import Places, attribute
 from layoutdoctor.examination.kernels.convolutions import Evidence
 from layoutdoctor.examination.kernels.copies import find_copies, undecided_copies
-from layoutdoctor.examination.kernels.names import dtypes_of
+from layoutdoctor.examination.kernels.names import are_of_an_engine, dtypes_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
 from layoutdoctor.examination.kernels.summaries import MOST_KERNELS_LISTED, convolution_sums, kernel_records, totals_of
@@ -81,7 +81,9 @@ def describe_lacks(
             yield f"device kernels were not recorded ({how.kernels}), so nothing can be said of conversions"
         return
     count = len(trace.kernels)
-    if not len(trace.operations):
+    if not len(trace.operations) and are_of_an_engine(trace.names[name] for name in trace.kernels.name.tolist()):
+        yield "a TensorRT engine names its layers only where it was built with ProfilingVerbosity.DETAILED"
+    elif not len(trace.operations):
         yield f"operations were not recorded ({how.operations}), so kernels belong to no operation, module or line"
     else:
         yield from _about_operations(places, how)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from layoutdoctor.words import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from layoutdoctor.diagnosis.records import ConversionDirection
 
@@ -344,6 +344,12 @@ def library_of(name: str) -> str | None:
         if part in name:
             return library
     return found.entry.library if found is not None else None
+
+
+def are_of_an_engine(names: Iterable[str | None]) -> bool:
+    """Whether most kernels are TensorRT's, whose layouts are chosen when the engine is built, not in PyTorch."""
+    known = [library_of(name) == "tensorrt" for name in names if name is not None]
+    return 2 * sum(known) > len(known)
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)

@@ -284,25 +284,31 @@ def _time_in_common(overlap: Overlap) -> str:
 
 
 def _tables(comparison: TraceComparison) -> Iterator[Table]:
-    conversions = [TableRow(conversion_cells(change)) for change in comparison.conversions if _is_shown(change)]
+    least = LEAST_SHARE * max(run.costs.kernel_seconds or 0.0 for run in (comparison.old, comparison.new))
+    conversions = [TableRow(conversion_cells(change)) for change in comparison.conversions if _is_shown(change, least)]
     if conversions:
         head = ("conversion", "where", *AMOUNT_HEADS)
         yield Table(head, tuple(conversions), title="Conversions", wraps_names=True)
-    trips = [TableRow(round_trip_cells(change)) for change in comparison.round_trips if _is_shown(change)]
+    trips = [TableRow(round_trip_cells(change)) for change in comparison.round_trips if _is_shown(change, least)]
     if trips:
         head = ("round trip", "module", *AMOUNT_HEADS)
         yield Table(head, tuple(trips), title="Round trips", wraps_names=True)
-    yield from _totals_table("operation", comparison.operations)
-    yield from _totals_table("module", comparison.modules)
-    yield from _totals_table("kernel", comparison.kernels)
+    yield from _totals_table("operation", comparison.operations, least)
+    yield from _totals_table("module", comparison.modules, least)
+    yield from _totals_table("kernel", comparison.kernels, least)
 
 
-def _is_shown(change: ConversionChange | RoundTripChange) -> bool:
-    return change.change != "same" or is_difference(change.seconds_difference)
+def _is_shown(change: ConversionChange | RoundTripChange, least: float) -> bool:
+    """What came or went; of what both have, no scatter of the clock: the tolerances of a regression."""
+    if change.change != "same":
+        return True
+    times = [amount.seconds or 0.0 if amount is not None else 0.0 for amount in (change.old, change.new)]
+    difference = abs(times[1] - times[0])
+    return difference > least and difference > TIME_TOLERANCE * max(times)
 
 
-def _totals_table(kind: str, entries: Iterable[ComparedTotal]) -> Iterator[Table]:
-    changed = [entry for entry in entries if is_difference(entry.seconds_difference) or entry.match is None]
+def _totals_table(kind: str, entries: Iterable[ComparedTotal], least: float) -> Iterator[Table]:
+    changed = [entry for entry in entries if abs(entry.seconds_difference) > least]
     if not changed:
         return
     rows = tuple(TableRow((_shown_name(entry), *amount_cells(entry), _conversions_of(entry))) for entry in changed)

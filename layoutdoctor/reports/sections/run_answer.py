@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
+from layoutdoctor.examination.kernels.names import are_of_an_engine
 from layoutdoctor.reports.sections.answer import Answer, nothing_else_to_say
 from layoutdoctor.reports.sections.wording import (
     alone_clause,
@@ -39,6 +40,10 @@ _WORTH_A_WORD = 0.001
 
 _LIBRARY_RULES = ("LD101", "LD111")
 _TO_TRY = "To try: model and inputs in channels_last (5-D: channels_last_3d), where they are not yet"
+_TO_BUILD = (
+    "To try: build the TensorRT engine with the formats that its first and last layers want (allowed_formats of inputs "
+    "and outputs, such as HWC8 or CHW32)"
+)
 _TO_DIAGNOSE = "To find the fastest layout: python -m layoutdoctor model.py"
 _ON_A_CPU = (
     "On a CPU, layout conversions run inside oneDNN, which writes them to its own log, not to a trace",
@@ -90,6 +95,10 @@ def _no_kernels(diagnosis: Diagnosis, trial: Trial, terms: Terms) -> Answer:
     sources = trial.kernels.sources if trial.kernels is not None else ()
     if any(source.startswith("Nsight") for source in sources):
         return Answer(f"{headline}device kernels", lines=_BY_NSIGHT)
+    if diagnosis.subject.device not in ("cpu", "cuda", "xpu", None):
+        return Answer(
+            f"{headline}kernels of a device that is understood (its events are of {diagnosis.subject.device})"
+        )
     if trial.kernels is not None and diagnosis.subject.device not in ("cpu", None):
         return Answer(f"{headline}device kernels, though they were launched", lines=_LOST_BY_THE_PROFILER)
     return Answer(f"{headline}device kernels", lines=_ON_A_CPU if diagnosis.subject.device == "cpu" else _ON_A_GPU)
@@ -209,6 +218,9 @@ def _recorded_lines(diagnosis: Diagnosis, trial: Trial, terms: Terms, counted: S
     if trial.kernels is not None:
         yield from _undecided_lines(trial.kernels, terms)
     yield from _uncounted_lines(trial, terms)
+    if are_of_an_engine(conversion.kernel for conversion in counted):
+        yield _TO_BUILD
+        return
     if terms.file != "log" and _wants_channels_last(diagnosis, counted):
         yield _TO_TRY
     yield _TO_DIAGNOSE

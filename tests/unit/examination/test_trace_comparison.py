@@ -320,6 +320,21 @@ OTHERS = {"relu": 10, "add": 10, "mul": 10, "sum": 10}
             (counted(kind, **OTHERS), counted(kind, **dict.fromkeys(OTHERS, 20)), f"for the {words} that both have 40")
             for kind, words in (("operation", "operations"), ("kernel", "kernels"))
         ),
+        (  # a capture with its operations against four replays of its graph, which have hardly any
+            (*counted("operation", copy=1, conv=30), *counted("kernel", copy=1, gemm=400, norm=200, act=600)),
+            (*counted("operation", copy=1), *counted("kernel", copy=1, gemm=1600, norm=800, act=2400)),
+            None,
+        ),
+        (
+            (*counted("operation", conv=1), *counted("kernel", copy=1, gemm=400, norm=200, act=600, a=5, b=5)),
+            (*counted("operation", conv=1), *counted("kernel", copy=1, gemm=1600, norm=800, act=2400, a=20, b=20)),
+            "for the kernels that both have 1211 kernels ran in the old one and 4841",
+        ),
+        (  # fused: some ran less often, each by another factor
+            (*counted("operation", conv=9), *counted("kernel", gemm=40, norm=20, act=60, copy=4)),
+            (*counted("operation", conv=9), *counted("kernel", gemm=40, norm=10, act=6, copy=1)),
+            None,
+        ),
     ],
 )
 def test_unequal_work_is_told_by_convolutions_and_else_by_all_others(

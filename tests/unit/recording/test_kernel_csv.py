@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 import pytest
 from loops import for_each
 
+import layoutdoctor
 from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.recording import KernelTotal
+from layoutdoctor.recording.reading import read_trace
+from layoutdoctor.recording.recording import KernelTotal, KernelTotals, RecordedTrace
 from layoutdoctor.recording.table import LONGEST_LINE, read_kernel_csv, read_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from layoutdoctor.recording.recording import KernelTotals
 
 TO_CHANNELS_LAST = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>(float const*, float*)"
 TO_CONTIGUOUS = "void cudnn::ops::nhwcToNchwKernel<float, float, float, true, false>(float const*, float*)"
@@ -38,7 +38,9 @@ EXPECTED = [KernelTotal(TO_CHANNELS_LAST, 2, 1200), KernelTotal(TO_CONTIGUOUS, 4
 def read(tmp_path: Path, text: str, encoding: str = "utf-8") -> KernelTotals:
     path = tmp_path / "kernels.csv"
     path.write_bytes(text.encode(encoding))
-    return read_kernel_csv(path)
+    found = read_kernel_csv(path)
+    assert isinstance(found, KernelTotals)
+    return found
 
 
 def problems(totals: KernelTotals) -> dict[str, int]:
@@ -222,14 +224,6 @@ ROW = f'98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAS
             [KernelTotal("f", 3, 40)],
         ),
         (
-            "list of kernels",
-            "Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),"
-            "Bytes (MB),Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name\n"
-            "11347,661398,123,,,,,,,,,,4.194,6337.593,Pinned,Device,NVIDIA H100 (0),1,,13,[CUDA memcpy HtoD]\n"
-            f"11361,7072,128,{ROW}\n11362,7000,129,{ROW}\n",
-            [KernelTotal(TO_CHANNELS_LAST, 2, 14_072)],
-        ),
-        (
             "summary of kernels and copies",
             f"{TITLES}Avg (ns),Category,Operation\n74.6,3070579,1,3070579.0,CUDA_KERNEL,f(int)\n"
             "17.1,703395,48,14654.1,MEMORY_OPER,[CUDA memcpy Unified Host-to-Device]\n",
@@ -244,6 +238,13 @@ ROW = f'98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAS
             '"API calls",78.0,7570.5,11,688.2,684.1,693.1,"cudaMemcpyAsync"\n',
             [KernelTotal(TO_CONTIGUOUS, 3, 1_250_000)],
         ),
+        (
+            "rocprof summary",
+            '"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"\n'
+            '"batched_transpose_32x32_half.kd",4,800,200,60,1,2,0\n"zero_kernel(double*, int)",1,10,10,40,1,2,0\n'
+            '"hipLaunchKernel",5,9000,1,1,1,1,1\n"KERNEL_DISPATCH",5,810,1,1,1,1,1\n"hsa_queue_create",1,5,5,1,1,1,1\n',
+            [KernelTotal("batched_transpose_32x32_half.kd", 4, 800), KernelTotal("zero_kernel(double*, int)", 1, 10)],
+        ),
     ],
 )
 def test_a_table_of_each_program_is_read(tmp_path: Path, source: str, text: str, rows: list[KernelTotal]) -> None:
@@ -251,3 +252,107 @@ def test_a_table_of_each_program_is_read(tmp_path: Path, source: str, text: str,
 
     assert (totals.rows, totals.problems) == (rows, [])
     assert totals.source.endswith(source)
+
+
+NSYS_TITLES = (
+    "Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),"
+    "Bytes (MB),Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name"
+)
+ROCM_TITLES = (
+    '"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name","Correlation_Id",'
+    '"Start_Timestamp","End_Timestamp","LDS_Block_Size","Scratch_Size","VGPR_Count","Accum_VGPR_Count","SGPR_Count",'
+    '"Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y","Grid_Size_Z"'
+)
+
+
+@for_each(
+    ("source", "text", "kernels", "transfers", "devices"),
+    [
+        (
+            "Nsight Systems list of kernels",
+            f"NOTICE: exporting\n{NSYS_TITLES}\n"
+            "11347,661398,123,,,,,,,,,,4.194,6337.593,Pinned,Device,NVIDIA H100 (0),1,,13,[CUDA memcpy HtoD]\n"
+            f"11362,7000,129,{ROW}\n11361,7072,128,{ROW}\n",
+            [
+                (TO_CHANNELS_LAST, 14, 7072, 0, 13, 128, (98, 1, 4)),
+                (TO_CHANNELS_LAST, 15, 7000, 0, 13, 129, (98, 1, 4)),
+            ],
+            [("[CUDA memcpy HtoD]", 0, 661_398)],
+            {0: "NVIDIA H100"},
+        ),
+        (
+            "nvprof list of kernels",
+            '"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Size","Device","Stream",'
+            '"Name",'
+            '"Correlation_ID"\nms,us,,,,,,,MB,,,,\n'
+            f'1.5,2.25,4,2,1,32,1,1,,"Tesla V100 (1)","7","{TO_CONTIGUOUS}",12\n'
+            '1.25,1,,,,,,,4,"Tesla V100 (1)","7","[CUDA memcpy HtoD]",11\n',
+            [(TO_CONTIGUOUS, 250_000, 2250, 1, 7, 12, (4, 2, 1))],
+            [("[CUDA memcpy HtoD]", 0, 1000)],
+            {1: "Tesla V100"},
+        ),
+        (
+            "rocprofv3 list of kernels",
+            f"{ROCM_TITLES}\n"
+            '"KERNEL_DISPATCH","Agent 2",1,0,70,1,33,"batched_transpose_32x32_half",62,1000,3560,'
+            "0,0,12,4,48,256,1,1,1000,2,1\n"
+            '"MEMORY_COPY","Agent 2",1,0,70,1,33,"other",62,1000,3560,0,0,12,4,48,256,1,1,1000,2,1\n',
+            [("batched_transpose_32x32_half", 0, 2560, 2, 1, 62, (4, 2, 1))],
+            [],
+            {},
+        ),
+        (
+            "rocprof list of kernels",
+            '"Index","KernelName","gpu-id","queue-id","grd","wgr","DispatchNs","BeginNs","EndNs","CompleteNs",'
+            '"DurationNs"\n'
+            '0,"batched_transpose_32x32_half.kd",4,0,65536,256,90,100,250,260,150\n',
+            [("batched_transpose_32x32_half.kd", 0, 150, 4, 0, -1, None)],
+            [],
+            {},
+        ),
+    ],
+)
+def test_a_list_with_starts_is_a_run(
+    tmp_path: Path,
+    source: str,
+    text: str,
+    kernels: list[tuple[object, ...]],
+    transfers: list[tuple[object, ...]],
+    devices: dict[int, str],
+) -> None:
+    (tmp_path / "list.csv").write_text(text, encoding="utf-8")
+
+    trace = read_trace(tmp_path / "list.csv")
+
+    assert isinstance(trace, RecordedTrace)
+    assert (trace.source, trace.problems) == (source, [])
+    found = trace.kernels
+    rows = zip(
+        *(getattr(found, name).tolist() for name in "name start duration device stream correlation grid".split()),
+        strict=True,
+    )
+    assert [(trace.names[row[0]], *row[1:6], trace.grids[row[6]] if row[6] >= 0 else None) for row in rows] == kernels
+    copies = trace.transfers
+    moved = zip(copies.name.tolist(), copies.start.tolist(), copies.duration.tolist(), strict=True)
+    assert [(trace.names[name], start, duration) for name, start, duration in moved] == transfers
+    assert {one["id"]: one["name"] for one in trace.metadata.get("deviceProperties", ())} == devices
+
+
+def test_a_list_is_examined_as_a_run_is(tmp_path: Path) -> None:
+    kernels = [(0, TO_CHANNELS_LAST), (10_000, "sm80_xmma_fprop"), (30_000, TO_CONTIGUOUS)]
+    rows = [f'{start},7000,{start},98,1,4,32,8,1,16,0,0,,,,,NVIDIA H100 (0),1,,13,"{name}"' for start, name in kernels]
+    path = tmp_path / "list.csv"
+    path.write_text("\n".join([NSYS_TITLES, *rows, "rubbish,1,2", ""]), encoding="utf-8")
+
+    diagnosis = layoutdoctor.examine_trace(path)
+
+    summary = diagnosis.trials[0].kernels
+    assert summary is not None
+    assert (summary.count, summary.conversion_count) == (3, 2)
+    assert summary.conversion_seconds == pytest.approx(14e-6)
+    assert summary.waiting is not None
+    assert summary.waiting.span_seconds == pytest.approx(37e-6)
+    assert diagnosis.environment.device_name == "NVIDIA H100"
+    assert [conversion.start_seconds for conversion in summary.conversions] == [0.0, pytest.approx(3e-5)]
+    assert diagnosis.subject.notes == ("rows of the kernel table that could not be read",)
+    assert "emit_nvtx" in str(diagnosis)

@@ -53,6 +53,29 @@ def launch(ts: Any = 4, correlation: Any = 1, name: str = "cudaLaunchKernel", **
     return {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 100, "tid": 200, "ts": ts, "dur": 1, "args": given}
 
 
+def test_events_of_a_device_that_is_not_understood_are_named(write: Write) -> None:
+    strange = {**kernel(), "cat": "mtia_ccp_events"}
+    diagnosis = examine_trace(write({"traceEvents": [operation("aten::conv2d"), strange, strange]}))
+
+    assert diagnosis.subject.device == "mtia"
+    assert diagnosis.subject.notes == ("events of a device that is not understood: mtia_ccp_events (2)",)
+    kernels = diagnosis.trials[0].kernels
+    assert kernels is not None
+    assert kernels.not_understood_count == 2
+    assert "no kernels of a device that is understood (its events are of mtia)" in str(diagnosis)
+    assert "ONEDNN_VERBOSE" not in str(diagnosis)
+
+
+def test_an_engine_of_tensorrt_gets_advice_for_building_it(write: Write) -> None:
+    names = ("void cuInt8::nchwToNhwcKernel<float>", "trt_volta_scudnn_relu_nn", "void cuInt8::nhwcToNchwKernel<float>")
+    text = str(examine_trace(write({"traceEvents": [kernel(name, ts=10 * n) for n, name in enumerate(names)]})))
+
+    assert "To try: build the TensorRT engine with the formats" in text
+    assert "ProfilingVerbosity.DETAILED" in text
+    assert "channels_last_3d" not in text
+    assert "layoutdoctor model.py" not in text
+
+
 def trace_of(path: Path) -> RecordedTrace:
     found = read_trace(path)
     assert isinstance(found, RecordedTrace)
