@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Column, FrameEvents, LaunchEvents, OperationEvents, RecordedTrace
 
 STEP_PREFIX = "ProfilerStep#"
+_MARKED_STEP = re.compile(r"(?i)(?:^|[^a-z])(?:step|iter|iteration|batch)(?:[^a-z]|$)")
+_PART_OF_STEP = re.compile(r"(?i)optimi[sz]er|scheduler|zero_grad|scaler|load|fetch")
+_DIGITS = re.compile(r"\d+")
 
 # From this share of kernels on whose External id is their correlation, it says nothing: files of 2022-08 to 2024-02.
 _DEGENERATE_SHARE = 0.9
@@ -197,6 +200,9 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
     """
     The profiler's step in which each kernel was launched; where no launch is known, in which it started.
 
+    Where the profiler recorded none, ranges that the program marked as steps (NVTX, ``record_function``) take their
+    place, if most kernels ran in one.
+
     Returns:
         Of each kernel its step; of each step its name, and when it began and ended.
     """
@@ -207,6 +213,9 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
     if not len(rows):  # torch 1.8 to 1.9 recorded steps as operations
         ranges = trace.operations
         rows = np.flatnonzero(is_step[ranges.name])
+    is_marked = not len(rows)
+    if is_marked:
+        ranges, rows = trace.annotations, _marked_steps(trace)
     if not len(rows):
         return step, (), rows, rows
     starts, ends = ranges.start[rows], ranges.start[rows] + ranges.duration[rows]
@@ -215,8 +224,31 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
     moments[known] = trace.launches.start[launch[known]]
     place = np.searchsorted(starts, moments, side="right") - 1
     inside = (place >= 0) & (moments <= ends[np.maximum(place, 0)])
+    if is_marked and 2 * inside.sum() < len(step):
+        return step, (), rows[:0], rows[:0]
     step[inside] = place[inside]
-    return step, tuple(trace.names[name] for name in ranges.name[rows].tolist()), starts, ends
+    names = [trace.names[name] for name in ranges.name[rows].tolist()]
+    if len(set(names)) < len(names):
+        names = [f"{name} #{number}" for number, name in enumerate(names, 1)]
+    return step, tuple(names), starts, ends
+
+
+def _marked_steps(trace: RecordedTrace) -> Column:
+    """Rows of the annotations that are steps by name: a family, its numbers apart, whose members never overlap."""
+    ranges = trace.annotations
+    families: dict[str, list[int]] = {}
+    for number, name in enumerate(trace.names):
+        if _MARKED_STEP.search(name) and not _PART_OF_STEP.search(name):
+            families.setdefault(_DIGITS.sub("", name), []).append(number)
+    best, longest = np.zeros(0, np.int64), 0
+    for numbers in families.values():
+        rows = np.flatnonzero(np.isin(ranges.name, numbers))
+        starts, ends = ranges.start[rows], ranges.start[rows] + ranges.duration[rows]
+        spent = int((ends - starts).sum())
+        is_sequence = len(rows) > 1 and bool((starts[1:] >= ends[:-1]).all())
+        if is_sequence and spent > longest and len(set(ranges.thread[rows].tolist())) == 1:
+            best, longest = rows, spent
+    return best
 
 
 _ALWAYS = -(1 << 62)  # what runs in the forward is in no backward operation

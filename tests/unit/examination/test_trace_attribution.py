@@ -180,6 +180,44 @@ def test_a_kernel_belongs_to_the_step_of_its_launch_and_steps_were_operations_on
     assert operations_of(trace) == ["aten::conv2d"]
 
 
+@for_each(
+    ("names", "expected"),
+    [
+        (["step 1", "step 2"], ["step 1", "step 2"]),
+        (["train_step", "train_step"], ["train_step #1", "train_step #2"]),
+        (["iter_0", "Iteration 7", "iter_1"], ["iter_0", None, "iter_1"]),  # a family, not all of them
+        (["Optimizer.step#SGD.step", "Optimizer.step#SGD.step"], [None, None]),
+        (["dataloader batch 1", "dataloader batch 2"], [None, None]),
+        (["step 1"], [None]),  # one alone may be anything
+        (["stepwise", "stepwise"], [None, None]),
+    ],
+)
+def test_ranges_that_the_program_marked_as_steps_take_the_place_of_the_profilers(
+    names: list[str], expected: list[str | None]
+) -> None:
+    record = Recorder()
+    for name in names:
+        with record.annotation(name):
+            record.kernel(GEMM)
+
+    assert steps_of(record.trace()) == expected
+
+
+def test_marked_steps_are_none_where_most_kernels_ran_outside_or_they_overlap() -> None:
+    record = Recorder()
+    for number in (1, 2):
+        with record.annotation(f"step {number}"):
+            record.kernel(GEMM)
+    for _ in range(3):
+        record.kernel(GEMM)
+    assert steps_of(record.trace()) == [None] * 5
+
+    record = Recorder()
+    with record.annotation("step 1"), record.annotation("step 2"):
+        record.kernel(GEMM)
+    assert steps_of(record.trace()) == [None]
+
+
 CONVOLUTIONS = """
 aten::conv2d aten::conv_transpose3d aten::_convolution aten::convolution_backward aten::thnn_conv2d
 aten::cudnn_convolution_backward_weight aten::miopen_depthwise_convolution aten::_conv_depthwise2d

@@ -62,7 +62,7 @@ def test_events_of_a_device_that_is_not_understood_are_named(write: Write) -> No
     kernels = diagnosis.trials[0].kernels
     assert kernels is not None
     assert kernels.not_understood_count == 2
-    assert "no kernels of a device that is understood (its events are of mtia)" in str(diagnosis)
+    assert "no kernels of a device that is understood" in str(diagnosis)
     assert "ONEDNN_VERBOSE" not in str(diagnosis)
 
 
