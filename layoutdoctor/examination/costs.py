@@ -18,7 +18,7 @@ from layoutdoctor.examination.graphs.buffers import BufferGraph
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.graphs.strided_norms import strided_norms
-from layoutdoctor.units import format_share
+from layoutdoctor.units import format_seconds, format_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -80,6 +80,13 @@ def sum_known(values: Iterable[Number | None]) -> Number | None:
 def sum_seconds(conversions: Iterable[Conversion]) -> float | None:
     """Time of all; None where one of them was not measured, 0 for none."""
     return known_sum(0.0, *(conversion.seconds for conversion in conversions))
+
+
+def sides_words(conversions: Sequence[Conversion]) -> str:
+    """What launch grids tell of tensors whose sizes were not recorded; empty where they tell nothing."""
+    seconds = {side: sum_known(c.seconds for c in conversions if c.of_batch is side) for side in (True, False)}
+    words = ((seconds[True], "activations and their gradients"), (seconds[False], "weights and theirs"))
+    return " and ".join(f"{format_seconds(spent)} of {of}" for spent, of in words if spent is not None)
 
 
 def launch_count(conversions: Iterable[Conversion]) -> int:

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
+from layoutdoctor.examination.costs import counted_conversions, launch_count, sides_words, sum_seconds
 from layoutdoctor.examination.kernels.names import are_of_an_engine
 from layoutdoctor.reports.sections.answer import Answer, nothing_else_to_say
 from layoutdoctor.reports.sections.wording import (
@@ -258,6 +258,9 @@ def _tensor_lines(counted: Sequence[Conversion]) -> Iterator[str]:
     if tensors.keys() != {"unknown"}:
         named = [count_of(count, TENSOR_WORDS[kind]) for kind, count in tensors.items()]
         yield f"Tensors converted: {listing(named, None)}"
+    words = sides_words(counted)
+    if words:
+        yield f"By launch grids: {words}"
 
 
 def _round_trips_line(trial: Trial, terms: Terms) -> str:
