@@ -126,7 +126,9 @@ def device_of(trace: RecordedTrace) -> str | None:
         return foreign[0].partition("_")[0].lower()
     if not len(trace.kernels) and not launched_count(trace):
         return "cpu" if len(trace.operations) else None
-    return "xpu" if "xpu" in " ".join(_device_names(trace)).lower() else "cuda"
+    called = {trace.names[name] for events in (trace.launches, trace.kernels) for name in set(events.name.tolist())}
+    is_xpu = any(map(_OF_AN_XPU.search, (*called, *_device_names(trace))))
+    return "xpu" if is_xpu else "cuda"
 
 
 def launched_count(trace: RecordedTrace) -> int:
@@ -135,6 +137,8 @@ def launched_count(trace: RecordedTrace) -> int:
     return sum(is_launch[name] for name in trace.launches.name.tolist())
 
 
+# Runtime calls of oneAPI, ATen's kernels for it, names of devices.
+_OF_AN_XPU = re.compile(r"^(?:ur|ze)[A-Z]\w+$|\bat::native::xpu::|(?i:xpu)|^Intel\b")
 _LAUNCH = re.compile(r"^(?:cu|cuda|hip|musa)\w{0,20}Launch|^urEnqueueKernelLaunch|^zeCommandListAppendLaunchKernel")
 
 

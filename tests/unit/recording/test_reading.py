@@ -80,3 +80,23 @@ def test_the_device_type_is_torchs_word_for_it() -> None:
     assert device_of(record.trace()) == "cpu"
     assert device_of(a_trace({}, 0)) == "cuda"
     assert device_of(a_trace({"deviceProperties": [{"id": 0, "name": "Intel(R) Max XPU"}]}, 0)) == "xpu"
+
+
+@for_each(
+    ("kernel", "launch", "device", "expected"),
+    [
+        (GEMM, "cudaLaunchKernel", "NVIDIA A100", "cuda"),
+        (GEMM, "hipLaunchKernel", "AMD Instinct MI300X", "cuda"),  # torch's own word
+        ("gen_conv", "urEnqueueKernelLaunch", None, "xpu"),
+        ("gen_conv", "zeCommandListAppendLaunchKernel", None, "xpu"),
+        ("at::native::xpu::UnrolledElementwiseKernel<CopyScalarFunc>", "launch", None, "xpu"),
+        ("gen_conv", "launch", "Intel(R) Data Center GPU Max 1550", "xpu"),
+    ],
+)
+def test_a_device_is_called_by_torchs_name_for_it(kernel: str, launch: str, device: str | None, expected: str) -> None:
+    record = Recorder()
+    record.kernel(kernel)
+    trace = record.trace(metadata={"deviceProperties": [{"id": 0, "name": device}]} if device else {})
+    trace.names[int(trace.launches.name[0])] = launch
+
+    assert device_of(trace) == expected
