@@ -73,19 +73,19 @@ def run(arguments: argparse.Namespace) -> int:
             return conclude_several(conclusion, results, _status_of)
     if len(makers) > 1:
         return conclude_several(conclusion, makers, _status_of)
-    from layoutdoctor.recording.reading import no_search_for_circles  # late, as the analysis is
+    from layoutdoctor.recording.reading import garbage_collection_paused  # late, as the analysis is
 
-    with no_search_for_circles():
+    with garbage_collection_paused():
         annotate = partial(_annotate, source=arguments.files[0], max_bytes=arguments.max_bytes)
         diagnosis = makers[0]()
         return conclusion.conclude(diagnosis, _status_of(diagnosis), further={ANNOTATED: annotate})
 
 
 def _examine(file: str, max_bytes: int) -> Diagnosis:
-    from layoutdoctor.recording.reading import no_search_for_circles
+    from layoutdoctor.recording.reading import garbage_collection_paused
     from layoutdoctor.run.recorded import examine_trace  # late: what is wrong with the command line is said at once
 
-    with no_search_for_circles():
+    with garbage_collection_paused():
         return examine_trace(file, max_bytes=max_bytes)
 
 

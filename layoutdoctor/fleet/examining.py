@@ -15,7 +15,7 @@ from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.fleet.sources import Source, local_file
 from layoutdoctor.privacy import scrub
-from layoutdoctor.recording.reading import no_search_for_circles, read_recorded
+from layoutdoctor.recording.reading import garbage_collection_paused, read_recorded
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.rules import run_rules
 
@@ -67,7 +67,7 @@ def examine_source(work: Work) -> ScannedRows | None:
                 digest = _digest_of(path)
                 if digest == work.digest:
                     return None
-            with no_search_for_circles():
+            with garbage_collection_paused():
                 recording = read_recorded(path, work.max_bytes)
                 diagnosis = diagnosis_of([recording])
                 diagnosis = msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import time
 from typing import TYPE_CHECKING, Protocol
 
 from layoutdoctor.errors import UsageError
 from layoutdoctor.isolation.rounds import SHORTEST_SECONDS
+from layoutdoctor.recording.reading import garbage_collection_paused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from layoutdoctor.units import Seconds
 
@@ -29,7 +28,7 @@ class Timer(Protocol):
 def cpu_timer(step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
     """Wall time of every call; no garbage is collected meanwhile."""
     times = []
-    with _garbage_collection_paused():
+    with garbage_collection_paused():
         for _ in range(calls):
             start = time.perf_counter_ns()
             step()
@@ -53,7 +52,7 @@ class CudaTimer:
         """Seconds of every call, in order, after one that is not timed."""
         import torch
 
-        with torch.cuda.device(self.device), _garbage_collection_paused():
+        with torch.cuda.device(self.device), garbage_collection_paused():
             cache = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=self.device)
             events = [
                 (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(calls)
@@ -83,14 +82,3 @@ def choose_timer(device: str) -> Timer:
     raise UsageError(
         f"cannot time a model on device {device!r}: expected cpu or cuda; pass a timer of your own with timer="
     )
-
-
-@contextlib.contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

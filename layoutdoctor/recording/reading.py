@@ -64,8 +64,8 @@ def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrac
 
 
 @contextlib.contextmanager
-def no_search_for_circles() -> Iterator[None]:
-    """What a trace becomes lives as long as its examination: a garbage collector that goes through it finds nothing."""
+def garbage_collection_paused() -> Iterator[None]:
+    """Meanwhile no garbage is looked for: it costs time, and of a trace everything lives as long as its examination."""
     before = gc.isenabled()
     gc.disable()
     try:
