@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html5lib
 from loops import for_each
 
 from layoutdoctor.diagnosis.scan import Scan, ScannedFile, ScannedRows, ScanRow, ScanSum
@@ -74,6 +75,7 @@ def test_the_whole_stands_in_html_and_markdown() -> None:
 
     page = render_scan(found, "html")
     assert page.count('<tr><th scope="row">Conv2d_') == 29
+    html5lib.HTMLParser(strict=True).parse(page)
     assert "<script src" not in page
     assert "http" not in page.replace("http-equiv", "")
     assert "| Conv2d_28 |" in render_scan(found, "markdown").replace("`", "")
