@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         with ahead(makers, arguments.jobs) as results:
             return conclude_several(conclusion, results, _status_of)
+    _import_numpy()
     if len(makers) > 1:
         return conclude_several(conclusion, makers, _status_of)
     from layoutdoctor.recording.reading import garbage_collection_paused  # late, as the analysis is
@@ -79,6 +81,18 @@ def run(arguments: argparse.Namespace) -> int:
         annotate = partial(_annotate, source=arguments.files[0], max_bytes=arguments.max_bytes)
         diagnosis = makers[0]()
         return conclusion.conclude(diagnosis, _status_of(diagnosis), further={ANNOTATED: annotate})
+
+
+def _import_numpy() -> None:
+    """Without the threads of its linear algebra, which no trace needs and which cost a tenth of a small one's time."""
+    name = "OPENBLAS_NUM_THREADS"
+    before = os.environ.get(name)
+    os.environ.setdefault(name, "1")
+    try:
+        import numpy  # noqa: F401
+    finally:
+        if before is None:
+            del os.environ[name]
 
 
 def _examine(file: str, max_bytes: int) -> Diagnosis:
