@@ -75,6 +75,7 @@ def test_quiet_and_verbose_go_before_every_command_and_after_it(capsys: pytest.C
         "examine": ["r"],
         "render": ["d"],
         "compare": ["a", "b"],
+        "scan": ["p"],
     }
     for name in COMMANDS:
         for option in ("-q", "--quiet", "-v", "--verbose"):

@@ -151,10 +151,13 @@ def _fail() -> object:
 def cluster() -> Iterator[Any]:
     """Two worker processes with a thread each."""
     distributed = pytest.importorskip("distributed")
+    before = dict(os.environ)
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
     ) as started:
         yield started
+    os.environ.clear()  # its nannies leave OMP_NUM_THREADS=1 and the like to all that start later
+    os.environ.update(before)
 
 
 @pytest.mark.filterwarnings("ignore")  # what a cluster says as it starts and ends is its own

@@ -23,6 +23,7 @@ from layoutdoctor.fleet import examining
 from layoutdoctor.fleet.examining import Work, examine_source
 from layoutdoctor.fleet.scanning import scan
 from layoutdoctor.fleet.sources import find_sources
+from layoutdoctor.reports.overviews import render_scan
 
 TRACES = Path(__file__).parents[2] / "traces"
 SMALL = (
@@ -169,7 +170,7 @@ def test_what_cannot_be_examined_is_a_row_and_costs_no_other(tmp_path: Path) -> 
     assert set(failures) == {"empty.json", "text.json", "line\nbreak.json", "gone.json", "large.json.gz"}
     assert all(failures.values())
     assert "limit" in str(failures["large.json.gz"])
-    assert "line break.json" in str(found)
+    assert "line break.json" in render_scan(found, "markdown")
 
 
 def test_a_fault_of_ours_costs_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
