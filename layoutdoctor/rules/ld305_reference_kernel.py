@@ -16,7 +16,8 @@ Example:
 
 What to do:
     It is not the layout. Try the other dtype (float32 where the processor has no bfloat16), another version of torch or
-    of the library, and another shape: some are left out for their size, such as small 3-D convolutions at batch 1. On a
+    of the library, and another shape: some are left out for their size, such as small 3-D convolutions at batch 1,
+    which frozen weights bring back into the library; a configuration that was measured to run other code is named. On a
     GPU ``torch.backends.cudnn.benchmark = True`` lets the library look for a better one.
 
 When it is fine:
@@ -53,7 +54,7 @@ _FALLBACK = re.compile(r"slow_conv|thnn_conv|vol2col|naive_conv")
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most."""
     for trial, kernels in evidence.first_showing(evidence.main_or_eager(diagnosis), _dear_fallbacks):
-        yield _finding(trial, kernels)
+        yield _finding(diagnosis, trial, kernels)
 
 
 def _dear_fallbacks(trial: Trial) -> list[Kernel]:
@@ -75,7 +76,17 @@ def _is_fallback(kernel: Kernel) -> bool:
     return any(_FALLBACK.search(name) is not None for name in (kernel.name, kernel.op or ""))
 
 
-def _finding(trial: Trial, kernels: list[Kernel]) -> Finding:
+def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
+    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: not _dear_fallbacks(candidate))
+    if other is not None:
+        return f"use {other.name}: there it runs in other code; {evidence.alternative_words(diagnosis, trial, other)}"
+    return (
+        "it is not the layout: compare another dtype, another version of torch, and on a GPU "
+        "torch.backends.cudnn.benchmark = True; small convolutions are left to this code on purpose"
+    )
+
+
+def _finding(diagnosis: Diagnosis, trial: Trial, kernels: list[Kernel]) -> Finding:
     kernels = sorted(kernels, key=lambda kernel: -(kernel.seconds or 0.0))
     nodes = [evidence.node_of(trial, kernel) for kernel in kernels]
     codes = distinct(_code(kernel) for kernel in kernels)
@@ -90,8 +101,7 @@ def _finding(trial: Trial, kernels: list[Kernel]) -> Finding:
         trial.name,
         f"{count_of(len(kernels), 'call')}{where}{dtype} {'runs' if len(kernels) == 1 else 'run'} in code that is not "
         f"made to be fast ({listing(codes, _NAMED)}): {cost}",
-        "it is not the layout: compare another dtype, another version of torch, and on a GPU "
-        "torch.backends.cudnn.benchmark = True; small convolutions are left to this code on purpose",
+        _suggestion(diagnosis, trial),
         severity="warning" if is_reference else "note",
         evidence=codes,
         at=Place(modules[0] if modules else None, dearest.location if dearest is not None else None, 1, None),
