@@ -21,6 +21,7 @@ from layoutdoctor.examination.costs import launch_count, launch_numbers, launche
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.examination.graphs.regions import known_sum
+from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
 
 if TYPE_CHECKING:
@@ -503,6 +504,9 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
     """What makes the dearer side dearer, as far as the kernels' names and layouts tell."""
     is_another_layout = None not in layouts and _have_no_format_in_common(layouts)
     if any(map(_is_call, dear)):
+        falls_back = [any(is_fallback(piece.kernel) for piece in side) for side in (dear, cheap)]
+        if falls_back == [True, False] and cheap:
+            return "implementation"  # whichever layout it has: no library took it
         if is_another_layout:
             return "layout"
         codes = [

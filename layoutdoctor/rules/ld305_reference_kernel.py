@@ -35,6 +35,7 @@ import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import Place
+from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, distinct, listing, op_words
@@ -48,7 +49,6 @@ _LEAST_SHARE = 0.10
 _NAMED = 4
 _REFERENCE = re.compile(r"(^|:)ref(:|$)")
 _HEAVY = ("convolution", "deconvolution", "matmul", "inner_product")
-_FALLBACK = re.compile(r"slow_conv|thnn_conv|vol2col|naive_conv")
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _dear_fallbacks(trial: Trial) -> list[Kernel]:
     kernels = trial.kernels.kernels if trial.kernels is not None else ()
-    found = [kernel for kernel in kernels if _is_reference(kernel) or _is_fallback(kernel)]
+    found = [kernel for kernel in kernels if _is_reference(kernel) or is_fallback(kernel)]
     share = evidence.share_of_kernels(trial, _seconds(found))
     return found if share is not None and share >= _LEAST_SHARE else []
 
@@ -70,10 +70,6 @@ def _seconds(kernels: list[Kernel]) -> float:
 
 def _is_reference(kernel: Kernel) -> bool:
     return kernel.name in _HEAVY and _REFERENCE.search(kernel.implementation or "") is not None
-
-
-def _is_fallback(kernel: Kernel) -> bool:
-    return any(_FALLBACK.search(name) is not None for name in (kernel.name, kernel.op or ""))
 
 
 def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:

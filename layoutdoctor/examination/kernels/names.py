@@ -16,8 +16,9 @@ from layoutdoctor.words import DTYPES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from layoutdoctor.diagnosis.records import ConversionDirection
+    from layoutdoctor.diagnosis.records import ConversionDirection, Kernel
 
+_FALLBACK = re.compile(r"slow_conv|thnn_conv|vol2col|naive_conv")
 Role = Literal["conversion", "padding", "cast", "possible", "strided_copy", "generated", "decoy"]
 
 
@@ -344,6 +345,11 @@ def library_of(name: str) -> str | None:
         if part in name:
             return library
     return found.entry.library if found is not None else None
+
+
+def is_fallback(kernel: Kernel) -> bool:
+    """Whether a convolution runs in code that is there so that every case has an answer: no library took it."""
+    return any(_FALLBACK.search(name) is not None for name in (kernel.name, kernel.op or ""))
 
 
 def are_of_an_engine(names: Iterable[str | None]) -> bool:

@@ -122,9 +122,9 @@ def test_forward_and_backward_of_one_line_are_apart_and_other_lines_too() -> Non
 
 
 def test_a_call_is_told_by_its_layout_else_by_the_code_that_the_library_chose() -> None:
-    def side(name: str, layout: Any, code: str, takes: float) -> Trial:
+    def side(name: str, layout: Any, code: str | None, takes: float, kernel_name: str = "convolution") -> Trial:
         given, node = a_placeholder("x", layout), at(4, "convolution", CONV, called="conv2d")
-        kernel = a_kernel("convolution", takes * MS, implementation=code, node="convolution", graph="graph 0")
+        kernel = a_kernel(kernel_name, takes * MS, implementation=code, node="convolution", graph="graph 0")
         return ran(name, kernel, takes=takes, graph=a_graph(nodes=(given, node)))
 
     other_layout = told(side("a", contiguous(), "jit", 4), side("b", channels_last(), "brgconv", 3))
@@ -135,6 +135,11 @@ def test_a_call_is_told_by_its_layout_else_by_the_code_that_the_library_chose() 
     assert (row.operations, row.slower_layout, row.faster_layout) == (("conv2d",), contiguous(), channels_last())
     assert row_of(other_code, "implementation").slower_kernels == ("convolution gemm:ref",)
     assert [row.kind for row in same.rows] == ["operation", "outside_kernels"]
+    # What no library took is slow in either format: a DynUNet whose small Conv3d freezing brings into oneDNN.
+    fallback = side("a", contiguous(), None, 4, "aten::slow_conv3d_forward")
+    assert row_of(told(fallback, side("b", channels_last(), "brgconv", 3)), "implementation").seconds == pytest.approx(
+        MS
+    )
 
 
 def test_what_is_fused_into_a_call_on_the_other_side_is_a_missing_fusion() -> None:
