@@ -133,8 +133,11 @@ def peers(python: str, trace: Path, timeout_seconds: float) -> list[dict[str, An
             )
             gigabytes = trace.stat().st_size / GIGABYTE
             row: dict[str, Any] = {"files": f"1, {reader.name}", "jobs": 1}
-            row |= {"failure": cost.failure} if cost.failure else {"wall s": cost.wall_seconds}
-            rows.append({**row, "CPU s per GB": cost.cpu_seconds / gigabytes, "peak MiB": cost.peak_bytes / MIB})
+            if cost.failure:
+                rows.append({**row, "failure": cost.failure})
+                continue
+            row |= {"wall s": cost.wall_seconds, "CPU s per GB": cost.cpu_seconds / gigabytes}
+            rows.append({**row, "peak MiB": cost.peak_bytes / MIB})
     return rows
 
 
