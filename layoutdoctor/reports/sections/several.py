@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
@@ -9,7 +10,7 @@ from layoutdoctor.examination.choice import undecided
 from layoutdoctor.examination.costs import irrelevance
 from layoutdoctor.reports.sections.answer import is_verified
 from layoutdoctor.reports.sections.rows import Table, TableRow
-from layoutdoctor.reports.sections.wording import baseline_phrase, clean, clean_name, place_of
+from layoutdoctor.reports.sections.wording import baseline_phrase, clean, clean_name
 from layoutdoctor.units import format_ratio
 from layoutdoctor.words import joined
 
@@ -70,7 +71,9 @@ def _breakers(diagnosis: Diagnosis) -> str:
         breakers = [breaker for graph in trial.graphs for breaker in graph.breakers]
         if breakers:
             worst = max(breakers, key=lambda breaker: breaker.bytes_moved or 0)
-            place = joined((worst.op, place_of(worst.location, worst.module)), " at ")
+            at = worst.location  # its file's name alone: the table is narrow
+            where = worst.module if at is None else f"{PurePosixPath(at.file).name}:{at.line}"
+            place = joined((worst.op, where), " at ")
             more = f", and {len(breakers) - 1} more" if len(breakers) > 1 else ""
             return f"{clean(place or worst.op)}{more}" + (
                 "" if trial.name == BASELINE else f" in {clean_name(trial.name)}"
