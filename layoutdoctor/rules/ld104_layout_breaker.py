@@ -184,7 +184,8 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> s
     advice = _EAGER_ADVICE.get(op) if trial.configuration.backend == "eager" else None
     if advice is None:
         general = _GENERAL_ADVICE if trial.configuration.backend == "eager" else _COMPILED_ADVICE
-        general = _CONVOLUTION_ADVICE if op in _CONVOLUTIONS else general
+        runs_on_a_cpu = diagnosis.subject.target is None and diagnosis.subject.device == "cpu"
+        general = _CONVOLUTION_ADVICE if op in _CONVOLUTIONS and runs_on_a_cpu else general
         advice = _VIEW_ADVICE if op in (*_VIEWS, *_PRODUCTS) else _ADVICE.get(op, general)
     other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _is_without(candidate, breaker))
     if other is None:

@@ -11,6 +11,7 @@ from builders import (
     a_location,
     a_node,
     a_ratio,
+    a_subject,
     a_trial,
     channels_last,
     contiguous,
@@ -127,3 +128,6 @@ def test_what_it_suggests(told: Told) -> None:
     )
     for op in ("aten::_unsafe_view", "bmm", "native_channel_shuffle", "avg_pool3d", "conv3d"):
         told("Each kind has its advice", findings(a_broken_trial(a_breaker(op=op))))
+    # What oneDNN leaves to ATen says nothing of a GPU.
+    (on_a_gpu,) = findings(a_broken_trial(a_breaker(op="conv3d")), subject=a_subject(target="cuda:90"))
+    assert "outside the library" not in str(on_a_gpu.suggestion)
