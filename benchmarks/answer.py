@@ -207,7 +207,7 @@ def times_of_all(network: str, mode: str, diagnosis: dict[str, Any], starts: int
     scripts = {}
     for configuration in choose_configurations("all", mode):
         if ran.get(configuration.name) not in ("failed", "crashed", "timed_out"):
-            lines = how_to_apply(configuration, ranks, ranks)
+            lines = how_to_apply(configuration, ranks)
             scripts[configuration.name] = _script(network, mode, lines, freezing=configuration.freezes)
     advice = diagnosis["recommendation"] or {}
     if advice.get("how") and advice["configuration"] not in scripts:  # a derived one: the lines of the report

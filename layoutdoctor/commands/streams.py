@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from typing import TYPE_CHECKING, TextIO, cast
 
 from layoutdoctor.errors import LayoutDoctorError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 WIDEST_REPORT = 140
 """Longer lines are hard to read, whatever the terminal's width."""
 
+_SILENT_SECONDS = 10.0  # for which a stage that only counts on is not told again
 _COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)
 
 logger = logging.getLogger("layoutdoctor")
@@ -217,13 +219,13 @@ def showing_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
-        last = ""
+        last, told = "", 0.0
 
         def show_line(progress: Progress) -> None:
-            nonlocal last
+            nonlocal last, told
             stage = re.sub(r"\d+", "#", progress.stage)  # a stage that only counts on is still the same
-            if stage != last:
-                last = stage
+            if stage != last or time.monotonic() - told > _SILENT_SECONDS:
+                last, told = stage, time.monotonic()
                 say(f"[{progress.done}/{progress.total}] {clean(progress.stage)}")
 
         yield show_line

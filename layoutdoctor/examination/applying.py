@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from layoutdoctor.diagnosis.records import Configuration, FormatChoice, OptionValue
 
 _FORMAT_BY_RANK = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
 
 
-def how_to_apply(
-    configuration: Configuration, parameter_ranks: frozenset[int], input_ranks: frozenset[int] | None = None
-) -> str:
+class Call(NamedTuple):
     """
-    Code that applies a configuration to ``model`` and its input ``x``, one statement a line.
+    How the user's code calls the model.
+
+    Attributes:
+        text: The call, such as ``model(x)``.
+        ranks: Dimensions of every tensor that it is given, by what can be assigned to: ``x``, ``batch['image']``.
+        unassignable: Arguments that hold tensors in what cannot be assigned to, such as a tuple.
+    """
+
+    text: str
+    ranks: Mapping[str, int]
+    unassignable: tuple[str, ...] = ()
+
+
+def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], call: Call | None = None) -> str:
+    """
+    Code that applies a configuration to ``model`` and its inputs, one statement a line.
 
     Args:
         parameter_ranks: Dimensions that occur among the model's parameters and buffers; 4 and 5 matter.
-        input_ranks: Dimensions that occur among its inputs; as the parameters' where None.
+        call: None for ``model(x)``, with as many dimensions as the parameters have.
 
     Returns:
         Lines without a newline at the end; a comment where nothing has to be done.
     """
-    ranks_of_inputs = parameter_ranks if input_ranks is None else input_ranks
     lines = _model_lines(configuration.model_format or "preserve", sorted(parameter_ranks & _FORMAT_BY_RANK.keys()))
     lines += [line for cure in configuration.cures for line in cure.how.splitlines()]
     lines += [f"torch.backends.{name} = {value}" for name, value in configuration.library_switches.items()]
     lines += _compile_lines(configuration)
-    lines += _input_lines(configuration.input_format or "preserve", sorted(ranks_of_inputs & _FORMAT_BY_RANK.keys()))
+    lines += _input_lines(configuration.input_format or "preserve", call, parameter_ranks)
     if configuration.freezes:
         lines += [
             "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
-            "    y = model(x)",
+            f"    y = {'model(x)' if call is None else call.text}",
         ]
     return "\n".join(lines) or "# nothing to change: call the model as it is, without torch.compile"
 
@@ -96,17 +110,23 @@ def _compile_lines(configuration: Configuration) -> list[str]:
     return [compiled]
 
 
-def _input_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
-    if choice == "preserve" or not ranks:
+def _input_lines(choice: FormatChoice, call: Call | None, parameter_ranks: frozenset[int]) -> list[str]:
+    if choice == "preserve":
         return []
-    if choice == "contiguous":
-        return ["x = x.contiguous()"]
-    if len(ranks) == 1:
-        return [f"x = x.to(memory_format={_FORMAT_BY_RANK[ranks[0]]})"]
-    return [
-        "x = x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)"
-        "  # every 4-D and 5-D input"
-    ]
+    if call is None:
+        ranks = sorted(parameter_ranks & _FORMAT_BY_RANK.keys())
+        if len(ranks) > 1 and choice != "contiguous":
+            return [
+                "x = x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)"
+                "  # every 4-D and 5-D input"
+            ]
+        call = Call("model(x)", {"x": rank for rank in ranks})
+    lines = []
+    for name, rank in call.ranks.items():
+        if rank in _FORMAT_BY_RANK:
+            change = "contiguous()" if choice == "contiguous" else f"to(memory_format={_FORMAT_BY_RANK[rank]})"
+            lines.append(f"{name} = {name}.{change}")
+    return [*lines, *(f"# and every 4-D and 5-D tensor in {name}" for name in call.unassignable)]
 
 
 def _value(value: OptionValue) -> str:

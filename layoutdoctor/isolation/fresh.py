@@ -280,8 +280,12 @@ def time_in_fresh_processes(
         now = time.monotonic()
         if starts and now - begin + longest > limit:
             break
-        progress(Progress(f"fresh processes: start {len(starts) + 1}", len(starts) + 1, MOST_STARTS + 1))
-        starts.append(_run_start(server, configurations, backwards=len(starts) % 2 == 1))
+        number = len(starts) + 1
+
+        def tell(doing: str, number: int = number) -> None:
+            progress(Progress(f"fresh processes, start {number}: {doing}", number, MOST_STARTS + 1))
+
+        starts.append(_run_start(server, configurations, tell, backwards=len(starts) % 2 == 1))
         longest = max(longest, time.monotonic() - now)
         if len(starts) + known < FEWEST_STARTS:
             continue
@@ -320,9 +324,12 @@ def _middle(counts: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _run_start(server: ForkServer, configurations: Sequence[Configuration], *, backwards: bool) -> _Start:
+def _run_start(
+    server: ForkServer, configurations: Sequence[Configuration], tell: Callable[[str], None], *, backwards: bool
+) -> _Start:
     """Each configuration in a process of its own: loaded and compiled beside each other, then timed in turns."""
     ordered = configurations[:: -1 if backwards else 1]
+    tell("compiling")
     with started(server, ordered) as processes:
         ready = list(processes.values())
         calls = max(1, min(round(_TURN_SECONDS / min(process.call_seconds for process in ready)), MOST_CALLS))
@@ -330,6 +337,7 @@ def _run_start(server: ForkServer, configurations: Sequence[Configuration], *, b
         rounds = int(min(max(_START_SECONDS / (2 * seconds_per_round), _FEWEST_ROUNDS), _ROUNDS))
         seconds: dict[str, list[float]] = {process.name: [] for process in ready}
         for number in range(rounds):
+            tell(f"round {number + 1} of {rounds}")
             for process in ready[:: -1 if number % 2 else 1]:
                 seconds[process.name].append(min(process.turn(calls)))
         names = [configuration.name for configuration in configurations]

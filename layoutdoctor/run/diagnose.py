@@ -36,7 +36,7 @@ from layoutdoctor.run.showing import showing
 from layoutdoctor.run.static import record_for_target
 from layoutdoctor.state.dynamo import DynamoState
 from layoutdoctor.state.process import one_at_a_time, preserved_state
-from layoutdoctor.subjects.subject import input_ranks, parameter_ranks, subject_from_python
+from layoutdoctor.subjects.subject import call_of, parameter_ranks, subject_from_python
 from layoutdoctor.subjects.transport import save_subject
 from layoutdoctor.subjects.untouched import untouched
 
@@ -138,8 +138,8 @@ def _verified_elsewhere(
             directory = stack.enter_context(_saved_elsewhere(subject))
             there = msgspec.structs.replace(request, subject_directory=directory)
             server = stack.enter_context(ForkServer(there).running())
-            ranks = (parameter_ranks(subject), input_ranks(subject))
-            how = {recording.name: how_to_apply(recording.trial.configuration, *ranks) for recording in recordings}
+            ranks, call = parameter_ranks(subject), call_of(subject)
+            how = {one.name: how_to_apply(one.trial.configuration, ranks, call) for one in recordings}
             return verified(recordings, server, progress or (lambda step: None), how)
     except TransportError as error:
         advice = msgspec.structs.replace(advice, reason=f"{advice.reason}: {error}")

@@ -30,7 +30,7 @@ from layoutdoctor.measure.timing import choose_timer
 from layoutdoctor.run.deriving import cures_together, single_cures, under_switches
 from layoutdoctor.run.rehearsal import compute_reference
 from layoutdoctor.run.trial import LiveTrial, finish_lowering, head_of, lower, rehearse, run_trial, warm_up
-from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, with_something_to_train
+from layoutdoctor.subjects.subject import call_of, describe, parameter_ranks, with_something_to_train
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -222,8 +222,8 @@ class Diagnosing:
         self.unusable = f"not run: {trial.name} made the device unusable in this process; diagnose it on its own"
 
     def _hand_over(self, trial: LiveTrial) -> None:
-        ranks = (parameter_ranks(self.loaded), input_ranks(self.loaded))
-        trial.remember(how=how_to_apply(trial.configuration, *ranks))
+        how = how_to_apply(trial.configuration, parameter_ranks(self.loaded), call_of(self.loaded))
+        trial.remember(how=how)
         trial.hand_over(self._head_now(_INTERRUPTED))
 
     def _warm_up_earlier(self) -> None:

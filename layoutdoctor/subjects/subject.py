@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch.utils import _pytree as pytree
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.records import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.examination.applying import Call
 from layoutdoctor.subjects.copies import check_has_data, copy_inputs, copy_model, input_tensors, layout_of
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
 from layoutdoctor.subjects.weights import same_memory
@@ -224,9 +226,38 @@ def parameter_ranks(subject: LoadedSubject) -> frozenset[int]:
     return frozenset(t.dim() for t in [*module.parameters(), *module.buffers()]) if module is not None else frozenset()
 
 
-def input_ranks(subject: LoadedSubject) -> frozenset[int]:
-    """How many dimensions the subject's input tensors have."""
-    return frozenset(tensor.dim() for tensor in input_tensors(subject.args, subject.kwargs))
+def call_of(subject: LoadedSubject) -> Call:
+    """How lines to paste call it: with ``x`` where that is all it takes, else with the names of its parameters."""
+    if len(subject.args) == 1 and not subject.kwargs and isinstance(subject.args[0], torch.Tensor):
+        return Call("model(x)", {"x": subject.args[0].dim()})
+    names = _positional_names(subject.model)
+    names += [f"x{number + 1}" for number in range(len(names), len(subject.args))]
+    ranks: dict[str, int] = {}
+    unassignable: list[str] = []
+
+    def word(name: str, value: Any) -> str:
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return repr(value)
+        for path, leaf in pytree.tree_leaves_with_path(value):
+            if isinstance(leaf, torch.Tensor):
+                if not path or isinstance(value, (dict, list)):
+                    ranks[f"{name}{pytree.keystr(path)}"] = leaf.dim()
+                elif name not in unassignable:
+                    unassignable.append(name)
+        return name
+
+    words = [word(name, value) for name, value in zip(names, subject.args, strict=False)]
+    words += [f"{name}={word(name, value)}" for name, value in subject.kwargs.items()]
+    return Call(f"model({', '.join(words)})", ranks, tuple(unassignable))
+
+
+def _positional_names(model: Callable[..., Any]) -> list[str]:
+    called = model.forward if isinstance(model, nn.Module) else model
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return []
+    return [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
 
 
 def _describe_inputs(subject: LoadedSubject) -> tuple[InputTensor, ...]:

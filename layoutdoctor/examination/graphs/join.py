@@ -169,12 +169,15 @@ def _convolutions(entries: Sequence[HostOperation]) -> list[HostOperation]:
 
 
 def _shapes_agree(entry: HostOperation, node: FxNode, shapes: dict[str, tuple[int | str, ...]]) -> bool:
-    recorded = [shape for shape in entry.operation.shapes if shape]
+    recorded = [tuple(shape) for shape in entry.operation.shapes if shape]
     if entry.name.endswith("_"):  # mkldnn::_convolution_pointwise_: what it writes into stands before its input
         recorded = recorded[1:]
-    for shape, name in zip(recorded[:2], node.inputs[:2], strict=False):
+    # What a fused convolution adds stands before its weight in the call, and behind it in the pattern's node.
+    for expected, name in zip((recorded[:1], recorded[1:3]), node.inputs[:2], strict=False):
         known = shapes.get(name)
-        if known is not None and all(isinstance(size, int) for size in known) and tuple(known) != tuple(shape):
+        if known is None or not expected or not all(isinstance(size, int) for size in known):
+            continue
+        if known not in expected:
             return False
     return True
 

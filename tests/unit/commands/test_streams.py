@@ -143,6 +143,13 @@ def test_progress_is_shown_as_standard_error_can_show_it(
             show(Progress("eager: running", 1, 2))
     assert capsys.readouterr().err == "layoutdoctor: [1/2] eager: running\n"
 
+    seconds = iter((0.0, 1.0, 11.0, 11.0))  # asked where a stage is the same, and where it is told
+    with monkeypatch.context() as patch, showing_progress(quiet=False) as show:
+        patch.setattr("layoutdoctor.commands.streams.time.monotonic", lambda: next(seconds))
+        for count in range(3):
+            show(Progress(f"timing: round {count}", 1, 2))
+    assert capsys.readouterr().err == "layoutdoctor: [1/2] timing: round 0\nlayoutdoctor: [1/2] timing: round 2\n"
+
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm-256color")
     with showing_progress(quiet=False) as show:

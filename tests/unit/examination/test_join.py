@@ -135,6 +135,15 @@ def test_which_compiled_graph_ran_is_known_by_its_kernels_its_place_and_its_dire
     assert join_compiled(entries, [graph]) is None
     assert joined(entries) == {4: ("a", "graph 0")}
 
+    # One that adds another tensor has it between its input and its weight; the pattern's node has it at the end.
+    call = "mkldnn._convolution_pointwise.binary"
+    graph = graph_of("a", target=call, buffers=(extern("buf0", "a", f"torch.ops.{call}"),))
+    for shapes, is_this_one in (((IMAGE, other, WEIGHT), True), ((IMAGE, other, other), False)):
+        entries = tree((CALL, 0, 10), ("mkldnn::_convolution_pointwise", 4, 5), shapes=shapes)
+
+        assert (join_compiled(entries, [graph]) is None) == is_this_one
+        assert joined(entries) == ({4: ("a", "graph 0")} if is_this_one else {})
+
     entries = tree((CALL, 0, 10), (TRITON, 1, 2), ("aten::convolution", 4, 5), (CALL, 20, 10), (TRITON, 21, 2)) + tree(
         ("aten::convolution", 40, 5)
     )

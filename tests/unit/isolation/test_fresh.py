@@ -150,7 +150,9 @@ def test_a_timed_diagnosis_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged[0].head is judged[1].head
     assert advice is not None
     assert (advice.configuration, advice.verified, advice.how) == ("one", True, "lines")
-    assert stages == ["fresh processes: start 1", "fresh processes: start 2"]
+    assert stages[0] == "fresh processes, start 1: compiling"
+    assert stages[1].startswith("fresh processes, start 1: round 1 of ")
+    assert stages[-1].startswith("fresh processes, start 2: round ")
 
 
 def test_why_it_is_not_verified_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

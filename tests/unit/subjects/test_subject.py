@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.records import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.subjects.subject import describe, input_ranks, parameter_ranks, subject_from_python
+from layoutdoctor.examination.applying import Call, how_to_apply
+from layoutdoctor.subjects.subject import LoadedSubject, call_of, describe, parameter_ranks, subject_from_python
 
 IMAGE = torch.zeros(2, 3, 8, 8)
 
@@ -98,7 +101,26 @@ def test_a_functions_record_counts_the_module_it_reads() -> None:
 
     assert (record.model, record.parameter_count, record.convolution_module_count) == (None, 108, 1)
     assert parameter_ranks(subject) == frozenset({4})
-    assert input_ranks(subject) == frozenset({4})
+    assert call_of(subject) == Call("model(x, 1)", {"x": 4})
+
+
+def test_the_lines_to_paste_call_the_model_as_it_is_called() -> None:
+    def model(image: Any, scale: float, *more: Any, batch: Any = None, pair: Any = None) -> Any:
+        return image
+
+    one = subject_from_python(nn.Conv2d(3, 4, 3), IMAGE)
+    arguments = (IMAGE, 0.5, torch.ones(3))
+    several = LoadedSubject("m", model, arguments, {"batch": {"video": torch.ones(1, 3, 2, 4, 4)}, "pair": (IMAGE,)})
+    lines = how_to_apply(choose_configurations("inductor-channels-last-freezing")[0], frozenset({4}), call_of(several))
+
+    assert call_of(one) == Call("model(x)", {"x": 4})
+    assert lines.splitlines()[-5:] == [
+        "image = image.to(memory_format=torch.channels_last)",
+        "batch['video'] = batch['video'].to(memory_format=torch.channels_last_3d)",
+        "# and every 4-D and 5-D tensor in pair",
+        "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
+        "    y = model(image, 0.5, x3, batch=batch, pair=pair)",
+    ]
 
 
 def test_a_function_without_modules_has_no_counts_and_a_lazy_module_is_to_be_called_first() -> None:
