@@ -42,6 +42,7 @@ from layoutdoctor.rules.ld304_strided_reduction import RULE as LD304
 from layoutdoctor.rules.ld305_reference_kernel import RULE as LD305
 from layoutdoctor.rules.ld306_slower_generated_kernel import RULE as LD306
 from layoutdoctor.rules.ld307_operation_slower_in_format import RULE as LD307
+from layoutdoctor.rules.ld308_memory_mapped_anew import RULE as LD308
 from layoutdoctor.rules.ld401_unstable_measurement import RULE as LD401
 from layoutdoctor.rules.ld402_outputs_differ import RULE as LD402
 from layoutdoctor.rules.ld403_layout_irrelevant import RULE as LD403
@@ -63,7 +64,7 @@ __all__ = ["ALL_RULES", "Rule", "run_rules"]
 
 _CONVERSIONS = (LD101, LD102, LD103, LD104, LD105, LD106, LD107, LD108, LD109, LD110, LD111)
 _DECISIONS = (LD201, LD202, LD203, LD204, LD205, LD206, LD207, LD208, LD209, LD210, LD211, LD212)
-_KERNELS = (LD301, LD302, LD303, LD304, LD305, LD306, LD307)
+_KERNELS = (LD301, LD302, LD303, LD304, LD305, LD306, LD307, LD308)
 _MEASURING = (LD401, LD402, LD403)
 _MODELS = (LD501, LD502, LD503, LD504, LD505, LD506, LD507)
 ALL_RULES: tuple[Rule, ...] = (*_CONVERSIONS, *_DECISIONS, *_KERNELS, *_MEASURING, *_MODELS)

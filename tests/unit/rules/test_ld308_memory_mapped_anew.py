@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Any
+
+from builders import Told, a_comparison, a_measurement, a_ratio, a_recommendation, a_trial, finder
+
+from layoutdoctor.rules.ld308_memory_mapped_anew import check
+
+findings = finder(check)
+FROZEN = "inductor-freezing"
+
+
+def a_run(*faults: float | None, own_processes: bool = True, seconds: float = 20e-3) -> list[Any]:
+    """What is said of the default and of frozen weights, which are recommended, by page faults of a call of each."""
+    trials = [
+        a_trial(name, measurement=a_measurement(seconds, page_faults_per_call=count))
+        for name, count in zip(("inductor", FROZEN), faults, strict=True)
+    ]
+    comparison = a_comparison(a_ratio(FROZEN, 1.5), fastest=(FROZEN,), own_processes=own_processes)
+    return findings(*trials, comparison=comparison, recommendation=a_recommendation(FROZEN))
+
+
+def test_what_is_no_finding() -> None:
+    assert a_run(None, 0.0) == []
+    assert a_run(1900.0, 0.0) == []  # 4.75 % of the call
+    assert a_run(4400.0, 0.0, own_processes=False) == []  # a heap that all configurations shared
+    assert findings(a_trial(measurement=a_measurement(page_faults_per_call=4e6))) == []  # nothing was compared
+
+
+def test_what_it_says(told: Told) -> None:
+    told("Of the default", a_run(4400.0, 4400.0))
+    told("Else of what is recommended", a_run(0.0, 20_000.0))
