@@ -1,8 +1,8 @@
 """
 What an allocator that keeps its memory brings: torch.compile's default with glibc's limits as they are and lifted.
 
-Each network of ``answer.py`` in processes of its own, the two settings in turns, several starts of each. Prints page faults
-and seconds of a call, and the ratio (LD308 names what to set).
+Each network of ``answer.py`` in processes of its own, the two settings in turns, several starts of each. Prints page
+faults and seconds of a call, and the ratio (LD308 names what to set).
 
     pip install transformers diffusers
     python benchmarks/kept_memory.py --networks resnet18 unet --modes inference training
@@ -17,9 +17,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tabulate import tabulate
-
 import answer
+from tabulate import tabulate
 
 KEPT = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
 STARTS = 3
@@ -67,7 +66,11 @@ def main() -> None:
         for mode in arguments.modes:
             rows.append(measured(network, mode, arguments.starts))
             print(*rows[-1], flush=True)
-    print(tabulate(rows, ["network", "ms", "faults a call", "ms, kept", "faults", "ratio", "of each start"], floatfmt=".1f"))
+    print(
+        tabulate(
+            rows, ["network", "ms", "faults a call", "ms, kept", "faults", "ratio", "of each start"], floatfmt=".1f"
+        )
+    )
 
 
 def measured(network: str, mode: str, starts: int) -> tuple[str, float, float, float, float, str, str]:

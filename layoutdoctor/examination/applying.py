@@ -120,7 +120,7 @@ def _input_lines(choice: FormatChoice, call: Call | None, parameter_ranks: froze
                 "x = x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)"
                 "  # every 4-D and 5-D input"
             ]
-        call = Call("model(x)", {"x": rank for rank in ranks})
+        call = Call("model(x)", {"x": ranks[0]} if ranks else {})
     lines = []
     for name, rank in call.ranks.items():
         if rank in _FORMAT_BY_RANK:

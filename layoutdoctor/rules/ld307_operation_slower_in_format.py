@@ -21,7 +21,8 @@ What to do:
 
 When it is fine:
     The model as a whole is faster in the slower format of this one operation. Times are the least of a few profiled
-    iterations.
+    iterations. Where a third configuration calls the operation in the faster format and is no faster, it is not the
+    layout, and nothing is said.
 
 Source:
     aten/src/ATen/native/cpu/UpSampleKernel.cpp, MaxPoolKernel.cpp and group_norm_kernel.cpp, torch 2.13, each with code
@@ -33,6 +34,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import Place
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import layout_words, listing
@@ -52,9 +54,35 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     for account in diagnosis.accounts:
         for row in account.rows:
             place = account.slower, row.module, row.locations, row.backward
-            if row.kind == "layout" and row.seconds >= _LEAST_SHARE * account.slower_seconds and place not in told:
+            if row.kind != "layout" or row.seconds < _LEAST_SHARE * account.slower_seconds or place in told:
+                continue
+            if not _is_slow_in_both(diagnosis, account, row):
                 told.add(place)
                 yield _finding(account, row, bandwidth)
+
+
+def _is_slow_in_both(diagnosis: Diagnosis, account: Account, row: AccountRow) -> bool:
+    """Whether another configuration calls the operation in the faster format, and takes about as long as the slower."""
+    if row.faster_layout is None or row.slower_seconds is None or row.faster_seconds is None or row.module is None:
+        return False
+    formats = set(row.faster_layout.memory_formats)
+    limit = (row.slower_seconds + row.faster_seconds) / 2
+    for trial in diagnosis.trials:
+        if trial.name in (account.slower, account.faster) or trial.kernels is None:
+            continue
+        nodes = {
+            (graph.name, node.name)
+            for graph in trial.graphs
+            for node in graph.nodes
+            if (node.module, node.backward) == (row.module, row.backward)
+            and base_name(node.called or node.target) in row.operations
+            and node.layout is not None
+            and formats & set(node.layout.memory_formats)
+        }
+        called = (kernel for kernel in trial.kernels.kernels if (kernel.graph, kernel.node) in nodes)
+        if sum(kernel.seconds or 0.0 for kernel in called) > limit:
+            return True
+    return False
 
 
 def _finding(account: Account, row: AccountRow, bandwidth: float | None) -> Finding:
