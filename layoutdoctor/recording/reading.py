@@ -125,7 +125,8 @@ def device_of(trace: RecordedTrace) -> str | None:
     if foreign and not len(trace.kernels):
         return foreign[0].partition("_")[0].lower()
     if not len(trace.kernels) and not launched_count(trace):
-        return "cpu" if len(trace.operations) else None
+        ran = {trace.names[name] for name in set(trace.operations.name.tolist())}
+        return ("mps" if any(map(_OF_MPS.match, ran)) else "cpu") if ran else None
     called = {trace.names[name] for events in (trace.launches, trace.kernels) for name in set(events.name.tolist())}
     is_xpu = any(map(_OF_AN_XPU.search, (*called, *_device_names(trace))))
     return "xpu" if is_xpu else "cuda"
@@ -139,6 +140,7 @@ def launched_count(trace: RecordedTrace) -> int:
 
 # Runtime calls of oneAPI, ATen's kernels for it, names of devices.
 _OF_AN_XPU = re.compile(r"^(?:ur|ze)[A-Z]\w+$|\bat::native::xpu::|(?i:xpu)|^Intel\b")
+_OF_MPS = re.compile(r"aten::_?mps_")  # native_functions.yaml: operations that dispatch to MPS alone
 _LAUNCH = re.compile(r"^(?:cu|cuda|hip|musa)\w{0,20}Launch|^urEnqueueKernelLaunch|^zeCommandListAppendLaunchKernel")
 
 

@@ -59,6 +59,10 @@ _LOST_BY_THE_PROFILER = (
     "another profiler may have held it, WSL may not give it, or the recording ended first",
     _TO_DIAGNOSE,
 )
+_ON_MPS = (
+    "The operations ran on MPS, whose kernels torch.profiler does not record; Metal System Trace in Xcode's Instruments "
+    "shows them, but its files are not read here",
+)
 _BY_NSIGHT = (
     "To record them: nsys profile --trace=cuda,nvtx, and nsys export --type sqlite of what it wrote",
     _TO_DIAGNOSE,
@@ -95,6 +99,8 @@ def _no_kernels(diagnosis: Diagnosis, trial: Trial, terms: Terms) -> Answer:
     sources = trial.kernels.sources if trial.kernels is not None else ()
     if any(source.startswith("Nsight") for source in sources):
         return Answer(f"{headline}device kernels", lines=_BY_NSIGHT)
+    if diagnosis.subject.device == "mps":
+        return Answer(f"{headline}device kernels", lines=_ON_MPS)
     if diagnosis.subject.device not in ("cpu", "cuda", "xpu", None):
         return Answer(
             f"{headline}kernels of a device that is understood (its events are of {diagnosis.subject.device})"

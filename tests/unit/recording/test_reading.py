@@ -78,6 +78,9 @@ def test_the_device_type_is_torchs_word_for_it() -> None:
     with record.operation("aten::conv2d"):
         pass
     assert device_of(record.trace()) == "cpu"
+    with record.operation("aten::_mps_convolution"):
+        pass
+    assert device_of(record.trace()) == "mps"
     assert device_of(a_trace({}, 0)) == "cuda"
     assert device_of(a_trace({"deviceProperties": [{"id": 0, "name": "Intel(R) Max XPU"}]}, 0)) == "xpu"
 
