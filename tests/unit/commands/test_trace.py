@@ -106,14 +106,20 @@ def test_launches_without_kernels_are_a_run_on_a_gpu_that_the_profiler_did_not_s
     assert "Nothing could be concluded: the trace holds no device kernels, though they were launched" in out
     assert "NVreg_RestrictProfilingToAdminUsers=0" in out
     assert "ONEDNN_VERBOSE" not in out
+    assert "1 kernel was launched, and none was recorded" in " ".join(out.split())
+    assert layoutdoctor.examine_trace(path).subject.device == "cuda"
 
-    assert main(["trace", str(a_file(tmp_path, {**operation, "name": "aten::_mps_convolution"}))]) == 4
+
+def test_a_run_on_mps_whose_kernels_no_trace_has_is_called_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operation = {"ph": "X", "cat": "cpu_op", "name": "aten::_mps_convolution", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
+
+    assert main(["trace", str(a_file(tmp_path, {**operation, "args": {}}))]) == 4
     out = capsys.readouterr().out
     assert "Kineto trace · mps" in out
     assert "The operations ran on MPS" in out
     assert "ONEDNN_VERBOSE" not in out
-    assert "1 kernel was launched, and none was recorded" in " ".join(out.split())
-    assert layoutdoctor.examine_trace(path).subject.device == "cuda"
 
 
 def test_the_limit_is_said_with_the_way_to_raise_it(capsys: pytest.CaptureFixture[str]) -> None:
