@@ -60,8 +60,8 @@ _LOST_BY_THE_PROFILER = (
     _TO_DIAGNOSE,
 )
 _ON_MPS = (
-    "The operations ran on MPS, whose kernels torch.profiler does not record; Metal System Trace in Xcode's Instruments "
-    "shows them, but its files are not read here",
+    "The operations ran on MPS, whose kernels torch.profiler does not record; Metal System Trace in Xcode's "
+    "Instruments shows them, but its files are not read here",
 )
 _BY_NSIGHT = (
     "To record them: nsys profile --trace=cuda,nvtx, and nsys export --type sqlite of what it wrote",
