@@ -15,9 +15,9 @@ Example:
     none, 19.1 ms. Frozen weights have none either: much less is allocated.
 
 What to do:
-    It is not the layout. Set the allocator's limits where the process starts, ``MALLOC_TRIM_THRESHOLD_=4294967296
-    MALLOC_MMAP_MAX_=0`` for glibc, or preload jemalloc or tcmalloc. What this brings is not measured here; the process
-    keeps as much memory as its largest call needed.
+    It is not the layout. Lift the limits of glibc's allocator where the process starts, with
+    ``MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0``, or preload jemalloc or tcmalloc. What this brings is not
+    measured here; the process keeps as much memory as its largest call needed.
 
 When it is fine:
     The process serves other work between calls, which needs the memory more. Always a note.
