@@ -8,6 +8,7 @@ operation that computes and calls no other one that does. For a GPU see ``device
 from __future__ import annotations
 
 import bisect
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -226,7 +227,9 @@ _NEVER_ALONE = frozenset(
 )
 """Operations that give back what they were given where they call none that moves it."""
 
-_LAUNCHING = ("aten::", "mkldnn::", "mkldnn_prepacked::", "onednn::", "quantized::", "torchvision::")
+_NO_OPERATOR = "autograd|torch|profiler|prim|layoutdoctor|c10d|_c10d_functional|symm_mem"
+_OPERATION = re.compile(rf"(?!(?:{_NO_OPERATOR})::)[A-Za-z_]\w*::\w")
+"""Names of operators, of whatever library, such as ``mkl::_mkl_linear``: what autograd and the profiler are is none."""
 
 
 @dataclass
@@ -330,7 +333,7 @@ def _innermost(tree: Sequence[HostOperation], starts: Sequence[float], moment: f
     index = bisect.bisect_right(starts, moment) - 1
     around = tree[index].around() if index >= 0 else ()
     running = (entry for entry in around if entry.operation.end_seconds >= moment)
-    return next((entry for entry in running if entry.name.startswith(_LAUNCHING)), None)
+    return next((entry for entry in running if _OPERATION.match(entry.name)), None)
 
 
 def _place_by_order(tree: Sequence[HostOperation], log: OnednnLog) -> list[Primitive]:
@@ -442,7 +445,7 @@ def _works(entry: HostOperation) -> bool:
 def _may_work(entry: HostOperation) -> bool:
     if entry.name.startswith(GENERATED_PREFIX):
         return True
-    is_operation = not entry.operation.is_annotation and entry.name.startswith(_LAUNCHING)
+    is_operation = not entry.operation.is_annotation and _OPERATION.match(entry.name) is not None
     return is_operation and entry.name not in _NOT_KERNELS
 
 
@@ -469,7 +472,7 @@ def outermost_name(entry: HostOperation) -> str:
     Args:
         entry: Any operation; one that ran inside no other gives its own name.
     """
-    return [entry.name, *(one.name for one in entry.around() if one.name.startswith(_LAUNCHING))][-1]
+    return [entry.name, *(one.name for one in entry.around() if _OPERATION.match(one.name))][-1]
 
 
 def is_backward(entry: HostOperation) -> bool:

@@ -142,6 +142,23 @@ def test_a_call_is_told_by_its_layout_else_by_the_code_that_the_library_chose() 
     )
 
 
+def test_tensors_of_other_shapes_are_not_compared_by_their_layouts() -> None:
+    """A weight that is laid out within one kernel says nothing of the statistics that the other one writes."""
+    weight, statistics = channels_last((256, 512, 3, 3)), contiguous((1, 32, 2, 1))
+    for layouts, kind in (((weight, statistics), "generated_kernel"), ((weight, contiguous(weight.shape)), "layout")):
+        slower, faster = (
+            ran(
+                name,
+                generated(takes),
+                takes=takes,
+                graph=a_graph(nodes=(at(1, "norm"),), buffers=(a_buffer("buf0", layout=layout, origins=("norm",)),)),
+            )
+            for name, takes, layout in zip("ab", (10.2, 5.4), layouts, strict=True)
+        )
+
+        assert row_of(told(slower, faster), kind).seconds == pytest.approx(4.8 * MS)
+
+
 def test_what_is_fused_into_a_call_on_the_other_side_is_a_missing_fusion() -> None:
     conv, relu = at(4, "convolution", CONV), at(4, "relu", module="m5")
     called = a_kernel("convolution", MS, node="convolution", graph="eager")

@@ -216,6 +216,21 @@ def test_what_counts_as_a_kernel_whose_it_is_and_what_is_only_counted() -> None:
 
     assert (found.count, found.kernels, found.share) == (0, (), None)
 
+    found = summary(  # an operator of whatever library, which may call ATen's
+        profile(
+            operation("mkl::_mkl_linear", 0, 9),
+            operation("mine::norm", 20, 10),
+            operation("aten::mul", 21, 5),
+            operation("torch::autograd::AccumulateGrad", 40, 5),
+            operation("c10d::allreduce_", 50, 5),
+        )
+    )
+
+    assert [(kernel.name, kernel.op) for kernel in found.kernels] == [
+        ("mkl::_mkl_linear", "mkl::_mkl_linear"),
+        ("aten::mul", "mine::norm"),
+    ]
+
     found = summary(profile(operation("layoutdoctor::graph 0::cpp_fused_relu_0", 0, 7, is_annotation=True)))
 
     assert [(k.name, k.library, k.op) for k in found.kernels] == [("cpp_fused_relu_0", "inductor", None)]
