@@ -93,7 +93,8 @@ def _suggestion(tensors: Sequence[InputTensor]) -> str:
     wanted = _formats(tensors)
     if len(wanted) > 1:
         return "convert each input and each parameter to the channels-last format of its rank, the parameters once"
-    return f"model = model.to(memory_format=torch.{wanted[0]}); x = x.to(memory_format=torch.{wanted[0]})"
+    names = distinct(tensor.name or "x" for tensor in tensors)
+    return "; ".join(f"{name} = {name}.to(memory_format=torch.{wanted[0]})" for name in ("model", *names))
 
 
 RULE = document_rule("LD205", "input-format-mismatch", check, __doc__)

@@ -48,6 +48,8 @@ def test_what_it_says(told: Told) -> None:
     for layouts in ([(2, 4, 8, 32, 32)], [(4, 3, 8, 8), (4, 3, 9, 9)], [(4, 3, 8, 8), (2, 4, 8, 32, 32)]):
         inputs = tuple(an_input(contiguous(shape), name=None) for shape in layouts)
         told("Each rank has its own format", findings(LAST, inputs=inputs))
+    named = [an_input(contiguous((4, 3, 8, 8)), name=name) for name in ("sample", "batch['image']")]
+    told("Inputs are called by their names", findings(LAST, inputs=tuple(named)))
     told("Without recorded conversions the gain alone is told", findings(LAST))
 
     baseline = a_trial(kernels=kernels(a_conversion(seconds=None)))
