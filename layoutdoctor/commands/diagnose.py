@@ -345,9 +345,14 @@ def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], targ
         )
         try:
             return reproduction.with_reproduction(diagnosis, target)
-        except (KeyboardInterrupt, isolated.Terminated, OSError) as error:
-            say(f"the reproducer was not run to its end: {first_line(error) or 'interrupted'}")
-            return diagnosis
+        except isolated.Terminated as stop:
+            why = stop.how
+        except KeyboardInterrupt:
+            why = "interrupted from the keyboard"
+        except OSError as error:
+            why = first_line(error)
+        say(f"the reproducer was not run to its end: {why}")
+        return diagnosis
 
 
 def _conclude_interrupted(how: str, record: RecordSoFar, conclusion: Conclusion, isolation: Isolation) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +14,7 @@ from loops import for_each
 from reproducer_builders import IMAGES, a_chain, a_record
 
 from layoutdoctor.commands import reproduction
+from layoutdoctor.commands.diagnose import _with_reproduction
 from layoutdoctor.commands.output import OutputFile
 from layoutdoctor.commands.reproduction import is_wanted, run_reproducer, with_reproduction
 from layoutdoctor.diagnosis.records import Recipe, Reproduction
@@ -88,3 +92,18 @@ def test_it_is_run_for_reports_that_hold_it_only(tmp_path: Path) -> None:
         "reproducer",
     ]
     assert not wanted("markdown", msgspec.structs.replace(record, trials=record.trials[:1]))
+
+
+def test_what_ends_it_costs_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, outputs = a_diagnosis_of_a_file(), [OutputFile(tmp_path / "r.md", "markdown")]
+    for stop, said in (
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), "ended from outside (SIGTERM)"),
+        (lambda: signal.raise_signal(signal.SIGINT), "interrupted from the keyboard"),
+        (lambda: (tmp_path / "gone").read_text(), "No such file or directory"),
+    ):
+        monkeypatch.setattr(reproduction, "with_reproduction", lambda *_, stop=stop: stop() or time.sleep(10))
+
+        assert _with_reproduction(record, outputs, "model.py", quiet=True) is record
+        assert said in capsys.readouterr().err
