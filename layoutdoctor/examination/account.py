@@ -502,7 +502,7 @@ def _in_file(place: SourceLocation) -> tuple[str, int]:
 
 def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> AccountKind:
     """What makes the dearer side dearer, as far as the kernels' names and layouts tell."""
-    is_another_layout = _are_of_one_shape_and_no_common_format(layouts)
+    is_another_layout = _are_of_one_shape_in_other_formats(layouts)
     if any(map(_is_call, dear)):
         falls_back = [any(is_fallback(piece.kernel) for piece in side) for side in (dear, cheap)]
         if falls_back == [True, False] and cheap:
@@ -518,16 +518,13 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
     in_cheap = any(piece.is_generated for piece in cheap)
     if any(piece.is_generated for piece in dear):
         return "layout" if in_cheap and is_another_layout else "generated_kernel"
-    if in_cheap:
-        return "missing_fusion"
-    return "layout" if is_another_layout else "operation"
+    return "missing_fusion" if in_cheap else "layout" if is_another_layout else "operation"
 
 
-def _are_of_one_shape_and_no_common_format(layouts: Sequence[Layout | None]) -> bool:
+def _are_of_one_shape_in_other_formats(layouts: Sequence[Layout | None]) -> bool:
     """Whether both sides are known and of one tensor; what is fused into a kernel may write others, of other shapes."""
-    known = [layout for layout in layouts if layout is not None]
-    formats = [set(layout.memory_formats) for layout in known]
-    is_one_shape = len(known) == len(layouts) and len({layout.shape for layout in known}) == 1
+    formats = [set(layout.memory_formats) for layout in layouts if layout is not None]
+    is_one_shape = None not in layouts and len({layout.shape for layout in layouts if layout is not None}) == 1
     return is_one_shape and all(formats) and not set.intersection(*formats)
 
 

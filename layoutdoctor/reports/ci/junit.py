@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _RULE_FAILED = "rule failed: "  # how `run_rules` says that a rule raised
 _ASKS_FOR_A_MODEL = tuple(
-    "LD104 LD105 LD107 LD2 LD302 LD303 LD304 LD306 LD307 LD4 LD502 LD503 LD504 LD505 LD506 LD507".split()
+    "LD104 LD105 LD107 LD2 LD302 LD303 LD304 LD306 LD307 LD308 LD4 LD502 LD503 LD504 LD505 LD506 LD507".split()
 )
 """Rules and families that ask what a compiler decided, how steps were timed, how a model is written: no trace says."""
 
