@@ -185,6 +185,7 @@ def answered(network: str, mode: str, starts: int) -> dict[str, Any]:
         "verified": advice.get("verified"),
         "reason": advice.get("reason"),
         "promised": (advice.get("speedup") or {}).get("median"),
+        "promised_interval": [(advice.get("speedup") or {}).get(end) for end in ("low", "high")],
         "diagnosis_seconds": seconds,
         "ratios": {name: default / seconds for name, seconds in plain.items()},
         "default_seconds": default,
