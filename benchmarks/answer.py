@@ -178,8 +178,8 @@ def answered(network: str, mode: str, starts: int) -> dict[str, Any]:
             raise RuntimeError(f"{network} in {mode} was not diagnosed ({ended.returncode}): {ended.stderr[-2000:]}")
         diagnosis = json.loads(saved.read_text(encoding="utf-8"))
     advice = diagnosis["recommendation"] or {}
-    plain = times_of_all(network, mode, diagnosis, starts)
-    default = plain["inductor"]
+    found = times_of_all(network, mode, diagnosis, starts)
+    ratios = {name: [times["inductor"] / times[name] for times in found] for name in found[0]}
     return {
         "recommended": advice.get("configuration"),
         "verified": advice.get("verified"),
@@ -187,16 +187,17 @@ def answered(network: str, mode: str, starts: int) -> dict[str, Any]:
         "promised": (advice.get("speedup") or {}).get("median"),
         "promised_interval": [(advice.get("speedup") or {}).get(end) for end in ("low", "high")],
         "diagnosis_seconds": seconds,
-        "ratios": {name: default / seconds for name, seconds in plain.items()},
-        "default_seconds": default,
+        "ratios": {name: statistics.median(of) for name, of in ratios.items()},
+        "start_ratios": ratios,
+        "default_seconds": statistics.median(times["inductor"] for times in found),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
     }
 
 
-def times_of_all(network: str, mode: str, diagnosis: dict[str, Any], starts: int) -> dict[str, float]:
+def times_of_all(network: str, mode: str, diagnosis: dict[str, Any], starts: int) -> list[dict[str, float]]:
     """
-    Seconds of a call of every configuration, in fresh processes: default times the middle ratio over the starts.
+    Seconds of a call of every configuration, in each start.
 
     A start is one process for each configuration, all of them ready before the first is timed.
     """
@@ -217,8 +218,7 @@ def times_of_all(network: str, mode: str, diagnosis: dict[str, Any], starts: int
     for number in range(starts):
         names = sorted(scripts, reverse=bool(number % 2))
         found.append(dict(zip(names, _in_turns([scripts[name] for name in names]), strict=True)))
-    default = statistics.median(times["inductor"] for times in found)
-    return {name: default * statistics.median(times[name] / times["inductor"] for times in found) for name in scripts}
+    return found
 
 
 def _script(network: str, mode: str, lines: str, *, freezing: bool) -> str:
