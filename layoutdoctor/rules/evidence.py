@@ -389,7 +389,8 @@ def alternative_words(diagnosis: Diagnosis, trial: Trial, other: Trial) -> str:
     if better is None:
         return "" if own is None else speed_words(own, baseline)
     against = "" if own is None else f", {own.name} at {format_ratio(own.median)}"
-    return f"measured at {format_ratio(better.median)} the speed of {baseline} ({_ends(better)}){against}"
+    told = "the times are too noisy to tell what it brings:" if better.decided is False else "measured at"
+    return f"{told} {format_ratio(better.median)} the speed of {baseline} ({_ends(better)}){against}"
 
 
 def cost_words(

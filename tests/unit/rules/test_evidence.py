@@ -50,6 +50,12 @@ def test_an_alternative_is_free_of_the_trouble_and_not_measurably_slower() -> No
         unclear = a_ratio(LAST, median, low=0.04, high=21.0, verdict=NO_DIFFERENCE)
         assert alternative(a_trial(), a_trial(LAST), comparison=a_comparison(unclear)) == found
 
+    unclear = a_ratio(LAST, 0.98, low=0.91, high=1.07, verdict=NO_DIFFERENCE, decided=False)
+    diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison(unclear))
+    assert evidence.alternative_words(diagnosis, *diagnosis.trials) == (
+        "the times are too noisy to tell what it brings: 0.98x the speed of inductor (0.91 to 1.07)"
+    )
+
     # Of two others the one whose interval lies below is none, nor is one that was compared with nothing.
     apart = a_comparison(a_ratio(OFF, 0.9), a_ratio(LAST, 1.1))
     assert alternative(a_trial(OFF), a_trial(LAST), comparison=apart) == LAST
