@@ -236,13 +236,13 @@ def call_of(subject: LoadedSubject) -> Call:
     unassignable: list[str] = []
 
     def word(name: str, value: Any) -> str:
-        if value is None or isinstance(value, (bool, int, float, str)):
+        if value is None or isinstance(value, (bool, int, float)):
             return repr(value)
         for path, leaf in pytree.tree_leaves_with_path(value):
             if isinstance(leaf, torch.Tensor):
                 if not path or isinstance(value, (dict, list)):
                     ranks[f"{name}{pytree.keystr(path)}"] = leaf.dim()
-                elif name not in unassignable:
+                elif leaf.dim() in CHANNELS_LAST_BY_RANK and name not in unassignable:
                     unassignable.append(name)
         return name
 

@@ -229,7 +229,7 @@ _NEVER_ALONE = frozenset(
 
 _NO_OPERATOR = "autograd|torch|profiler|prim|layoutdoctor|c10d|_c10d_functional|symm_mem"
 _OPERATION = re.compile(rf"(?!(?:{_NO_OPERATOR})::)[A-Za-z_]\w*::\w")
-"""Names of operators, of whatever library, such as ``mkl::_mkl_linear``: what autograd and the profiler are is none."""
+"""Names of operators of whatever library, such as ``mkl::_mkl_linear``; ranges of autograd or the profiler are none."""
 
 
 @dataclass
