@@ -228,10 +228,8 @@ def parameter_ranks(subject: LoadedSubject) -> frozenset[int]:
 
 def call_of(subject: LoadedSubject) -> Call:
     """How lines to paste call it: with ``x`` where that is all it takes, else with the names of its parameters."""
-    if len(subject.args) == 1 and not subject.kwargs and isinstance(subject.args[0], torch.Tensor):
+    if _is_x(subject):
         return Call("model(x)", {"x": subject.args[0].dim()})
-    names = _positional_names(subject.model)
-    names += [f"x{number + 1}" for number in range(len(names), len(subject.args))]
     ranks: dict[str, int] = {}
     unassignable: list[str] = []
 
@@ -246,22 +244,30 @@ def call_of(subject: LoadedSubject) -> Call:
                     unassignable.append(name)
         return name
 
-    words = [word(name, value) for name, value in zip(names, subject.args, strict=False)]
+    words = [word(name, value) for name, value in zip(_positional_names(subject), subject.args, strict=True)]
     words += [f"{name}={word(name, value)}" for name, value in subject.kwargs.items()]
     return Call(f"model({', '.join(words)})", ranks, tuple(unassignable))
 
 
-def _positional_names(model: Callable[..., Any]) -> list[str]:
-    called = model.forward if isinstance(model, nn.Module) else model
+def _is_x(subject: LoadedSubject) -> bool:
+    """Whether a tensor is all that it takes."""
+    return len(subject.args) == 1 and not subject.kwargs and isinstance(subject.args[0], torch.Tensor)
+
+
+def _positional_names(subject: LoadedSubject) -> list[str]:
+    """What the positional arguments are called in the model's signature, else ``x1`` and on."""
+    called = subject.model.forward if isinstance(subject.model, nn.Module) else subject.model
     try:
-        parameters = inspect.signature(called).parameters.values()
+        parameters = list(inspect.signature(called).parameters.values())
     except (TypeError, ValueError):  # written in C
-        return []
-    return [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        parameters = []
+    known = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return [*known, *(f"x{number + 1}" for number in range(len(known), len(subject.args)))][: len(subject.args)]
 
 
 def _describe_inputs(subject: LoadedSubject) -> tuple[InputTensor, ...]:
     described = []
+    names = _positional_names(subject)
     for path, leaf in pytree.tree_leaves_with_path((subject.args, subject.kwargs)):
         if isinstance(leaf, torch.Tensor):
             layout = layout_of(leaf)
@@ -271,18 +277,16 @@ def _describe_inputs(subject: LoadedSubject) -> tuple[InputTensor, ...]:
                     stride=layout.stride,
                     dtype=str(leaf.dtype).removeprefix("torch."),
                     memory_formats=layout.memory_formats,
-                    name=_input_name(path),
+                    name=None if _is_x(subject) else _input_name(path, names),
                 )
             )
     return tuple(described)
 
 
-def _input_name(path: tuple[Any, ...]) -> str | None:
-    """A keyword input's name with the way into it, such as ``"batch['image']"``; None for a plain positional input."""
-    is_keyword, rest = path[0].idx == 1, path[1:]
-    if is_keyword:
-        return f"{rest[0].key}{pytree.keystr(rest[1:])}"
-    return None if len(rest) == 1 else f"args{pytree.keystr(rest)}"
+def _input_name(path: tuple[Any, ...], names: list[str]) -> str:
+    """An input's name with the way into it, such as ``"batch['image']"``."""
+    is_keyword, first, rest = path[0].idx == 1, path[1], path[2:]
+    return f"{first.key if is_keyword else names[first.idx]}{pytree.keystr(rest)}"
 
 
 def _count_formats(parameters: list[nn.Parameter]) -> dict[str, int]:

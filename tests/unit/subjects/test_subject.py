@@ -114,6 +114,9 @@ def test_the_lines_to_paste_call_the_model_as_it_is_called() -> None:
     lines = how_to_apply(choose_configurations("inductor-channels-last-freezing")[0], frozenset({4}), call_of(several))
 
     assert call_of(one) == Call("model(x)", {"x": 4})
+    assert [tensor.name for tensor in describe(one, "inference").inputs] == [None]
+    named = [tensor.name for tensor in describe(several, "inference").inputs]
+    assert named == ["image", "x3", "batch['video']", "pair[0]"]
     assert lines.splitlines()[-5:] == [
         "image = image.to(memory_format=torch.channels_last)",
         "batch['video'] = batch['video'].to(memory_format=torch.channels_last_3d)",
