@@ -143,7 +143,7 @@ class InputTensor(Record, frozen=True, kw_only=True):
         stride: Strides in elements; None where it is no strided tensor.
         dtype: Such as ``float32``.
         memory_formats: Every memory format it satisfies.
-        name: Its parameter in the model's signature, or its key; None where not known.
+        name: Its parameter in the model's signature, or its key; None where it is the only input.
     """
 
     shape: tuple[Size, ...]
