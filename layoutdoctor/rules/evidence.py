@@ -148,12 +148,12 @@ def ratio_of(diagnosis: Diagnosis, name: str) -> RatioInterval | None:
     A configuration's ratio against the baseline, its own or that of the trial it is the same as.
 
     Returns:
-        None where it was not measured, or is the baseline itself.
+        None where it was not measured, or in too few rounds to tell anything, or is the baseline itself.
     """
     if diagnosis.comparison is None or is_baseline(diagnosis, name):
         return None
     wanted = (_measured_name(diagnosis, name), name)
-    return next((ratio for ratio in diagnosis.comparison.ratios if ratio.name in wanted), None)
+    return next((one for one in diagnosis.comparison.ratios if one.name in wanted and not one.lacks_rounds), None)
 
 
 def faster_ratio(diagnosis: Diagnosis, name: str) -> RatioInterval | None:

@@ -12,6 +12,7 @@ from trace_builders import (
 
 from layoutdoctor.diagnosis.records import NO_DIFFERENCE, Equivalence, Trial
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import advised
 
 LAST, OFF, ON = "inductor-channels-last", "inductor-layout-opt-off", "inductor-layout-opt-on"
 
@@ -55,6 +56,12 @@ def test_an_alternative_is_free_of_the_trouble_and_not_measurably_slower() -> No
     assert evidence.alternative_words(diagnosis, *diagnosis.trials) == (
         "the times are too noisy to tell what it brings: 0.98x the speed of inductor (0.91 to 1.07)"
     )
+
+    # One round is no measurement: nothing follows from its ratio.
+    one_round = a_ratio(LAST, 0.17, low=0.17, high=0.17, verdict=NO_DIFFERENCE, coverage=None, round_count=1)
+    diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison(one_round))
+    assert evidence.ratio_of(diagnosis, LAST) is None
+    assert advised(diagnosis, diagnosis.trials[0], (LAST,), "give it channels_last") == "give it channels_last"
 
     # Of two others the one whose interval lies below is none, nor is one that was compared with nothing.
     apart = a_comparison(a_ratio(OFF, 0.9), a_ratio(LAST, 1.1))
