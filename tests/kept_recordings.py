@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Decision, Diagnosis, Finding, Graph, Trial
     from layoutdoctor.recording.recording import Recording
 
-BY_TIME = frozenset({"LD103", "LD203", "LD204", "LD205", "LD303", "LD304", "LD401", "LD403"})
+BY_TIME = frozenset({"LD103", "LD203", "LD204", "LD205", "LD303", "LD304", "LD308", "LD401", "LD403"})
 """Whether these are told, and how severe, depends on what was measured in a run."""
 
 REORDERS = (
