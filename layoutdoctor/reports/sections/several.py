@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.choice import undecided
+from layoutdoctor.examination.choice import eligible_names, undecided
 from layoutdoctor.examination.costs import irrelevance
 from layoutdoctor.reports.sections.answer import is_verified
 from layoutdoctor.reports.sections.rows import Table, TableRow
@@ -51,6 +51,8 @@ def _answer(diagnosis: Diagnosis) -> tuple[str, str, str]:
     default = baseline_phrase(comparison.baseline)
     if undecided(diagnosis):
         return default, _NOTHING, "undecided"
+    if not eligible_names(diagnosis.trials):
+        return _NOTHING, _NOTHING, "all outputs differ"
     if advice.configuration in (None, comparison.baseline):
         return default, _NOTHING, "layouts do not matter" if irrelevance(diagnosis) else "nothing is faster"
     gain = _NOTHING

@@ -23,6 +23,7 @@ from loops import for_each
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import diagnose as diagnose_module
 from layoutdoctor.commands.diagnose import _command_of
+from layoutdoctor.diagnosis.records import Equivalence
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import SubjectError
 
@@ -82,6 +83,15 @@ def test_all_are_in_one_table_in_their_order(
     assert [line for line in err.splitlines() if " of 3)" in line] == [
         f"layoutdoctor: {name} ({number} of 3)" for number, name in enumerate(doctor.asked, 1)
     ]
+
+
+def test_a_model_whose_outputs_all_differ_has_nothing_to_be_used(
+    doctor: Doctor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = a_trial("inductor", equivalence=Equivalence(status="different"))
+    doctor.results["a.py"] = a_diagnosis(trial, comparison=a_comparison(), recommendation=a_recommendation(None))
+    main(["a.py", "b.py"])
+    assert capsys.readouterr().out.splitlines()[1].split() == ["a.py", "-", "-", "all", "outputs", "differ", "-"]
 
 
 def test_markdown_and_json(doctor: Doctor, capsys: pytest.CaptureFixture[str]) -> None:
