@@ -96,7 +96,7 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor]]]] = {
 }
 
 # What a user would run: the model, its input, the lines to paste, and nothing of ours.
-PLAIN = """
+CALLED = """
 import sys, time
 sys.path.insert(0, {folder!r})
 import torch, answer
@@ -114,6 +114,10 @@ def call():
     else:
         with torch.no_grad():
             model(x)
+"""
+PLAIN = (
+    CALLED
+    + """
 with torch._inductor.config.patch(freezing={freezing}):
     call()
 for _ in range(5):
@@ -130,6 +134,7 @@ for word in sys.stdin:
         times.append(time.perf_counter() - start)
     print(min(times), flush=True)
 """
+)
 
 
 def main() -> None:

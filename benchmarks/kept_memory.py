@@ -18,26 +18,15 @@ import sys
 from pathlib import Path
 
 import answer
+import torch
 from tabulate import tabulate
 
 KEPT = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
 STARTS = 3
-ONE = """
-import resource, sys, time
-sys.path.insert(0, {folder!r})
-import torch, answer
-torch.manual_seed(0)
-model, (x,) = answer.NETWORKS[{network!r}]()
-model.train({training})
-model = torch.compile(model)
-def call():
-    if {training}:
-        model.zero_grad(set_to_none=True)
-        out = model(x)
-        out.backward(torch.ones_like(out))
-    else:
-        with torch.no_grad():
-            model(x)
+ONE = (
+    answer.CALLED
+    + """
+import resource
 for _ in range(6):
     call()
 begin = time.perf_counter()
@@ -51,6 +40,7 @@ for _ in range({calls}):
 faults = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / {calls}
 print(sorted(times)[{calls} // 2], faults)
 """
+)
 CALLS = 21
 
 
@@ -66,11 +56,8 @@ def main() -> None:
         for mode in arguments.modes:
             rows.append(measured(network, mode, arguments.starts))
             print(*rows[-1], flush=True)
-    print(
-        tabulate(
-            rows, ["network", "ms", "faults a call", "ms, kept", "faults", "ratio", "of each start"], floatfmt=".1f"
-        )
-    )
+    headers = ["network", "ms", "faults a call", "ms, kept", "faults", "ratio", "of each start"]
+    print(tabulate(rows, headers, floatfmt=".1f"))
 
 
 def measured(network: str, mode: str, starts: int) -> tuple[str, float, float, float, float, str, str]:
@@ -87,7 +74,14 @@ def measured(network: str, mode: str, starts: int) -> tuple[str, float, float, f
 
 
 def _one(network: str, mode: str, settings: dict[str, str]) -> tuple[float, float]:
-    code = ONE.format(folder=str(Path(__file__).parent), network=network, training=mode == "training", calls=CALLS)
+    code = ONE.format(
+        folder=str(Path(__file__).parent),
+        network=network,
+        training=mode == "training",
+        threads=torch.get_num_threads(),
+        lines="model = torch.compile(model)",
+        calls=CALLS,
+    )
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", **settings}
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     seconds, faults = map(float, ended.stdout.split()[-2:])
