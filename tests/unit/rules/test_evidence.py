@@ -62,6 +62,10 @@ def test_an_alternative_is_free_of_the_trouble_and_not_measurably_slower() -> No
     diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison(one_round))
     assert evidence.ratio_of(diagnosis, LAST) is None
     assert advised(diagnosis, diagnosis.trials[0], (LAST,), "give it channels_last") == "give it channels_last"
+    for trial in diagnosis.trials:  # so neither pays for its trouble
+        assert not evidence.is_worth_it(diagnosis, trial, lambda other: True)
+    slower = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison(a_ratio(LAST, 0.5)))
+    assert evidence.is_worth_it(slower, slower.trials[0], lambda other: True)
 
     # Of two others the one whose interval lies below is none, nor is one that was compared with nothing.
     apart = a_comparison(a_ratio(OFF, 0.9), a_ratio(LAST, 1.1))
