@@ -265,14 +265,8 @@ def clean_alternative(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Tr
 def is_worth_it(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial], bool]) -> bool:
     """Whether every trial without the trouble that was measured is slower: then the trouble pays."""
     others = [o for o in own_trials(diagnosis) if o.name != trial.name and o.kernels is not None and is_clean(o)]
-    # Two trials are compared through the baseline; one whose rounds were too few is neither faster nor slower.
-    known = [name for name in (trial.name, *(other.name for other in others)) if _has_speed(diagnosis, name)]
-    is_compared = trial.name in known and len(known) > 1
-    return is_compared and clean_alternative(diagnosis, trial, is_clean) is None
-
-
-def _has_speed(diagnosis: Diagnosis, name: str) -> bool:
-    return is_baseline(diagnosis, name) or ratio_of(diagnosis, name) is not None
+    is_known = [is_baseline(diagnosis, o.name) or ratio_of(diagnosis, o.name) is not None for o in (trial, *others)]
+    return is_known[0] and any(is_known[1:]) and clean_alternative(diagnosis, trial, is_clean) is None
 
 
 def seconds_lost(diagnosis: Diagnosis, name: str) -> float | None:
