@@ -101,11 +101,14 @@ def snapshot(*, model: Any = None, inputs: Any = (), walk: bool = True) -> Snaps
 
 def differences(before: Snapshot, after: Snapshot) -> list[str]:
     """What is not as it was, one line each; what only the later one has was imported meanwhile, and does not count."""
-    return [
-        f"{name}: {_short(value)} -> {_short(after.get(name, 'gone'))}"
-        for name, value in before.items()
-        if after.get(name, "gone") != value and not (name == _MAY_SHRINK and _has_fewer(after.get(name), value))
-    ]
+    found = []
+    for name, value in before.items():
+        now = after.get(name, "gone")
+        if now != value and not (name == _MAY_SHRINK and _has_fewer(now, value)):
+            if isinstance(now, dict) and isinstance(value, dict):
+                value, now = ({k: v for k, v in a.items() if b.get(k) != v} for a, b in ((value, now), (now, value)))
+            found.append(f"{name}: {_short(value)} -> {_short(now)}")
+    return found
 
 
 _MAY_SHRINK = "weakref.finalize._registry"
