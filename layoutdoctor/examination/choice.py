@@ -64,6 +64,20 @@ def eligible_names(trials: Sequence[Trial]) -> frozenset[str]:
     )
 
 
+def _is_right(name: str, trials: Sequence[Trial]) -> bool:
+    return name in eligible_names(trials)
+
+
+def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:
+    """The baseline where it computes something else than the model does in eager, which is right."""
+    baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
+    trial = diagnosis.measured_trial(baseline)
+    if trial is None or trial.equivalence is None or trial.equivalence.status != "different":
+        return None
+    eager = (t.equivalence for t in diagnosis.trials if t.configuration.backend == "eager")
+    return trial if any(e is not None and e.status == "equal" for e in eager) else None
+
+
 def fewest_changes_first(comparison: Comparison | None, configurations: Iterable[Configuration]) -> Comparison | None:
     """A comparison whose fastest are in order of how much they change; of equal ones, the faster first."""
     if comparison is None:
@@ -87,16 +101,16 @@ def recommend(
     What the rounds recommend; whether that holds is for further starts of processes to say.
 
     Args:
-        comparison: None where fewer than two trials were measured.
+        comparison: None where fewer than two trials were measured. Where its baseline's outputs are wrong, the fastest
+            of the others is recommended, be it slower.
         without_freezing: Of the same rounds, those of frozen weights left out; None where nothing is left to compare.
         how: Lines to paste, by configuration.
     """
     if comparison is None or not comparison.fastest:
         return _none(_why_nothing(trials, comparison))
     chosen = _surely_faster(trials, comparison)
-    if chosen is None and comparison.fastest[0] != comparison.baseline:
-        name, first = _baseline_phrase(comparison), comparison.fastest[0]
-        return _none(f"{name} may not be chosen, as its outputs are not right, and {first} is not surely faster")
+    if chosen is None and not _is_right(comparison.baseline, trials):
+        chosen = comparison.fastest[0]  # what computes something else is no alternative, however fast
     if chosen is None:
         return _none(_why_baseline(comparison))
     by_name = {trial.name: trial for trial in trials}
@@ -109,7 +123,7 @@ def recommend(
         speedup=_speedup(comparison, chosen),
         how=how.get(chosen),
         verified=False,
-        reason=_ONE_START if comparison.own_processes else _ONE_PROCESS,
+        reason=_beside_wrong(comparison, trials, _ONE_START if comparison.own_processes else _ONE_PROCESS),
         without_freezing=free,
     )
 
@@ -197,13 +211,15 @@ def with_fresh_processes(
     """
     by_name = {trial.name: trial for trial in trials}
     chosen = _best_of(fresh, recommendation.configuration)
+    if chosen is None and not _is_right(comparison.baseline, trials):
+        chosen = max(fresh, key=lambda name: fresh[name].median)
     first = recommendation.configuration
     refuted = first if first != chosen and first in fresh else None
     why = "" if refuted is None else _why_not_in_fresh_processes(refuted, comparison, fresh)
     if chosen is None:
         nothing = _none(why or recommendation.reason or "")
         seen = None if refuted is None else fresh[refuted]
-        return msgspec.structs.replace(nothing, fresh_processes=seen), _with_starts(comparison, None, fresh)
+        return msgspec.structs.replace(nothing, fresh_processes=seen), _with_starts(comparison, None, fresh, trials)
     seen, trial = fresh[chosen], by_name[chosen]
     free: WithoutFreezing | None = None
     if trial.configuration.freezes:
@@ -217,8 +233,8 @@ def with_fresh_processes(
         )
     equal = trial.equivalence is not None and trial.equivalence.status == "equal"
     doubt = _scatter(seen) or _disagreement(comparison, chosen, seen)
-    comparison = _with_starts(comparison, chosen, fresh)
-    reason = doubt or _why_chosen(comparison, chosen, equal=equal)
+    comparison = _with_starts(comparison, chosen, fresh, trials)
+    reason = _beside_wrong(comparison, trials, doubt or _why_chosen(comparison, chosen, equal=equal))
     advice = Recommendation(
         configuration=chosen,
         speedup=_bounds(seen),
@@ -231,7 +247,9 @@ def with_fresh_processes(
     return advice, comparison
 
 
-def _with_starts(comparison: Comparison, chosen: str | None, fresh: Mapping[str, FreshProcesses]) -> Comparison:
+def _with_starts(
+    comparison: Comparison, chosen: str | None, fresh: Mapping[str, FreshProcesses], trials: Sequence[Trial]
+) -> Comparison:
     """
     The comparison with what further starts showed in the place of what the rounds had said of the same configurations.
 
@@ -246,7 +264,7 @@ def _with_starts(comparison: Comparison, chosen: str | None, fresh: Mapping[str,
     leading = max((medians[name] for name in fresh), default=1.0)
     rivals = [name for name in untold if medians[name] * _NEAR_THE_BEST >= leading]
     first = chosen or comparison.baseline
-    is_level = best <= 1 + EQUALITY
+    is_level = best <= 1 + EQUALITY and _is_right(comparison.baseline, trials)
     names = [first, *near, *rivals, *((comparison.baseline,) if is_level else ())]
     open_ones = tuple(name for name in comparison.undecided if name in rivals)
     return msgspec.structs.replace(
@@ -345,6 +363,12 @@ def _why_nothing(trials: Sequence[Trial], comparison: Comparison | None) -> str:
 
 def _baseline_phrase(comparison: Comparison) -> str:
     return "torch.compile's default" if comparison.baseline == BASELINE else comparison.baseline
+
+
+def _beside_wrong(comparison: Comparison, trials: Sequence[Trial], reason: str) -> str:
+    """A reason, behind the one that stands above all where the baseline may not be chosen."""
+    is_right = _is_right(comparison.baseline, trials)
+    return reason if is_right else f"{_baseline_phrase(comparison)} computes something else; {reason}"
 
 
 def _why_baseline(comparison: Comparison) -> str:

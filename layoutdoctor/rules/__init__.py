@@ -115,5 +115,7 @@ def _run(rule: Rule, diagnosis: Diagnosis) -> list[Finding]:
         ]
 
 
-def _rank(finding: Finding) -> tuple[int, float, str, str]:
-    return (_SEVERITIES.index(finding.severity), -(finding.seconds or 0.0), finding.code, finding.configuration or "")
+def _rank(finding: Finding) -> tuple[int, bool, float, str, str]:
+    cost = -(finding.seconds or 0.0)
+    is_of_time = finding.code != LD402.code  # wrong outputs are worse than slow ones
+    return (_SEVERITIES.index(finding.severity), is_of_time, cost, finding.code, finding.configuration or "")

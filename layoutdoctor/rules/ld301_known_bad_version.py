@@ -4,8 +4,8 @@ This version of torch (or cuDNN) has a known fault that this model meets.
 What it finds:
     Entries of a table of faults (docs/faults.md) whose versions, device and circumstances all fit: a Conv3d in half
     precision without cuDNN, upsampling between convolutions on a CPU, an output that lost its strides in a
-    decomposition, as_strided with wrong values, a forced layout optimization that fails, training on MPS, convolutions
-    and matrix products that fall to slow code in half precision.
+    decomposition, as_strided or a scatter with wrong values, a forced layout optimization that fails, training on MPS,
+    convolutions and matrix products that fall to slow code in half precision.
 
 Why it costs:
     As the entry says: between a few percent and 30 times, or a wrong result.
@@ -58,6 +58,12 @@ _STRIDE_LOSING = frozenset(
     """
     reflection_pad2d reflection_pad3d replication_pad2d replication_pad3d upsample_nearest2d upsample_nearest3d
     _upsample_nearest_exact2d _upsample_nearest_exact3d
+    """.split()
+)
+_SCATTERS = frozenset(
+    """
+    index_put index_put_ _unsafe_index_put index_add scatter scatter_add scatter_reduce
+    max_pool2d_with_indices_backward _low_memory_max_pool_offsets_to_indices
     """.split()
 )
 
@@ -190,14 +196,24 @@ def strides_lost_in_decomposition(diagnosis: Diagnosis) -> Sighting | None:
 
 def as_strided_with_other_values(diagnosis: Diagnosis) -> Sighting | None:
     """A compiled configuration with wrong values, eager of the same formats right, in a model that calls as_strided."""
-    found = _first_of(diagnosis, {"as_strided"})
+    return _wrong_values_with(diagnosis, {"as_strided"})
+
+
+def scatter_with_other_values(diagnosis: Diagnosis) -> Sighting | None:
+    """A compiled configuration with wrong values, eager of the same formats right, where something is added into."""
+    return _wrong_values_with(diagnosis, _SCATTERS)
+
+
+def _wrong_values_with(diagnosis: Diagnosis, names: Collection[str]) -> Sighting | None:
+    found = _first_of(diagnosis, names)
     if found is None:
         return None
     for trial in evidence.own_trials(diagnosis):
         eager = eager_of_same_formats(diagnosis, trial)
         is_wrong = evidence.has_different_outputs(diagnosis, trial.name)
         if eager is not None and is_wrong and not evidence.has_different_outputs(diagnosis, eager.name):
-            words = f"the outputs of {trial.name} differ, those of {eager.name} do not, and the model has as_strided"
+            seen = f"the model has {found.words}"
+            words = f"the outputs of {trial.name} differ, those of {eager.name} do not, and {seen}"
             return Sighting(words, trial.name, found.location, found.module)
     return None
 
@@ -294,6 +310,7 @@ _LOOKS: dict[str, Callable[[Diagnosis], Sighting | None]] = {
         upsampling_between_convolutions,
         strides_lost_in_decomposition,
         as_strided_with_other_values,
+        scatter_with_other_values,
         forced_trial_failed,
         training_with_layout_optimization,
         depthwise_conv1d_in_half_precision,

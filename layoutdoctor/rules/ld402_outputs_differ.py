@@ -3,7 +3,7 @@ A configuration computes something other than the model does.
 
 What it finds:
     A trial whose outputs (or gradients, in training) are further from the float64 eager reference than the tolerance
-    allows.
+    allows. An error where it is what the user runs today, and eager is right.
 
 Why it costs:
     Its time does not count: it is never recommended, however fast it is. And whoever uses it gets other results.
@@ -11,12 +11,13 @@ Why it costs:
 Example:
     A model that calls ``x.as_strided(...)`` reads raw memory: with channels_last input the same call picks other
     elements, in eager as well. And torch 2.13.0 on a CPU, in training: behind two convolutions whose sum is divided
-    and upsampled from 4 x 4 (``nearest``), as in a U-Net of diffusers, layout optimization makes every gradient zero.
+    and upsampled from 4 x 4 (``nearest``), as in a U-Net of diffusers, every gradient is zero where layout optimization
+    converts that sum: the generated code reads the buffer before the upsampling's backward has added to it.
 
 What to do:
     Where ``eager-channels-last`` differs too, the model depends on the strides of its tensors: replace ``as_strided``
     by indexing, or keep the input contiguous. Where only compiled configurations differ, it may be a bug in torch:
-    the saved diagnosis belongs into its report. Where ``inductor-layout-opt-off`` is right, use that meanwhile.
+    the reproducer belongs into its report. Where ``inductor-layout-opt-off`` is right, use that meanwhile.
 
 When it is fine:
     The model is random by design (dropout in training, sampling); or the output is so sensitive that float32 itself
@@ -31,13 +32,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from layoutdoctor.examination.choice import wrong_baseline
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Equivalence, Finding, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Equivalence, Finding, Severity, Trial
 
 _EAGER = "eager"
 _EAGER_CHANNELS_LAST = "eager-channels-last"
@@ -48,16 +52,19 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     for trial in evidence.own_trials(diagnosis):
         if trial.equivalence is not None and trial.equivalence.status == "different":
             cause, advice = _cause(diagnosis, trial)
-            yield RULE.finding(trial.name, _message(trial, trial.equivalence) + cause, advice, severity="warning")
+            severity: Severity = "error" if trial is wrong_baseline(diagnosis) else "warning"
+            yield RULE.finding(trial.name, _message(trial, trial.equivalence) + cause, advice, severity=severity)
 
 
 def _message(trial: Trial, equivalence: Equivalence) -> str:
     message = f"the outputs of {trial.name} differ from the {equivalence.reference or 'eager'} reference"
+    if equivalence.detail:
+        return f"{message} ({equivalence.detail})"
     if equivalence.max_abs_error is not None:
         message += f" by up to {equivalence.max_abs_error:.2g}"
         if equivalence.tolerance is not None:
             message += f", where {equivalence.tolerance:.2g} is allowed"
-    return message + (f" ({equivalence.detail})" if equivalence.detail else "")
+    return message
 
 
 def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
@@ -74,10 +81,27 @@ def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
             f"{too}: the model itself depends on the strides of its tensors, as as_strided() does",
             "keep the input's layout, or replace as_strided() by indexing that does not see strides",
         )
+    without = _without_layout_optimization(diagnosis, trial)
+    if without is not None:
+        return (
+            f"; {without.name} does not, so it comes with layout optimization",
+            'compile with options={"layout_optimization": False} until torch is mended; '
+            "the reproducer belongs into a bug report to PyTorch",
+        )
     return (
         "; eager does not, so it comes from compiling" if diagnosis.find_trial(_EAGER) is not None else "",
-        "do not use this configuration; the saved diagnosis belongs into a bug report to PyTorch",
+        "do not use this configuration; the reproducer belongs into a bug report to PyTorch",
     )
+
+
+def _without_layout_optimization(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
+    """The same configuration without it, where its outputs are right."""
+    same = msgspec.structs.replace(trial.configuration, name="", layout_optimization="off")
+    for other in evidence.own_trials(diagnosis):
+        is_same = msgspec.structs.replace(other.configuration, name="") == same
+        if is_same and other is not trial and other.equivalence is not None and other.equivalence.status == "equal":
+            return other
+    return None
 
 
 RULE = document_rule("LD402", "outputs-differ", check, __doc__)

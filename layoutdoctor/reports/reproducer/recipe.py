@@ -58,6 +58,7 @@ def source_of_recipe(subject: Subject) -> ModelSource:
         input_ranks=frozenset(len(tensor.shape) for tensor in subject.inputs),
         weight_ranks=frozenset((4, 5)) if subject.model is not None else frozenset(),
         has_many_outputs=True,
+        is_users=True,
     )
 
 

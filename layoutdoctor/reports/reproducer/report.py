@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.configurations import BASELINE, BUILTIN_CONFIGURATIONS, base_name
 from layoutdoctor.diagnosis.records import FASTER, SLOWER
+from layoutdoctor.examination.choice import wrong_baseline
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.examination.ratios import EQUAL, word_of
 from layoutdoctor.reports.reproducer.code import model_code
@@ -28,11 +29,14 @@ from layoutdoctor.reports.reproducer.script import (
     Side,
     code_line_count,
     script_text,
+    values_text,
 )
 from layoutdoctor.reports.sections.wording import clean_log, find_ratio, is_recording
 from layoutdoctor.words import ONEDNN_LOG, count_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Finding, Graph, Trial
     from layoutdoctor.reports.reproducer.program import Program
 
@@ -41,7 +45,9 @@ MOST_CODE_LINES = 120
 """Lines of code that a script of operations may have, its header, imports and blank lines apart."""
 
 _CODE = re.compile(r"LD[0-35-9][0-9]{2}", re.ASCII)
-"""Codes of findings that a script can show; LD4xx are about the measurement."""
+"""Codes of findings that a script can show by times and conversions; LD4xx are about the measurement."""
+
+_WRONG_VALUES = re.compile("LD402")
 
 _RULE = re.compile(r"[a-z0-9]+(-[a-z0-9]+){0,8}", re.ASCII)
 _BUILTIN = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
@@ -105,27 +111,41 @@ def _reproducer(diagnosis: Diagnosis, source: Source | None = None) -> Reproduce
         raise CannotWriteError("the graphs were lowered for a GPU that was not there, so nothing ran")
     if subject.device not in ("cpu", "cuda"):
         raise CannotWriteError("the model ran on neither a CPU nor a GPU")
-    base, other = _choose(diagnosis)
-    finding = _finding_of(diagnosis, base, other)
+    wrong = _wrong_values(diagnosis)
+    base, other = _choose(diagnosis) if wrong is None else wrong
+    finding = _finding_of(diagnosis, base, other, _CODE if wrong is None else _WRONG_VALUES)
     sides = (_side(base, "first configuration", subject.device), _side(other, "second configuration", subject.device))
     title = f"{sides[1].name} against {sides[0].name}"
     if finding is not None:
         title = f"{finding.code} {finding.rule}: {title}"
     ratio = _recorded_ratio(diagnosis, base, other)
+
+    def written(model: ModelSource) -> str:
+        script = Script(diagnosis, title, model, sides, ratio)
+        return script_text(script) if wrong is None else values_text(script)
+
     if source is None:
         source = diagnosis.reproduction.source if diagnosis.reproduction is not None else None
     if source != "file":
         try:
-            return Reproducer(_of_operations(diagnosis, title, sides, ratio), True, title, source="operations")
+            return Reproducer(_of_operations(diagnosis, written), True, title, source="operations")
         except CannotWriteError:
             if source is not None or subject.recipe is None:
                 raise
-    text = script_text(Script(diagnosis, title, source_of_recipe(subject), sides, ratio))
-    return Reproducer(text, True, title, source="file")
+    return Reproducer(written(source_of_recipe(subject)), True, title, source="file")
 
 
-def _of_operations(diagnosis: Diagnosis, title: str, sides: tuple[Side, Side], ratio: float | None) -> str:
-    text = script_text(Script(diagnosis, title, _operations(diagnosis), sides, ratio))
+def _wrong_values(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
+    """Eager, and torch.compile's default that computes something else than it; None where that is right or unknown."""
+    wrong = wrong_baseline(diagnosis)
+    eager = diagnosis.find_trial("eager")
+    if wrong is None or eager is None or not all(_BUILTIN.get(t.name) == t.configuration for t in (eager, wrong)):
+        return None
+    return eager, wrong
+
+
+def _of_operations(diagnosis: Diagnosis, written: Callable[[ModelSource], str]) -> str:
+    text = written(_operations(diagnosis))
     if code_line_count(text) > MOST_CODE_LINES:
         raise CannotWriteError("the model has too many operations for a script, and was no file")
     return text
@@ -155,7 +175,7 @@ def _side(trial: Trial, own_name: str, device: str | None) -> Side:
     """One of the configurations; one that a user named is not passed on by its name."""
     name = trial.name if _BUILTIN.get(trial.name) == trial.configuration else own_name
     seconds = trial.measurement.median_seconds if trial.measurement is not None else None
-    return Side(name, trial.configuration, _counts(trial, device), seconds)
+    return Side(name, trial.configuration, _counts(trial, device), seconds, trial.equivalence)
 
 
 def _choose(diagnosis: Diagnosis) -> tuple[Trial, Trial]:
@@ -193,10 +213,10 @@ def _can_be_written(configuration: Configuration) -> bool:
     return is_plain and configuration.backend in ("eager", "inductor")
 
 
-def _finding_of(diagnosis: Diagnosis, base: Trial, other: Trial) -> Finding | None:
-    """The worst finding that one of the two configurations shows."""
+def _finding_of(diagnosis: Diagnosis, base: Trial, other: Trial, codes: re.Pattern[str]) -> Finding | None:
+    """The worst finding, of some codes, that one of the two configurations shows."""
     for finding in diagnosis.findings:
-        if not (_CODE.fullmatch(finding.code) and _RULE.fullmatch(finding.rule)):
+        if not (codes.fullmatch(finding.code) and _RULE.fullmatch(finding.rule)):
             continue
         trial = diagnosis.measured_trial(finding.configuration) if finding.configuration is not None else base
         if trial is not None and trial.name in (base.name, other.name):

@@ -1,4 +1,8 @@
-"""The text of a reproducer: what makes the model, and what times two configurations of it in fresh processes."""
+"""
+The text of a reproducer: what makes the model, and what times two configurations of it in fresh processes.
+
+Where the default computes something else than eager, it compares what the two compute instead.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from layoutdoctor.reports.reproducer.program import CannotWriteError
 from layoutdoctor.units import format_ratio, format_seconds
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, FormatChoice, OptionValue
+    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Equivalence, FormatChoice, OptionValue
 
 AGREES_WITHIN = 0.10
 """By how much the ratio that a script finds may be off the recorded one."""
@@ -21,6 +25,9 @@ REPRODUCED, NOT_REPRODUCED = "verdict: reproduced", "verdict: NOT reproduced"
 COUNTS_REPRODUCED = "verdict: conversions as recorded; of the times nothing was decided"
 GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nchwToFold|nChwTo"
 """What kernels are called that only change a layout, in the libraries of NVIDIA and AMD."""
+
+_MOST_TOLD = 12
+"""Tensors, those that differ most, that a script prints."""
 
 _SECONDS_OF_CALLS = 1.0
 _FEWEST_CALLS, _MOST_CALLS = 5, 100
@@ -41,6 +48,7 @@ class ModelSource:
         input_ranks: Dimensions that occur among the inputs; 4 and 5 matter.
         weight_ranks: Dimensions that occur among the weights.
         has_many_outputs: Whether it returns more than one tensor, or nobody knows.
+        is_users: Whether it is the user's own, with its own weights, and not written down with random ones.
     """
 
     what: str
@@ -50,6 +58,7 @@ class ModelSource:
     input_ranks: frozenset[int]
     weight_ranks: frozenset[int]
     has_many_outputs: bool
+    is_users: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +69,14 @@ class Side:
     Attributes:
         counts: Recorded conversions, in the order of the script's own; None where they were not recorded.
         seconds: Median of a step; None where not measured.
+        equivalence: Whether it computes what the model does; None where that was not checked.
     """
 
     name: str
     configuration: Configuration
     counts: tuple[int, ...] | None
     seconds: float | None
+    equivalence: Equivalence | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +119,71 @@ def script_text(script: Script) -> str:
     Raises:
         CannotWriteError: A configuration cannot be written down.
     """
-    parts = [_header(script), _imports(script), _settings(script), [*script.source.lines], _configurations(script)]
+    own = ("os", "tempfile") if script.is_on_cpu else ("re",)
+    imports = _imports(script, {"json", "statistics", "subprocess", "sys", "timeit", *own, *script.source.imports})
+    parts = [_header(script), imports, _settings(script), [*script.source.lines], _configurations(script)]
     parts += [_run(script), _conversions(script), _one(script), _all(script)]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def values_text(script: Script) -> str:
+    """
+    The script that shows that the second configuration computes something else than the model in eager.
+
+    Raises:
+        CannotWriteError: The configuration cannot be written down.
+    """
+    wrong = script.sides[1].equivalence
+    recorded, limit = "by an unknown amount", "0.02 * right.abs().max().item()"
+    if wrong is not None and wrong.max_abs_error is not None:
+        recorded = f"by up to {wrong.max_abs_error:.3g}"
+        if wrong.tolerance is not None and script.source.is_users:
+            limit = f"{wrong.tolerance:.3g}"
+    ended = [
+        f"Recorded by layoutdoctor {_versions(script)}: outputs or gradients differ {recorded}.",
+        "Compares them with those of the same model in eager, and exits 1 where they do not differ.",
+        '"""',
+    ]
+    kept = {"sys", *script.source.imports}
+    parts = [[*_title(script), *ended], _imports(script, kept), _settings(script), [*script.source.lines]]
+    parts += [_prepared(script.sides[1], script), _values(script), _compared(recorded, limit)]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _values(script: Script) -> list[str]:
+    lines = [
+        "",
+        "def values(call):",
+        "    for weight in model.parameters():",
+        "        weight.grad = None",
+        f"    ys = torch.utils._pytree.tree_leaves(call({script.source.arguments}))",
+        "    ys = [y for y in ys if isinstance(y, torch.Tensor) and y.is_floating_point()]",
+        '    found = {f"output {number}": y.detach().clone() for number, y in enumerate(ys)}',
+    ]
+    if script.is_training:
+        lines += [
+            "    ys = [y for y in ys if y.requires_grad]",
+            "    torch.autograd.backward(ys, [torch.ones_like(y) for y in ys])",
+            "    grads = {name: weight.grad for name, weight in model.named_parameters()}",
+            '    found |= {f"gradient of {name}": grad for name, grad in grads.items() if grad is not None}',
+        ]
+    return [*lines, "    return found", ""]
+
+
+def _compared(recorded: str, limit: str) -> list[str]:
+    return [
+        "found, wrong = [], 0",
+        "eager, compiled = values(model), values(net)",
+        "for name, right in eager.items():",
+        "    difference = (compiled[name] - right).abs().max().item()",
+        f"    wrong += not difference <= {limit}",
+        '    found.append((difference, f"{name:40} largest {right.abs().max().item():9.3g}"))',
+        f"for difference, text in sorted(found, reverse=True)[:{_MOST_TOLD}]:",
+        '    print(f"{text}, compiled differs by {difference:9.3g}")',
+        f'print(f"{{wrong}} of {{len(found)}} tensors differ; recorded: {recorded}")',
+        f'print("{REPRODUCED}" if wrong else "{NOT_REPRODUCED}")',
+        "sys.exit(not wrong)",
+    ]
 
 
 def code_line_count(text: str) -> int:
@@ -120,31 +193,34 @@ def code_line_count(text: str) -> int:
 
 
 def _header(script: Script) -> list[str]:
-    diagnosis = script.diagnosis
-    torch, ours = _version(diagnosis.environment.torch), _version(diagnosis.layoutdoctor_version)
-    device = "a CPU" if script.is_on_cpu else "a GPU"
-    step = "forward and backward" if script.is_training else "inference"
     known = [(side.name, side.seconds) for side in script.sides if side.seconds is not None]
     times = ", ".join(f"{name} {format_seconds(float(seconds))}" for name, seconds in known)
     ratio = "not compared" if script.ratio is None else f"{format_ratio(script.ratio)} as fast"
     return [
-        f'"""{script.title}.',
-        "",
-        f"{script.source.what}; {step} on {device}.",
-        f"Recorded by layoutdoctor {ours} with torch {torch}: {times or 'no times'};",
+        *_title(script),
+        f"Recorded by layoutdoctor {_versions(script)}: {times or 'no times'};",
         f"{script.sides[1].name}: {ratio}.",
         f"Starts {STARTS} processes of each in turns, and exits 1 where conversions or ratio are not as recorded.",
         '"""',
     ]
 
 
+def _title(script: Script) -> list[str]:
+    device = "a CPU" if script.is_on_cpu else "a GPU"
+    step = "forward and backward" if script.is_training else "inference"
+    return [f'"""{script.title}.', "", f"{script.source.what}; {step} on {device}."]
+
+
+def _versions(script: Script) -> str:
+    diagnosis = script.diagnosis
+    return f"{_version(diagnosis.layoutdoctor_version)} with torch {_version(diagnosis.environment.torch)}"
+
+
 def _version(text: str | None) -> str:
     return text if text is not None and _VERSION.fullmatch(text) else "(version not recorded)"
 
 
-def _imports(script: Script) -> list[str]:
-    own = ("os", "tempfile") if script.is_on_cpu else ("re",)
-    names = {"json", "statistics", "subprocess", "sys", "timeit", *own, *script.source.imports}
+def _imports(script: Script, names: set[str]) -> list[str]:
     plain = sorted(f"import {name}" for name in names if " " not in name)
     lines = [*plain, *sorted(name for name in names if " " in name), "", "import torch"]
     if any(global_options(side.configuration) for side in script.sides):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.accepted import ABOUT_MEASUREMENT
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.records import FASTER, Equivalence
-from layoutdoctor.examination.choice import undecided
+from layoutdoctor.examination.choice import undecided, wrong_baseline
 from layoutdoctor.examination.costs import (
     convolution_count,
     counted_conversions,
@@ -233,11 +233,35 @@ def _without_result(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str, 
 def _change(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recommendation) -> Answer:
     name = recommendation.configuration or ""
     how = tuple(clean_line(line) for line in (recommendation.how or "").splitlines()[:MOST_HOW_LINES])
-    lines = [_certainty(diagnosis, recommendation), *_without_freezing(comparison, recommendation)]
+    wrong = wrong_baseline(diagnosis)
+    lines = [] if wrong is None else [_speed_line(comparison, recommendation)]
+    lines += [_certainty(diagnosis, recommendation), *_without_freezing(comparison, recommendation)]
     lines += account_lines(diagnosis.accounts, comparison.baseline, name)
     lines += [*rival_lines(comparison, name), *_without_result(diagnosis, comparison)]
     lines += _cost_lines(diagnosis, comparison.baseline)
-    return Answer(_change_headline(diagnosis, comparison, recommendation), how, tuple(lines))
+    headline = _change_headline(diagnosis, comparison, recommendation)
+    if wrong is not None:
+        headline = f"Use {clean_name(name)}: {baseline_phrase(wrong.name)} computes something else{_by_how_much(wrong)}"
+    return Answer(headline, how, tuple(lines))
+
+
+def _by_how_much(trial: Trial) -> str:
+    """How far a trial's outputs are from the reference, in brackets; empty where that is no number."""
+    equivalence = trial.equivalence
+    if equivalence is None or equivalence.max_abs_error is None or equivalence.tolerance is None:
+        return ""
+    what = "outputs or gradients" if equivalence.gradients_checked else "outputs"
+    return f" ({what} differ by up to {equivalence.max_abs_error:.2g}, where {equivalence.tolerance:.2g} is allowed)"
+
+
+def _speed_line(comparison: Comparison, recommendation: Recommendation) -> str:
+    """How fast the one that is recommended is beside a baseline that computes something else."""
+    speedup = recommendation.speedup
+    if speedup is None:
+        return "Its speed was not compared"
+    again = "" if recommendation.fresh_processes is None else ", measured again in fresh processes"
+    speed = f"{format_ratio(speedup.median)} the speed of {baseline_phrase(comparison.baseline)}"
+    return f"It runs at {speed} ({speedup.low:.2f} to {speedup.high:.2f}{again})"
 
 
 def _change_headline(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recommendation) -> str:

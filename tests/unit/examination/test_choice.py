@@ -28,6 +28,7 @@ from layoutdoctor.examination.choice import (
     recommend,
     undecided,
     with_fresh_processes,
+    wrong_baseline,
 )
 
 DIFFERENT = Equivalence(status="different", max_abs_error=1.0, tolerance=1e-4, reference="float64")
@@ -204,9 +205,27 @@ def test_why_the_default_is_kept_is_said() -> None:
     assert one.reason == f"{kept}; eager is equal to it within 3 %; {TWIN} is undecided"
 
     wrong = [a_trial(equivalence=DIFFERENT), a_trial(TWIN)]
-    only_right = recommend(wrong, a_comparison(a_ratio(TWIN, 1.0), fastest=(TWIN,)), None, HOW)
-    assert only_right.configuration is None  # nothing but faster is ever recommended
-    assert f"its outputs are not right, and {TWIN} is not surely faster" in str(only_right.reason)
+    only_right = recommend(wrong, a_comparison(a_ratio(TWIN, 0.8), fastest=(TWIN,)), None, HOW)
+    assert only_right.configuration == TWIN  # slower, but what computes something else is no alternative
+    assert str(only_right.reason).startswith("torch.compile's default computes something else; ")
+
+
+def test_a_baseline_that_computes_something_else_is_no_alternative_however_fast() -> None:
+    trials = [a_trial(equivalence=DIFFERENT), a_trial("eager"), a_trial(TWIN)]
+    comparison = a_comparison(a_ratio(TWIN, 1.1), a_ratio("eager", 0.7), fastest=(TWIN,), own_processes=True)
+    rounds = recommend(trials, comparison, None, HOW)
+    fresh = {TWIN: seen(0.9)}
+    chosen, after_starts = with_fresh_processes(rounds, comparison, trials, fresh, HOW)
+
+    assert (chosen.configuration, chosen.speedup) == (TWIN, a_speedup(0.9, width=0.02))
+    assert str(chosen.reason).startswith("torch.compile's default computes something else; ")
+    assert after_starts.fastest == (TWIN,)
+
+    diagnosis = a_diagnosis(*trials, comparison=comparison)
+    assert wrong_baseline(diagnosis) is trials[0]
+    random = msgspec.structs.replace(diagnosis, trials=(trials[0], a_trial("eager", equivalence=DIFFERENT)))
+    assert wrong_baseline(random) is None  # the model is, not torch.compile
+    assert wrong_baseline(a_diagnosis(a_trial(), a_trial("eager"))) is None
 
 
 def test_where_nothing_is_recommended_what_may_be_faster_is_undecided() -> None:

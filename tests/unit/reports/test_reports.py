@@ -143,6 +143,18 @@ CASES = {
         comparison=a_comparison(a_ratio("eager", 1.0), fastest=()),
         recommendation=a_recommendation(None, how=None, reason="no outputs are right"),
     ),
+    **{
+        f"a default that computes something else, {name}": a_diagnosis(
+            a_trial(equivalence=Equivalence(status="different", gradients_checked=name == "faster", **figures)),
+            a_trial("eager"),
+            comparison=a_comparison(a_ratio("eager", ratio), fastest=("eager",)),
+            recommendation=a_recommendation("eager", speedup=speedup, how="model(x)", verified=speedup is not None),
+        )
+        for name, ratio, speedup, figures in (
+            ("faster", 1.2, a_speedup(1.2), {"max_abs_error": 7.07, "tolerance": 0.141}),
+            ("slower", 0.8, None, {}),
+        )
+    },
     "a range without coverage": uncovered(GAIN),
     "no convolution, one time": a_diagnosis(
         a_trial(graphs=(a_graph(a_decision(applied=False, rule="no-convolution", convolution_count=0)),)), subject=BARE

@@ -190,6 +190,7 @@ def with_outputs(eager_status: Any, status: Any, *nodes: FxNode, torch: str, sam
 
 def test_every_entry_fires_in_its_versions_and_in_no_other() -> None:
     strided = a_node("as_strided", "aten.as_strided.default", ("x",))
+    added = a_node("index_put", "aten.index_put_.default", ("x",))
     failed = a_failed_trial("inductor-layout-opt-forced", "AssertionError: expected stride 1==512")
     half = a_node("conv", "aten.convolution.default", dtype="bfloat16", module="stem")
     depthwise = a_decision(a_convolution("conv1d", rank=1, groups=768, weight_shape=(768, 1, 31)))
@@ -202,6 +203,7 @@ def test_every_entry_fires_in_its_versions_and_in_no_other() -> None:
         "upsampling_between_convolutions": [with_nodes(*UPSAMPLING, decision=a_decision())],
         "strides_lost_in_decomposition": list(with_outputs("equal", "equal", PAD, torch="").trials),
         "as_strided_with_other_values": list(with_outputs("equal", "different", strided, torch="").trials),
+        "scatter_with_other_values": list(with_outputs("equal", "different", added, torch="").trials),
         "forced_trial_failed": [failed],
         "training_with_layout_optimization": [with_nodes(decision=a_decision())],
         "depthwise_conv1d_in_half_precision": [with_nodes(a_node("conv1d", dtype="float16"), decision=depthwise)],

@@ -26,8 +26,13 @@ def test_what_it_suggests(told: Told) -> None:
     no_tolerance = a_different("inductor-layout-opt-off", tolerance=None)
     told("What was not recorded is left out and a detail is told", findings(bare, no_tolerance))
     told(
-        "A compiled configuration that differs alone is a warning and a bug to report",
+        "The default that differs alone is an error and a bug to report",
         findings(a_trial("eager"), a_different("inductor")),
+    )
+    off = a_trial("inductor-layout-opt-off")
+    told(
+        "What is right without layout optimization comes with it",
+        findings(a_trial("eager"), a_different("inductor"), off),
     )
     trials = (a_trial("eager"), a_different("eager-channels-last"), a_different("inductor-channels-last"))
     told("Channels last that differs in eager as well is the models own doing", findings(*trials))

@@ -42,7 +42,7 @@ from reproducer_builders import (
 )
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import Configuration, Cure, Finding, Recipe, Reproduction
+from layoutdoctor.diagnosis.records import Configuration, Cure, Equivalence, Finding, Recipe, Reproduction
 from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.reports.reproducer.report import MOST_CODE_LINES, build_reproducer, code_line_count, render_reproducer
 
@@ -185,6 +185,32 @@ def case_training_runs_forward_and_backward() -> str:
     x = recorder.batch_norm(x, 64, FEATURES, training=True)
     subject = a_subject(mode="training", inputs=(an_input(contiguous(IMAGES)),))
     return script_of(recorder.nodes, x, subject=subject)
+
+
+@for_each("recipe", [None, Recipe(kind="file", source="net.py", attribute="Net", made_by="call", inputs="get_inputs")])
+def test_a_default_that_computes_something_else_is_compared_with_eager_by_its_values(recipe: Recipe | None) -> None:
+    nodes, output = a_chain(2)
+    wrong = Equivalence(status="different", max_abs_error=7.07, tolerance=0.141, reference="float64")
+    finding = Finding(code="LD402", rule="outputs-differ", severity="error", configuration="inductor", message="")
+    subject = a_subject(mode="training", inputs=(an_input(contiguous(IMAGES)),), recipe=recipe)
+    record = a_record(nodes, output, findings=(finding,), subject=subject)
+    trials = (record.trials[0], a_builtin("inductor", equivalence=wrong), record.trials[2])
+    source = None if recipe is None else "file"
+    reproducer = build_reproducer(msgspec.structs.replace(record, trials=trials), source)
+
+    compile(reproducer.script, "reproducer", "exec")
+    assert reproducer.title == "LD402 outputs-differ: inductor against eager"
+    assert "outputs or gradients differ by up to 7.07." in reproducer.script
+    assert 'found |= {f"gradient of {name}": grad' in reproducer.script
+    limit = "0.02 * right.abs().max().item()" if recipe is None else "0.141"
+    assert f"wrong += not difference <= {limit}\n" in reproducer.script
+    assert "timeit" not in reproducer.script
+
+    nothing_known = msgspec.structs.replace(wrong, max_abs_error=None, tolerance=None)  # as where all is NaN
+    trials = (record.trials[0], a_builtin("inductor", equivalence=nothing_known), record.trials[2])
+    script = build_reproducer(msgspec.structs.replace(record, trials=trials)).script
+    assert "0.02 * right.abs().max().item()" in script
+    assert "recorded: by an unknown amount" in script
 
 
 def case_a_gpu_is_synchronized_and_its_kernels_counted_by_name() -> str:
