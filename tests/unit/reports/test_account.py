@@ -82,3 +82,18 @@ def test_three_sentences_of_what_is_slower_and_what_has_no_counterpart_before_th
         == "4.00 ms against 4.10 ms in operations without a counterpart on the other side: gelu"
     )
     assert told(row("operation", 0.1)) == ()  # too little to be said
+
+
+def test_calls_that_lost_alike_are_one_sentence() -> None:
+    code = {"operations": ("conv3d",), "slower_kernels": ("aten::slow_conv3d",), "faster_kernels": ("convolution brg",)}
+    layouts = {"slower_layout": contiguous(), "faster_layout": channels_last()}
+    calls = [row("implementation", 0.5, 0.6, 0.1, locations=(a_location(line),), **code) for line in (7, 9, 9)]
+    others = [row("layout", 1, 3, 2, backward=backward, **code, **layouts) for backward in (True, True, False)]
+
+    assert told(*calls, *others) == (
+        "2.00 ms in 2 calls of conv3d (backward) at model.py:30 to 32, 6.00 ms against 4.00 ms: "
+        "contiguous against channels_last",
+        "1.50 ms in 3 calls of conv3d at model.py:7 and 9, 1.80 ms against 300 us: aten::slow_conv3d against "
+        "convolution brg",
+        "1.00 ms in conv3d at model.py:30 to 32, 3.00 ms against 2.00 ms: contiguous against channels_last",
+    )
