@@ -57,11 +57,6 @@ class MedianInterval(NamedTuple):
     high: float
     coverage: float | None
 
-    @property
-    def relative_width(self) -> float:
-        """How far the upper end is above the lower one, as a share of the lower one."""
-        return self.high / self.low - 1
-
 
 def paired_ratio(
     name: str,
