@@ -44,6 +44,8 @@ _AGREEMENT = 0.05
 """What one process and fresh ones may differ by beyond their intervals and still mean the same."""
 _WIDEST = 0.2
 """Width of an interval over starts, upper over lower end, from which on it is faster, but nobody can say how much."""
+_FAR_OFF = 3.0
+"""Times the tolerance."""
 _TELLING_FAULTS = 100
 """Page faults of a call above which their number may explain a time."""
 
@@ -69,13 +71,22 @@ def _is_right(name: str, trials: Sequence[Trial]) -> bool:
 
 
 def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:
-    """The baseline where it computes something else than the model does in eager, which is right."""
+    """The baseline where its outputs differ from the reference and those of the model in eager do not."""
     baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
     trial = diagnosis.measured_trial(baseline)
     if trial is None or trial.equivalence is None or trial.equivalence.status != "different":
         return None
     eager = (t.equivalence for t in diagnosis.trials if t.configuration.backend == "eager")
     return trial if any(e is not None and e.status == "equal" for e in eager) else None
+
+
+def is_far_off(trial: Trial) -> bool:
+    """Whether its outputs differ by more than another order of sums could make them."""
+    seen = trial.equivalence
+    if seen is None or seen.status != "different":
+        return False
+    has_figures = seen.max_abs_error is not None and seen.tolerance is not None
+    return not has_figures or not (seen.max_abs_error or 0.0) <= _FAR_OFF * (seen.tolerance or 0.0)
 
 
 def fewest_changes_first(comparison: Comparison | None, configurations: Iterable[Configuration]) -> Comparison | None:
@@ -110,7 +121,7 @@ def recommend(
         return _none(_why_nothing(trials, comparison))
     chosen = _surely_faster(trials, comparison)
     if chosen is None and not _is_right(comparison.baseline, trials):
-        chosen = comparison.fastest[0]  # what computes something else is no alternative, however fast
+        chosen = comparison.fastest[0]  # what is wrong is no alternative, however fast
     if chosen is None:
         return _none(_why_baseline(comparison))
     by_name = {trial.name: trial for trial in trials}
@@ -368,7 +379,7 @@ def _baseline_phrase(comparison: Comparison) -> str:
 def _beside_wrong(comparison: Comparison, trials: Sequence[Trial], reason: str) -> str:
     """A reason, behind the one that stands above all where the baseline may not be chosen."""
     is_right = _is_right(comparison.baseline, trials)
-    return reason if is_right else f"{_baseline_phrase(comparison)} computes something else; {reason}"
+    return reason if is_right else f"the outputs of {_baseline_phrase(comparison)} are not right; {reason}"
 
 
 def _why_baseline(comparison: Comparison) -> str:

@@ -38,6 +38,7 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from layoutdoctor.diagnosis.records import Severity
+from layoutdoctor.examination.choice import is_far_off
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
@@ -210,7 +211,7 @@ def _wrong_values_with(diagnosis: Diagnosis, names: Collection[str]) -> Sighting
         return None
     for trial in evidence.own_trials(diagnosis):
         eager = eager_of_same_formats(diagnosis, trial)
-        is_wrong = evidence.has_different_outputs(diagnosis, trial.name)
+        is_wrong = is_far_off(trial)
         if eager is not None and is_wrong and not evidence.has_different_outputs(diagnosis, eager.name):
             seen = f"the model has {found.words}"
             words = f"the outputs of {trial.name} differ, those of {eager.name} do not, and {seen}"

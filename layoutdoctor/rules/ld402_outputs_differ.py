@@ -3,7 +3,7 @@ A configuration computes something other than the model does.
 
 What it finds:
     A trial whose outputs (or gradients, in training) are further from the float64 eager reference than the tolerance
-    allows. An error where it is what the user runs today, and eager is right.
+    allows. An error where it is what the user runs today, by more than three times the tolerance, and eager is right.
 
 Why it costs:
     Its time does not count: it is never recommended, however fast it is. And whoever uses it gets other results.
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.choice import wrong_baseline
+from layoutdoctor.examination.choice import is_far_off, wrong_baseline
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 
@@ -52,7 +52,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     for trial in evidence.own_trials(diagnosis):
         if trial.equivalence is not None and trial.equivalence.status == "different":
             cause, advice = _cause(diagnosis, trial)
-            severity: Severity = "error" if trial is wrong_baseline(diagnosis) else "warning"
+            severity: Severity = "error" if trial is wrong_baseline(diagnosis) and is_far_off(trial) else "warning"
             yield RULE.finding(trial.name, _message(trial, trial.equivalence) + cause, advice, severity=severity)
 
 

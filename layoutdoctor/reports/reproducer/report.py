@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.configurations import BASELINE, BUILTIN_CONFIGURATIONS, base_name
 from layoutdoctor.diagnosis.records import FASTER, SLOWER
-from layoutdoctor.examination.choice import wrong_baseline
+from layoutdoctor.examination.choice import is_far_off, wrong_baseline
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.examination.ratios import EQUAL, word_of
 from layoutdoctor.reports.reproducer.code import model_code
@@ -139,7 +139,12 @@ def _wrong_values(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
     """Eager, and torch.compile's default that computes something else than it; None where that is right or unknown."""
     wrong = wrong_baseline(diagnosis)
     eager = diagnosis.find_trial("eager")
-    if wrong is None or eager is None or not all(_BUILTIN.get(t.name) == t.configuration for t in (eager, wrong)):
+    if (
+        wrong is None
+        or eager is None
+        or not is_far_off(wrong)
+        or not all(_BUILTIN.get(t.name) == t.configuration for t in (eager, wrong))
+    ):
         return None
     return eager, wrong
 

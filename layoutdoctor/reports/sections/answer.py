@@ -42,6 +42,7 @@ from layoutdoctor.reports.sections.wording import (
     outputs_clause,
     share_of,
     waste_of,
+    wrong_clause,
 )
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds
 from layoutdoctor.words import (
@@ -241,7 +242,7 @@ def _change(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recomm
     lines += _cost_lines(diagnosis, comparison.baseline)
     headline = _change_headline(diagnosis, comparison, recommendation)
     if wrong is not None:
-        headline = f"Use {clean_name(name)}: {baseline_phrase(wrong.name)} computes something else{_by_how_much(wrong)}"
+        headline = f"Use {clean_name(name)}: {wrong_clause(wrong)}{_by_how_much(wrong)}"
     return Answer(headline, how, tuple(lines))
 
 
@@ -255,7 +256,7 @@ def _by_how_much(trial: Trial) -> str:
 
 
 def _speed_line(comparison: Comparison, recommendation: Recommendation) -> str:
-    """How fast the one that is recommended is beside a baseline that computes something else."""
+    """How fast the one that is recommended is beside a baseline whose outputs are wrong."""
     speedup = recommendation.speedup
     if speedup is None:
         return "Its speed was not compared"

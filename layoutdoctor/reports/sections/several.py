@@ -6,11 +6,11 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.choice import eligible_names, undecided
+from layoutdoctor.examination.choice import eligible_names, undecided, wrong_baseline
 from layoutdoctor.examination.costs import irrelevance
 from layoutdoctor.reports.sections.answer import is_verified
 from layoutdoctor.reports.sections.rows import Table, TableRow
-from layoutdoctor.reports.sections.wording import baseline_phrase, clean, clean_name
+from layoutdoctor.reports.sections.wording import baseline_phrase, clean, clean_name, wrong_clause
 from layoutdoctor.units import format_ratio
 from layoutdoctor.words import joined
 
@@ -59,11 +59,11 @@ def _answer(diagnosis: Diagnosis) -> tuple[str, str, str]:
     if advice.speedup is not None:
         low, middle, high = advice.speedup.low, advice.speedup.median, advice.speedup.high
         gain = f"{format_ratio(middle)} ({low:.2f} to {high:.2f})"
-    return (
-        clean_name(advice.configuration or ""),
-        gain,
-        "verified" if is_verified(diagnosis, advice) else "not verified",
-    )
+    certainty = "verified" if is_verified(diagnosis, advice) else "not verified"
+    wrong = wrong_baseline(diagnosis)
+    if wrong is not None:
+        certainty += f"; {wrong_clause(wrong)}"
+    return clean_name(advice.configuration or ""), gain, certainty
 
 
 def _breakers(diagnosis: Diagnosis) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.examination.choice import is_far_off
 from layoutdoctor.examination.costs import Number, counted_conversions, sum_known, sum_seconds
 from layoutdoctor.examination.failures import refuses_view
 from layoutdoctor.units import format_seconds, format_share
@@ -249,6 +250,12 @@ def find_ratio(diagnosis: Diagnosis, name: str) -> RatioInterval | None:
 def baseline_phrase(name: str) -> str:
     """The baseline as a person calls it."""
     return "torch.compile's default" if name == BASELINE else clean_name(name)
+
+
+def wrong_clause(trial: Trial) -> str:
+    """What is wrong with a baseline whose outputs differ."""
+    what = "computes something else" if is_far_off(trial) else "is less exact than is allowed"
+    return f"{baseline_phrase(trial.name)} {what}"
 
 
 def failure_clause(trial: Trial) -> str:

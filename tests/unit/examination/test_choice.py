@@ -25,6 +25,7 @@ from layoutdoctor.examination.choice import (
     choose_baseline,
     contenders,
     eligible_names,
+    is_far_off,
     recommend,
     undecided,
     with_fresh_processes,
@@ -207,7 +208,7 @@ def test_why_the_default_is_kept_is_said() -> None:
     wrong = [a_trial(equivalence=DIFFERENT), a_trial(TWIN)]
     only_right = recommend(wrong, a_comparison(a_ratio(TWIN, 0.8), fastest=(TWIN,)), None, HOW)
     assert only_right.configuration == TWIN  # slower, but what computes something else is no alternative
-    assert str(only_right.reason).startswith("torch.compile's default computes something else; ")
+    assert str(only_right.reason).startswith("the outputs of torch.compile's default are not right; ")
 
 
 def test_a_baseline_that_computes_something_else_is_no_alternative_however_fast() -> None:
@@ -218,7 +219,7 @@ def test_a_baseline_that_computes_something_else_is_no_alternative_however_fast(
     chosen, after_starts = with_fresh_processes(rounds, comparison, trials, fresh, HOW)
 
     assert (chosen.configuration, chosen.speedup) == (TWIN, a_speedup(0.9, width=0.02))
-    assert str(chosen.reason).startswith("torch.compile's default computes something else; ")
+    assert str(chosen.reason).startswith("the outputs of torch.compile's default are not right; ")
     assert after_starts.fastest == (TWIN,)
 
     diagnosis = a_diagnosis(*trials, comparison=comparison)
@@ -226,6 +227,20 @@ def test_a_baseline_that_computes_something_else_is_no_alternative_however_fast(
     random = msgspec.structs.replace(diagnosis, trials=(trials[0], a_trial("eager", equivalence=DIFFERENT)))
     assert wrong_baseline(random) is None  # the model is, not torch.compile
     assert wrong_baseline(a_diagnosis(a_trial(), a_trial("eager"))) is None
+
+
+def test_by_how_much_outputs_are_far_off() -> None:
+    def far_off(status: Any, error: float | None = None, tolerance: float | None = 0.1) -> bool:
+        seen = Equivalence(status=status, max_abs_error=error, tolerance=tolerance)
+        return is_far_off(a_trial(equivalence=seen))
+
+    assert far_off("different", 0.31)
+    assert not far_off("different", 0.29)  # as another order of sums may make it
+    assert far_off("different", None)  # NaN, or another shape
+    assert far_off("different", 0.1, None)
+    assert not far_off("equal", 0.05)
+    assert not far_off("not_checked")
+    assert not is_far_off(a_trial(equivalence=None))
 
 
 def test_where_nothing_is_recommended_what_may_be_faster_is_undecided() -> None:

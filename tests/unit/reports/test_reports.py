@@ -41,6 +41,7 @@ from layoutdoctor.reports.markdown import markdown_parts
 from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.rows import conversions_cell, decision_cell
+from layoutdoctor.reports.sections.several import build_row_of_model
 from layoutdoctor.reports.sections.wording import clean_line, waste_of
 from layoutdoctor.reports.text import plain_table, render_text
 
@@ -153,6 +154,7 @@ CASES = {
         for name, ratio, speedup, figures in (
             ("faster", 1.2, a_speedup(1.2), {"max_abs_error": 7.07, "tolerance": 0.141}),
             ("slower", 0.8, None, {}),
+            ("but not by much", 0.8, a_speedup(0.8), {"max_abs_error": 0.2, "tolerance": 0.1}),
         )
     },
     "a range without coverage": uncovered(GAIN),
@@ -242,6 +244,16 @@ def test_every_case_is_said_as_reviewed(update_golden: bool) -> None:
     for name, text in said.items():  # nothing sounds measured that never ran
         words = ("median", "vs default", "measured:", "fastest", "faster", "not measured", "rounds")
         assert not name.startswith("static") or not [word for word in words if word in text]
+
+
+def test_the_row_of_a_model_says_that_its_default_is_wrong() -> None:
+    rows = [build_row_of_model("m.py", case).cells for name, case in CASES.items() if "something else" in name]
+
+    assert [row[1:4] for row in rows] == [
+        ("eager", "1.20x (1.17 to 1.23)", "verified; torch.compile's default computes something else"),
+        ("eager", "-", "not verified; torch.compile's default computes something else"),
+        ("eager", "0.80x (0.77 to 0.83)", "verified; torch.compile's default is less exact than is allowed"),
+    ]
 
 
 def test_a_report_ends_early_only_where_layout_is_irrelevant_and_all_is_known() -> None:
