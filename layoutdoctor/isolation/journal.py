@@ -211,10 +211,27 @@ def _check_same_run(before: RunKey, now: RunKey, name: str) -> None:
     if field == "source":
         what = f"{now.target} has changed since"
     else:
-        what = f"its {field} was {_shown(getattr(before, field))}, now it is {_shown(getattr(now, field))}"
+        told = [_shown(getattr(key, field)) for key in (before, now)]
+        if field == "configurations":
+            names = [", ".join(map(_name_in, key.configurations)) for key in (before, now)]
+            told = names if names[0] != names[1] else told
+        verbs = ("were", "they are") if isinstance(getattr(now, field), tuple) else ("was", "it is")
+        what = f"its {field} {verbs[0]} {told[0]}, now {verbs[1]} {told[1]}"
     raise UsageError(
         f"cannot continue the run in {name!r}: {what}; give the command it was begun with, or another directory"
     )
+
+
+def _name_in(configuration: str) -> str:
+    """What a person calls a configuration that a key holds as text."""
+    try:
+        return msgspec.json.decode(configuration, type=_Named).name
+    except msgspec.MsgspecError:
+        return configuration
+
+
+class _Named(msgspec.Struct):
+    name: str
 
 
 def _shown(value: object) -> str:

@@ -22,7 +22,8 @@ What to do:
 
 When it is fine:
     Small problems for which torch chooses its own code on purpose, because the library's would take longer to start. A
-    note, therefore, unless the code is a reference of the library (a warning).
+    note, therefore, unless the code is a reference of the library, or a configuration in which other code runs was
+    measured to be faster.
 
 Source:
     pytorch/pytorch issues #183815 (bfloat16 on AVX2), #193951 (``ref:any`` in oneDNN 3.12.3, torch 2.14), #174051
@@ -37,13 +38,14 @@ from typing import TYPE_CHECKING
 from layoutdoctor.examination.costs import Place
 from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import is_cured
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, distinct, listing, op_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Kernel, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Kernel, Severity, Trial
 
 _LEAST_SHARE = 0.10
 _NAMED = 4
@@ -72,8 +74,14 @@ def _is_reference(kernel: Kernel) -> bool:
     return kernel.name in _HEAVY and _REFERENCE.search(kernel.implementation or "") is not None
 
 
-def _suggestion(diagnosis: Diagnosis, trial: Trial) -> str:
-    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: not _dear_fallbacks(candidate))
+def _severity(diagnosis: Diagnosis, other: Trial | None, *, is_reference: bool) -> Severity:
+    if is_cured(diagnosis, lambda cure: not _dear_fallbacks(cure)):
+        return "error"
+    by_gain = "note" if other is None else evidence.severity_of_gain(evidence.faster_ratio(diagnosis, other.name))
+    return "warning" if is_reference else by_gain
+
+
+def _suggestion(diagnosis: Diagnosis, trial: Trial, other: Trial | None) -> str:
     if other is not None:
         return f"use {other.name}: there it runs in other code; {evidence.alternative_words(diagnosis, trial, other)}"
     return (
@@ -92,13 +100,13 @@ def _finding(diagnosis: Diagnosis, trial: Trial, kernels: list[Kernel]) -> Findi
     dearest = next((node for node in nodes if node is not None), None)
     where = f" ({listing(modules, _NAMED)})" if modules else ""
     dtype = f" in {listing(dtypes)}" if dtypes else ""
-    is_reference = any(map(_is_reference, kernels))
+    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: not _dear_fallbacks(candidate))
     return RULE.finding(
         trial.name,
         f"{count_of(len(kernels), 'call')}{where}{dtype} {'runs' if len(kernels) == 1 else 'run'} in code that is not "
         f"made to be fast ({listing(codes, _NAMED)}): {cost}",
-        _suggestion(diagnosis, trial),
-        severity="warning" if is_reference else "note",
+        _suggestion(diagnosis, trial, other),
+        severity=_severity(diagnosis, other, is_reference=any(map(_is_reference, kernels))),
         evidence=codes,
         at=Place(modules[0] if modules else None, dearest.location if dearest is not None else None, 1, None),
         seconds=_seconds(kernels),

@@ -78,7 +78,15 @@ def test_a_run_is_continued_with_all_that_was_kept_for_its_owner_only(tmp_path: 
         ({"mode": "training"}, "its mode was inference, now it is training"),
         ({"torch": "2.14.0"}, "its torch was 2.13.0, now it is 2.14.0"),
         ({"device": "cuda"}, "its device was none, now it is cuda"),
-        ({"inputs": ()}, "its inputs was f32[1], now it is none"),
+        ({"inputs": ()}, "its inputs were f32[1], now they are none"),
+        (
+            {"configurations": ('{"name":"eager"}', '{"name":"inductor"}')},
+            "its configurations were eager, now they are eager, inductor",
+        ),
+        (
+            {"configurations": ('{"name":"eager","cures":[]}',)},
+            'its configurations were eager, now they are {"name":"eager","cures":[]}',
+        ),
         ({"source": "def"}, "m.py has changed since"),
     ],
 )

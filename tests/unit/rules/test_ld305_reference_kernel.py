@@ -55,15 +55,16 @@ def test_what_it_says(told: Told) -> None:
     told("Fallbacks of ATen are a note", findings(ran(*fallbacks)))
     told("On a GPU the kernel's name says it", findings(ran(a_kernel("void vol2col_kernel<float>(int)", 4e-3))))
     fast = (a_kernel("mkldnn::_convolution_pointwise", 1e-3, library="onednn", implementation="brgconv:avx512_core"),)
-    told(
-        "A configuration that runs other code is named",
-        findings(
-            ran(*fallbacks),
-            ran(*fast, name="inductor-freezing"),
-            comparison=a_comparison(a_ratio("inductor-freezing", 3.4)),
-            recommendation=a_recommendation("inductor-freezing"),
-        ),
-    )
+    for verified in (False, True):
+        told(
+            f"A configuration that runs other code is named, {'verified' if verified else 'not verified'}",
+            findings(
+                ran(*fallbacks),
+                ran(*fast, name="inductor-freezing"),
+                comparison=a_comparison(a_ratio("inductor-freezing", 3.4)),
+                recommendation=a_recommendation("inductor-freezing", verified=verified),
+            ),
+        )
     # The default first; eager where it has none.
     assert [f.configuration for f in findings(ran(), ran(*fallbacks, name="eager"))] == ["eager"]
     assert len(findings(ran(*fallbacks), ran(*fallbacks, name="eager"))) == 1
