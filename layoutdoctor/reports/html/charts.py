@@ -22,14 +22,15 @@ from layoutdoctor.units import format_seconds
 from layoutdoctor.words import count_of, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Account, Conversion, Diagnosis, Kernel, Measurement, Trial
+    from layoutdoctor.diagnosis.records import Account, AccountRow, Conversion, Diagnosis, Kernel, Measurement, Trial
     from layoutdoctor.reports.flow.scenes import Flow
 
 MOST_KERNELS = 20_000
 MOST_TIMELINE_PAIRS = 2_000
 _NAME_LENGTH = 160
+_MODULE_LENGTH = 32
 _NANOSECONDS = 1e9
 _LONGEST_SECONDS = 1e9
 """Three decades: a time beyond has no place on an axis, whatever a record claims."""
@@ -150,8 +151,11 @@ def build_waterfalls(diagnosis: Diagnosis) -> tuple[Waterfall, ...]:
 
 def _waterfall(account: Account) -> Waterfall:
     ends = tuple(accumulate((-row.seconds for row in account.rows), initial=account.slower_seconds))
+    names = Counter(map(row_name, account.rows))
     steps = [
-        WaterfallStep(row_name(row), "less" if row.seconds >= 0 else "more", start, end, signed_seconds(-row.seconds))
+        WaterfallStep(
+            _step_name(row, names), "less" if row.seconds >= 0 else "more", start, end, signed_seconds(-row.seconds)
+        )
         for row, start, end in zip(account.rows, ends, ends[1:], strict=False)
     ]
     first, last = (
@@ -159,6 +163,15 @@ def _waterfall(account: Account) -> Waterfall:
         for name, seconds in ((account.slower, account.slower_seconds), (account.faster, account.faster_seconds))
     )
     return Waterfall(account_view(account).heading, (first, *steps, last))
+
+
+def _step_name(row: AccountRow, names: Mapping[str, int]) -> str:
+    """What a row is about, with the end of its module's path where several rows are about the same."""
+    name = row_name(row)
+    if names[name] == 1 or row.module is None:
+        return name
+    path = row.module
+    return f"{name}, {clean_name(path if len(path) <= _MODULE_LENGTH else f'...{path[-_MODULE_LENGTH:]}')}"
 
 
 @dataclass(frozen=True, slots=True)
