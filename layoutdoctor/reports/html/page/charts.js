@@ -300,20 +300,19 @@
 
   function buildFlow(flow) {
     return (element, width, colors) => {
-      const boxWidth = Math.min(360, width / Math.max(...flow.row_widths) - 16), height = flow.row_widths.length * (BOX + GAP) - GAP + 8;
+      const columns = Math.max(...flow.row_widths), boxWidth = Math.min(360, width / columns - 16), height = flow.row_widths.length * (BOX + GAP) - GAP + 8;
       const at = flow.boxes.map((box) => ({ x: (width * (box.column + 1)) / (flow.row_widths[box.row] + 1), y: box.row * (BOX + GAP) + 4 + BOX / 2 }));
-      if (Math.max(...flow.row_widths) * (boxWidth + 16) > width * 0.8) flow.boxes.forEach((box, place) => { at[place].x = (width * (box.column + 0.5)) / flow.row_widths[box.row]; });
+      if (boxWidth + 16 > width / (columns + 1)) flow.boxes.forEach((box, place) => { at[place].x = (width * (box.column + 0.5)) / flow.row_widths[box.row]; });
       const stroke = (box) => (box.is_redundant ? colors.trip : box.kind === "conversion" ? colors.conversion : colors[FORMATS[box.memory_format]] || colors.unknown);
-      const edge = ([source, target, text]) => {
+      const edge = ([source, target, text], isLabel) => {
         const from = at[source], to = at[target], y1 = from.y + BOX / 2, y2 = to.y - BOX / 2 - 5;
         const isLong = flow.boxes[target].row - flow.boxes[source].row > 1 && Math.abs(from.x - to.x) < boxWidth / 2;
         const bend = isLong ? Math.min(boxWidth / 2 + 34, width - 8 - Math.max(from.x, to.x)) : 0;
         const color = colors[FORMATS[flow.boxes[source].memory_format]] || colors.unknown, third = (y2 - y1) / 3;
         const middle = { x: (from.x + to.x) / 2 + 0.75 * bend, y: (y1 + y2) / 2 };
-        return { type: "group", silent: true, children: [
+        return isLabel ? { type: "text", x: middle.x, y: middle.y, silent: true, style: { text, fill: colors.muted, fontSize: 11, fontFamily: SANS, align: "center", verticalAlign: "middle", width: columns === 1 && !isLong ? width - 8 : width / columns / 2, overflow: "truncate", backgroundColor: text ? colors.ground : undefined, padding: [1, 4] } } : { type: "group", silent: true, children: [
           { type: "bezierCurve", shape: { x1: from.x, y1, x2: to.x, y2, cpx1: from.x + bend, cpy1: y1 + third, cpx2: to.x + bend, cpy2: y2 - third }, style: { stroke: color, lineWidth: 2, fill: "none" } },
           { type: "polygon", shape: { points: [[to.x, y2 + 5], [to.x - 4.5, y2 - 3], [to.x + 4.5, y2 - 3]] }, style: { fill: color } },
-          { type: "text", x: middle.x, y: middle.y, style: { text, fill: colors.muted, fontSize: 11, fontFamily: SANS, align: "center", verticalAlign: "middle", width: Math.min(boxWidth + 60, width / 2), overflow: "truncate", backgroundColor: text ? colors.ground : undefined, padding: [1, 4] } },
         ] };
       };
       const step = (box, { x, y }) => {
@@ -339,7 +338,7 @@
           grid: { left: 0, top: 0, width, height },
           xAxis: axis(width), yAxis: { ...axis(height), inverse: true },
           series: [
-            { type: "custom", silent: true, z: 2, data: flow.edges.map((_, place) => [0, 0, place]), renderItem: (params) => edge(flow.edges[params.dataIndex]) },
+            ...[false, true].map((isLabel) => ({ type: "custom", silent: true, z: 2, data: flow.edges.map((_, place) => [0, 0, place]), renderItem: (params) => edge(flow.edges[params.dataIndex], isLabel) })),
             { type: "custom", z: 3, data: flow.boxes.map((_, place) => [0, 0, place]), renderItem: (params) => step(flow.boxes[params.dataIndex], at[params.dataIndex]) },
           ],
           tooltip: tooltip(colors, about),
