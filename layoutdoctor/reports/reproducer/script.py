@@ -151,11 +151,11 @@ def values_text(script: Script) -> str:
 
 
 def _values(script: Script) -> list[str]:
+    cleared = ["    for weight in model.parameters():", "        weight.grad = None"] if script.is_training else []
     lines = [
         "",
         "def values(call):",
-        "    for weight in model.parameters():",
-        "        weight.grad = None",
+        *cleared,
         f"    ys = torch.utils._pytree.tree_leaves(call({script.source.arguments}))",
         "    ys = [y for y in ys if isinstance(y, torch.Tensor) and y.is_floating_point()]",
         '    found = {f"output {number}": y.detach().clone() for number, y in enumerate(ys)}',
