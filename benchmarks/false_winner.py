@@ -82,11 +82,15 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(arguments.busy):
             stack.enter_context(busy_process())
-        outcomes = {name: [diagnose_once(name, n) for n in range(arguments.repeats)] for name in TRUE_RATIOS}
+        outcomes: dict[str, list[Outcome]] = {name: [] for name in TRUE_RATIOS}
+        for number in range(arguments.repeats):
+            for name, found in outcomes.items():
+                found.append(diagnose_once(name, number))
+                print(f"{name}: {word_of(found[-1].ratio)} in {format_seconds(found[-1].seconds)}", flush=True)
+                if arguments.output:
+                    arguments.output.write_text(json.dumps(as_json(arguments, outcomes), indent=1) + "\n", "utf-8")
     print(describe(arguments, [outcome for found in outcomes.values() for outcome in found]))
     print(tabulate(summarize(outcomes), headers="keys", floatfmt=".3f"))
-    if arguments.output:
-        arguments.output.write_text(json.dumps(as_json(arguments, outcomes), indent=1) + "\n", encoding="utf-8")
 
 
 def parse_arguments() -> argparse.Namespace:
