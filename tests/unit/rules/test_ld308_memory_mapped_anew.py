@@ -28,5 +28,5 @@ def test_what_is_no_finding() -> None:
 
 
 def test_what_it_says(told: Told) -> None:
-    told("Of the default", a_run(4400.0, 4400.0))
-    told("Else of what is recommended", a_run(0.0, 20_000.0))
+    told("Of what is recommended", a_run(4400.0, 4400.0))
+    told("Else of the default", a_run(20_000.0, 0.0))
