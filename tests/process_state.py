@@ -251,7 +251,8 @@ def _files_threads_and_children() -> Iterator[tuple[str, object]]:
     open_files: dict[int, object] = {}
     for entry in list(Path("/proc/self/fd").iterdir()):
         try:
-            target, stat = str(entry.readlink()), os.fstat(int(entry.name))
+            # Whoever else deletes the file changes nothing of this process.
+            target, stat = str(entry.readlink()).removesuffix(" (deleted)"), os.fstat(int(entry.name))
         except OSError:  # the one that lists them
             continue
         open_files[int(entry.name)] = (target, stat.st_dev, stat.st_ino, os.get_inheritable(int(entry.name)))
