@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import gc
 import os
 import re
 import runpy
@@ -229,10 +230,26 @@ def _watched(told: Callable[..., Any]) -> Iterator[None]:
         nn.Module.__call__ = call
 
 
+def _frames_of_all_threads() -> dict[int, FrameType]:
+    """
+    The innermost frame of every thread, by its number.
+
+    Source:
+        python/cpython issue #106883: a garbage collection in the middle of it can wait for ever (seen with 3.11.7).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
+
+
 def _scopes(is_wanted: Callable[[FrameType], bool]) -> Iterator[Names]:
     """The names that the running code of the user's knows, this thread's first, the innermost function first."""
     here = threading.get_ident()
-    others = (frame for thread, frame in sys._current_frames().items() if thread != here)
+    others = [frame for thread, frame in _frames_of_all_threads().items() if thread != here]
     for innermost in (sys._getframe(1), *others):
         frame: FrameType | None = innermost
         while frame is not None:

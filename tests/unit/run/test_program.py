@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import tempfile
 import textwrap
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +16,7 @@ from loops import for_each
 
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.isolation.program import Outcome, run_script
-from layoutdoctor.run.program import _Program
+from layoutdoctor.run.program import _frames_of_all_threads, _Program
 from layoutdoctor.subjects.recorded_inputs import UnderAutocast
 from layoutdoctor.subjects.transport import load_subject
 
@@ -213,3 +216,20 @@ def test_a_process_of_its_own_says_what_came_of_it(tmp_path: Path, capfd: pytest
     assert (out, "so far" in err) == ("", True)
     with pytest.raises(UsageError, match=r"did you mean pipe\.vae\.decoder"):
         run_script(script(tmp_path), "pipe.vae.decodr", [], again)
+
+
+def test_no_collection_falls_into_the_look_at_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames, collects = sys._current_frames, []
+
+    def watched() -> dict[int, Any]:
+        collects.append(gc.isenabled())
+        return frames()
+
+    monkeypatch.setattr(sys, "_current_frames", watched)
+
+    assert threading.get_ident() in _frames_of_all_threads()
+    assert (collects, gc.isenabled()) == ([False], True)
+    gc.disable()
+    _frames_of_all_threads()
+    assert not gc.isenabled()
+    gc.enable()
