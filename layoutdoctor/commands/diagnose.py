@@ -323,6 +323,7 @@ def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> in
             raise
         isolation.is_done = True
         isolation.save_recordings(recordings)
+    logger.debug("%s", stages_in_short(diagnosis))
     diagnosis = _with_reproduction(diagnosis, conclusion.outputs, request.target or "", quiet=arguments.quiet)
     status = status_of(diagnosis, len(configurations))
     if conclusion.fail_on is None and undecided(diagnosis):
@@ -390,6 +391,13 @@ def check_target(target: str | None, device: str | None) -> None:
 def command_without_folders(words: Sequence[str]) -> str:
     """The command line as it goes into the record: folders are nobody else's business."""
     return shlex.join(["layoutdoctor", *(re.sub(r"[^\s=]*/", "", word) for word in words)])
+
+
+def stages_in_short(diagnosis: Diagnosis) -> str:
+    """How long the stages of a diagnosis took, the longest first."""
+    longest = sorted(diagnosis.stage_seconds.items(), key=lambda stage: -stage[1])
+    stages = (f"{name} {format_seconds(seconds)}" for name, seconds in longest)
+    return f"took {format_seconds(sum(diagnosis.stage_seconds.values()))}: {', '.join(stages)}"
 
 
 class RecordSoFar:

@@ -23,8 +23,9 @@ from layoutdoctor.commands.output import path_of_target, save_recordings
 from layoutdoctor.commands.streams import say, stdout_to_stderr
 from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError, needs_torch
 from layoutdoctor.examination.examine import diagnosis_of
+from layoutdoctor.isolation.fresh import with_head
 from layoutdoctor.isolation.journal import Journal, RunKey, open_journal
-from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Kept, Listener
+from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Kept, Listener, StageClock
 from layoutdoctor.isolation.supervisor import Watch, supervise
 from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.rules import run_rules
@@ -212,7 +213,8 @@ class Isolation:
         return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, None))
 
     def _diagnose_here(self, progress: Callable[[Progress], None], on_trial: Callable[[Diagnosis], None]) -> Diagnosis:
-        here = _Here(progress, on_trial)
+        clock = StageClock(progress)
+        here = _Here(clock, on_trial)
         request = self._request
         with stdout_to_stderr():  # the model may print what it likes: standard output is the report's
             load_requested, record_subject = _import_engine()
@@ -221,6 +223,7 @@ class Isolation:
                 recordings = record_subject(subject, request, here)
             finally:
                 self._kept = here.kept
+        recordings = with_head(recordings, stage_seconds=clock.end())
         self._kept = Kept(recordings=recordings)
         return diagnose_recordings(recordings, known=here.known)
 

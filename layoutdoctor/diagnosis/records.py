@@ -1199,6 +1199,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         accounts: Where the difference between the baseline and the recommended configuration goes, and where eager is
             faster, that between it and eager.
         reproduction: What the reproducer did when it was run; None where it was not.
+        stage_seconds: How long each stage of the diagnosis took, in their order; empty where nobody was there.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -1214,6 +1215,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     interrupted: str | None = None
     accounts: tuple[Account, ...] = ()
     reproduction: Reproduction | None = None
+    stage_seconds: dict[str, Seconds] = {}
 
     @property
     def redundant_pairs(self) -> tuple[RedundantPair, ...]:

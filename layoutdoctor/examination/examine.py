@@ -194,6 +194,7 @@ def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Exa
         comparison=head.comparison,
         recommendation=head.recommendation,
         interrupted=head.interrupted,
+        stage_seconds=head.stage_seconds,
     )
     trials = tuple(_without_sources(trial) for trial in trials)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,7 +30,7 @@ from layoutdoctor.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Comparison, Configuration, Recommendation
+    from layoutdoctor.diagnosis.records import Comparison, Configuration
     from layoutdoctor.isolation.fork_server import ForkServer
     from layoutdoctor.isolation.judged import Judged
     from layoutdoctor.isolation.messages import Kept
@@ -211,7 +211,7 @@ def verified(
     budget = server.request.budget_seconds
     if budget is not None and budget < LEAST_LIMIT_SECONDS:
         reason = f"a budget of {format_seconds(budget)} has no time for further starts of fresh processes"
-        return with_advice(recordings, msgspec.structs.replace(advice, reason=reason), comparison)
+        return with_head(recordings, recommendation=msgspec.structs.replace(advice, reason=reason))
     if head.subject.device == "cpu":
         server.begin(chosen)
     else:
@@ -221,15 +221,18 @@ def verified(
         advice, comparison = with_fresh_processes(advice, comparison, list(by_name.values()), fresh, how)
     except LayoutDoctorError as error:
         advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
-    return with_advice(recordings, advice, comparison)
+    return with_head(recordings, recommendation=advice, comparison=comparison)
 
 
-def with_advice(
-    recordings: Sequence[Recording], advice: Recommendation, comparison: Comparison | None
-) -> tuple[Recording, ...]:
-    """The recordings of a diagnosis with another recommendation and comparison."""
-    head = msgspec.structs.replace(recordings[0].head, recommendation=advice, comparison=comparison)
-    return tuple(msgspec.structs.replace(recording, head=head) for recording in recordings)
+def with_head(recordings: Sequence[Recording], **changes: Any) -> tuple[Recording, ...]:
+    """
+    The recordings of a diagnosis with something else in what they share.
+
+    Args:
+        changes: Fields of ``Head``.
+    """
+    replace = msgspec.structs.replace
+    return tuple(replace(one, head=replace(one.head, **changes)) for one in recordings)
 
 
 def _first_start(comparison: Comparison) -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import select
 import struct
 import tempfile
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from layoutdoctor.recording.recording import Head
+    from layoutdoctor.units import Seconds
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 """For one configuration: longer than any compile that somebody waits for."""
@@ -47,6 +49,35 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     total: int
 
 
+class StageClock:
+    """
+    Tells what it is told to somebody, and how long each stage took, those that only count on added up.
+
+    Attributes:
+        seconds: Of each stage that has ended, in their order.
+    """
+
+    def __init__(self, progress: Callable[[Progress], None] | None = None) -> None:
+        self.seconds: dict[str, Seconds] = {}
+        self._progress = progress or (lambda step: None)
+        self._stage, self._began = "starting", time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        """Another stage begins, or the same one goes on."""
+        stage = _COUNTING.sub("", progress.stage)
+        if stage != self._stage:
+            self.end()
+            self._stage = stage
+        self._progress(progress)
+
+    def end(self) -> dict[str, Seconds]:
+        """The seconds, with those of the stage that is under way."""
+        now = time.monotonic()
+        self.seconds[self._stage] = round(self.seconds.get(self._stage, 0.0) + now - self._began, 2)
+        self._began = now
+        return self.seconds
+
+
 LENGTH_BYTES = 4
 """In front of every message, most significant first."""
 
@@ -56,6 +87,7 @@ PROFILE = 0
 TURNS = "measure"
 """The stage in which configurations take turns: the board says which one is under way."""
 
+_COUNTING = re.compile(r", start \d+|: round \d+ of .*")
 _BOARD = struct.Struct("<dqq")
 _LONGEST_WAIT_SECONDS = 120.0
 _LOOK_SECONDS = 0.002

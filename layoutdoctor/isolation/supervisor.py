@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
 from layoutdoctor.examination.choice import has_open_questions
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.isolation.fork_server import ForkServer
-from layoutdoctor.isolation.fresh import timed, verified, wants_timing
+from layoutdoctor.isolation.fresh import timed, verified, wants_timing, with_head
 from layoutdoctor.isolation.messages import (
     SHORTEST_START_SECONDS,
     TURNS,
@@ -41,6 +41,7 @@ from layoutdoctor.isolation.messages import (
     Progress,
     Refused,
     Request,
+    StageClock,
     TurnBoard,
     encode,
 )
@@ -134,6 +135,8 @@ def _supervise(
 ) -> Diagnosis:
     known: dict[str, Examined] = {}
     times_here = False
+    clock = StageClock(watch.progress)
+    watch = replace(watch, progress=clock)
     while True:
         kept = journal.kept.without_profiles()
         attempt = msgspec.structs.replace(
@@ -165,6 +168,7 @@ def _supervise(
                     continue
             how = {name: memo.how for name, memo in kept.memos.items() if memo.how is not None}
             kept = msgspec.structs.replace(kept, recordings=verified(kept.recordings, server, watch.progress, how))
+            kept = msgspec.structs.replace(kept, recordings=with_head(kept.recordings, stage_seconds=clock.end()))
             journal.finish(kept)
             return diagnosis_of(kept.recordings, known)
         if child.refused is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
 
 from layoutdoctor.diagnosis.records import Comparison, Environment, Recommendation, Record, Subject, Trial
@@ -272,6 +273,7 @@ class Head(Record, frozen=True, kw_only=True):
         comparison: None where fewer than two trials were measured.
         recommendation: What to do; None where nothing was concluded.
         interrupted: What stopped the diagnosis; None where it came to its end.
+        stage_seconds: How long each stage of the diagnosis took, in their order.
     """
 
     layoutdoctor_version: str
@@ -282,6 +284,7 @@ class Head(Record, frozen=True, kw_only=True):
     comparison: Comparison | None = None
     recommendation: Recommendation | None = None
     interrupted: str | None = None
+    stage_seconds: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class Iteration(Record, frozen=True, kw_only=True):

@@ -24,9 +24,9 @@ from layoutdoctor.diagnosis.records import Configuration, Diagnosis
 from layoutdoctor.errors import SubjectError, TransportError, UsageError
 from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.isolation.fork_server import ForkServer
-from layoutdoctor.isolation.fresh import verified, with_advice
+from layoutdoctor.isolation.fresh import verified, with_head
 from layoutdoctor.isolation.journal import temporary_journal
-from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Listener, Request
+from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Listener, Request, StageClock
 from layoutdoctor.isolation.processes import private_directory
 from layoutdoctor.isolation.supervisor import Watch, supervise
 from layoutdoctor.rules import Rule, run_rules
@@ -117,10 +117,11 @@ def diagnose(
                 return diagnose_isolated(subject, request, rules=rules, progress=tell, timeout_seconds=timeout_seconds)
             except TransportError as error:
                 subject = dataclasses.replace(subject, notes=(*subject.notes, f"not isolated: {error}"))
-        recordings = record_subject(subject, request, Listener(tell), timer=timer)
+        clock = StageClock(tell)
+        recordings = record_subject(subject, request, Listener(clock), timer=timer)
         if timer is None:
-            recordings = _verified_elsewhere(recordings, subject, request, tell)
-        return diagnose_recordings(recordings, rules)
+            recordings = _verified_elsewhere(recordings, subject, request, clock)
+        return diagnose_recordings(with_head(recordings, stage_seconds=clock.end()), rules)
 
 
 def _verified_elsewhere(
@@ -143,7 +144,7 @@ def _verified_elsewhere(
             return verified(recordings, server, progress or (lambda step: None), how)
     except TransportError as error:
         advice = msgspec.structs.replace(advice, reason=f"{advice.reason}: {error}")
-        return with_advice(recordings, advice, recordings[0].head.comparison)
+        return with_head(recordings, recommendation=advice)
 
 
 def diagnose_subject(

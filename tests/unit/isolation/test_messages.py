@@ -26,6 +26,7 @@ from layoutdoctor.isolation.messages import (
     MessageReader,
     Progress,
     Refused,
+    StageClock,
     TrialMemo,
     TurnBoard,
     encode,
@@ -149,3 +150,17 @@ def test_what_is_known_later_of_a_trial_does_not_cost_what_was_seen_of_it() -> N
     assert known.iterations == seen.iterations
     assert kept.memos == {"eager": TrialMemo(key="k")}
     assert kept.without_profiles().recordings == (later,)
+
+
+def test_stages_that_only_count_on_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter((0.0, 3.0, 4.0, 6.5, 7.0, 8.0))
+    monkeypatch.setattr(messages_module.time, "monotonic", lambda: next(moments))
+    told: list[Progress] = []
+    clock = StageClock(told.append)
+
+    stages = ("fresh processes, start 1: compiling", "fresh processes, start 1: round 1 of 9")
+    for stage in (*stages, "fresh processes, start 1: round 2 of 9", stages[0].replace("1", "2"), stages[1]):
+        clock(Progress(stage, 0, 1))
+
+    assert clock.end() == {"starting": 3.0, "fresh processes: compiling": 1.0 + 0.5, "fresh processes": 2.5 + 1.0}
+    assert len(told) == 5

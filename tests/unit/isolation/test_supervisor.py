@@ -131,6 +131,7 @@ def test_a_child_that_finishes_is_asked_once_and_a_finished_run_starts_no_proces
     assert statuses(diagnosis) == {"one": "ok", "two": "ok", "three": "ok"}
     assert [step.stage for step in seen.steps] == ["one", "two", "three"]
     assert [len(record.trials) for record in seen.records] == [1, 2, 3]
+    assert list(diagnosis.stage_seconds) == ["starting", "one", "two", "three"]
     assert seen.output == b"does ['one', 'two', 'three']\n"
     assert seen.warnings == []
     assert journal.finished is not None
