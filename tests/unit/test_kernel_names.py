@@ -72,6 +72,7 @@ CONVERSIONS = {
     "cuInt8::nchwToNchhw2": "tensorrt to_blocked",
     "void cuInt8::nchhw2ToNchw<float>(int)": "tensorrt from_blocked",
     "void CUTENSOR_NAMESPACE::permutationKernelPLC3<CUTENSOR_NAMESPACE::VectorWrite2D>(int)": "cutensor other",
+    "permutationKernelPLC3": "cutensor other",
     "void cutlass::nchw_to_nhwc_kernel<cutlass::half_t>(cutlass::half_t*, int)": "cutlass to_channels_last",
     "void cutlass::nhwc_to_nchw_kernel<float>(float*, float const*, int)": "cutlass to_contiguous",
     "void nhwc_to_nchw_kernel(int, unsigned char*)": "custom to_contiguous",

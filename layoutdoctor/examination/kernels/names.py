@@ -134,8 +134,9 @@ _CONVERSIONS = (
     # channels in groups (CHW2, CHW4) to contiguous; the way back of nchwToNchhw2
     _entry(_VOID + r"cuInt8::nc[hq]hw\d*To[nN]chw\b", "tensorrt", "conversion", "from_blocked", "ToNchw", "Tonchw"),
     # a permutation of dimensions, of an image or of anything else; Nsight tables of TensorRT engines: 14 % of YOLOv8
-    # (permutationKernelPLC3)
-    _entry(_VOID + r"CUTENSOR_NAMESPACE::permutationKernel\w*", "cutensor", "conversion", "other", "Kernel"),
+    # (permutationKernelPLC3); Nsight tables of short names leave the namespace out
+    _entry(_VOID + r"(?:CUTENSOR_NAMESPACE::permutationKernel|permutationKernelPLC)\w*", "cutensor",
+           "conversion", "other", "Kernel"),
     # contiguous to channels_last; cutlass util/device_nchw_to_nhwc.h
     _entry(_VOID + r"cutlass::nchw_to_nhwc_kernel", "cutlass", "conversion", "to_channels_last", "to_nhwc_kernel"),
     # channels_last to contiguous; cutlass util/device_nhwc_to_nchw.h
