@@ -87,8 +87,7 @@ def paired_ratio(
     """
     ratios = round_ratios(baseline_seconds, candidate_seconds)
     interval = _cautious_interval(ratios, coverage)
-    is_too_wide = interval.high / interval.low > _MOST_SPREAD
-    verdict = NO_DIFFERENCE if is_too_wide else judge(interval, resolution) or NO_DIFFERENCE
+    verdict = NO_DIFFERENCE if is_too_noisy(interval) else judge(interval, resolution) or NO_DIFFERENCE
     return RatioInterval(
         name=name,
         low=interval.low,
@@ -99,6 +98,11 @@ def paired_ratio(
         round_count=len(ratios),
         decided=verdict != NO_DIFFERENCE or is_equal(interval),
     )
+
+
+def is_too_noisy(interval: MedianInterval | RatioInterval) -> bool:
+    """Whether an interval is so wide that neither its ends nor its middle are worth a number."""
+    return interval.high > _MOST_SPREAD * interval.low
 
 
 def _cautious_interval(ratios: Sequence[float], coverage: float) -> MedianInterval:

@@ -15,7 +15,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.records import FASTER, SLOWER
 from layoutdoctor.examination.costs import all_conversions_of, conversion_places, sum_known
 from layoutdoctor.examination.kernels.names import library_of
-from layoutdoctor.examination.ratios import EQUALITY
+from layoutdoctor.examination.ratios import EQUALITY, is_too_noisy
 from layoutdoctor.examination.trust import exceeds_rounds
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share
 from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shape_words
@@ -389,7 +389,12 @@ def alternative_words(diagnosis: Diagnosis, trial: Trial, other: Trial) -> str:
     if better is None:
         return "" if own is None else speed_words(own, baseline)
     against = "" if own is None else f", {own.name} at {format_ratio(own.median)}"
-    told = "the times are too noisy to tell what it brings:" if better.decided is False else "measured at"
+    told = "measured at"
+    if better.decided is False:
+        told = "the times are too noisy to tell what it brings"
+        if is_too_noisy(better):
+            return told
+        told += ":"
     return f"{told} {format_ratio(better.median)} the speed of {baseline} ({_ends(better)}){against}"
 
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from layoutdoctor.examination.costs import counted_conversions
-from layoutdoctor.examination.ratios import LEAST_COVERAGE, median_interval, word_of
+from layoutdoctor.examination.ratios import LEAST_COVERAGE, is_too_noisy, median_interval, word_of
 from layoutdoctor.reports.sections.account import account_view, row_name, signed_seconds
 from layoutdoctor.reports.sections.rows import format_interval
 from layoutdoctor.reports.sections.wording import clean, clean_name, direction_words, find_ratio, place_of
@@ -102,9 +102,9 @@ def _bar(diagnosis: Diagnosis, trial: Trial, measurement: Measurement) -> TimeBa
 
 
 def _ratio(diagnosis: Diagnosis, trial: Trial) -> Drawn | None:
-    """How many times faster than the baseline."""
+    """How many times faster than the baseline; None where it is too noisy to be drawn."""
     ratio = find_ratio(diagnosis, trial.name)
-    if ratio is None or not all(0 < end < math.inf for end in (ratio.low, ratio.median, ratio.high)):
+    if ratio is None or is_too_noisy(ratio):
         return None
     ends = {"low": ratio.low, "median": ratio.median, "high": ratio.high}
     return {**ends, "text": format_interval(ratio), "verdict": word_of(ratio)}

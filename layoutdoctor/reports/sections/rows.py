@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.records import NO_DIFFERENCE, Total
 from layoutdoctor.examination.costs import counted_conversions
-from layoutdoctor.examination.ratios import word_of
+from layoutdoctor.examination.ratios import is_too_noisy, word_of
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
     NAME_LENGTH,
@@ -141,7 +141,9 @@ def _clause(trial: Trial) -> str | None:
 
 
 def format_interval(ratio: RatioInterval) -> str:
-    """A ratio with its interval: ``"1.28x  1.25..1.31"``."""
+    """A ratio with its interval: ``"1.28x  1.25..1.31"``; no number where it is too wide for one."""
+    if is_too_noisy(ratio):
+        return "too noisy"
     return f"{format_ratio(ratio.median)}  {ratio.low:.2f}..{ratio.high:.2f}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.records import FASTER
-from layoutdoctor.examination.ratios import WITHIN_EQUALITY, open_among_fastest
+from layoutdoctor.examination.ratios import WITHIN_EQUALITY, is_too_noisy, open_among_fastest
 from layoutdoctor.reports.sections.wording import baseline_phrase, clean_name, find_ratio, interval_clause
 from layoutdoctor.units import format_ratio, format_seconds
 from layoutdoctor.words import be, count_of, listing
@@ -48,7 +48,11 @@ def undecided_headline(comparison: Comparison, open_ones: Sequence[RatioInterval
     """What may be faster than the baseline though the rounds could not tell, and what would tell."""
     named = [
         clean_name(ratio.name)
-        + (f" ({format_ratio(ratio.median)}, {ratio.low:.2f} to {ratio.high:.2f})" if ratio.coverage else "")
+        + (
+            f" ({format_ratio(ratio.median)}, {ratio.low:.2f} to {ratio.high:.2f})"
+            if ratio.coverage and not is_too_noisy(ratio)
+            else ""
+        )
         for ratio in open_ones
     ]
     rounds = count_of(comparison.round_count or 0, "round")
