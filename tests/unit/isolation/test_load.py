@@ -90,15 +90,17 @@ def test_the_system_is_read_as_it_writes(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_one_line_of_the_report_says_how_busy_it_was_and_a_busy_machine_gets_no_verdict() -> None:
-    def lines(load: MachineLoad | None) -> tuple[str, tuple[str, ...]]:
-        ratio = a_ratio("eager", 2.0, verdict="no measurable difference", decided=False)
+    def lines(load: MachineLoad | None, **ends: float) -> tuple[str, tuple[str, ...]]:
+        ratio = a_ratio("eager", 2.0, verdict="no measurable difference", decided=False, **ends)
         comparison = a_comparison(ratio, fastest=("inductor", "eager"), load=load)
         diagnosis = a_diagnosis(
             a_trial(), a_trial("eager"), comparison=comparison, recommendation=a_recommendation(None)
         )
         view = build_view(diagnosis)
+        cells.append(next(row.cells for row in view.tables[0].rows if row.cells[0] == "eager"))
         return view.answer.headline, view.measurement
 
+    cells: list[tuple[str, ...]] = []
     headline, measurement = lines(MachineLoad(other_cores=1.24, is_too_busy=True))
 
     assert "other programs used 1.2 cores meanwhile, too much for a verdict" in measurement
@@ -106,4 +108,8 @@ def test_one_line_of_the_report_says_how_busy_it_was_and_a_busy_machine_gets_no_
     assert headline.endswith("; other programs kept the machine busy, so measure again when it is quiet")
     assert "other programs used 0.3 cores meanwhile" in lines(MachineLoad(other_cores=0.34))[1]
     assert not any("cores" in text for text in lines(MachineLoad(other_cores=0.06))[1])  # that is a quiet machine
+    assert cells[0][2] == "2.00x  1.97..2.03  undecided"
+    headline, _ = lines(MachineLoad(other_cores=1.24, is_too_busy=True), low=0.1, high=41.0)
+    assert headline.startswith("Undecided after 24 rounds: eager may be faster than")
+    assert cells[-1][2] == "too noisy  undecided"
     assert len(lines(None)[1]) == len(lines(MachineLoad())[1]) == len(measurement) - 1

@@ -56,6 +56,10 @@ def test_an_alternative_is_free_of_the_trouble_and_not_measurably_slower() -> No
     assert evidence.alternative_words(diagnosis, *diagnosis.trials) == (
         "the times are too noisy to tell what it brings: 0.98x the speed of inductor (0.91 to 1.07)"
     )
+    noise = a_ratio(LAST, 0.98, low=0.25, high=9.1, verdict=NO_DIFFERENCE, decided=False)
+    diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison(noise))
+    told = evidence.alternative_words(diagnosis, *diagnosis.trials)
+    assert told == "the times are too noisy to tell what it brings"
 
     # One round is no measurement: nothing follows from its ratio.
     one_round = a_ratio(LAST, 0.17, low=0.17, high=0.17, verdict=NO_DIFFERENCE, coverage=None, round_count=1)
