@@ -96,15 +96,19 @@ def page_faults(step: object = None) -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-def telling(tell: Callable[[str], None]) -> Callable[[int, int], None]:
-    """What to give ``measure_rounds`` so that somebody is told now and then which round it is."""
+def telling(tell: Callable[[str], None]) -> Callable[[int, int, int], None]:
+    """
+    What to give ``measure_rounds`` so that somebody is told now and then which round it is, and after the first one
+    whether the budget has time for a verdict.
+    """
     last = time.monotonic()
 
-    def on_round(count: int, expected: int) -> None:
+    def on_round(count: int, expected: int, needed: int) -> None:
         nonlocal last
-        if time.monotonic() - last > _TELLING_SECONDS:
+        too_few = f"; a verdict takes {needed}, so give a larger budget" if expected < needed else ""
+        if time.monotonic() - last > _TELLING_SECONDS or (too_few and count == 1):
             last = time.monotonic()
-            tell(f"timing all configurations in turns: round {count} of up to {expected}")
+            tell(f"timing all configurations in turns: round {count} of up to {expected}{too_few}")
 
     return on_round
 
@@ -124,7 +128,7 @@ def measure_rounds(
     maximum_rounds: int = MAXIMUM_ROUNDS,
     estimator: Callable[[tuple[Seconds, ...]], Seconds] = min,
     seed: int = 0,
-    on_round: Callable[[int, int], None] | None = None,
+    on_round: Callable[[int, int, int], None] | None = None,
     on_turn: Callable[[str], None] | None = None,
     meter: LoadMeter | None = None,
     before: Mapping[str, Measurement] | None = None,
@@ -148,7 +152,7 @@ def measure_rounds(
         clock: Seconds from any start; what the budget is read from.
         estimator: What makes one number of a round's calls; only a benchmark has a reason to change it.
         seed: For the order of turns: random, then the same backwards, so that a drift meets all alike.
-        on_round: Told the rounds done and how many there may be in all, after each.
+        on_round: Told the rounds done, how many there may be in all, and how many a verdict takes, after each.
         on_turn: Told whose turn it is, before each; what it takes is not timed.
         meter: Looks before the first round and after each.
         before: What an earlier run measured of the same configurations; its rounds come first, and these are added.
@@ -157,7 +161,8 @@ def measure_rounds(
         One entry per configuration, in the order of ``steps``.
     """
     bound = _bound(compile_seconds) if budget_seconds is None else budget_seconds
-    fewest = rounds_needed(COVERAGE, len(steps)) if budget_seconds is None else 1
+    needed = rounds_needed(COVERAGE, len(steps))
+    fewest = needed if budget_seconds is None else 1
     rounds = _Rounds(steps, baseline, timer, faults, failing, choices or [frozenset(steps)], estimator, on_turn)
     rounds.warm_up(bound, block_seconds)
     done = rounds.take_over(before or {})
@@ -173,7 +178,7 @@ def measure_rounds(
         affordable = _affordable_rounds(bound - (now - start), now - last)
         last = now
         if on_round is not None:
-            on_round(rounds.count, min(max(rounds.count + affordable, fewest), done + maximum_rounds))
+            on_round(rounds.count, min(max(rounds.count + affordable, fewest), done + maximum_rounds), needed)
         if rounds.count in LOOKS:
             if rounds.is_decided():
                 stopped = "decided"

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.ratios import LOOKS, RESOLUTION, compare, open_questions
-from layoutdoctor.isolation.rounds import RoundTimes, measure_rounds, seconds_to_decide, to_measurement
+from layoutdoctor.examination.ratios import COVERAGE, LOOKS, RESOLUTION, compare, open_questions, rounds_needed
+from layoutdoctor.isolation.rounds import RoundTimes, measure_rounds, seconds_to_decide, telling, to_measurement
 from layoutdoctor.measure.timing import CudaTimer, choose_timer, cpu_timer
 
 if TYPE_CHECKING:
@@ -273,12 +273,23 @@ def test_an_interrupt_is_not_a_failure_of_the_model() -> None:
 
 
 def test_progress_is_told_after_every_round() -> None:
-    told: list[tuple[int, int]] = []
+    told: list[tuple[int, ...]] = []
     # No call is skipped and the budget allows ten rounds of 2 s.
-    times = Machine(a=1.0, b=1.0).measure(budget=20.5, on_round=lambda done, total: told.append((done, total)))
+    times = Machine(a=1.0, b=1.0).measure(budget=20.5, on_round=lambda *numbers: told.append(numbers))
 
-    assert told == [(done, 10) for done in range(1, 11)]
+    assert told == [(done, 10, rounds_needed(COVERAGE, 2)) for done in range(1, 11)]
     assert len(times["a"].round_seconds) == 10
+
+
+def test_a_budget_without_time_for_a_verdict_is_told_after_the_first_round() -> None:
+    lines: list[str] = []
+    on_round = telling(lines.append)
+    for count in (1, 2):
+        on_round(count, 10, 13)
+    telling(lines.append)(1, 13, 13)
+
+    doing = "timing all configurations in turns: round 1 of up to 10"
+    assert lines == [f"{doing}; a verdict takes 13, so give a larger budget"]
 
 
 @pytest.mark.parametrize("enabled", [True, False])
