@@ -57,9 +57,9 @@ class StageClock:
         seconds: Of each stage that has ended, in their order.
     """
 
-    def __init__(self, progress: Callable[[Progress], None] | None = None) -> None:
+    def __init__(self, progress: Callable[[Progress], None]) -> None:
         self.seconds: dict[str, Seconds] = {}
-        self._progress = progress or (lambda step: None)
+        self._progress = progress
         self._stage, self._began = "starting", time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
