@@ -42,6 +42,8 @@ EQUALITY = 0.03
 WITHIN_EQUALITY = f"within {100 * EQUALITY:.0f} %"
 # Where the upper end is this many times the lower one, the noise is no constant factor of both sides any more.
 _MOST_SPREAD = 2.0
+# From here on a reader learns nothing from the numbers.
+_NO_NUMBER = 4.0
 COVERAGE_OF_STARTS = 0.95
 _ROUNDING = 1 + 1e-9
 _STRONGEST_CHAIN = 0.98
@@ -87,7 +89,8 @@ def paired_ratio(
     """
     ratios = round_ratios(baseline_seconds, candidate_seconds)
     interval = _cautious_interval(ratios, coverage)
-    verdict = NO_DIFFERENCE if is_too_noisy(interval) else judge(interval, resolution) or NO_DIFFERENCE
+    is_too_wide = interval.high / interval.low > _MOST_SPREAD
+    verdict = NO_DIFFERENCE if is_too_wide else judge(interval, resolution) or NO_DIFFERENCE
     return RatioInterval(
         name=name,
         low=interval.low,
@@ -102,7 +105,7 @@ def paired_ratio(
 
 def is_too_noisy(interval: MedianInterval | RatioInterval) -> bool:
     """Whether an interval is so wide that neither its ends nor its middle are worth a number."""
-    return interval.high > _MOST_SPREAD * interval.low
+    return interval.high > _NO_NUMBER * interval.low
 
 
 def _cautious_interval(ratios: Sequence[float], coverage: float) -> MedianInterval:
