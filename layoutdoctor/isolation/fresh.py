@@ -2,7 +2,9 @@
 Configurations timed in processes of their own: all of them once, in turns, then what may be the fastest several times.
 
 What holds in one warm process, whose heap all configurations share, need not hold in the user's. Here each process
-runs one configuration and nothing else, compiled as a user compiles it, and sleeps while another one is timed.
+runs one configuration and nothing else, compiled as a user compiles it, and sleeps while another one is timed. The
+rounds are of copies of one process, whose heaps are alike, so that all meet the same luck; what is started several
+times starts from nothing.
 """
 
 from __future__ import annotations
@@ -38,16 +40,15 @@ if TYPE_CHECKING:
     from layoutdoctor.units import Seconds
 
 FEWEST_STARTS = 3
-"""In all, that of the rounds among them where it was one."""
 MOST_STARTS = 5
 LIMIT_SECONDS = 180.0
-"""No start is begun that would end later than this, or than the budget where one was given."""
+"""No start is begun that would end later than this; beyond the fewest, none that would overrun the budget."""
 LEAST_LIMIT_SECONDS = 10.0
 """A budget that leaves no more than this is for the rounds alone."""
 
 _NARROW = 0.05  # relative width of an interval over starts that needs no further start
 _TURN_SECONDS = 0.1
-_START_SECONDS = 20.0  # of turns in one start, at the most where a call is long
+_START_SECONDS = 10.0  # of turns in one start, at the most where a call is long
 _ROUNDS = 15
 _FEWEST_ROUNDS = 3
 
@@ -212,12 +213,9 @@ def verified(
     if budget is not None and budget < LEAST_LIMIT_SECONDS:
         reason = f"a budget of {format_seconds(budget)} has no time for further starts of fresh processes"
         return with_head(recordings, recommendation=msgspec.structs.replace(advice, reason=reason))
-    if head.subject.device == "cpu":
-        server.begin(chosen)
-    else:
-        server.end()
+    server.end()
     try:
-        fresh = time_in_fresh_processes(server, chosen, progress, _first_start(comparison))
+        fresh = time_in_fresh_processes(server, chosen, progress)
         advice, comparison = with_fresh_processes(advice, comparison, list(by_name.values()), fresh, how)
     except LayoutDoctorError as error:
         advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
@@ -233,11 +231,6 @@ def with_head(recordings: Sequence[Recording], **changes: Any) -> tuple[Recordin
     """
     replace = msgspec.structs.replace
     return tuple(replace(one, head=replace(one.head, **changes)) for one in recordings)
-
-
-def _first_start(comparison: Comparison) -> dict[str, float]:
-    """What the rounds showed of one start, where that was one of processes of their own."""
-    return {ratio.name: ratio.median for ratio in comparison.ratios} if comparison.own_processes else {}
 
 
 class _Start(msgspec.Struct, frozen=True):
@@ -257,14 +250,12 @@ def time_in_fresh_processes(
     server: ForkServer,
     configurations: Sequence[Configuration],
     progress: Callable[[Progress], None] = lambda step: None,
-    first: Mapping[str, float] | None = None,
 ) -> dict[str, FreshProcesses]:
     """
     Starts every configuration anew, several times, and lets them take turns.
 
     Args:
         configurations: The baseline first.
-        first: What an earlier start has shown of each of the others; it counts as one.
 
     Returns:
         Of each of the others how it compares with the baseline.
@@ -274,14 +265,13 @@ def time_in_fresh_processes(
         TransportError: A process could not be started.
     """
     starts: list[_Start] = []
-    known = 1 if first else 0
     found: dict[str, FreshProcesses] = {}
     limit = min(LIMIT_SECONDS, server.request.budget_seconds or LIMIT_SECONDS)
     begin = time.monotonic()
     longest = 0.0
     while len(starts) < MOST_STARTS:
         now = time.monotonic()
-        if starts and now - begin + longest > limit:
+        if starts and now - begin + longest > (LIMIT_SECONDS if len(starts) < FEWEST_STARTS else limit):
             break
         number = len(starts) + 1
 
@@ -290,25 +280,22 @@ def time_in_fresh_processes(
 
         starts.append(_run_start(server, configurations, tell, backwards=len(starts) % 2 == 1))
         longest = max(longest, time.monotonic() - now)
-        if len(starts) + known < FEWEST_STARTS:
+        if len(starts) < FEWEST_STARTS:
             continue
-        found = _summary(configurations, starts, first or {})
+        found = _summary(configurations, starts)
         if all(seen.high / seen.low - 1 <= _NARROW for seen in found.values()):
             break
-    if len(starts) + known < FEWEST_STARTS:
+    if len(starts) < FEWEST_STARTS:
         raise SubjectError(
-            f"one start takes {format_seconds(longest)}, and {FEWEST_STARTS} are needed within {format_seconds(limit)}"
+            f"one start takes {format_seconds(longest)}, and {FEWEST_STARTS} are needed within {format_seconds(LIMIT_SECONDS)}"
         )
     return found
 
 
-def _summary(
-    configurations: Sequence[Configuration], starts: Sequence[_Start], first: Mapping[str, float]
-) -> dict[str, FreshProcesses]:
+def _summary(configurations: Sequence[Configuration], starts: Sequence[_Start]) -> dict[str, FreshProcesses]:
     found = {}
     for position, configuration in enumerate(configurations[1:], 1):
-        further = (median_ratio(start.seconds[0], start.seconds[position]) for start in starts)
-        ratios = (*([first[configuration.name]] if configuration.name in first else []), *further)
+        ratios = tuple(median_ratio(start.seconds[0], start.seconds[position]) for start in starts)
         low, middle, high = interval_over_starts(ratios)
         found[configuration.name] = FreshProcesses(
             starts=len(ratios),
@@ -336,12 +323,12 @@ def _run_start(
     with started(server, ordered) as processes:
         ready = list(processes.values())
         calls = max(1, min(round(_TURN_SECONDS / min(process.call_seconds for process in ready)), MOST_CALLS))
-        seconds_per_round = calls * sum(process.call_seconds for process in ready)
-        rounds = int(min(max(_START_SECONDS / (2 * seconds_per_round), _FEWEST_ROUNDS), _ROUNDS))
         seconds: dict[str, list[float]] = {process.name: [] for process in ready}
-        for number in range(rounds):
-            tell(f"round {number + 1} of {rounds}")
-            for process in ready[:: -1 if number % 2 else 1]:
+        begin, rounds = time.monotonic(), 0
+        while rounds < _ROUNDS and (rounds < _FEWEST_ROUNDS or time.monotonic() - begin < _START_SECONDS):
+            rounds += 1
+            tell(f"round {rounds} of up to {_ROUNDS}")
+            for process in ready[:: 1 if rounds % 2 else -1]:
                 seconds[process.name].append(min(process.turn(calls)))
         names = [configuration.name for configuration in configurations]
         faults = [processes[name].page_faults for name in names]
