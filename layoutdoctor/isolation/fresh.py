@@ -286,9 +286,8 @@ def time_in_fresh_processes(
         if all(seen.high / seen.low - 1 <= _NARROW for seen in found.values()):
             break
     if len(starts) < FEWEST_STARTS:
-        raise SubjectError(
-            f"one start takes {format_seconds(longest)}, and {FEWEST_STARTS} are needed within {format_seconds(LIMIT_SECONDS)}"
-        )
+        needed = f"{FEWEST_STARTS} are needed within {format_seconds(LIMIT_SECONDS)}"
+        raise SubjectError(f"one start takes {format_seconds(longest)}, and {needed}")
     return found
 
 

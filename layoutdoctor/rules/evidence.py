@@ -389,12 +389,9 @@ def alternative_words(diagnosis: Diagnosis, trial: Trial, other: Trial) -> str:
     if better is None:
         return "" if own is None else speed_words(own, baseline)
     against = "" if own is None else f", {own.name} at {format_ratio(own.median)}"
-    told = "measured at"
-    if better.decided is False:
-        told = "the times are too noisy to tell what it brings"
-        if is_too_noisy(better):
-            return told
-        told += ":"
+    if better.decided is False and is_too_noisy(better):
+        return "the times are too noisy to tell what it brings"
+    told = "the times are too noisy to tell what it brings:" if better.decided is False else "measured at"
     return f"{told} {format_ratio(better.median)} the speed of {baseline} ({_ends(better)}){against}"
 
 

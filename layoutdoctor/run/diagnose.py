@@ -77,8 +77,8 @@ def diagnose(
         target: A GPU that is not there, such as ``cuda:90``: the graphs are traced on the CPU and lowered for it, and
             nothing is measured. None measures where the model is.
         budget_seconds: Bounds the timing rounds, and the starts of fresh processes beyond three; below 10 s there are
-            none. None lets rounds go on until there is a verdict, for at most half of what compiling took, at least 10 s and
-            at most 3 minutes, and starts for 3 minutes.
+            none. None lets rounds go on until there is a verdict, for at most half of what compiling took, at least
+            10 s and at most 3 minutes, and starts for 3 minutes.
         progress: Called with a ``Progress`` at every step; None shows a line in a notebook and on a terminal, which is
             gone at the end.
         timer: What times a block of calls; None chooses by device.
