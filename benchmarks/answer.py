@@ -315,7 +315,8 @@ def _summary(done: dict[str, Any]) -> str:
         if not rows:
             continue
         regret = [row[5] / row[3] for row in rows]
-        kept = [_promise_kept(answer) for name, answer in done.items() if name.endswith(mode) and answer["promised"]]
+        answers = [answer for name, answer in done.items() if name.endswith(mode) and "start_ratios" in answer]
+        kept = [_promise_kept(answer) for answer in answers if answer["promised"]]
         near, inside, alike = (sum(one) for one in zip(*kept, strict=True)) if kept else (0, 0, 0)
         lines.append(
             f"{mode}: {len(rows)} networks, {_mean([row[3] for row in rows]):.2f}x the default (best possible "
