@@ -22,9 +22,9 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE
+
 ROOT = Path(__file__).parent.parent
-UNDECIDED = 4
-"""Exit status of a diagnosis whose budget did not pay for a verdict: it took its time all the same."""
 PLAIN = """
 import copy, json, runpy, sys, time
 import torch
@@ -88,7 +88,7 @@ def run_process(command: list[str]) -> float:
         start = time.perf_counter()
         done = subprocess.run(command, check=False, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         seconds = time.perf_counter() - start
-        if done.returncode not in (0, UNDECIDED):
+        if done.returncode not in (0, EXIT_INCONCLUSIVE):  # without a verdict it took its time all the same
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
             raise RuntimeError(f"{command[1:4]} ended with status {done.returncode}: {' '.join(said)}")
         return seconds

@@ -38,6 +38,7 @@ from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
 from layoutdoctor.examination.choice import undecided
 from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS
 from layoutdoctor.reports.sections.rows import trial_in_short
+from layoutdoctor.reports.sections.wording import clean_name
 from layoutdoctor.units import format_seconds
 from layoutdoctor.words import count_of
 
@@ -131,9 +132,9 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
         "--budget",
         metavar="SECONDS",
         type=positive_seconds,
-        help="for the timing rounds, and as much again, from 10 on, for further starts of fresh processes; capturing "
-        "and profiling come on top (default: rounds until there is a verdict, for at most half of what compiling took, "
-        "at least 10 and at most 180, and at most 180 for further starts)",
+        help="for the timing rounds, and as much again, from 10 on, for starts of fresh processes beyond three; "
+        "capturing and profiling come on top (default: rounds until there is a verdict, for at most half of what "
+        "compiling took, at least 10 and at most 180, and at most 180 for all starts)",
     )
     parser.add_argument("--save-traces", metavar="DIR", help="keep the profiler's traces in this directory")
     parser.add_argument(
@@ -396,7 +397,7 @@ def command_without_folders(words: Sequence[str]) -> str:
 def stages_in_short(diagnosis: Diagnosis) -> str:
     """How long the stages of a diagnosis took, the longest first."""
     longest = sorted(diagnosis.stage_seconds.items(), key=lambda stage: -stage[1])
-    stages = (f"{name} {format_seconds(seconds)}" for name, seconds in longest)
+    stages = (f"{clean_name(name)} {format_seconds(seconds)}" for name, seconds in longest)
     return f"took {format_seconds(sum(diagnosis.stage_seconds.values()))}: {', '.join(stages)}"
 
 

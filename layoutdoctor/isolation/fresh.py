@@ -229,8 +229,8 @@ def with_head(recordings: Sequence[Recording], **changes: Any) -> tuple[Recordin
     Args:
         changes: Fields of ``Head``.
     """
-    replace = msgspec.structs.replace
-    return tuple(replace(one, head=replace(one.head, **changes)) for one in recordings)
+    head = msgspec.structs.replace(recordings[0].head, **changes)
+    return tuple(msgspec.structs.replace(recording, head=head) for recording in recordings)
 
 
 class _Start(msgspec.Struct, frozen=True):

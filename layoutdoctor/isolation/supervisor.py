@@ -167,8 +167,8 @@ def _supervise(
                     times_here = True
                     continue
             how = {name: memo.how for name, memo in kept.memos.items() if memo.how is not None}
-            kept = msgspec.structs.replace(kept, recordings=verified(kept.recordings, server, watch.progress, how))
-            kept = msgspec.structs.replace(kept, recordings=with_head(kept.recordings, stage_seconds=clock.end()))
+            recordings = verified(kept.recordings, server, watch.progress, how)
+            kept = msgspec.structs.replace(kept, recordings=with_head(recordings, stage_seconds=clock.end()))
             journal.finish(kept)
             return diagnosis_of(kept.recordings, known)
         if child.refused is not None:

@@ -47,17 +47,16 @@ def against_clause(diagnosis: Diagnosis, comparison: Comparison, name: str) -> s
 def undecided_headline(comparison: Comparison, open_ones: Sequence[RatioInterval]) -> str:
     """What may be faster than the baseline though the rounds could not tell, and what would tell."""
     named = [
-        clean_name(ratio.name)
-        + (
-            f" ({format_ratio(ratio.median)}, {ratio.low:.2f} to {ratio.high:.2f})"
-            if ratio.coverage and not is_too_noisy(ratio)
-            else ""
-        )
+        clean_name(ratio.name) + ("" if ratio.coverage is None or is_too_noisy(ratio) else f" ({_in_numbers(ratio)})")
         for ratio in open_ones
     ]
     rounds = count_of(comparison.round_count or 0, "round")
     what = f"{listing(named, MOST_NAMED)} may be faster than {baseline_phrase(comparison.baseline)}"
     return f"Undecided after {rounds}: {what}{_what_would_tell(comparison)}"
+
+
+def _in_numbers(ratio: RatioInterval) -> str:
+    return f"{format_ratio(ratio.median)}, {interval_clause(ratio.low, ratio.high, ratio.coverage)}"
 
 
 def rival_lines(comparison: Comparison, chosen: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ import builders
 import msgspec
 import pytest
 from builders import a_diagnosis, a_failed_trial, a_location, a_recommendation, a_trial
+from recorded_builders import a_recording
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import isolation as isolation_module
@@ -48,7 +49,7 @@ def save(tmp_path: Path) -> Callable[[Diagnosis], str]:
 def engine(monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
     """Stands for the doctor: what it returns is the list's last item."""
     results = [msgspec.structs.replace(FOUND, recommendation=a_recommendation())]
-    doctor = types.SimpleNamespace(record_subject=lambda subject, request, listener: ())
+    doctor = types.SimpleNamespace(record_subject=lambda subject, request, listener: (a_recording(),))
     monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", doctor)
     loader = types.SimpleNamespace(load_requested=lambda request: request.target)
     monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.load", loader)

@@ -138,7 +138,7 @@ def test_a_timed_diagnosis_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     judged = verified(recordings(), server(), lambda step: stages.append(step.stage), {"one": "lines"})
     advice = judged[1].head.recommendation
 
-    assert judged[0].head == judged[1].head
+    assert judged[0].head is judged[1].head
     assert advice is not None
     assert (advice.configuration, advice.verified, advice.how) == ("one", True, "lines")
     assert stages[0] == "fresh processes, start 1: compiling"
