@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import CodeType, FunctionType
 
-_IMPORTED = ("torch._dynamo", "torch._inductor.compile_fx", "torch._inductor.codegen.cpp")
 _WORD = "_layoutdoctor_not_run"
 _SMALLEST_KERNEL = """
 #include <torch/csrc/inductor/cpp_prefix.h>
@@ -126,21 +125,6 @@ def prepare_compiler() -> CompilerBegun:
     begun = CompilerBegun(pool.submit(_test_instructions), pool.submit(_make_header))
     pool.shutdown(wait=False)
     return begun
-
-
-def import_compiler() -> None:
-    """
-    Imports what compiling for a CPU imports, and looks up what Inductor looks up once in a process.
-
-    Source:
-        ``cpu_vec_isa.pick_vec_isa``, ``codecache.torch_key``; torch 2.13.
-    """
-    inductor_config()
-    with contextlib.suppress(Exception):  # a process that compiles says what is wrong
-        for name in _IMPORTED:
-            importlib.import_module(name)
-        importlib.import_module("torch._inductor.cpu_vec_isa").pick_vec_isa()
-        importlib.import_module("torch._inductor.codecache").torch_key()
 
 
 class CompilerBegun(NamedTuple):

@@ -2,9 +2,8 @@
 Configurations timed in processes of their own: all of them once, in turns, then what may be the fastest several times.
 
 What holds in one warm process, whose heap all configurations share, need not hold in the user's. Here each process
-runs one configuration and nothing else, compiled as a user compiles it, and sleeps while another one is timed. The
-rounds are of copies of one process, whose heaps are alike, so that all meet the same luck; what is started several
-times starts from nothing.
+starts from nothing, runs one configuration and nothing else, compiled as a user compiles it, and sleeps while another
+one is timed. Copies of one process would be there sooner, but share its heap, and with it one piece of luck.
 """
 
 from __future__ import annotations
@@ -33,9 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.records import Comparison, Configuration
-    from layoutdoctor.isolation.fork_server import ForkServer
     from layoutdoctor.isolation.judged import Judged
-    from layoutdoctor.isolation.messages import Kept
+    from layoutdoctor.isolation.messages import Kept, Request
     from layoutdoctor.recording.recording import Iteration, Recording
     from layoutdoctor.units import Seconds
 
@@ -67,7 +65,7 @@ def wants_timing(kept: Kept) -> bool:
 
 def timed(
     kept: Kept,
-    server: ForkServer,
+    request: Request,
     progress: Callable[[Progress], None],
     earlier: Comparison | None = None,
     limit_seconds: Seconds | None = None,
@@ -76,7 +74,7 @@ def timed(
     The recordings of a diagnosis with the times of all that ran, each in a process of its own.
 
     Args:
-        server: Where the processes come from.
+        request: By which the subject is loaded.
         progress: Told what is done.
         earlier: What a run that goes on here had concluded; its rounds come first.
         limit_seconds: For a configuration to get ready, and for a turn; None for a long time.
@@ -98,9 +96,8 @@ def timed(
         failure = Failure(kind="measure", message=str(process.failure))
         trials[process.name] = msgspec.structs.replace(trials[process.name], status=process.status, failure=failure)
 
-    server.begin(chosen)
     tell(f"starting {len(chosen)} processes, one for each configuration")
-    with started(server, chosen, fail, SHORTEST_START_SECONDS + limit) as processes:
+    with started(request, chosen, fail, SHORTEST_START_SECONDS + limit) as processes:
         if not processes:
             raise SubjectError("no configuration can be timed in a process of its own")
         tell("timing all configurations in turns")
@@ -111,7 +108,7 @@ def timed(
             processes,
             lambda process, calls: process.turn(calls, limit),
             earlier=earlier,
-            budget_seconds=server.request.budget_seconds,
+            budget_seconds=request.budget_seconds,
             meter=LoadMeter(threads, core_count(), lambda: _load_of(processes.values())),
             own_processes=True,
             faults=lambda process: process.page_faults,
@@ -188,7 +185,7 @@ def _load_of(processes: Iterable[TimedProcess]) -> Reading:
 
 def verified(
     recordings: tuple[Recording, ...],
-    server: ForkServer,
+    request: Request,
     progress: Callable[[Progress], None],
     how: Mapping[str, str],
 ) -> tuple[Recording, ...]:
@@ -196,26 +193,25 @@ def verified(
     The recordings of a timed diagnosis with what further starts make of what may be the fastest.
 
     Args:
-        server: Where the processes come from.
+        request: By which the subject is loaded.
         progress: Told what is done.
         how: Lines to paste, by configuration.
     """
     head = recordings[0].head
     advice, comparison = head.recommendation, head.comparison
-    if advice is None or comparison is None or server.request.lower_for is not None:
+    if advice is None or comparison is None or request.lower_for is not None:
         return recordings
     by_name = {recording.name: recording.trial for recording in recordings}
     names = contenders(comparison, list(by_name.values()))
     if not names:
         return recordings
     chosen = [by_name[name].configuration for name in (comparison.baseline, *names)]
-    budget = server.request.budget_seconds
+    budget = request.budget_seconds
     if budget is not None and budget < LEAST_LIMIT_SECONDS:
         reason = f"a budget of {format_seconds(budget)} has no time for further starts of fresh processes"
         return with_head(recordings, recommendation=msgspec.structs.replace(advice, reason=reason))
-    server.end()
     try:
-        fresh = time_in_fresh_processes(server, chosen, progress)
+        fresh = time_in_fresh_processes(request, chosen, progress)
         advice, comparison = with_fresh_processes(advice, comparison, list(by_name.values()), fresh, how)
     except LayoutDoctorError as error:
         advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
@@ -247,7 +243,7 @@ class _Start(msgspec.Struct, frozen=True):
 
 
 def time_in_fresh_processes(
-    server: ForkServer,
+    request: Request,
     configurations: Sequence[Configuration],
     progress: Callable[[Progress], None] = lambda step: None,
 ) -> dict[str, FreshProcesses]:
@@ -266,7 +262,7 @@ def time_in_fresh_processes(
     """
     starts: list[_Start] = []
     found: dict[str, FreshProcesses] = {}
-    limit = min(LIMIT_SECONDS, server.request.budget_seconds or LIMIT_SECONDS)
+    limit = min(LIMIT_SECONDS, request.budget_seconds or LIMIT_SECONDS)
     begin = time.monotonic()
     longest = 0.0
     while len(starts) < MOST_STARTS:
@@ -278,7 +274,7 @@ def time_in_fresh_processes(
         def tell(doing: str, number: int = number) -> None:
             progress(Progress(f"fresh processes, start {number}: {doing}", number, MOST_STARTS + 1))
 
-        starts.append(_run_start(server, configurations, tell, backwards=len(starts) % 2 == 1))
+        starts.append(_run_start(request, configurations, tell, backwards=len(starts) % 2 == 1))
         longest = max(longest, time.monotonic() - now)
         if len(starts) < FEWEST_STARTS:
             continue
@@ -314,12 +310,12 @@ def _middle(counts: Sequence[float | None]) -> float | None:
 
 
 def _run_start(
-    server: ForkServer, configurations: Sequence[Configuration], tell: Callable[[str], None], *, backwards: bool
+    request: Request, configurations: Sequence[Configuration], tell: Callable[[str], None], *, backwards: bool
 ) -> _Start:
     """Each configuration in a process of its own: loaded and compiled beside each other, then timed in turns."""
     ordered = configurations[:: -1 if backwards else 1]
     tell("compiling")
-    with started(server, ordered) as processes:
+    with started(request, ordered) as processes:
         ready = list(processes.values())
         calls = max(1, min(round(_TURN_SECONDS / min(process.call_seconds for process in ready)), MOST_CALLS))
         seconds: dict[str, list[float]] = {process.name: [] for process in ready}

@@ -209,7 +209,6 @@ class Request(Message, frozen=True, kw_only=True):
         times_here: Whether the process that runs the configurations times them as well, though each could have one of
             its own for that.
         timed: The one configuration to be timed whenever that is ordered, and nothing else; None for a diagnosis.
-        forks: Whether to fork at every order, and nothing else; each copy gets a request of its own.
         kept: What earlier processes did.
         lost: The configurations that took one with them.
     """
@@ -232,7 +231,6 @@ class Request(Message, frozen=True, kw_only=True):
     lost: dict[str, Lost] = {}
     times_here: bool = False
     timed: Configuration | None = None
-    forks: bool = False
 
     def trace_file(self, configuration: str) -> Path | None:
         """Where to keep the profiler's trace of a configuration; None where none is wanted."""
@@ -287,18 +285,6 @@ class Broken(Message, frozen=True, kw_only=True, tag=True):
     failure: Failure
 
 
-class Forked(Message, frozen=True, kw_only=True, tag=True):
-    """The number of a copy of the process; None where the system lets none be made."""
-
-    pid: int | None
-
-
-class Ended(Message, frozen=True, kw_only=True, tag=True):
-    """A copy of the process is gone; below 0 for a signal."""
-
-    returncode: int
-
-
 class Ready(Message, frozen=True, kw_only=True, tag=True):
     """The one configuration runs and can be timed; a call takes about so long."""
 
@@ -327,9 +313,7 @@ class Profiled(Message, frozen=True, kw_only=True, tag=True):
     iterations: tuple[Iteration, ...]
 
 
-AnyMessage = (
-    Began | Progress | KeptMore | Derived | Finished | Refused | Broken | Forked | Ended | Ready | Turned | Profiled
-)
+AnyMessage = Began | Progress | KeptMore | Derived | Finished | Refused | Broken | Ready | Turned | Profiled
 
 
 class TurnBoard:

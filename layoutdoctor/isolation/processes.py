@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -54,7 +53,7 @@ def start_child(board: int, output: int) -> tuple[subprocess.Popen[bytes], int, 
         output: What its standard output and error become, as ``subprocess`` has it.
 
     Returns:
-        The process, the end of the socket that its request is written to, and the end of the pipe that its messages
+        The process, the end of the pipe that its request is written to, and the end of the pipe that its messages
         come from.
 
     Raises:
@@ -67,7 +66,7 @@ def start_child(board: int, output: int) -> tuple[subprocess.Popen[bytes], int, 
             "(sys.executable is empty); use --no-isolation"
         )
     messages, messages_end = os.pipe()
-    requests, requests_end = (end.detach() for end in socket.socketpair())  # it can carry descriptors as well
+    requests, requests_end = os.pipe()
     numbers = (requests, messages_end, os.getpid(), board)
     try:
         options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -236,14 +235,6 @@ def wait_until_ended(pid: int, most_seconds: float) -> None:
 def memory_of(pid: int | str = "self") -> dict[str, int]:
     """What the system says of the memory of a living process, such as ``VmRSS``, in bytes; empty where nothing."""
     return _table_of(_PROCESSES / str(pid) / "status")
-
-
-def thread_count() -> int | None:
-    """Threads of this process; None where the system does not say."""
-    try:
-        return sum(1 for _ in (_PROCESSES / "self" / "task").iterdir())
-    except OSError:
-        return None
 
 
 def peak_resident_bytes(pid: int) -> int | None:

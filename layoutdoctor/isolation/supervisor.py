@@ -25,7 +25,6 @@ from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
 from layoutdoctor.examination.choice import has_open_questions
 from layoutdoctor.examination.examine import diagnosis_of
-from layoutdoctor.isolation.fork_server import ForkServer
 from layoutdoctor.isolation.fresh import timed, verified, wants_timing, with_head
 from layoutdoctor.isolation.messages import (
     SHORTEST_START_SECONDS,
@@ -126,13 +125,6 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
             return diagnosis
     if watch.owns_process:
         adopt_orphans()
-    with ForkServer(request).running() as server:
-        return _supervise(server, request, journal, watch, timeout_seconds)
-
-
-def _supervise(
-    server: ForkServer, request: Request, journal: Journal, watch: Watch, timeout_seconds: float | None
-) -> Diagnosis:
     known: dict[str, Examined] = {}
     times_here = False
     clock = StageClock(watch.progress)
@@ -146,7 +138,7 @@ def _supervise(
             lost=journal.lost,
             times_here=times_here,
         )
-        child = _Child(attempt, journal, watch, known, timeout_seconds, server)
+        child = _Child(attempt, journal, watch, known, timeout_seconds)
         try:
             child.run()
         finally:
@@ -156,18 +148,17 @@ def _supervise(
             kept = reduce(Kept.with_trial, child.finished.recordings, journal.kept)
             if not times_here and wants_timing(kept):
                 try:
-                    recordings = timed(kept, server, watch.progress, earlier, timeout_seconds)
+                    recordings = timed(kept, request, watch.progress, earlier, timeout_seconds)
                     for before, after in zip(kept.recordings, recordings, strict=True):
                         if after.iterations is not before.iterations:
                             known.pop(after.name, None)
                     kept = msgspec.structs.replace(kept, recordings=recordings)
                 except (SubjectError, TransportError) as error:
                     watch.warn(f"all configurations are timed in one process: {error}")
-                    server.end()
                     times_here = True
                     continue
             how = {name: memo.how for name, memo in kept.memos.items() if memo.how is not None}
-            recordings = verified(kept.recordings, server, watch.progress, how)
+            recordings = verified(kept.recordings, request, watch.progress, how)
             kept = msgspec.structs.replace(kept, recordings=with_head(recordings, stage_seconds=clock.end()))
             journal.finish(kept)
             return diagnosis_of(kept.recordings, known)
@@ -177,8 +168,6 @@ def _supervise(
         if name is None or name in journal.lost:
             raise SubjectError(_before_any(request, lost.failure))
         journal.lose(name, lost)
-        if lost.status == "timed_out":
-            server.end()  # what did not end, such as a compiler, may keep that process as well
         watch.warn(f"{name}: {lost.failure.message}; going on without it")
 
 
@@ -211,10 +200,8 @@ class _Child:
         watch: Watch,
         known: dict[str, Examined],
         timeout_seconds: float | None,
-        server: ForkServer,
     ) -> None:
         self.request, self.journal, self.watch, self.timeout_seconds = request, journal, watch, timeout_seconds
-        self._server = server
         self._known = known
         self.finished: Finished | None = None
         self.refused: Refused | None = None
@@ -337,8 +324,6 @@ class _Child:
                 if message.is_new:
                     self._deadline = self._deadline_of(message)
                 self._began = message
-                if message.stage == "compile" and self._is_followed_by_copies():
-                    self._server.begin()
             case Progress():
                 self.watch.progress(message)
             case KeptMore():
@@ -355,11 +340,6 @@ class _Child:
                 self._broken = message
             case _:
                 self._garbled = f"{type(message).__name__} was not asked for"
-
-    def _is_followed_by_copies(self) -> bool:
-        """Whether configurations are timed in copies of a process, as far as is known now; what it imports by then."""
-        request = self.request
-        return not request.times_here and request.lower_for is None and request.device in (None, "cpu")
 
     def _keep(self, message: KeptMore) -> None:
         """Keeps a trial and tells of it, while the child waits: what is examined here runs on a core that it needs."""
@@ -408,6 +388,6 @@ class _Child:
             return
         kill_with_all_it_started(self._process.pid)
         if self.watch.owns_process:
-            kill_all({*started_by(os.getpid())} - self._server.processes())
+            kill_all(started_by(os.getpid()))
         self._process.wait()
         remove_scratch(self._process.pid)

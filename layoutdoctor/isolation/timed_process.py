@@ -3,30 +3,60 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.isolation.load import core_count
-from layoutdoctor.isolation.messages import LENGTH_BYTES, PROFILE, MessagePipe, Profiled, Ready, Refused, Turned
-from layoutdoctor.isolation.processes import available_bytes, how_it_ended, peak_resident_bytes
+from layoutdoctor.isolation.messages import (
+    LENGTH_BYTES,
+    PROFILE,
+    Kept,
+    MessagePipe,
+    Profiled,
+    Ready,
+    Refused,
+    TurnBoard,
+    Turned,
+    encode,
+)
+from layoutdoctor.isolation.processes import (
+    available_bytes,
+    how_it_ended,
+    kill_with_all_it_started,
+    peak_resident_bytes,
+    remove_scratch,
+    start_child,
+    wait_until_ended,
+)
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Configuration, TrialStatus
-    from layoutdoctor.isolation.fork_server import ForkServer, Started
-    from layoutdoctor.isolation.messages import AnyMessage
+    from layoutdoctor.isolation.messages import AnyMessage, Request
     from layoutdoctor.recording.recording import Iteration
     from layoutdoctor.units import Bytes, Seconds
 
 LONGEST_SECONDS = 900.0
 """A process that has not answered after this long is given up."""
 
+_LEAVING_SECONDS = 2.0
+
 
 class TimedProcess:
     """
-    One configuration in a process of its own.
+    One configuration in a process of its own, which is started here and gets ready.
+
+    Args:
+        request: By which the subject is loaded.
+
+    Raises:
+        TransportError: It cannot be started.
 
     Attributes:
         call_seconds: What a call takes, about; once it is ready.
@@ -38,8 +68,8 @@ class TimedProcess:
         status: What that makes of its configuration.
     """
 
-    def __init__(self, name: str, started: Started) -> None:
-        self.name = name
+    def __init__(self, request: Request, configuration: Configuration) -> None:
+        self.name = configuration.name
         self.call_seconds = 0.0
         self.page_faults: float | None = 0.0
         self.cpu_seconds = 0.0
@@ -47,12 +77,26 @@ class TimedProcess:
         self.peak_bytes: Bytes | None = None
         self.failure: str | None = None
         self.status: TrialStatus = "failed"
-        self._started = started
-        self._messages = MessagePipe(started.messages)
+        # Every child is given a board; what it prints is the model's own, and nobody reads it.
+        self._process, self._requests, messages = start_child(TurnBoard.make(), subprocess.DEVNULL)
+        self._messages = MessagePipe(messages)
+        self._write(encode(msgspec.structs.replace(request, timed=configuration, kept=Kept(), lost={})))
+
+    def _write(self, data: bytes) -> None:
+        """Hands over bytes; one that has ended gets none, and how it ended is said where its answer is missing."""
+        rest = memoryview(data)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while rest:
+                rest = rest[os.write(self._requests, rest) :]
 
     def end(self) -> None:
-        """Ends it, and all that it started."""
-        self._started.end()
+        """Ends it, and all that it started; it may first remove what the model's file has made."""
+        self._messages.close()
+        os.close(self._requests)
+        wait_until_ended(self._process.pid, _LEAVING_SECONDS)
+        kill_with_all_it_started(self._process.pid)
+        self._process.wait()
+        remove_scratch(self._process.pid)
 
     def wait_until_ready(self, limit_seconds: Seconds = LONGEST_SECONDS) -> None:
         """
@@ -65,7 +109,7 @@ class TimedProcess:
         if not isinstance(message, Ready):
             raise self._lost("the process said what was not asked for")
         self.call_seconds = message.call_seconds
-        self.peak_bytes = peak_resident_bytes(self._started.process.pid)
+        self.peak_bytes = peak_resident_bytes(self._process.pid)
 
     def turn(self, calls: int, limit_seconds: Seconds = LONGEST_SECONDS) -> tuple[Seconds, ...]:
         """
@@ -74,7 +118,7 @@ class TimedProcess:
         Raises:
             SubjectError: It died, or took too long.
         """
-        self._started.write(calls.to_bytes(LENGTH_BYTES, "big"))
+        self._write(calls.to_bytes(LENGTH_BYTES, "big"))
         message = self._hear(limit_seconds)
         if not isinstance(message, Turned) or len(message.seconds) != calls:
             raise self._lost("the process said what was not asked for")
@@ -91,7 +135,7 @@ class TimedProcess:
         Raises:
             SubjectError: It died, took too long, or could not record them.
         """
-        self._started.write(PROFILE.to_bytes(LENGTH_BYTES, "big"))
+        self._write(PROFILE.to_bytes(LENGTH_BYTES, "big"))
         message = self._hear(limit_seconds)
         if not isinstance(message, Profiled):
             raise self._lost("the process said what was not asked for")
@@ -104,7 +148,7 @@ class TimedProcess:
             what = f"it took longer than {limit_seconds:g} s, the limit for one configuration,"
             raise self._lost(what, "timed_out") from None
         except EOFError:
-            raise self._lost(how_it_ended(self._started.process.wait()), "crashed") from None
+            raise self._lost(how_it_ended(self._process.wait()), "crashed") from None
         except ValueError as error:
             raise self._lost(f"the process sent what is no message ({error})", "crashed") from error
         if isinstance(message, Refused):
@@ -119,7 +163,7 @@ class TimedProcess:
 
 @contextlib.contextmanager
 def started(
-    server: ForkServer,
+    request: Request,
     configurations: Sequence[Configuration],
     on_failure: Callable[[TimedProcess], None] | None = None,
     limit_seconds: Seconds = LONGEST_SECONDS,
@@ -130,6 +174,7 @@ def started(
     As many get ready at a time as there are cores, and no more are started than there is memory for.
 
     Args:
+        request: By which the subject is loaded.
         on_failure: Told of a configuration whose process did not get ready; None raises.
 
     Raises:
@@ -153,7 +198,7 @@ def started(
             if count >= core_count():
                 wait_for(running[count - core_count()])
                 _check_memory(ready.values(), core_count(), len(configurations))
-            running.append(TimedProcess(configuration.name, server.start(configuration)))
+            running.append(TimedProcess(request, configuration))
         for process in running[-core_count() :]:
             wait_for(process)
         yield ready

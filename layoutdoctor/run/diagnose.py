@@ -23,7 +23,6 @@ from layoutdoctor.diagnosis.configurations import choose_configurations, find_ta
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis
 from layoutdoctor.errors import SubjectError, TransportError, UsageError
 from layoutdoctor.examination.applying import how_to_apply
-from layoutdoctor.isolation.fork_server import ForkServer
 from layoutdoctor.isolation.fresh import verified, with_head
 from layoutdoctor.isolation.journal import temporary_journal
 from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Listener, Request, StageClock
@@ -138,10 +137,9 @@ def _verified_elsewhere(
         with contextlib.ExitStack() as stack:
             directory = stack.enter_context(_saved_elsewhere(subject))
             there = msgspec.structs.replace(request, subject_directory=directory)
-            server = stack.enter_context(ForkServer(there).running())
             ranks, call = parameter_ranks(subject), call_of(subject)
             how = {one.name: how_to_apply(one.trial.configuration, ranks, call) for one in recordings}
-            return verified(recordings, server, progress or (lambda step: None), how)
+            return verified(recordings, there, progress or (lambda step: None), how)
     except TransportError as error:
         advice = msgspec.structs.replace(advice, reason=f"{advice.reason}: {error}")
         return with_head(recordings, recommendation=advice)

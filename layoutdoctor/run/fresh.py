@@ -1,26 +1,18 @@
-"""
-One configuration in a process that does nothing else: compiled as a user compiles it, timed when it is told to.
-
-The process may be a copy of one in which nothing has run yet.
-"""
+"""One configuration in a process that does nothing else: compiled as a user compiles it, timed when it is told to."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import time
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import torch
 
 from layoutdoctor.capture.compat import inductor_config
-from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.applying import effective_options, global_options
 from layoutdoctor.isolation.load import involuntary_switches
 from layoutdoctor.isolation.messages import PROFILE, Profiled, Ready, Turned
-from layoutdoctor.isolation.processes import thread_count
 from layoutdoctor.isolation.rounds import page_faults
 from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.measure.timing import choose_timer
@@ -41,46 +33,6 @@ if TYPE_CHECKING:
 _WARM_UP_CALLS = 5
 _LONG_CALL_SECONDS = 1.0
 _SETTLE_SECONDS = 0.05
-
-
-def loaded_for_forks(load: Callable[[], LoadedSubject]) -> tuple[LoadedSubject, Callable[[], None]]:
-    """
-    Loads a subject so that copies of this process can be made afterwards.
-
-    Threads are not copied, and OpenMP waits for those that it has lost for ever: torch is held to one while the
-    subject's own code runs.
-
-    Returns:
-        The subject, and what a copy has to call before it runs anything.
-
-    Raises:
-        SubjectError: This process has threads, as one has that uses a GPU.
-    """
-    wanted = torch.get_num_threads()
-    set_threads = torch.set_num_threads
-    is_loading = True
-
-    def set_later(count: int) -> None:
-        nonlocal wanted
-        wanted = count
-        if not is_loading:
-            set_threads(count)
-
-    set_threads(1)
-    with mock.patch.object(torch, "set_num_threads", set_later):
-        subject = load()
-    is_loading = False
-    if os.waitpid(_forked_at_once(), 0)[1] or thread_count() != 1:
-        raise SubjectError("a process with threads cannot be forked")
-    return subject, lambda: set_threads(wanted)
-
-
-def _forked_at_once() -> int:
-    """A copy that ends: libraries that can be forked, such as OpenBLAS, have ended their threads then."""
-    copy = os.fork()
-    if copy == 0:
-        os._exit(0)
-    return copy
 
 
 def serve_turns(

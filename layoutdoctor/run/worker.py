@@ -11,7 +11,6 @@ import contextlib
 import faulthandler
 import os
 import signal
-import socket
 import sys
 import threading
 from functools import partial
@@ -29,15 +28,12 @@ from layoutdoctor.errors import (
     first_line,
     needs_torch,
 )
-from layoutdoctor.isolation.fork_server import FORK
 from layoutdoctor.isolation.messages import (
     LENGTH_BYTES,
     Began,
     Broken,
     Derived,
-    Ended,
     Finished,
-    Forked,
     KeptMore,
     Listener,
     Refused,
@@ -150,16 +146,10 @@ def main(words: Sequence[str]) -> NoReturn:
     with contextlib.suppress(AttributeError, ValueError):
         faulthandler.register(signal.SIGUSR2, all_threads=True)
     board = TurnBoard(int(words[3]))
-    stream, channel, request = _line(int(words[0]), int(words[1]), board)
-    load: Callable[[], LoadedSubject] = partial(_load, request)
-    if request.forks:
-        try:
-            load, requests, messages = _fork_when_ordered(request, channel, stream.fileno())
-        except BaseException:  # such as threads of the model's file, which may never end
-            channel.close()
-            leave()
-        stream, channel, request = _line(requests, messages, board)
-    answer = _answer(request, load, channel, stream)
+    stream = FileIO(_moved_up(int(words[0])))
+    request: Request = unpack(_read(stream, int.from_bytes(_read(stream, LENGTH_BYTES), "big")), Request)
+    channel = Channel(int(words[1]), board, [configuration.name for configuration in request.configurations])
+    answer = _answer(request, partial(_load, request), channel, stream)
     for printed in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the model may have closed it
             printed.flush()
@@ -172,13 +162,6 @@ def leave() -> NoReturn:
     with contextlib.suppress(BaseException):  # such as temporary folders of the model, and of multiprocessing
         atexit._run_exitfuncs()
     os._exit(0)
-
-
-def _line(requests: int, messages: int, board: TurnBoard) -> tuple[FileIO, Channel, Request]:
-    """Where more is to be read, where to write, and the request."""
-    stream = FileIO(_moved_up(requests))  # not buffered: descriptors that come with a later byte would be lost
-    request: Request = unpack(_read(stream, int.from_bytes(_read(stream, LENGTH_BYTES), "big")), Request)
-    return stream, Channel(messages, board, [configuration.name for configuration in request.configurations]), request
 
 
 def _read(stream: FileIO, count: int) -> bytes:
@@ -213,57 +196,6 @@ def _serve_turns(
     except Exception as error:
         raise SubjectError(first_line(error)) from error
     leave()
-
-
-def _fork_when_ordered(
-    request: Request, channel: Channel, control: int
-) -> tuple[Callable[[], LoadedSubject], int, int]:
-    """
-    Makes a copy of this process at every order, and loads the subject before the first.
-
-    Returns:
-        In a copy, and only there: what gives the subject, which nobody else holds, and the ends of its two pipes, to
-        read the request from and to write messages to.
-    """
-    from layoutdoctor.capture.building import import_compiler
-    from layoutdoctor.run.fresh import loaded_for_forks
-
-    if any(configuration.backend == "inductor" for configuration in request.configurations):
-        import_compiler()
-    held: list[LoadedSubject] = []
-    orders = socket.socket(fileno=os.dup(control))
-    while True:
-        word, descriptors, _, _ = socket.recv_fds(orders, LENGTH_BYTES, 2)
-        if not word:
-            leave()
-        number = int.from_bytes(word, "big")
-        if number != FORK:
-            channel.send(Ended(returncode=os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])))
-            continue
-        if not held:
-            subject, go_on = loaded_for_forks(lambda: _load(request))
-            held.append(subject)
-            del subject
-        this = os.getpid()
-        copy = _forked()
-        if copy == 0:
-            os.setsid()
-            die_with(this)
-            atexit._clear()  # what the model's file made is for the other one to remove
-            orders.close()
-            go_on()
-            return held.pop, descriptors[0], descriptors[1]
-        for descriptor in descriptors:
-            os.close(descriptor)
-        channel.send(Forked(pid=copy))
-
-
-def _forked() -> int | None:
-    """The number of a copy, 0 in the copy; None where there is no memory, or no number, for one more."""
-    try:
-        return os.fork()
-    except OSError:
-        return None
 
 
 def _record(request: Request, load: Callable[[], LoadedSubject], channel: Channel) -> tuple[Recording, ...]:

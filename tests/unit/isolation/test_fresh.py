@@ -25,7 +25,6 @@ from recorded_builders import Recorder
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
 from layoutdoctor.examination.kernels.host import iteration_of, operation_tree
 from layoutdoctor.isolation import fresh, processes, timed_process
-from layoutdoctor.isolation.fork_server import ForkServer
 from layoutdoctor.isolation.fresh import time_in_fresh_processes, timed, verified, wants_timing
 from layoutdoctor.isolation.load import Reading
 from layoutdoctor.isolation.messages import Kept, Request, TrialMemo
@@ -59,13 +58,8 @@ while calls := take():
 TIMED = [a_configuration(name) for name in ("inductor", "one", "two")]
 
 
-@pytest.fixture(autouse=True)
-def from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ForkServer, "begin", lambda self, chosen=None: None)
-
-
-def server(**asked: Any) -> ForkServer:
-    return ForkServer(Request(target="m.py", **asked))
+def request_with(**asked: Any) -> Request:
+    return Request(target="m.py", **asked)
 
 
 @pytest.fixture
@@ -74,7 +68,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, FreshProcess
         monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + code)
         for name, value in constants.items():
             monkeypatch.setattr(fresh, name, value)
-        return time_in_fresh_processes(server(), TIMED)
+        return time_in_fresh_processes(request_with(), TIMED)
 
     return run_children
 
@@ -135,7 +129,7 @@ def recordings(**changes: Any) -> tuple[Recording, ...]:
 def test_a_timed_diagnosis_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + TAKES_TURNS)
     stages: list[str] = []
-    judged = verified(recordings(), server(), lambda step: stages.append(step.stage), {"one": "lines"})
+    judged = verified(recordings(), request_with(), lambda step: stages.append(step.stage), {"one": "lines"})
     advice = judged[1].head.recommendation
 
     assert judged[0].head is judged[1].head
@@ -148,7 +142,7 @@ def test_a_timed_diagnosis_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_why_it_is_not_verified_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + "os._exit(3)")
-    advice = verified(recordings(), server(), print, {})[0].head.recommendation
+    advice = verified(recordings(), request_with(), print, {})[0].head.recommendation
 
     assert advice is not None
     assert (advice.configuration, advice.verified) == ("one", False)
@@ -156,7 +150,7 @@ def test_why_it_is_not_verified_is_said(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_small_budget_is_for_the_rounds_alone() -> None:
-    advice = verified(recordings(), server(budget_seconds=9.0), print, {})[0].head.recommendation
+    advice = verified(recordings(), request_with(budget_seconds=9.0), print, {})[0].head.recommendation
 
     assert advice is not None
     assert (advice.configuration, advice.verified) == ("one", False)
@@ -168,7 +162,7 @@ def test_what_recommends_nothing_needs_no_verification() -> None:
     for changes in ({"recommendation": None}, {"comparison": None}, {"comparison": slower}):
         given = recordings(**changes)
 
-        assert verified(given, server(), print, {}) is given
+        assert verified(given, request_with(), print, {}) is given
 
 
 def kept(*names: str, **changes: Any) -> Kept:
@@ -187,7 +181,7 @@ def test_all_that_ran_is_timed_in_turns_each_in_a_process_of_its_own(monkeypatch
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + TAKES_TURNS)
     given = kept("inductor", "one", "two")
     assert wants_timing(given)
-    made = timed(given, server(budget_seconds=30.0), lambda step: None)
+    made = timed(given, request_with(budget_seconds=30.0), lambda step: None)
     comparison, advice = made[0].head.comparison, made[0].head.recommendation
 
     assert comparison is not None
@@ -202,7 +196,7 @@ def test_all_that_ran_is_timed_in_turns_each_in_a_process_of_its_own(monkeypatch
 
     again = msgspec.structs.replace(given, recordings=made)
     assert wants_timing(again)
-    more = timed(again, server(budget_seconds=0.01), lambda step: None, comparison)
+    more = timed(again, request_with(budget_seconds=0.01), lambda step: None, comparison)
     assert more[1].trial.measurement is not None
     assert len(more[1].trial.measurement.round_seconds) > len(measurement.round_seconds)
 
@@ -253,7 +247,7 @@ def test_what_is_explained_is_profiled_where_it_was_timed(
     )
     given = msgspec.structs.replace(given, recordings=recordings)
     stages: list[str] = []
-    made = timed(given, server(budget_seconds=1.0), lambda it: stages.append(it.stage))
+    made = timed(given, request_with(budget_seconds=1.0), lambda it: stages.append(it.stage))
 
     assert [stage for stage in stages if "profiling" in stage] == ["inductor: profiling", "one: profiling"]
     (iteration,) = made[1].iterations
@@ -268,7 +262,7 @@ def test_what_is_explained_is_profiled_where_it_was_timed(
 def test_a_configuration_whose_process_fails_costs_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:
     dies = 'os._exit(3) if name == "one" else None\n'
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + dies + TAKES_TURNS)
-    made = timed(kept("inductor", "one", "two"), server(budget_seconds=30.0), lambda step: None)
+    made = timed(kept("inductor", "one", "two"), request_with(budget_seconds=30.0), lambda step: None)
     failure = made[1].trial.failure
 
     assert failure is not None
@@ -279,7 +273,7 @@ def test_a_configuration_whose_process_fails_costs_itself_only(monkeypatch: pyte
 
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + "os._exit(3)")
     with pytest.raises(SubjectError, match=r"no configuration can be timed in a process of its own"):
-        timed(kept("inductor", "one"), server(), lambda step: None)
+        timed(kept("inductor", "one"), request_with(), lambda step: None)
 
 
 def test_no_more_processes_are_started_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +283,7 @@ def test_no_more_processes_are_started_than_there_is_memory_for(monkeypatch: pyt
     with pytest.raises(
         SubjectError, match=r"3 processes of up to .* each do not fit into the memory, of which 977 KiB"
     ):
-        timed(kept("inductor", "one", "two"), server(), lambda step: None)
+        timed(kept("inductor", "one", "two"), request_with(), lambda step: None)
 
 
 def test_what_is_on_a_gpu_or_was_lowered_for_one_is_not_timed_here() -> None:
