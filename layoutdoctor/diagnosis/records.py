@@ -933,12 +933,14 @@ class MachineLoad(Record, frozen=True, kw_only=True):
         is_too_busy: Whether that was too much for anything to be concluded from the times.
         round_other_cores: The same of each round; of short rounds only roughly, as the system counts in ticks.
         round_involuntary_switches: How often a thread of the diagnosis had to make room, in each round.
+        repeated_round_count: Further rounds, in which others used too much: they were run again, and count for nothing.
     """
 
     other_cores: Magnitude | None = None
     is_too_busy: bool = False
     round_other_cores: tuple[Magnitude, ...] = ()
     round_involuntary_switches: tuple[Count, ...] = ()
+    repeated_round_count: Count = 0
 
 
 class Comparison(Record, frozen=True, kw_only=True):

@@ -47,7 +47,7 @@ LEAST_LIMIT_SECONDS = 10.0
 _NARROW = 0.05  # relative width of an interval over starts that needs no further start
 _TURN_SECONDS = 0.1
 _START_SECONDS = 10.0  # of turns in one start, at the most where a call is long
-_ROUNDS = 15
+_ROUNDS = 9  # one start is not like the next: what is gained beyond is lost among starts
 _FEWEST_ROUNDS = 3
 
 

@@ -60,6 +60,9 @@ MOST_CALLS = 64
 # From here on, filling the caches again is too small a part of a call to need a second one.
 _LONG_STEP_SECONDS = 0.1
 _TELLING_SECONDS = 5.0
+# Rounds that may be run again because other programs disturbed them; so many more of each one that counts.
+_FEW_REPEATED = 2
+_REPEATED_SHARE = 0.25
 SHORTEST_SECONDS = 1e-9  # one tick of the clock: a ratio needs times above 0
 
 
@@ -154,7 +157,8 @@ def measure_rounds(
         seed: For the order of turns: random, then the same backwards, so that a drift meets all alike.
         on_round: Told the rounds done, how many there may be in all, and how many a verdict takes, after each.
         on_turn: Told whose turn it is, before each; what it takes is not timed.
-        meter: Looks before the first round and after each.
+        meter: Looks before the first round and after each. A round that other programs disturbed is run again, so that
+            what happens now and then decides nothing; what goes on all the time is left to whoever judges.
         before: What an earlier run measured of the same configurations; its rounds come first, and these are added.
 
     Returns:
@@ -173,13 +177,17 @@ def measure_rounds(
     while rounds.active and rounds.count < done + maximum_rounds:
         rounds.run(_turns(rounds.active, rounds.count, seed))
         now = clock()
+        is_repeated = False
         if meter is not None:
             meter.look()
+            is_repeated = meter.was_disturbed() and rounds.take_back()
+            if is_repeated:
+                meter.repeat()
         affordable = _affordable_rounds(bound - (now - start), now - last)
         last = now
         if on_round is not None:
             on_round(rounds.count, min(max(rounds.count + affordable, fewest), done + maximum_rounds), needed)
-        if rounds.count in LOOKS:
+        if rounds.count in LOOKS and not is_repeated:
             if rounds.is_decided():
                 stopped = "decided"
                 break
@@ -265,6 +273,7 @@ class _Rounds:
         self.estimator = estimator
         self.on_turn = on_turn
         self.count = 0
+        self.repeated_count = 0
         self.calls = 1
         self.call_seconds: dict[str, list[tuple[Seconds, ...]]] = {name: [] for name in steps}
         self.round_seconds: dict[str, list[Seconds]] = {name: [] for name in steps}
@@ -316,6 +325,18 @@ class _Rounds:
                 self.call_seconds[name].append(times)
                 self.round_seconds[name].append(self.estimator(times))
         self.count += 1
+
+    def take_back(self) -> bool:
+        """Forgets the last round, and whether it did: where too many are disturbed, they have to do."""
+        if self.repeated_count >= _FEW_REPEATED + _REPEATED_SHARE * (self.count - 1):
+            return False
+        for name in self.active:
+            self.call_seconds[name].pop()
+            self.round_seconds[name].pop()
+            del self.page_faults[name][-1:]  # the system may not say
+        self.count -= 1
+        self.repeated_count += 1
+        return True
 
     def is_decided(self) -> bool:
         times = self._measured()

@@ -13,6 +13,7 @@ import torch
 
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.ratios import COVERAGE, LOOKS, RESOLUTION, compare, open_questions, rounds_needed
+from layoutdoctor.isolation.load import LoadMeter, Reading
 from layoutdoctor.isolation.rounds import RoundTimes, measure_rounds, seconds_to_decide, telling, to_measurement
 from layoutdoctor.measure.timing import CudaTimer, choose_timer, cpu_timer
 
@@ -270,6 +271,39 @@ def test_a_configuration_that_raises_is_left_out_and_the_others_go_on() -> None:
 def test_an_interrupt_is_not_a_failure_of_the_model() -> None:
     with pytest.raises(KeyboardInterrupt):
         Machine(a=0.5, b=mock.Mock(side_effect=KeyboardInterrupt)).measure()
+
+
+@pytest.mark.parametrize(
+    ("is_disturbed", "repeated", "ratio", "is_too_busy"),
+    [
+        (lambda number: False, 0, 2.0, False),
+        (lambda number: number in (3, 9, 10), 3, 2.0, False),
+        (lambda number: True, 6, 0.5, True),  # no more than a few, then they have to do
+    ],
+)
+def test_rounds_that_others_disturb_are_run_again_unless_most_are(
+    is_disturbed: Callable[[int], bool], repeated: int, ratio: float, is_too_busy: bool
+) -> None:
+    disturbed, busy, reads = 1.0, 0.0, 0
+    machine = Machine(a=0.5, b=lambda _: 0.25 * disturbed)
+
+    def read() -> Reading:
+        """The end of a round, and the beginning of the next."""
+        nonlocal disturbed, busy, reads
+        busy += disturbed - 1  # seconds of others in a round of one or two
+        reads += 1
+        disturbed = 4.0 if is_disturbed(reads) else 1.0
+        return Reading(machine.now, machine.now + busy, machine.now, 0)
+
+    meter = LoadMeter(2, 2, read)
+    times = machine.measure(meter=meter, faults=lambda step: machine.now)
+    load = meter.load()
+
+    assert load is not None
+    assert (load.repeated_round_count, load.is_too_busy) == (repeated, is_too_busy)
+    assert len(load.round_other_cores) == len(times["a"].round_seconds) == len(times["b"].round_seconds) == 16
+    (seen,) = compared(times).ratios
+    assert (seen.low, seen.median, seen.high) == pytest.approx((ratio, ratio, ratio))
 
 
 def test_progress_is_told_after_every_round() -> None:
