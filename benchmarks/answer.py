@@ -298,7 +298,10 @@ def _rows(done: dict[str, Any]) -> list[list[Any]]:
         ratios = answer["ratios"]
         # A derived configuration, such as one with a cure, is not in the space that was tried plainly.
         seen = ratios.get(chosen)
-        best = max(ratios, key=lambda other: ratios[other])
+        starts = answer.get("start_ratios") or {other: [] for other in ratios}
+        most = max(map(len, starts.values()))
+        # One start of many is the best by luck: the best is one of those that were started again.
+        best = max((other for other in ratios if len(starts[other]) == most), key=lambda other: ratios[other])
         rows.append([name, chosen, answer["promised"], seen, best, ratios[best], answer["diagnosis_seconds"]])
     return rows
 

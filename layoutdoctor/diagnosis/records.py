@@ -933,14 +933,12 @@ class MachineLoad(Record, frozen=True, kw_only=True):
         is_too_busy: Whether that was too much for anything to be concluded from the times.
         round_other_cores: The same of each round; of short rounds only roughly, as the system counts in ticks.
         round_involuntary_switches: How often a thread of the diagnosis had to make room, in each round.
-        repeated_round_count: Further rounds, in which others used too much: they were run again, and count for nothing.
     """
 
     other_cores: Magnitude | None = None
     is_too_busy: bool = False
     round_other_cores: tuple[Magnitude, ...] = ()
     round_involuntary_switches: tuple[Count, ...] = ()
-    repeated_round_count: Count = 0
 
 
 class Comparison(Record, frozen=True, kw_only=True):
@@ -958,6 +956,7 @@ class Comparison(Record, frozen=True, kw_only=True):
             where it is, or where no number of rounds would do, as on a busy machine.
         load: What else the machine did meanwhile; None where not recorded.
         own_processes: Whether each configuration had a process of its own; else all shared one, and its heap.
+        slow_round_count: Further rounds, left out because the machine was slower for all in them.
     """
 
     baseline: str
@@ -969,6 +968,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     seconds_to_decide: Seconds | None = None
     load: MachineLoad | None = None
     own_processes: bool = False
+    slow_round_count: Count = 0
 
     @property
     def unjudged(self) -> tuple[RatioInterval, ...]:
@@ -1098,6 +1098,7 @@ class FreshProcesses(Record, frozen=True, kw_only=True):
         start_ratios: Of each start, in order.
         page_faults_per_call: Pages the system had to map in one call there; None where it does not say.
         baseline_page_faults_per_call: Those of the baseline.
+        slow_starts: Further starts, left out because the machine was slower for all in them.
     """
 
     starts: Count
@@ -1107,6 +1108,7 @@ class FreshProcesses(Record, frozen=True, kw_only=True):
     start_ratios: tuple[Ratio, ...] = ()
     page_faults_per_call: Magnitude | None = None
     baseline_page_faults_per_call: Magnitude | None = None
+    slow_starts: Count = 0
 
 
 class WithoutFreezing(Record, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ import msgspec
 from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER, Comparison, RatioInterval, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.comparison import RatioBounds
     from layoutdoctor.units import Seconds
@@ -44,6 +44,10 @@ WITHIN_EQUALITY = f"within {100 * EQUALITY:.0f} %"
 _MOST_SPREAD = 2.0
 # From here on a reader learns nothing from the numbers.
 _NO_NUMBER = 4.0
+# A round in which all together took this many times what they take in the quicker ones is of a machine that was slower
+# then: others on the same processor, its clock. Where rounds scatter without such states, so many times their scatter.
+_SLOW_ROUND = 1.15
+_SCATTERS = 3
 COVERAGE_OF_STARTS = 0.95
 _ROUNDING = 1 + 1e-9
 _STRONGEST_CHAIN = 0.98
@@ -261,6 +265,38 @@ def round_ratios(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequenc
         if not 0 < seconds < math.inf:
             raise ValueError(f"cannot compare times that hold {seconds!r} s: expected positive, finite seconds")
     return [b / c for b, c in zip(baseline_seconds[:shared], candidate_seconds[:shared], strict=True)]
+
+
+def slowdowns(
+    times: Collection[Sequence[Seconds]], over: Callable[[Sequence[float]], float] = statistics.fmean
+) -> list[float]:
+    """
+    Of each round how many times longer than at their best all took, who is the faster one aside.
+
+    Args:
+        times: Of each configuration one time per round, above 0; one that was dropped early has no say in later rounds.
+        over: What makes one number of the logarithms of all.
+    """
+    logarithms = [[math.log(value / min(seconds)) for value in seconds] for seconds in times]
+    return [
+        math.exp(over([own[number] for own in logarithms if number < len(own)]))
+        for number in range(max(map(len, logarithms), default=0))
+    ]
+
+
+def quiet_rounds(times: Collection[Sequence[Seconds]]) -> list[int]:
+    """
+    The rounds but those in which the machine was slower for all together; all where it was in three quarters of them.
+
+    Two of the same stay as likely to be the faster one in these rounds as in all.
+    """
+    slowed = slowdowns(times)
+    if not slowed:
+        return []
+    ordered = sorted(slowed)
+    usual = ordered[len(ordered) // 4]
+    most = usual * max(_SLOW_ROUND, (usual / ordered[0]) ** _SCATTERS)
+    return [number for number, slowdown in enumerate(slowed) if slowdown <= most]
 
 
 def median_ratio(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequence[Seconds]) -> float:

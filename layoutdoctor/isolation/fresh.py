@@ -20,7 +20,7 @@ from layoutdoctor.examination.account import differences
 from layoutdoctor.examination.choice import contenders, with_fresh_processes
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
 from layoutdoctor.examination.kernels.least import ran_the_same
-from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
+from layoutdoctor.examination.ratios import interval_over_starts, median_ratio, quiet_rounds, slowdowns
 from layoutdoctor.isolation.judged import time_in_turns
 from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_load
 from layoutdoctor.isolation.messages import SHORTEST_START_SECONDS, Progress
@@ -49,6 +49,8 @@ _TURN_SECONDS = 0.1
 _START_SECONDS = 10.0  # of turns in one start, at the most where a call is long
 _ROUNDS = 9  # one start is not like the next: what is gained beyond is lost among starts
 _FEWEST_ROUNDS = 3
+# A start in which every configuration took this many times its least of all starts: luck of the heap is one process's.
+_SLOW_START = 1.1
 
 
 def wants_timing(kept: Kept) -> bool:
@@ -234,7 +236,7 @@ class _Start(msgspec.Struct, frozen=True):
     One start of every configuration.
 
     Attributes:
-        seconds: Of each configuration the rounds, in order, the baseline first.
+        seconds: Of each configuration the rounds that count, in order, the baseline first.
         page_faults: Of each configuration in one call; None where the system does not say.
     """
 
@@ -287,8 +289,16 @@ def time_in_fresh_processes(
     return found
 
 
-def _summary(configurations: Sequence[Configuration], starts: Sequence[_Start]) -> dict[str, FreshProcesses]:
+def _counting(starts: Sequence[_Start]) -> Sequence[_Start]:
+    """The starts in which the machine was not slower for all, where those are enough; else all."""
+    least = [[min(seconds) for seconds in of] for of in zip(*(start.seconds for start in starts), strict=True)]
+    quiet = [start for start, slowdown in zip(starts, slowdowns(least, min), strict=True) if slowdown <= _SLOW_START]
+    return quiet if len(quiet) >= FEWEST_STARTS else starts
+
+
+def _summary(configurations: Sequence[Configuration], all_starts: Sequence[_Start]) -> dict[str, FreshProcesses]:
     found = {}
+    starts = _counting(all_starts)
     for position, configuration in enumerate(configurations[1:], 1):
         ratios = tuple(median_ratio(start.seconds[0], start.seconds[position]) for start in starts)
         low, middle, high = interval_over_starts(ratios)
@@ -300,6 +310,7 @@ def _summary(configurations: Sequence[Configuration], starts: Sequence[_Start]) 
             start_ratios=ratios,
             page_faults_per_call=_middle([start.page_faults[position] for start in starts]),
             baseline_page_faults_per_call=_middle([start.page_faults[0] for start in starts]),
+            slow_starts=len(all_starts) - len(starts),
         )
     return found
 
@@ -326,8 +337,10 @@ def _run_start(
             for process in ready[:: 1 if rounds % 2 else -1]:
                 seconds[process.name].append(min(process.turn(calls)))
         names = [configuration.name for configuration in configurations]
+        quiet = quiet_rounds(seconds.values())
+        kept = quiet if len(quiet) >= _FEWEST_ROUNDS else range(rounds)
         faults = [processes[name].page_faults for name in names]
         return _Start(
-            seconds=tuple(tuple(seconds[name]) for name in names),
+            seconds=tuple(tuple(seconds[name][number] for number in kept) for name in names),
             page_faults=tuple(None if count is None else count / (rounds * calls) for count in faults),
         )

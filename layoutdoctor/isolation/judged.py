@@ -100,7 +100,11 @@ def time_in_turns(
         open_ones = () if is_too_busy else open_questions(rounds, baseline, choices)
         wanted = seconds_to_decide(times, open_ones)
         comparison = msgspec.structs.replace(
-            comparison, seconds_to_decide=wanted, load=load, own_processes=own_processes
+            comparison,
+            seconds_to_decide=wanted,
+            load=load,
+            own_processes=own_processes,
+            slow_round_count=max(item.slow_round_count for item in times.values()),
         )
     how = {name: memo.how for name, memo in memos.items() if memo.how is not None}
     advice = recommend(judged, comparison, without_freezing if frozen else None, how)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from layoutdoctor.diagnosis.records import MachineLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from layoutdoctor.units import Seconds
 
@@ -40,9 +40,6 @@ class Reading(NamedTuple):
     involuntary_switches: int | None
 
 
-_Step = tuple[Reading, Reading]
-
-
 def read_load() -> Reading:
     """What the system says now."""
     return Reading(time.perf_counter(), _busy_seconds(), time.process_time(), involuntary_switches())
@@ -65,66 +62,45 @@ class LoadMeter:
     def __init__(self, thread_count: int, cores: int, read: Callable[[], Reading] = read_load) -> None:
         self.thread_count, self.cores = thread_count, cores
         self._read = read
-        self._last: Reading | None = None
-        self._rounds: list[_Step] = []
-        self._repeated_count = 0
+        self._readings: list[Reading] = []
 
     def look(self) -> None:
         """Called before the first round and after each."""
-        now = self._read()
-        if self._last is not None:
-            self._rounds.append((self._last, now))
-        self._last = now
-
-    def was_disturbed(self) -> bool:
-        """Whether others used too much in the last round."""
-        return self._is_too_much(self._rounds[-1:])
-
-    def repeat(self) -> None:
-        """The last round counts for nothing: it is run again."""
-        self._rounds.pop()
-        self._repeated_count += 1
+        self._readings.append(self._read())
 
     def load(self) -> MachineLoad | None:
-        """What it has seen in the rounds that count; None where there was none."""
-        if not self._rounds:
+        """What it has seen; None where there was no round."""
+        steps = list(zip(self._readings, self._readings[1:], strict=False))
+        if not steps:
             return None
-        others = _other_cores(self._rounds)
-        rounds = [_other_cores([step]) for step in self._rounds]
+        whole = (self._readings[0], self._readings[-1])
+        others = _other_cores(*whole)
+        rounds = [_other_cores(*step) for step in steps]
         switches = [
             after.involuntary_switches - before.involuntary_switches
-            for before, after in self._rounds
+            for before, after in steps
             if before.involuntary_switches is not None and after.involuntary_switches is not None
         ]
         return MachineLoad(
             other_cores=others,
-            is_too_busy=self._is_too_much(self._rounds),
+            is_too_busy=others is not None and self._is_too_much(others, whole[1].wall_seconds - whole[0].wall_seconds),
             round_other_cores=tuple(cores for cores in rounds if cores is not None) if others is not None else (),
             round_involuntary_switches=tuple(switches),
-            repeated_round_count=self._repeated_count,
         )
 
-    def _is_too_much(self, rounds: Sequence[_Step]) -> bool:
-        others = _other_cores(rounds)
-        if others is None:
-            return False
+    def _is_too_much(self, others: float, seconds: Seconds) -> bool:
         free = max(self.cores - self.thread_count, 0)
         # The system counts in ticks, each core on its own: what a few ticks make of a short time proves nothing.
-        rounding = self.cores * _tick_seconds() / _wall_seconds(rounds)
+        rounding = self.cores * _tick_seconds() / seconds if seconds > 0 else float("inf")
         return others - rounding > max(_MOST_OTHER_CORES, _SHARE_OF_FREE_CORES * free)
 
 
-def _wall_seconds(rounds: Sequence[_Step]) -> Seconds:
-    return sum(after.wall_seconds - before.wall_seconds for before, after in rounds)
-
-
-def _other_cores(rounds: Sequence[_Step]) -> float | None:
-    seconds, others = _wall_seconds(rounds), 0.0
-    for before, after in rounds:
-        if before.busy_seconds is None or after.busy_seconds is None:
-            return None
-        others += after.busy_seconds - before.busy_seconds - (after.own_seconds - before.own_seconds)
-    return max(others, 0.0) / seconds if seconds > 0 else None
+def _other_cores(before: Reading, after: Reading) -> float | None:
+    seconds = after.wall_seconds - before.wall_seconds
+    if before.busy_seconds is None or after.busy_seconds is None or seconds <= 0:
+        return None
+    others = after.busy_seconds - before.busy_seconds - (after.own_seconds - before.own_seconds)
+    return max(others, 0.0) / seconds
 
 
 def _busy_seconds() -> Seconds | None:

@@ -26,6 +26,7 @@ from layoutdoctor.examination.ratios import (
     leader,
     open_questions,
     paired_ratio,
+    quiet_rounds,
     rounds_needed,
     rounds_to_decide,
 )
@@ -60,9 +61,6 @@ MOST_CALLS = 64
 # From here on, filling the caches again is too small a part of a call to need a second one.
 _LONG_STEP_SECONDS = 0.1
 _TELLING_SECONDS = 5.0
-# Rounds that may be run again because other programs disturbed them; so many more of each one that counts.
-_FEW_REPEATED = 2
-_REPEATED_SHARE = 0.25
 SHORTEST_SECONDS = 1e-9  # one tick of the clock: a ratio needs times above 0
 
 
@@ -78,6 +76,7 @@ class RoundTimes:
         stopped_because: ``decided``, ``budget`` (of time or of rounds), ``dropped`` or ``failed``.
         failure: Class and text of the exception, where a call raised one.
         page_faults_per_call: Pages the system had to map in one call; None where it does not say.
+        slow_round_count: Further rounds, left out because the machine was slower for all in them.
     """
 
     round_seconds: tuple[Seconds, ...]
@@ -87,6 +86,7 @@ class RoundTimes:
     stopped_because: str | None = None
     failure: str | None = None
     page_faults_per_call: float | None = None
+    slow_round_count: int = 0
 
 
 def page_faults(step: object = None) -> int | None:
@@ -141,7 +141,9 @@ def measure_rounds(
 
     It stops when all that the choice hangs on is decided, at one of a few rounds fixed beforehand, or when the next
     round would overrun the budget. The intervals hold at all of these looks together, so looking again and again cannot
-    make a winner. Thread count and the global random state stay as they are.
+    make a winner. Rounds in which the machine was slower for all together are left out where the others are enough for
+    a verdict: a neighbour that takes the memory's bandwidth slows some configurations more than others, for tens of
+    seconds at a time. Thread count and the global random state stay as they are.
 
     Args:
         steps: One iteration of each configuration, compiled already, as the timer takes it; one of which the timer
@@ -157,8 +159,7 @@ def measure_rounds(
         seed: For the order of turns: random, then the same backwards, so that a drift meets all alike.
         on_round: Told the rounds done, how many there may be in all, and how many a verdict takes, after each.
         on_turn: Told whose turn it is, before each; what it takes is not timed.
-        meter: Looks before the first round and after each. A round that other programs disturbed is run again, so that
-            what happens now and then decides nothing; what goes on all the time is left to whoever judges.
+        meter: Looks before the first round and after each.
         before: What an earlier run measured of the same configurations; its rounds come first, and these are added.
 
     Returns:
@@ -177,22 +178,18 @@ def measure_rounds(
     while rounds.active and rounds.count < done + maximum_rounds:
         rounds.run(_turns(rounds.active, rounds.count, seed))
         now = clock()
-        is_repeated = False
         if meter is not None:
             meter.look()
-            is_repeated = meter.was_disturbed() and rounds.take_back()
-            if is_repeated:
-                meter.repeat()
         affordable = _affordable_rounds(bound - (now - start), now - last)
         last = now
         if on_round is not None:
             on_round(rounds.count, min(max(rounds.count + affordable, fewest), done + maximum_rounds), needed)
-        if rounds.count in LOOKS and not is_repeated:
+        if rounds.count in LOOKS:
             if rounds.is_decided():
                 stopped = "decided"
                 break
             rounds.drop_hopeless()
-        if not affordable and rounds.count >= fewest:
+        if not affordable and rounds.has_enough(fewest):
             break
     return rounds.results(stopped)
 
@@ -269,16 +266,16 @@ class _Rounds:
         self.timer = timer
         self.faults = faults
         self.failing = failing
+        self.needed = rounds_needed(COVERAGE, len(steps))
         self.choices = choices
         self.estimator = estimator
         self.on_turn = on_turn
         self.count = 0
-        self.repeated_count = 0
         self.calls = 1
         self.call_seconds: dict[str, list[tuple[Seconds, ...]]] = {name: [] for name in steps}
         self.round_seconds: dict[str, list[Seconds]] = {name: [] for name in steps}
         self.page_faults: dict[str, list[float]] = {name: [] for name in steps}
-        self.dropped: dict[str, int] = {}
+        self.dropped: set[str] = set()
         self.failures: dict[str, str] = {}
 
     def warm_up(self, budget_seconds: Seconds, block_seconds: Seconds) -> None:
@@ -310,7 +307,7 @@ class _Rounds:
             self.round_seconds[name] = list(measurement.round_seconds)
             self.call_seconds[name] = list(measurement.call_seconds)
             if len(measurement.round_seconds) < count:
-                self.dropped[name] = len(measurement.round_seconds)
+                self.dropped.add(name)
                 self.active.remove(name)
         self.calls, self.count = calls.pop(), count
         return count
@@ -326,33 +323,37 @@ class _Rounds:
                 self.round_seconds[name].append(self.estimator(times))
         self.count += 1
 
-    def take_back(self) -> bool:
-        """Forgets the last round, and whether it did: where too many are disturbed, they have to do."""
-        if self.repeated_count >= _FEW_REPEATED + _REPEATED_SHARE * (self.count - 1):
-            return False
-        for name in self.active:
-            self.call_seconds[name].pop()
-            self.round_seconds[name].pop()
-            del self.page_faults[name][-1:]  # the system may not say
-        self.count -= 1
-        self.repeated_count += 1
-        return True
+    def _quiet(self) -> list[int]:
+        return quiet_rounds([seconds for seconds in self.round_seconds.values() if seconds])
+
+    def _counting(self) -> list[int]:
+        """The quiet rounds, where those are enough for a verdict of every configuration; else all."""
+        quiet = self._quiet()
+        fewest = min((len(seconds) for seconds in self._timed().values()), default=0)
+        are_enough = sum(number < fewest for number in quiet) >= self.needed
+        return quiet if are_enough else list(range(self.count))
+
+    def has_enough(self, count: int) -> bool:
+        """Whether there are so many rounds, quiet ones unless they are rare."""
+        return self.count >= count and (len(self._quiet()) >= count or self.count >= 2 * count)
 
     def is_decided(self) -> bool:
         times = self._measured()
-        return self.baseline not in times or not open_questions(times, self.baseline, self.choices)
+        if self.baseline not in times:
+            return True
+        return self.has_enough(self.needed) and not open_questions(times, self.baseline, self.choices)
 
     def drop_hopeless(self) -> None:
         """Takes out what is far slower than the best of every choice that it is in."""
         times = self._measured()
-        if self.baseline not in times:
+        if self.baseline not in times or len(self._quiet()) < self.needed:
             return
         groups = [[name for name in times if name in choice] for choice in (*self.choices, tuple(times))]
         best = {leader(times, group, self.baseline): group for group in groups if group}
         for name in [name for name in self.active if name not in best and name != self.baseline]:
             rivals = [one for one, group in best.items() if name in group]
             if all(self._is_hopeless(name, rival, times) for rival in rivals):
-                self.dropped[name] = self.count
+                self.dropped.add(name)
                 self.active.remove(name)
 
     def _is_hopeless(self, name: str, best: str, times: Mapping[str, Sequence[Seconds]]) -> bool:
@@ -360,19 +361,26 @@ class _Rounds:
         ratio = paired_ratio(name, times[best], times[name], coverage=single)
         return ratio.verdict == SLOWER and ratio.high < 1 / HOPELESS_RATIO
 
-    def _measured(self) -> dict[str, list[Seconds]]:
+    def _timed(self) -> dict[str, list[Seconds]]:
         return {name: seconds for name, seconds in self.round_seconds.items() if seconds and name not in self.failures}
 
+    def _measured(self) -> dict[str, list[Seconds]]:
+        kept = self._counting()
+        return {name: [seconds[n] for n in kept if n < len(seconds)] for name, seconds in self._timed().items()}
+
     def results(self, stopped: str) -> dict[str, RoundTimes]:
+        kept = self._counting()
+        own = {name: [number for number in kept if number < len(self.round_seconds[name])] for name in self.steps}
         return {
             name: RoundTimes(
-                round_seconds=tuple(self.round_seconds[name]),
-                call_seconds=tuple(self.call_seconds[name]),
+                round_seconds=tuple(self.round_seconds[name][number] for number in own[name]),
+                call_seconds=tuple(self.call_seconds[name][number] for number in own[name]),
                 calls_per_round=self.calls,
-                dropped_after_round=self.dropped.get(name),
+                dropped_after_round=len(own[name]) if name in self.dropped else None,
                 stopped_because="failed" if name in self.failures else "dropped" if name in self.dropped else stopped,
                 failure=self.failures.get(name),
                 page_faults_per_call=statistics.median(self.page_faults[name]) if self.page_faults[name] else None,
+                slow_round_count=self.count - len(kept),
             )
             for name in self.steps
         }

@@ -89,11 +89,7 @@ _WORTH_A_WORD = 0.1
 def load_clause(comparison: Comparison | None) -> str | None:
     """How busy others kept the machine while the configurations took turns; None where it was quiet, or not known."""
     load = comparison.load if comparison is not None else None
-    if load is None or load.other_cores is None:
+    if load is None or load.other_cores is None or load.other_cores < _WORTH_A_WORD:
         return None
-    again = load.repeated_round_count
-    repeated = f"{count_of(again, 'round')} that other programs disturbed, run again" if again else None
-    if load.other_cores < _WORTH_A_WORD:
-        return repeated
     busy = ", too much for a verdict" if load.is_too_busy else ""
-    return "; ".join(filter(None, [f"other programs used {load.other_cores:.1f} cores meanwhile{busy}", repeated]))
+    return f"other programs used {load.other_cores:.1f} cores meanwhile{busy}"

@@ -176,7 +176,7 @@ def build_measurement(diagnosis: Diagnosis) -> tuple[str, ...]:
     if not measured:
         return ("nothing, as no configuration got that far",)
     rounds = max(len(trial.measurement.round_seconds) for trial in measured if trial.measurement is not None)
-    rest = (_starts(diagnosis), _equality(diagnosis), load_clause(diagnosis.comparison))
+    rest = (_slow_rounds(diagnosis), _starts(diagnosis), _equality(diagnosis), load_clause(diagnosis.comparison))
     return (f"{count_of(rounds, 'round')}, {_stability(diagnosis)}", *(clause for clause in rest if clause))
 
 
@@ -191,13 +191,20 @@ def _stability(diagnosis: Diagnosis) -> str:
     return f"{'not stable' if unstable else 'stable'} ({widest})"
 
 
+def _slow_rounds(diagnosis: Diagnosis) -> str | None:
+    count = 0 if diagnosis.comparison is None else diagnosis.comparison.slow_round_count
+    return f"{count_of(count, 'further round')} left out, in which the machine was slower for all" if count else None
+
+
 def _starts(diagnosis: Diagnosis) -> str | None:
     """How often what is recommended and the baseline were started anew; None where they were not."""
     fresh = diagnosis.recommendation.fresh_processes if diagnosis.recommendation is not None else None
     if fresh is None:
         return None
     starts = count_of(fresh.starts, "start")
-    return f"{starts} of fresh processes for the winner and the default ({format_share(COVERAGE_OF_STARTS)} interval)"
+    slow = f", {fresh.slow_starts} more left out, the machine being slower for all" if fresh.slow_starts else ""
+    interval = f"{format_share(COVERAGE_OF_STARTS)} interval"
+    return f"{starts} of fresh processes for the winner and the default ({interval}){slow}"
 
 
 def _equality(diagnosis: Diagnosis) -> str | None:

@@ -33,6 +33,7 @@ from layoutdoctor.recording.recording import Iteration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from layoutdoctor.diagnosis.records import FreshProcesses
     from layoutdoctor.recording.recording import Recording
@@ -88,6 +89,19 @@ def test_starts_that_scatter_are_followed_by_more(run: Any) -> None:
     scattering = 'CALL["one"] *= 1 + int.from_bytes(os.urandom(1), "big") / 100\n'
 
     assert run(scattering + TAKES_TURNS, MOST_STARTS=4)["one"].starts == 4
+
+
+def test_starts_in_which_the_machine_is_slower_for_all_are_left_out(run: Any, tmp_path: Path) -> None:
+    counted = f"open(os.path.join({str(tmp_path)!r}, str(os.getpid())), 'x').close()\n"
+    number = f"len(os.listdir({str(tmp_path)!r}))"  # of this process among all
+    slower = f"if {number} in (1, 2, 3, 7, 8, 9): CALL.update(inductor=0.03, one=0.012, two=0.05)\n"
+    seen = run(counted + slower + TAKES_TURNS)["one"]
+
+    assert (seen.starts, seen.slow_starts) == (3, 2)
+    assert seen.start_ratios == pytest.approx((2.0, 2.0, 2.0))
+
+    alone = run('CALL["one"] *= 1.0 + 0.2 * (os.getpid() % 2)\n' + TAKES_TURNS)["one"]
+    assert alone.slow_starts == 0  # its own luck
 
 
 def test_starts_for_which_there_is_no_time_tell_nothing(run: Any) -> None:

@@ -63,23 +63,6 @@ def test_a_third_of_a_core_is_too_much_unless_there_are_free_ones(
     assert load.is_too_busy is is_too_busy
 
 
-def test_a_round_that_is_run_again_counts_for_nothing() -> None:
-    readings = iter([Reading(0.0, 0.0, 0.0, 0), Reading(1.0, 1.8, 1.0, 9), Reading(3.0, 3.9, 3.0, 12)])
-    meter = LoadMeter(2, 2, read=lambda: next(readings))
-    meter.look()
-    meter.look()
-
-    assert meter.was_disturbed()
-    meter.repeat()
-    assert meter.load() is None
-    meter.look()
-    assert not meter.was_disturbed()
-    load = meter.load()
-    assert load is not None
-    assert load.other_cores == pytest.approx(0.05)
-    assert (load.is_too_busy, load.round_involuntary_switches, load.repeated_round_count) == (False, (3,), 1)
-
-
 def test_a_few_ticks_of_a_short_time_prove_nothing_and_an_unknown_is_no_zero() -> None:
     short = metered([0.6] * 4, round_seconds=0.01)
     unknown = metered([None] * 4)
@@ -125,8 +108,6 @@ def test_one_line_of_the_report_says_how_busy_it_was_and_a_busy_machine_gets_no_
     assert headline.endswith("; other programs kept the machine busy, so measure again when it is quiet")
     assert "other programs used 0.3 cores meanwhile" in lines(MachineLoad(other_cores=0.34))[1]
     assert not any("cores" in text for text in lines(MachineLoad(other_cores=0.06))[1])  # that is a quiet machine
-    repeated = MachineLoad(other_cores=0.06, repeated_round_count=2)
-    assert "2 rounds that other programs disturbed, run again" in lines(repeated)[1]
     assert cells[0][2] == "2.00x  1.97..2.03  undecided"
     headline, _ = lines(MachineLoad(other_cores=1.24, is_too_busy=True), low=0.1, high=41.0)
     assert headline.startswith("Undecided after 24 rounds: eager may be faster than")

@@ -13,7 +13,6 @@ import torch
 
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.ratios import COVERAGE, LOOKS, RESOLUTION, compare, open_questions, rounds_needed
-from layoutdoctor.isolation.load import LoadMeter, Reading
 from layoutdoctor.isolation.rounds import RoundTimes, measure_rounds, seconds_to_decide, telling, to_measurement
 from layoutdoctor.measure.timing import CudaTimer, choose_timer, cpu_timer
 
@@ -274,36 +273,30 @@ def test_an_interrupt_is_not_a_failure_of_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_disturbed", "repeated", "ratio", "is_too_busy"),
+    ("is_slow", "counting", "left_out", "ratio"),
     [
-        (lambda number: False, 0, 2.0, False),
-        (lambda number: number in (3, 9, 10), 3, 2.0, False),
-        (lambda number: True, 6, 0.5, True),  # no more than a few, then they have to do
+        (lambda number: False, 13, 0, 2.0),
+        (lambda number: 4 <= number < 13, 11, 9, 2.0),
+        (lambda number: number < 7, 11, 7, 2.0),
+        (lambda number: number % 8 > 0, 11, 0, 3.0),  # so it is slow, with quick moments
     ],
 )
-def test_rounds_that_others_disturb_are_run_again_unless_most_are(
-    is_disturbed: Callable[[int], bool], repeated: int, ratio: float, is_too_busy: bool
+def test_rounds_in_which_the_machine_is_slower_for_all_are_left_out(
+    is_slow: Callable[[int], bool], counting: int, left_out: int, ratio: float
 ) -> None:
-    disturbed, busy, reads = 1.0, 0.0, 0
-    machine = Machine(a=0.5, b=lambda _: 0.25 * disturbed)
+    rounds = 0
 
-    def read() -> Reading:
-        """The end of a round, and the beginning of the next."""
-        nonlocal disturbed, busy, reads
-        busy += disturbed - 1  # seconds of others in a round of one or two
-        reads += 1
-        disturbed = 4.0 if is_disturbed(reads) else 1.0
-        return Reading(machine.now, machine.now + busy, machine.now, 0)
+    def done(count: int, *_: int) -> None:
+        nonlocal rounds
+        rounds = count
 
-    meter = LoadMeter(2, 2, read)
-    times = machine.measure(meter=meter, faults=lambda step: machine.now)
-    load = meter.load()
-
-    assert load is not None
-    assert (load.repeated_round_count, load.is_too_busy) == (repeated, is_too_busy)
-    assert len(load.round_other_cores) == len(times["a"].round_seconds) == len(times["b"].round_seconds) == 16
+    slowed = Machine(a=lambda _: 1.0 if is_slow(rounds) else 0.5, b=lambda _: 1 / 3 if is_slow(rounds) else 0.25)
+    times = slowed.measure(budget=None, on_round=done)
     (seen,) = compared(times).ratios
-    assert (seen.low, seen.median, seen.high) == pytest.approx((ratio, ratio, ratio))
+
+    assert {(len(one.round_seconds), len(one.call_seconds)) for one in times.values()} == {(counting, counting)}
+    assert {one.slow_round_count for one in times.values()} == {left_out}
+    assert seen.median == pytest.approx(ratio)
 
 
 def test_progress_is_told_after_every_round() -> None:
