@@ -931,7 +931,7 @@ class MachineLoad(Record, frozen=True, kw_only=True):
         other_cores: Cores that others used, processes as well as other machines on the same processor, on average; None
             where the system does not say.
         is_too_busy: Whether that was too much for anything to be concluded from the times.
-        round_other_cores: The same of each round; of short rounds only roughly, as the system counts in ticks.
+        round_other_cores: The same of each round, left out or not; of short ones only roughly, as ticks are counted.
         round_involuntary_switches: How often a thread of the diagnosis had to make room, in each round.
     """
 

@@ -18,7 +18,7 @@ import msgspec
 from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, SLOWER, Comparison, RatioInterval, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.comparison import RatioBounds
     from layoutdoctor.units import Seconds
@@ -44,10 +44,10 @@ WITHIN_EQUALITY = f"within {100 * EQUALITY:.0f} %"
 _MOST_SPREAD = 2.0
 # From here on a reader learns nothing from the numbers.
 _NO_NUMBER = 4.0
-# A round in which all together took this many times what they take in the quicker ones is of a machine that was slower
-# then: others on the same processor, its clock. Where rounds scatter without such states, so many times their scatter.
-_SLOW_ROUND = 1.15
-_SCATTERS = 3
+# The machine is in another state where all together take this many times what they take else, and the two states are
+# so many times their scatter apart.
+_SLOW = 1.1
+_STATES_APART = 5.0
 COVERAGE_OF_STARTS = 0.95
 _ROUNDING = 1 + 1e-9
 _STRONGEST_CHAIN = 0.98
@@ -267,36 +267,35 @@ def round_ratios(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequenc
     return [b / c for b, c in zip(baseline_seconds[:shared], candidate_seconds[:shared], strict=True)]
 
 
-def slowdowns(
-    times: Collection[Sequence[Seconds]], over: Callable[[Sequence[float]], float] = statistics.fmean
-) -> list[float]:
+def quiet_rounds(times: Collection[Sequence[Seconds]]) -> list[int]:
     """
-    Of each round how many times longer than at their best all took, who is the faster one aside.
+    All rounds; but where they fall into two states of the machine, those of the faster one.
+
+    Others on the same processor, or its clock, slow all configurations together, some more than others, and nothing
+    else tells of it. Two of the same stay as likely to be the faster one in these rounds as in all.
 
     Args:
         times: Of each configuration one time per round, above 0; one that was dropped early has no say in later rounds.
-        over: What makes one number of the logarithms of all.
+
+    Source:
+        Otsu's threshold on how much slower than at their best all are in a round; Ashman's D, which is 2.7 of normal
+        and 3.5 of uniform values, so cut in two, tells states from scatter.
     """
     logarithms = [[math.log(value / min(seconds)) for value in seconds] for seconds in times]
-    return [
-        math.exp(over([own[number] for own in logarithms if number < len(own)]))
-        for number in range(max(map(len, logarithms), default=0))
-    ]
-
-
-def quiet_rounds(times: Collection[Sequence[Seconds]]) -> list[int]:
-    """
-    The rounds but those in which the machine was slower for all together; all where it was in three quarters of them.
-
-    Two of the same stay as likely to be the faster one in these rounds as in all.
-    """
-    slowed = slowdowns(times)
-    if not slowed:
-        return []
+    count = max(map(len, logarithms), default=0)
+    slowed = [statistics.fmean(own[number] for own in logarithms if number < len(own)) for number in range(count)]
     ordered = sorted(slowed)
-    usual = ordered[len(ordered) // 4]
-    most = usual * max(_SLOW_ROUND, (usual / ordered[0]) ** _SCATTERS)
-    return [number for number, slowdown in enumerate(slowed) if slowdown <= most]
+    cuts = [(ordered[:size], ordered[size:]) for size in range(1, count)]
+    lower, upper = max(cuts, key=lambda cut: len(cut[0]) * len(cut[1]) * _between(*cut) ** 2, default=(ordered, []))
+    scatter = math.hypot(statistics.pstdev(lower), statistics.pstdev(upper)) if upper else math.inf
+    between = _between(lower, upper) if upper else 0.0
+    if between < math.log(_SLOW) or math.sqrt(2) * between < _STATES_APART * scatter:
+        return list(range(count))
+    return [number for number, slowdown in enumerate(slowed) if slowdown <= lower[-1]]
+
+
+def _between(lower: Sequence[float], upper: Sequence[float]) -> float:
+    return statistics.fmean(upper) - statistics.fmean(lower)
 
 
 def median_ratio(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequence[Seconds]) -> float:

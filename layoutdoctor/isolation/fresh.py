@@ -8,6 +8,7 @@ one is timed. Copies of one process would be there sooner, but share its heap, a
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,11 @@ from layoutdoctor.examination.account import differences
 from layoutdoctor.examination.choice import contenders, with_fresh_processes
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
 from layoutdoctor.examination.kernels.least import ran_the_same
-from layoutdoctor.examination.ratios import interval_over_starts, median_ratio, quiet_rounds, slowdowns
+from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
 from layoutdoctor.isolation.judged import time_in_turns
 from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_load
 from layoutdoctor.isolation.messages import SHORTEST_START_SECONDS, Progress
-from layoutdoctor.isolation.rounds import MOST_CALLS, telling
+from layoutdoctor.isolation.rounds import MAXIMUM_ROUNDS, MOST_CALLS, telling
 from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
 from layoutdoctor.units import format_seconds
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 FEWEST_STARTS = 3
 MOST_STARTS = 5
-LIMIT_SECONDS = 180.0
+LIMIT_SECONDS = 240.0
 """No start is begun that would end later than this; beyond the fewest, none that would overrun the budget."""
 LEAST_LIMIT_SECONDS = 10.0
 """A budget that leaves no more than this is for the rounds alone."""
@@ -49,8 +50,10 @@ _TURN_SECONDS = 0.1
 _START_SECONDS = 10.0  # of turns in one start, at the most where a call is long
 _ROUNDS = 9  # one start is not like the next: what is gained beyond is lost among starts
 _FEWEST_ROUNDS = 3
-# A start in which every configuration took this many times its least of all starts: luck of the heap is one process's.
-_SLOW_START = 1.1
+# A round in which every configuration took this many times the least that is known of it: what lies where on the heap
+# is one process's luck, this is the machine's. A start goes on so long until it has met enough other rounds.
+_SLOW = 1.1
+_LONGEST_SECONDS = 20.0
 
 
 def wants_timing(kept: Kept) -> bool:
@@ -208,12 +211,14 @@ def verified(
     if not names:
         return recordings
     chosen = [by_name[name].configuration for name in (comparison.baseline, *names)]
+    measured = {name: trial.measurement for name, trial in by_name.items() if trial.measurement is not None}
+    least = {name: min(measurement.round_seconds) for name, measurement in measured.items()}
     budget = request.budget_seconds
     if budget is not None and budget < LEAST_LIMIT_SECONDS:
         reason = f"a budget of {format_seconds(budget)} has no time for further starts of fresh processes"
         return with_head(recordings, recommendation=msgspec.structs.replace(advice, reason=reason))
     try:
-        fresh = time_in_fresh_processes(request, chosen, progress)
+        fresh = time_in_fresh_processes(request, chosen, progress, least)
         advice, comparison = with_fresh_processes(advice, comparison, list(by_name.values()), fresh, how)
     except LayoutDoctorError as error:
         advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
@@ -236,24 +241,31 @@ class _Start(msgspec.Struct, frozen=True):
     One start of every configuration.
 
     Attributes:
-        seconds: Of each configuration the rounds that count, in order, the baseline first.
+        seconds: Of each configuration the rounds, in order, the baseline first.
         page_faults: Of each configuration in one call; None where the system does not say.
     """
 
     seconds: tuple[tuple[float, ...], ...]
     page_faults: tuple[float | None, ...]
 
+    @property
+    def round_count(self) -> int:
+        """Rounds there are."""
+        return len(self.seconds[0]) if self.seconds else 0
+
 
 def time_in_fresh_processes(
     request: Request,
     configurations: Sequence[Configuration],
     progress: Callable[[Progress], None] = lambda step: None,
+    known: Mapping[str, Seconds] | None = None,
 ) -> dict[str, FreshProcesses]:
     """
     Starts every configuration anew, several times, and lets them take turns.
 
     Args:
         configurations: The baseline first.
+        known: The least that a call took before, by configuration.
 
     Returns:
         Of each of the others how it compares with the baseline.
@@ -264,6 +276,7 @@ def time_in_fresh_processes(
     """
     starts: list[_Start] = []
     found: dict[str, FreshProcesses] = {}
+    least = [(known or {}).get(configuration.name, math.inf) for configuration in configurations]
     limit = min(LIMIT_SECONDS, request.budget_seconds or LIMIT_SECONDS)
     begin = time.monotonic()
     longest = 0.0
@@ -276,11 +289,12 @@ def time_in_fresh_processes(
         def tell(doing: str, number: int = number) -> None:
             progress(Progress(f"fresh processes, start {number}: {doing}", number, MOST_STARTS + 1))
 
-        starts.append(_run_start(request, configurations, tell, backwards=len(starts) % 2 == 1))
+        starts.append(_run_start(request, configurations, least, tell, backwards=len(starts) % 2 == 1))
+        least = [min(before, *seconds) for before, seconds in zip(least, starts[-1].seconds, strict=True)]
         longest = max(longest, time.monotonic() - now)
         if len(starts) < FEWEST_STARTS:
             continue
-        found = _summary(configurations, starts)
+        found = _summary(configurations, starts, least)
         if all(seen.high / seen.low - 1 <= _NARROW for seen in found.values()):
             break
     if len(starts) < FEWEST_STARTS:
@@ -289,16 +303,22 @@ def time_in_fresh_processes(
     return found
 
 
-def _counting(starts: Sequence[_Start]) -> Sequence[_Start]:
-    """The starts in which the machine was not slower for all, where those are enough; else all."""
-    least = [[min(seconds) for seconds in of] for of in zip(*(start.seconds for start in starts), strict=True)]
-    quiet = [start for start, slowdown in zip(starts, slowdowns(least, min), strict=True) if slowdown <= _SLOW_START]
-    return quiet if len(quiet) >= FEWEST_STARTS else starts
+def _quiet(start: _Start, least: Sequence[Seconds]) -> _Start:
+    """The start with those rounds alone in which the machine was not slower for all."""
+    rounds = [times for times in zip(*start.seconds, strict=True) if not _is_slow(times, least)]
+    return msgspec.structs.replace(start, seconds=tuple(zip(*rounds, strict=True)))
 
 
-def _summary(configurations: Sequence[Configuration], all_starts: Sequence[_Start]) -> dict[str, FreshProcesses]:
+def _is_slow(times: Sequence[Seconds], least: Sequence[Seconds]) -> bool:
+    return all(seconds > _SLOW * best for seconds, best in zip(times, least, strict=True))
+
+
+def _summary(
+    configurations: Sequence[Configuration], all_starts: Sequence[_Start], least: Sequence[Seconds]
+) -> dict[str, FreshProcesses]:
     found = {}
-    starts = _counting(all_starts)
+    quiet = [start for start in (_quiet(one, least) for one in all_starts) if start.round_count >= _FEWEST_ROUNDS]
+    starts = quiet if len(quiet) >= FEWEST_STARTS else all_starts
     for position, configuration in enumerate(configurations[1:], 1):
         ratios = tuple(median_ratio(start.seconds[0], start.seconds[position]) for start in starts)
         low, middle, high = interval_over_starts(ratios)
@@ -321,26 +341,32 @@ def _middle(counts: Sequence[float | None]) -> float | None:
 
 
 def _run_start(
-    request: Request, configurations: Sequence[Configuration], tell: Callable[[str], None], *, backwards: bool
+    request: Request,
+    configurations: Sequence[Configuration],
+    least: Sequence[Seconds],
+    tell: Callable[[str], None],
+    *,
+    backwards: bool,
 ) -> _Start:
     """Each configuration in a process of its own: loaded and compiled beside each other, then timed in turns."""
-    ordered = configurations[:: -1 if backwards else 1]
+    names = [configuration.name for configuration in configurations]
     tell("compiling")
-    with started(request, ordered) as processes:
+    with started(request, configurations[:: -1 if backwards else 1]) as processes:
         ready = list(processes.values())
         calls = max(1, min(round(_TURN_SECONDS / min(process.call_seconds for process in ready)), MOST_CALLS))
-        seconds: dict[str, list[float]] = {process.name: [] for process in ready}
-        begin, rounds = time.monotonic(), 0
-        while rounds < _ROUNDS and (rounds < _FEWEST_ROUNDS or time.monotonic() - begin < _START_SECONDS):
-            rounds += 1
-            tell(f"round {rounds} of up to {_ROUNDS}")
-            for process in ready[:: 1 if rounds % 2 else -1]:
-                seconds[process.name].append(min(process.turn(calls)))
-        names = [configuration.name for configuration in configurations]
-        quiet = quiet_rounds(seconds.values())
-        kept = quiet if len(quiet) >= _FEWEST_ROUNDS else range(rounds)
+        rounds: list[dict[str, float]] = []
+        quiet, begin = 0, time.monotonic()
+        while quiet < _ROUNDS and len(rounds) < MAXIMUM_ROUNDS:
+            longest = _START_SECONDS if quiet >= _FEWEST_ROUNDS else _LONGEST_SECONDS
+            if len(rounds) >= _FEWEST_ROUNDS and time.monotonic() - begin > longest:
+                break
+            number = len(rounds) + 1
+            tell(f"round {number}{f' of up to {_ROUNDS}' if number <= _ROUNDS else ', as the machine is slower now'}")
+            order = ready[:: -1 if len(rounds) % 2 else 1]
+            rounds.append({process.name: min(process.turn(calls)) for process in order})
+            quiet += not _is_slow([rounds[-1][name] for name in names], least)
         faults = [processes[name].page_faults for name in names]
         return _Start(
-            seconds=tuple(tuple(seconds[name][number] for number in kept) for name in names),
-            page_faults=tuple(None if count is None else count / (rounds * calls) for count in faults),
+            seconds=tuple(tuple(times[name] for times in rounds) for name in names),
+            page_faults=tuple(None if count is None else count / (len(rounds) * calls) for count in faults),
         )

@@ -65,11 +65,11 @@ def request_with(**asked: Any) -> Request:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, FreshProcesses]]:
-    def run_children(code: str, **constants: float) -> dict[str, FreshProcesses]:
+    def run_children(code: str, known: dict[str, float] | None = None, **constants: float) -> dict[str, FreshProcesses]:
         monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + code)
         for name, value in constants.items():
             monkeypatch.setattr(fresh, name, value)
-        return time_in_fresh_processes(request_with(), TIMED)
+        return time_in_fresh_processes(request_with(), TIMED, known=known)
 
     return run_children
 
@@ -95,13 +95,28 @@ def test_starts_in_which_the_machine_is_slower_for_all_are_left_out(run: Any, tm
     counted = f"open(os.path.join({str(tmp_path)!r}, str(os.getpid())), 'x').close()\n"
     number = f"len(os.listdir({str(tmp_path)!r}))"  # of this process among all
     slower = f"if {number} in (1, 2, 3, 7, 8, 9): CALL.update(inductor=0.03, one=0.012, two=0.05)\n"
-    seen = run(counted + slower + TAKES_TURNS)["one"]
+    seen = run(counted + slower + TAKES_TURNS, _LONGEST_SECONDS=0.0)["one"]
 
     assert (seen.starts, seen.slow_starts) == (3, 2)
     assert seen.start_ratios == pytest.approx((2.0, 2.0, 2.0))
 
     alone = run('CALL["one"] *= 1.0 + 0.2 * (os.getpid() % 2)\n' + TAKES_TURNS)["one"]
     assert alone.slow_starts == 0  # its own luck
+
+
+def test_a_start_goes_on_until_the_machine_is_as_fast_as_before(run: Any) -> None:
+    slower_at_first = """
+channel.send(Ready(call_seconds=CALL[name]))
+turns = 0
+while calls := take():
+    turns += 1
+    seconds = CALL[name] * ({"inductor": 1.5}.get(name, 1.2) if turns <= SLOW else 1.0)
+    channel.send(Turned(seconds=(seconds,) * calls))
+"""
+    for slow in (6, 30):
+        seen = run(f"SLOW = {slow}\n{slower_at_first}", known={"inductor": 0.02, "one": 0.01, "two": 0.04})["one"]
+        assert (seen.starts, seen.slow_starts) == (3, 0)
+        assert seen.start_ratios == pytest.approx((2.0, 2.0, 2.0))
 
 
 def test_starts_for_which_there_is_no_time_tell_nothing(run: Any) -> None:

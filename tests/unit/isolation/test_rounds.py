@@ -278,7 +278,7 @@ def test_an_interrupt_is_not_a_failure_of_the_model() -> None:
         (lambda number: False, 13, 0, 2.0),
         (lambda number: 4 <= number < 13, 11, 9, 2.0),
         (lambda number: number < 7, 11, 7, 2.0),
-        (lambda number: number % 8 > 0, 11, 0, 3.0),  # so it is slow, with quick moments
+        (lambda number: number % 8 > 0, 22, 0, 3.0),  # so it is slow, with quick moments
     ],
 )
 def test_rounds_in_which_the_machine_is_slower_for_all_are_left_out(
