@@ -319,12 +319,12 @@ def _summary(done: dict[str, Any]) -> str:
             continue
         regret = [row[5] / row[3] for row in rows]
         answers = [answer for name, answer in done.items() if name.endswith(mode) and "start_ratios" in answer]
-        kept = [_promise_kept(answer) for answer in answers if answer["promised"]]
+        kept = [_promise_kept(answer) for answer in answers if answer["verified"]]
         near, inside, alike = (sum(one) for one in zip(*kept, strict=True)) if kept else (0, 0, 0)
         lines.append(
             f"{mode}: {len(rows)} networks, {_mean([row[3] for row in rows]):.2f}x the default (best possible "
             f"{_mean([row[5] for row in rows]):.2f}x), regret {_mean(regret):.3f}, at most {max(regret):.3f}; "
-            f"of {len(kept)} promises {near} within 5 %, {inside} with the plain ratio in their interval; "
+            f"of {len(kept)} verified promises {near} within 5 %, {inside} with the plain ratio in their interval; "
             f"the plain script's halves within 5 % of each other: {alike}; slower than the default: "
             f"{sum(row[3] < 0.99 for row in rows)}"
         )

@@ -189,7 +189,8 @@ def measure_rounds(
                 stopped = "decided"
                 break
             rounds.drop_hopeless()
-        if not affordable and rounds.has_enough(fewest):
+        is_long = rounds.count >= fewest and now - start > MOST_SECONDS
+        if not affordable and (is_long or rounds.has_enough(fewest)):
             break
     return rounds.results(stopped)
 

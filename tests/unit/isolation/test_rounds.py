@@ -273,16 +273,17 @@ def test_an_interrupt_is_not_a_failure_of_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_slow", "counting", "left_out", "ratio"),
+    ("is_slow", "seconds", "counting", "left_out", "ratio"),
     [
-        (lambda number: False, 13, 0, 2.0),
-        (lambda number: 4 <= number < 13, 11, 9, 2.0),
-        (lambda number: number < 7, 11, 7, 2.0),
-        (lambda number: number % 8 > 0, 22, 0, 3.0),  # so it is slow, with quick moments
+        (lambda number: False, 0.5, 13, 0, 2.0),
+        (lambda number: 4 <= number < 13, 0.5, 11, 9, 2.0),
+        (lambda number: number < 7, 0.5, 11, 7, 2.0),
+        (lambda number: number % 8 > 0, 0.5, 22, 0, 3.0),  # so it is slow, with quick moments
+        (lambda number: 4 <= number < 13, 20.0, 11, 0, 3.0),  # nobody waits so long
     ],
 )
 def test_rounds_in_which_the_machine_is_slower_for_all_are_left_out(
-    is_slow: Callable[[int], bool], counting: int, left_out: int, ratio: float
+    is_slow: Callable[[int], bool], seconds: float, counting: int, left_out: int, ratio: float
 ) -> None:
     rounds = 0
 
@@ -290,7 +291,9 @@ def test_rounds_in_which_the_machine_is_slower_for_all_are_left_out(
         nonlocal rounds
         rounds = count
 
-    slowed = Machine(a=lambda _: 1.0 if is_slow(rounds) else 0.5, b=lambda _: 1 / 3 if is_slow(rounds) else 0.25)
+    slowed = Machine(
+        a=lambda _: seconds * (2 if is_slow(rounds) else 1), b=lambda _: seconds * (2 / 3 if is_slow(rounds) else 0.5)
+    )
     times = slowed.measure(budget=None, on_round=done)
     (seen,) = compared(times).ratios
 
@@ -462,7 +465,21 @@ def bursts(generator: random.Random) -> Callable[[int], float]:
     return seconds
 
 
-@pytest.mark.parametrize("noise", [quiet, chained, bursts])
+def states(generator: random.Random) -> Callable[[int], float]:
+    """A neighbour on the same processor comes and goes."""
+    left, slower = 0, 1.35
+
+    def seconds(_: int) -> float:
+        nonlocal left, slower
+        if not left:
+            left, slower = generator.randint(50, 400), 1.35 / slower
+        left -= 1
+        return math.exp(generator.gauss(0, 0.02)) * slower
+
+    return seconds
+
+
+@pytest.mark.parametrize("noise", [quiet, chained, bursts, states])
 @pytest.mark.parametrize("compile_seconds", [0.0, 600.0])
 def test_stopping_at_what_is_decided_makes_no_false_winner(noise: Noise, compile_seconds: float) -> None:
     def is_wrong(seed: int) -> bool:
