@@ -32,7 +32,7 @@ from layoutdoctor.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Comparison, Configuration
+    from layoutdoctor.diagnosis.records import Comparison, Configuration, Trial
     from layoutdoctor.isolation.judged import Judged
     from layoutdoctor.isolation.messages import Kept, Request
     from layoutdoctor.recording.recording import Iteration, Recording
@@ -211,18 +211,21 @@ def verified(
     if not names:
         return recordings
     chosen = [by_name[name].configuration for name in (comparison.baseline, *names)]
-    measured = {name: trial.measurement for name, trial in by_name.items() if trial.measurement is not None}
-    least = {name: min(measurement.round_seconds) for name, measurement in measured.items()}
     budget = request.budget_seconds
     if budget is not None and budget < LEAST_LIMIT_SECONDS:
         reason = f"a budget of {format_seconds(budget)} has no time for further starts of fresh processes"
         return with_head(recordings, recommendation=msgspec.structs.replace(advice, reason=reason))
     try:
-        fresh = time_in_fresh_processes(request, chosen, progress, least)
+        known = _least_seconds(by_name.values()) if comparison.own_processes else {}
+        fresh = time_in_fresh_processes(request, chosen, progress, known)
         advice, comparison = with_fresh_processes(advice, comparison, list(by_name.values()), fresh, how)
     except LayoutDoctorError as error:
         advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
     return with_head(recordings, recommendation=advice, comparison=comparison)
+
+
+def _least_seconds(trials: Iterable[Trial]) -> dict[str, Seconds]:
+    return {trial.name: min(trial.measurement.round_seconds) for trial in trials if trial.measurement is not None}
 
 
 def with_head(recordings: Sequence[Recording], **changes: Any) -> tuple[Recording, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -167,6 +168,18 @@ def test_a_timed_diagnosis_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stages[0] == "fresh processes, start 1: compiling"
     assert stages[1].startswith("fresh processes, start 1: round 1 of ")
     assert stages[-1].startswith("fresh processes, start 3: round ")
+
+
+@pytest.mark.parametrize(("own_processes", "names"), [(True, {"inductor", "one"}), (False, set())])
+def test_starts_are_held_against_rounds_of_processes_like_theirs(
+    own_processes: bool, names: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = mock.Mock(side_effect=SubjectError("enough"))
+    monkeypatch.setattr(fresh, "time_in_fresh_processes", asked)
+    comparison = a_comparison(a_ratio("one", 2.0), fastest=("one",), own_processes=own_processes)
+    verified(recordings(comparison=comparison), request_with(), print, {})
+
+    assert set(asked.call_args.args[3]) == names
 
 
 def test_why_it_is_not_verified_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
