@@ -80,10 +80,6 @@ class Channel(Listener):
         self._lock = threading.Lock()
         self._kept_count = 0
 
-    def close(self) -> None:
-        """Tells the supervisor that nothing more will come."""
-        os.close(self._descriptor)
-
     def send(self, message: AnyMessage) -> None:
         """Sends a message; where that is not possible any more, the process ends: another one can go on."""
         if os.getpid() != self._owner:
