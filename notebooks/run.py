@@ -63,7 +63,14 @@ def run_notebook(path: Path, folder: Path, root: Path = ROOT):
         )
         client = NotebookClient(notebook, km=manager, timeout=CELL_SECONDS, record_timing=False)
         environment = {**os.environ, "IPYTHONDIR": settings, "COLUMNS": "100", "NO_COLOR": "1"}
-        client.execute(env=environment, cwd=str(folder))
+        try:
+            client.execute(env=environment, cwd=str(folder))
+        finally:
+            # Both leave sockets to the garbage collector, which would close them in the middle of something else.
+            if client.kc is not None:
+                client.kc.stop_channels()
+                client.kc.context.destroy(linger=0)
+            manager.context.destroy(linger=0)
     return clean_notebook(notebook, root)
 
 
