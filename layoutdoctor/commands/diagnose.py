@@ -134,7 +134,7 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
         type=positive_seconds,
         help="for the timing rounds, and as much again, from 10 on, for starts of fresh processes beyond three; "
         "capturing and profiling come on top (default: rounds until there is a verdict, for at most half of what "
-        "compiling took, at least 10 and at most 180, and at most 180 for all starts)",
+        "compiling took, at least 10 and at most 180, and at most 240 for all starts)",
     )
     parser.add_argument("--save-traces", metavar="DIR", help="keep the profiler's traces in this directory")
     parser.add_argument(

@@ -166,9 +166,8 @@ def measure_rounds(
         One entry per configuration, in the order of ``steps``.
     """
     bound = _bound(compile_seconds) if budget_seconds is None else budget_seconds
-    needed = rounds_needed(COVERAGE, len(steps))
-    fewest = needed if budget_seconds is None else 1
     rounds = _Rounds(steps, baseline, timer, faults, failing, choices or [frozenset(steps)], estimator, on_turn)
+    fewest = rounds.needed if budget_seconds is None else 1
     rounds.warm_up(bound, block_seconds)
     done = rounds.take_over(before or {})
     start = last = clock()
@@ -183,7 +182,7 @@ def measure_rounds(
         affordable = _affordable_rounds(bound - (now - start), now - last)
         last = now
         if on_round is not None:
-            on_round(rounds.count, min(max(rounds.count + affordable, fewest), done + maximum_rounds), needed)
+            on_round(rounds.count, min(max(rounds.count + affordable, fewest), done + maximum_rounds), rounds.needed)
         if rounds.count in LOOKS:
             if rounds.is_decided():
                 stopped = "decided"
