@@ -77,7 +77,7 @@ def diagnose(
             nothing is measured. None measures where the model is.
         budget_seconds: Bounds the timing rounds, and the starts of fresh processes beyond three; below 10 s there are
             none. None lets rounds go on until there is a verdict, for at most half of what compiling took, at least
-            10 s and at most 3 minutes, and starts for 3 minutes.
+            10 s and at most 3 minutes, and starts for 4 minutes.
         progress: Called with a ``Progress`` at every step; None shows a line in a notebook and on a terminal, which is
             gone at the end.
         timer: What times a block of calls; None chooses by device.
