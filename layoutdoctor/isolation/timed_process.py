@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -171,7 +172,7 @@ def started(
     """
     Each configuration in a process of its own, ready to be timed; all of them end with the block.
 
-    As many get ready at a time as there are cores, and no more are started than there is memory for.
+    One more gets ready at a time than there are cores, so that none idles, and none is started without memory for it.
 
     Args:
         request: By which the subject is loaded.
@@ -182,9 +183,11 @@ def started(
         TransportError: A process cannot be started.
     """
     running: list[TimedProcess] = []
+    waiting: deque[TimedProcess] = deque()
     ready: dict[str, TimedProcess] = {}
 
-    def wait_for(process: TimedProcess) -> None:
+    def wait_for_the_next() -> None:
+        process = waiting.popleft()
         try:
             process.wait_until_ready(limit_seconds)
             ready[process.name] = process
@@ -194,26 +197,33 @@ def started(
             on_failure(process)
 
     try:
-        for count, configuration in enumerate(configurations):
-            if count >= core_count():
-                wait_for(running[count - core_count()])
-                _check_memory(ready.values(), core_count(), len(configurations))
+        for configuration in configurations:
+            while len(waiting) > core_count() or (waiting and not _is_room_for(len(waiting) + 1, ready.values())):
+                wait_for_the_next()
+            if not _is_room_for(1, ready.values()):
+                raise _too_little_memory(len(configurations), ready.values())
             running.append(TimedProcess(request, configuration))
-        for process in running[-core_count() :]:
-            wait_for(process)
+            waiting.append(running[-1])
+        while waiting:
+            wait_for_the_next()
         yield ready
     finally:
         for process in running:
             process.end()
 
 
-def _check_memory(ready: Iterable[TimedProcess], getting_ready: int, count: int) -> None:
-    """Before one more is started: what is still getting ready, and it, may need as much as any before."""
-    known = [process.peak_bytes for process in ready if process.peak_bytes is not None]
+def _is_room_for(count: int, ready: Iterable[TimedProcess]) -> bool:
+    """Whether so many that are not ready yet fit beside those that are, as far as is known."""
     available = available_bytes()
-    if not known or available is None or getting_ready * max(known) <= available:
-        return
-    raise SubjectError(
-        f"{count} processes of up to {format_bytes(max(known))} each do not fit into the memory, of which "
-        f"{format_bytes(available)} are free now"
+    return available is None or count * _most_bytes(ready) <= available
+
+
+def _most_bytes(ready: Iterable[TimedProcess]) -> Bytes:
+    return max((process.peak_bytes or 0 for process in ready), default=0)
+
+
+def _too_little_memory(count: int, ready: Iterable[TimedProcess]) -> SubjectError:
+    return SubjectError(
+        f"{count} processes of up to {format_bytes(_most_bytes(ready))} each do not fit into the memory, of which "
+        f"{format_bytes(available_bytes() or 0)} are free now"
     )

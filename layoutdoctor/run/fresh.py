@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from layoutdoctor.subjects.subject import LoadedSubject
 
 _WARM_UP_CALLS = 5
-_LONG_CALL_SECONDS = 1.0
+_WARM_UP_SECONDS = 0.3
 _SETTLE_SECONDS = 0.05
 
 
@@ -100,8 +100,8 @@ def _settle(step: Step) -> None:
 
 
 def _warm_up(step: Step, timer: Timer) -> float:
-    """What a call takes once caches, heap and clock have settled."""
-    shortest = min(timer(step, 1))
-    for _ in range(_WARM_UP_CALLS if shortest < _LONG_CALL_SECONDS else 1):
-        shortest = min(shortest, *timer(step, 1))
-    return shortest
+    """What a call takes once caches and heap have settled: a few calls, two where they are long."""
+    seconds = [*timer(step, 1)]
+    while len(seconds) <= _WARM_UP_CALLS and (len(seconds) < 2 or sum(seconds) < _WARM_UP_SECONDS):
+        seconds += timer(step, 1)
+    return min(seconds)

@@ -86,7 +86,8 @@ def _one_line_per_fact(diagnosis: Diagnosis, describe: Callable[[Trial], str | N
 def _dropped(trial: Trial) -> str | None:
     if trial.measurement is None or trial.measurement.dropped_after_round is None:
         return None
-    return f"Dropped early as clearly slower, after {count_of(trial.measurement.dropped_after_round, 'round')}"
+    rounds = count_of(trial.measurement.dropped_after_round, "round")
+    return f"Dropped early, clearly slower than the fastest, after {rounds}"
 
 
 def _different_outputs(trial: Trial) -> str | None:

@@ -29,14 +29,14 @@ from layoutdoctor.isolation import fresh, processes, timed_process
 from layoutdoctor.isolation.fresh import time_in_fresh_processes, timed, verified, wants_timing
 from layoutdoctor.isolation.load import Reading
 from layoutdoctor.isolation.messages import Kept, Request, TrialMemo
-from layoutdoctor.isolation.timed_process import started
+from layoutdoctor.isolation.timed_process import TimedProcess, started
 from layoutdoctor.recording.recording import Iteration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import FreshProcesses
+    from layoutdoctor.diagnosis.records import Configuration, FreshProcesses
     from layoutdoctor.recording.recording import Recording
 
 # A child that takes its turns: CALL says what a call of a configuration takes, FAULTS its page faults.
@@ -326,6 +326,36 @@ def test_no_more_processes_are_started_than_there_is_memory_for(monkeypatch: pyt
         SubjectError, match=r"3 processes of up to .* each do not fit into the memory, of which 977 KiB"
     ):
         timed(kept("inductor", "one", "two"), request_with(), lambda step: None)
+
+
+@pytest.mark.parametrize(
+    ("available", "expected"),
+    [
+        (10**9, "start start start ready start ready ready ready"),  # two cores: a third gets ready beside them
+        (150, "start start start ready ready ready start ready"),  # one more fits, so long as no other gets ready
+    ],
+)
+def test_fewer_get_ready_at_a_time_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, available: int, expected: str
+) -> None:
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + TAKES_TURNS)
+    monkeypatch.setattr(timed_process, "available_bytes", lambda: available)
+    monkeypatch.setattr(timed_process, "peak_resident_bytes", lambda pid: 100)
+    monkeypatch.setattr(timed_process, "core_count", lambda: 2)
+    seen = []
+
+    class Noted(TimedProcess):
+        def __init__(self, request: Request, configuration: Configuration) -> None:
+            seen.append("start")
+            super().__init__(request, configuration)
+
+        def wait_until_ready(self, limit_seconds: float = 60.0) -> None:
+            super().wait_until_ready(limit_seconds)
+            seen.append("ready")
+
+    monkeypatch.setattr(timed_process, "TimedProcess", Noted)
+    with started(request_with(), [*TIMED, TIMED[0]]):
+        assert " ".join(seen) == expected
 
 
 def test_what_is_on_a_gpu_or_was_lowered_for_one_is_not_timed_here() -> None:
