@@ -1,16 +1,18 @@
 """
-What a diagnosis costs beyond the work it has to do: ``diagnose()`` against a plain script, side by side.
+What a diagnosis costs beyond the work it has to do: the command against plain scripts, side by side.
 
-The plain script prepares the same configurations, compiles them, and times them with the same number of rounds and
-calls, and nothing else: no capture, no profile, no reference, no comparison. Both run in a process of their own with an
-empty compile cache, in turns. Run from the repository root:
+The plain scripts know nothing of layoutdoctor: one for each configuration that was timed, in a process of its own,
+with as many rounds in turns as the diagnosis had; then those that it started anew, as often and with as many rounds.
+No capture, no profile, no reference, no comparison. Both begin with an empty compile cache. On a processor, with a file
+whose model has one input, beside nothing else; from the repository root:
 
-    python benchmarks/overhead.py [MODEL.py] [--device cuda] [--budget 10] [--repeats 3] [--output FILE.json]
+    python benchmarks/overhead.py [MODEL.py] [--mode training] [--repeats 3] [--output FILE.json]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -18,154 +20,171 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
 from tabulate import tabulate
 
+import layoutdoctor
 from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE
+from layoutdoctor.examination.applying import how_to_apply
+from layoutdoctor.isolation.load import core_count
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from layoutdoctor import Diagnosis
+    from layoutdoctor.diagnosis.records import Configuration
 
 ROOT = Path(__file__).parent.parent
+ROUNDS_OF_A_START = 9
 PLAIN = """
-import copy, json, runpy, sys, time
-import torch
-target, plan, mode, device = sys.argv[1], json.load(open(sys.argv[2])), sys.argv[3], sys.argv[4]
-names = runpy.run_path(target)
-if "Model" in names:
-    model = names["Model"](*names.get("get_init_inputs", list)())
-else:
-    model = names["get_model"]()
-model = model.to(device)
-inputs = [x.to(device) for x in names["get_inputs"]()]
-FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-steps = {}
-for name, backend, options, channels_last in plan["configurations"]:
-    own = copy.deepcopy(model).train(mode == "training")
-    mine = [x.clone() for x in inputs]
-    if channels_last:
-        for p in own.parameters():
-            if p.dim() in FORMATS:
-                p.data = p.data.to(memory_format=FORMATS[p.dim()])
-        mine = [x.to(memory_format=FORMATS[x.dim()]) if x.dim() in FORMATS else x for x in mine]
-    run = torch.compile(own, options=options or None) if backend == "inductor" else own
-    def step(run=run, mine=mine, own=own):
-        if mode == "training":
-            for p in own.parameters():
-                p.grad = None
-            run(*mine).sum().backward()
-        else:
-            with torch.no_grad():
-                run(*mine)
-    if backend == "inductor":
-        torch._dynamo.reset()
-    step()
-    steps[name] = step
-for passes in plan["passes"]:
-    for index in range(max(rounds for rounds, _ in passes.values())):
-        for name, (rounds, calls) in passes.items():
-            if index < rounds:
-                for _ in range(calls):
-                    start = time.perf_counter()
-                    steps[name]()
-                    if device == "cuda":
-                        torch.cuda.synchronize()
-                    time.perf_counter() - start
-"""
-
-
-def run_process(command: list[str]) -> float:
-    """
-    Wall time of a process with an empty compile cache.
-
-    Args:
-        command: What to run.
-
-    Raises:
-        RuntimeError: It failed; with the end of what it said.
-    """
-    with tempfile.TemporaryDirectory() as cache:
-        paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONPATH": paths}
+import runpy, sys, time
+import torch, torch._inductor.config
+names = runpy.run_path({target!r})
+model = names["Model"](*names.get("get_init_inputs", list)()) if "Model" in names else names["get_model"]()
+(x,) = names["get_inputs"]()
+training = {training}
+model.train(training)
+{lines}
+def call():
+    if training:
+        model.zero_grad(set_to_none=True)
+        model(x).sum().backward()
+    else:
+        with torch.no_grad():
+            model(x)
+with torch._inductor.config.patch(freezing={freezing}):
+    call()
+call()
+print("ready", flush=True)
+for word in sys.stdin:
+    awake = time.perf_counter() + 0.05
+    call()
+    while time.perf_counter() < awake:
+        call()
+    for _ in range(int(word)):
         start = time.perf_counter()
-        done = subprocess.run(command, check=False, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        call()
         seconds = time.perf_counter() - start
-        if done.returncode not in (0, EXIT_INCONCLUSIVE):  # without a verdict it took its time all the same
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
-            raise RuntimeError(f"{command[1:4]} ended with status {done.returncode}: {' '.join(said)}")
-        return seconds
-
-
-def measure_once(model: str, mode: str, device: str, budget_seconds: float) -> tuple[float, float]:
-    """
-    Wall times of a diagnosis and of the plain script that matches it, one after the other.
-
-    Args:
-        model: The model's file.
-        mode: ``inference`` or ``training``.
-        device: ``cpu`` or ``cuda``.
-        budget_seconds: Of the diagnosis, for its rounds.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        saved, plan, script = (Path(folder) / name for name in ("diagnosis.json", "plan.json", "plain.py"))
-        script.write_text(PLAIN, encoding="utf-8")
-        diagnose = [sys.executable, "-m", "layoutdoctor", model, "--mode", mode, "--device", device, "-q"]
-        with_doctor = run_process([*diagnose, "--budget", str(budget_seconds), "--output", str(saved)])
-        plan.write_text(json.dumps(plan_of(saved)), encoding="utf-8")
-        return with_doctor, run_process([sys.executable, str(script), model, str(plan), mode, device])
-
-
-def plan_of(saved: Path) -> dict[str, object]:
-    """
-    What the plain script has to do to match a diagnosis: the same configurations, rounds and calls.
-
-    Args:
-        saved: The diagnosis as JSON.
-    """
-    diagnosis = json.loads(saved.read_text(encoding="utf-8"))
-    configurations, rounds = [], {}
-    for trial in diagnosis["trials"]:
-        chosen = trial["configuration"]
-        options = {"on": {"layout_optimization": True}, "off": {"layout_optimization": False}}
-        configurations.append(
-            (
-                chosen["name"],
-                chosen["backend"],
-                {**options.get(chosen["layout_optimization"], {}), **chosen["inductor_options"]},
-                chosen["model_format"] == "channels_last",
-            )
-        )
-        if trial["measurement"] is not None:
-            measurement = trial["measurement"]
-            rounds[chosen["name"]] = (len(measurement["round_seconds"]), measurement["calls_per_round"])
-    return {"configurations": configurations, "passes": [rounds]}
+    print(seconds, flush=True)
+"""
 
 
 def main() -> None:
     """Runs both in turns and prints the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default=str(ROOT / "examples" / "conv_bn_relu.py"))
-    parser.add_argument("--budget", type=float, default=10.0)
     parser.add_argument("--mode", default="inference", choices=("inference", "training"))
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     rows = []
     for repeat in range(arguments.repeats):
-        with_doctor, plain = measure_once(arguments.model, arguments.mode, arguments.device, arguments.budget)
-        rows.append((repeat + 1, with_doctor, plain, with_doctor / plain))
-    print(tabulate(rows, headers=("run", "diagnose (s)", "plain script (s)", "ratio"), floatfmt=".2f"))
+        command, plain = measure_once(arguments.model, arguments.mode)
+        rows.append((repeat + 1, command, plain, command / plain))
+        print(rows[-1], flush=True)
+    print(tabulate(rows, headers=("run", "layoutdoctor (s)", "plain scripts (s)", "ratio"), floatfmt=".2f"))
     ratio = statistics.median(row[3] for row in rows)
-    print(f"median ratio {ratio:.2f}  ({Path(arguments.model).name}, {arguments.mode}, budget {arguments.budget:g} s)")
+    print(f"median ratio {ratio:.2f}  ({Path(arguments.model).name}, {arguments.mode})")
     if arguments.output is not None:
-        record = {
-            "model": Path(arguments.model).name,
-            "mode": arguments.mode,
-            "device": arguments.device,
-            "budget_seconds": arguments.budget,
-            "rows": rows,
-            "median_ratio": ratio,
-        }
+        record = {"model": Path(arguments.model).name, "mode": arguments.mode, "rows": rows, "median_ratio": ratio}
         arguments.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def measure_once(model: str, mode: str) -> tuple[float, float]:
+    """
+    Wall times of a diagnosis and of the plain scripts that match it, one after the other, in seconds.
+
+    Raises:
+        RuntimeError: The command failed, or a script ended; with the end of what it said.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "diagnosis.json"
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "layoutdoctor", "-q", model, "--mode", mode, "--output", str(saved)],
+            check=False,
+            capture_output=True,
+            env=_environment(Path(folder) / "first"),
+        )
+        command = time.perf_counter() - start
+        if done.returncode not in (0, EXIT_INCONCLUSIVE):  # without a verdict it took its time all the same
+            raise RuntimeError(f"{model}: exit status {done.returncode}: {done.stderr.decode()[-1000:]}")
+        diagnosis = layoutdoctor.load(saved)
+        start = time.perf_counter()
+        _run_plainly(diagnosis, model, _environment(Path(folder) / "second"))
+        return command, time.perf_counter() - start
+
+
+def _environment(cache: Path) -> dict[str, str]:
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache), "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
+
+
+def _run_plainly(diagnosis: Diagnosis, model: str, environment: dict[str, str]) -> None:
+    comparison, advice = diagnosis.comparison, diagnosis.recommendation
+    measured = {trial.name: trial for trial in diagnosis.trials if trial.measurement is not None}
+    if comparison is None or not measured:
+        raise RuntimeError(f"{model}: nothing was timed, so nothing can be compared")
+    scripts = {
+        name: _script(model, diagnosis.subject.mode, msgspec.structs.replace(trial.configuration, cures=()))
+        for name, trial in measured.items()
+    }
+    calls = next(trial.measurement.calls_per_round for trial in measured.values() if trial.measurement is not None)
+    _take_turns(scripts.values(), comparison.round_count + comparison.slow_round_count, calls, environment)
+    if advice is None or advice.fresh_processes is None:
+        return
+    found = advice.without_freezing
+    again = {comparison.baseline, advice.configuration, comparison.baseline if found is None else found.configuration}
+    for _ in range(advice.fresh_processes.starts + advice.fresh_processes.slow_starts):
+        _take_turns([scripts[name] for name in again], ROUNDS_OF_A_START, calls, environment)
+
+
+def _script(model: str, mode: str, configuration: Configuration) -> str:
+    lines = how_to_apply(configuration, frozenset({4, 5})).split("\nwith torch.no_grad()")[0]
+    return PLAIN.format(target=model, training=mode == "training", lines=lines, freezing=configuration.freezes)
+
+
+def _take_turns(scripts: Collection[str], rounds: int, calls: int, environment: dict[str, str]) -> None:
+    """A process for each, all ready before the first is timed; as many get ready at a time as layoutdoctor's do."""
+    with contextlib.ExitStack() as stack:
+        waiting: deque[subprocess.Popen[str]] = deque()
+        ready = []
+        for script in scripts:
+            if len(waiting) > core_count():
+                ready.append(_is_ready(waiting.popleft()))
+            process = subprocess.Popen(
+                [sys.executable, "-c", script],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            stack.callback(_end, process)
+            waiting.append(process)
+        ready += map(_is_ready, waiting)
+        for number in range(rounds):
+            for process in ready[:: -1 if number % 2 else 1]:
+                assert process.stdin is not None
+                process.stdin.write(f"{calls}\n")
+                process.stdin.flush()
+                _is_ready(process)
+
+
+def _is_ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """The process, once it has said a line."""
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        raise RuntimeError(f"a plain script ended with status {process.wait()}")
+    return process
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
 
 
 if __name__ == "__main__":

@@ -40,11 +40,13 @@ if TYPE_CHECKING:
 
 FEWEST_STARTS = 3
 MOST_STARTS = 5
+"""Of those that met the machine as it is at its best."""
 LIMIT_SECONDS = 240.0
 """No start is begun that would end later than this; beyond the fewest, none that would overrun the budget."""
 LEAST_LIMIT_SECONDS = 10.0
 """A budget that leaves no more than this is for the rounds alone."""
 
+_MOST_IN_ALL = 8
 _NARROW = 0.05  # relative width of an interval over starts that needs no further start
 _TURN_SECONDS = 0.1
 _START_SECONDS = 10.0  # of turns in one start, at the most where a call is long
@@ -283,14 +285,15 @@ def time_in_fresh_processes(
     limit = min(LIMIT_SECONDS, request.budget_seconds or LIMIT_SECONDS)
     begin = time.monotonic()
     longest = 0.0
-    while len(starts) < MOST_STARTS:
+    while len(_usable(starts, least)) < MOST_STARTS and len(starts) < _MOST_IN_ALL:
         now = time.monotonic()
         if starts and now - begin + longest > (LIMIT_SECONDS if len(starts) < FEWEST_STARTS else limit):
             break
         number = len(starts) + 1
 
         def tell(doing: str, number: int = number) -> None:
-            progress(Progress(f"fresh processes, start {number}: {doing}", number, MOST_STARTS + 1))
+            step = min(number, MOST_STARTS)
+            progress(Progress(f"fresh processes, start {number}: {doing}", step, MOST_STARTS + 1))
 
         starts.append(_run_start(request, configurations, least, tell, backwards=len(starts) % 2 == 1))
         least = [min(before, *seconds) for before, seconds in zip(least, starts[-1].seconds, strict=True)]
@@ -304,6 +307,12 @@ def time_in_fresh_processes(
         needed = f"{FEWEST_STARTS} are needed within {format_seconds(LIMIT_SECONDS)}"
         raise SubjectError(f"one start takes {format_seconds(longest)}, and {needed}")
     return found
+
+
+def _usable(starts: Sequence[_Start], least: Sequence[Seconds]) -> Sequence[_Start]:
+    """Those with enough rounds in which the machine was not slower for all, and of these only such; else all."""
+    quiet = [start for start in (_quiet(one, least) for one in starts) if start.round_count >= _FEWEST_ROUNDS]
+    return quiet if len(quiet) >= FEWEST_STARTS else starts
 
 
 def _quiet(start: _Start, least: Sequence[Seconds]) -> _Start:
@@ -320,8 +329,7 @@ def _summary(
     configurations: Sequence[Configuration], all_starts: Sequence[_Start], least: Sequence[Seconds]
 ) -> dict[str, FreshProcesses]:
     found = {}
-    quiet = [start for start in (_quiet(one, least) for one in all_starts) if start.round_count >= _FEWEST_ROUNDS]
-    starts = quiet if len(quiet) >= FEWEST_STARTS else all_starts
+    starts = _usable(all_starts, least)
     for position, configuration in enumerate(configurations[1:], 1):
         ratios = tuple(median_ratio(start.seconds[0], start.seconds[position]) for start in starts)
         low, middle, high = interval_over_starts(ratios)

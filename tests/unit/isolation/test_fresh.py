@@ -101,6 +101,12 @@ def test_starts_in_which_the_machine_is_slower_for_all_are_left_out(run: Any, tm
     assert (seen.starts, seen.slow_starts) == (3, 2)
     assert seen.start_ratios == pytest.approx((2.0, 2.0, 2.0))
 
+    scattering = f'CALL["one"] *= 1 + 0.1 * (({number} - 1) // 3 % 3)\n'
+    for file in tmp_path.iterdir():
+        file.unlink()
+    seen = run(counted + slower + scattering + TAKES_TURNS, _LONGEST_SECONDS=0.0)["one"]
+    assert (seen.starts, seen.slow_starts) == (5, 2)  # as many as without them
+
     alone = run('CALL["one"] *= 1.0 + 0.2 * (os.getpid() % 2)\n' + TAKES_TURNS)["one"]
     assert alone.slow_starts == 0  # its own luck
 
