@@ -2,9 +2,9 @@
 What a diagnosis costs beyond the work it has to do: the command against plain scripts, side by side.
 
 The plain scripts know nothing of layoutdoctor: one for each configuration that was timed, in a process of its own,
-with as many rounds in turns as the diagnosis had; then those that it started anew, as often and with as many rounds.
-No capture, no profile, no reference, no comparison. Both begin with an empty compile cache. On a processor, with a file
-whose model has one input, beside nothing else; from the repository root:
+with as many rounds in turns as the diagnosis had. No capture, no profile, no reference, no comparison. Both begin with
+an empty compile cache. The budget is too short for further starts, which would take both alike. On a processor, with a
+file whose model has one input, beside nothing else; from the repository root:
 
     python benchmarks/overhead.py [MODEL.py] [--mode training] [--repeats 3] [--output FILE.json]
 """
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Configuration
 
 ROOT = Path(__file__).parent.parent
-ROUNDS_OF_A_START = 9
+COMMAND = (sys.executable, "-m", "layoutdoctor")
+BUDGET_SECONDS = 9.0  # below this there are no further starts
 PLAIN = """
 import runpy, sys, time
 import torch, torch._inductor.config
@@ -105,7 +106,7 @@ def measure_once(model: str, mode: str) -> tuple[float, float]:
         saved = Path(folder) / "diagnosis.json"
         start = time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-m", "layoutdoctor", "-q", model, "--mode", mode, "--output", str(saved)],
+            [*COMMAND, "-q", model, "--mode", mode, "--budget", str(BUDGET_SECONDS), "--output", str(saved)],
             check=False,
             capture_output=True,
             env=_environment(Path(folder) / "first"),
@@ -125,26 +126,18 @@ def _environment(cache: Path) -> dict[str, str]:
 
 
 def _run_plainly(diagnosis: Diagnosis, model: str, environment: dict[str, str]) -> None:
-    comparison, advice = diagnosis.comparison, diagnosis.recommendation
-    measured = {trial.name: trial for trial in diagnosis.trials if trial.measurement is not None}
-    if comparison is None or not measured:
-        raise RuntimeError(f"{model}: nothing was timed, so nothing can be compared")
-    scripts = {
-        name: _script(model, diagnosis.subject.mode, msgspec.structs.replace(trial.configuration, cures=()))
-        for name, trial in measured.items()
-    }
-    calls = next(trial.measurement.calls_per_round for trial in measured.values() if trial.measurement is not None)
-    _take_turns(scripts.values(), comparison.round_count + comparison.slow_round_count, calls, environment)
-    if advice is None or advice.fresh_processes is None:
-        return
-    found = advice.without_freezing
-    again = {comparison.baseline, advice.configuration, comparison.baseline if found is None else found.configuration}
-    for _ in range(advice.fresh_processes.starts + advice.fresh_processes.slow_starts):
-        _take_turns([scripts[name] for name in again], ROUNDS_OF_A_START, calls, environment)
+    comparison = diagnosis.comparison
+    measured = [(trial, trial.measurement) for trial in diagnosis.trials if trial.measurement is not None]
+    if comparison is None:
+        raise RuntimeError(f"{model}: nothing was compared, so there is nothing to do plainly")
+    scripts = [_script(model, diagnosis.subject.mode, trial.configuration) for trial, _ in measured]
+    calls = max(measurement.calls_per_round for _, measurement in measured)
+    _take_turns(scripts, comparison.round_count + comparison.slow_round_count, calls, environment)
 
 
 def _script(model: str, mode: str, configuration: Configuration) -> str:
-    lines = how_to_apply(configuration, frozenset({4, 5})).split("\nwith torch.no_grad()")[0]
+    plain = msgspec.structs.replace(configuration, cures=())
+    lines = how_to_apply(plain, frozenset({4, 5})).split("\nwith torch.no_grad()")[0]
     return PLAIN.format(target=model, training=mode == "training", lines=lines, freezing=configuration.freezes)
 
 
