@@ -40,6 +40,7 @@ MODES = ("inference", "training")
 STARTS = 3
 FURTHER_STARTS = 6
 ROUNDS = 9
+CALLS = 5
 LONGEST_SECONDS = 3600.0
 
 
@@ -97,14 +98,7 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor]]]] = {
     "vae": _vae,
 }
 
-# What a user would run: the model, its input, the lines to paste, and nothing of ours.
-CALLED = """
-import sys, time
-sys.path.insert(0, {folder!r})
-import torch, answer
-torch.manual_seed(0)
-torch.set_num_threads({threads})
-model, (x,) = answer.NETWORKS[{network!r}]()
+CALL = """
 training = {training}
 model.train(training)
 {lines}
@@ -117,6 +111,18 @@ def call():
         with torch.no_grad():
             model(x)
 """
+# What a user would run: the model, its input, the lines to paste, and nothing of ours.
+CALLED = (
+    """
+import sys, time
+sys.path.insert(0, {folder!r})
+import torch, answer
+torch.manual_seed(0)
+torch.set_num_threads({threads})
+model, (x,) = answer.NETWORKS[{network!r}]()
+"""
+    + CALL
+)
 PLAIN = (
     CALLED
     + """
@@ -231,7 +237,7 @@ def times_of_all(
     found: list[dict[str, float]] = []
     for number in range(starts):
         names = sorted((name for name in scripts if asked is None or name in asked), reverse=bool(number % 2))
-        found.append(dict(zip(names, _in_turns([scripts[name] for name in names]), strict=True)))
+        found.append(dict(zip(names, in_turns([scripts[name] for name in names]), strict=True)))
     return found
 
 
@@ -246,27 +252,44 @@ def _script(network: str, mode: str, lines: str, *, freezing: bool) -> str:
     )
 
 
-def _in_turns(scripts: list[str]) -> list[float]:
-    """Median over the rounds of each script's shortest call; one runs while the others wait."""
+def in_turns(
+    scripts: list[str],
+    rounds: int = ROUNDS,
+    calls: int = CALLS,
+    at_a_time: int = 2,
+    environment: dict[str, str] | None = None,
+) -> list[float]:
+    """
+    Median over the rounds of each script's shortest call; one runs while the others wait.
+
+    Args:
+        scripts: Each says a line when it is ready, and after each number of calls that it is told the seconds.
+        at_a_time: How many get ready beside each other.
+        environment: Of their processes, on top of this one's.
+
+    Raises:
+        RuntimeError: One ended.
+    """
     processes: list[subprocess.Popen[str]] = []
     seconds: list[list[float]] = [[] for _ in scripts]
     try:
-        for count, script in enumerate(scripts):
+        for script in scripts:
             processes.append(
                 subprocess.Popen(
                     [sys.executable, "-c", script],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
-                    env={**os.environ, "PYTHONWARNINGS": "ignore"},
+                    env={**os.environ, "PYTHONWARNINGS": "ignore", **(environment or {})},
                 )
             )
-            if count:  # two compile at a time
-                _answer_of(processes[count - 1])
-        _answer_of(processes[-1])
-        for number in range(ROUNDS):
+            if len(processes) >= at_a_time:
+                _answer_of(processes[-at_a_time])
+        for process in processes[max(len(processes) - at_a_time + 1, 0) :]:
+            _answer_of(process)
+        for number in range(rounds):
             for position in list(range(len(processes)))[:: -1 if number % 2 else 1]:
-                seconds[position].append(_turn(processes[position]))
+                seconds[position].append(_turn(processes[position], calls))
     finally:
         for process in processes:
             process.kill()
@@ -274,11 +297,11 @@ def _in_turns(scripts: list[str]) -> list[float]:
     return [statistics.median(times) for times in seconds]
 
 
-def _turn(process: subprocess.Popen[str]) -> float:
+def _turn(process: subprocess.Popen[str], calls: int) -> float:
     """Seconds of the shortest call, after some that are not timed: a process that slept is slow at first."""
     stdin = process.stdin
     assert stdin is not None
-    stdin.write("5\n")
+    stdin.write(f"{calls}\n")
     stdin.flush()
     return float(_answer_of(process))
 

@@ -12,7 +12,6 @@ file whose model has one input, beside nothing else; from the repository root:
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import statistics
@@ -20,11 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from answer import CALL, in_turns
 from tabulate import tabulate
 
 import layoutdoctor
@@ -33,30 +32,22 @@ from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.isolation.load import core_count
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from layoutdoctor import Diagnosis
     from layoutdoctor.diagnosis.records import Configuration
 
 ROOT = Path(__file__).parent.parent
 COMMAND = (sys.executable, "-m", "layoutdoctor")
 BUDGET_SECONDS = 9.0  # below this there are no further starts
-PLAIN = """
+PLAIN = (
+    """
 import runpy, sys, time
 import torch, torch._inductor.config
 names = runpy.run_path({target!r})
 model = names["Model"](*names.get("get_init_inputs", list)()) if "Model" in names else names["get_model"]()
 (x,) = names["get_inputs"]()
-training = {training}
-model.train(training)
-{lines}
-def call():
-    if training:
-        model.zero_grad(set_to_none=True)
-        model(x).sum().backward()
-    else:
-        with torch.no_grad():
-            model(x)
+"""
+    + CALL
+    + """
 with torch._inductor.config.patch(freezing={freezing}):
     call()
 call()
@@ -72,6 +63,7 @@ for word in sys.stdin:
         seconds = time.perf_counter() - start
     print(seconds, flush=True)
 """
+)
 
 
 def main() -> None:
@@ -132,52 +124,14 @@ def _run_plainly(diagnosis: Diagnosis, model: str, environment: dict[str, str]) 
         raise RuntimeError(f"{model}: nothing was compared, so there is nothing to do plainly")
     scripts = [_script(model, diagnosis.subject.mode, trial.configuration) for trial, _ in measured]
     calls = max(measurement.calls_per_round for _, measurement in measured)
-    _take_turns(scripts, comparison.round_count + comparison.slow_round_count, calls, environment)
+    rounds = comparison.round_count + comparison.slow_round_count
+    in_turns(scripts, rounds, calls, at_a_time=core_count() + 1, environment=environment)
 
 
 def _script(model: str, mode: str, configuration: Configuration) -> str:
     plain = msgspec.structs.replace(configuration, cures=())
     lines = how_to_apply(plain, frozenset({4, 5})).split("\nwith torch.no_grad()")[0]
     return PLAIN.format(target=model, training=mode == "training", lines=lines, freezing=configuration.freezes)
-
-
-def _take_turns(scripts: Collection[str], rounds: int, calls: int, environment: dict[str, str]) -> None:
-    """A process for each, all ready before the first is timed; as many get ready at a time as layoutdoctor's do."""
-    with contextlib.ExitStack() as stack:
-        waiting: deque[subprocess.Popen[str]] = deque()
-        ready = []
-        for script in scripts:
-            if len(waiting) > core_count():
-                ready.append(_is_ready(waiting.popleft()))
-            process = subprocess.Popen(
-                [sys.executable, "-c", script],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env=environment,
-            )
-            stack.callback(_end, process)
-            waiting.append(process)
-        ready += map(_is_ready, waiting)
-        for number in range(rounds):
-            for process in ready[:: -1 if number % 2 else 1]:
-                assert process.stdin is not None
-                process.stdin.write(f"{calls}\n")
-                process.stdin.flush()
-                _is_ready(process)
-
-
-def _is_ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
-    """The process, once it has said a line."""
-    assert process.stdout is not None
-    if not process.stdout.readline():
-        raise RuntimeError(f"a plain script ended with status {process.wait()}")
-    return process
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate()
 
 
 if __name__ == "__main__":
