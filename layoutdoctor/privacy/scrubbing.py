@@ -11,10 +11,10 @@ import dataclasses
 import functools
 import operator
 import re
-from typing import TYPE_CHECKING, TypeVar
+import types
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
-import msgspec.inspect
 
 from layoutdoctor.privacy.paths import (
     MAY_HOLD_PATH,
@@ -126,13 +126,7 @@ def _patterns_of_names(surroundings: Surroundings) -> tuple[tuple[re.Pattern[str
 
 # ---------------------------------------------------------------------------------------------- the walk
 _INTEGERS = frozenset((int,))
-_WITHOUT_TEXT = (
-    msgspec.inspect.NoneType,
-    msgspec.inspect.BoolType,
-    msgspec.inspect.IntType,
-    msgspec.inspect.FloatType,
-    msgspec.inspect.LiteralType,
-)
+_WITHOUT_TEXT = frozenset((bool, int, float, type(None), Ellipsis))
 
 
 def rewrite_record(record: AnyRecord, rewrite: Rewrite) -> AnyRecord:
@@ -220,10 +214,10 @@ def records_in(value: object) -> Iterator[msgspec.Struct]:
 @functools.cache
 def text_fields(record_type: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
     """The fields of a record that can hold free text, themselves or within: each with its place."""
-    kind = msgspec.inspect.type_info(record_type)
-    assert isinstance(kind, msgspec.inspect.StructType)
     return tuple(
-        (field.name, f"{record_type.__name__}.{field.name}") for field in kind.fields if _may_hold_text(field.type)
+        (field.name, f"{record_type.__name__}.{field.name}")
+        for field in msgspec.structs.fields(record_type)
+        if _may_hold_text(field.type)
     )
 
 
@@ -233,25 +227,27 @@ def _reader_of_strings(kind: type[object]) -> Callable[[msgspec.Struct], object]
     if not issubclass(kind, msgspec.Struct):
         return None
     names = [name for name, _ in text_fields(kind)]
-    described = msgspec.inspect.type_info(kind)
-    assert isinstance(described, msgspec.inspect.StructType)
-    plain = all(_is_string(field.type) for field in described.fields if field.name in names)
-    return operator.attrgetter(*names) if names and plain else None
+    kinds = {one for field in msgspec.structs.fields(kind) if field.name in names for one in _alternatives(field.type)}
+    return operator.attrgetter(*names) if names and kinds <= {str, type(None)} else None
 
 
-def _is_string(kind: msgspec.inspect.Type) -> bool:
-    kinds = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
-    return all(isinstance(one, (msgspec.inspect.StrType, msgspec.inspect.NoneType)) for one in kinds)
+def _may_hold_text(kind: object) -> bool:
+    return any(
+        any(map(_may_hold_text, get_args(one)))
+        if get_origin(one) in (tuple, list)
+        else get_origin(one) is not Literal and one not in _WITHOUT_TEXT
+        for one in _alternatives(kind)
+    )
 
 
-def _may_hold_text(kind: msgspec.inspect.Type) -> bool:
-    if isinstance(kind, msgspec.inspect.UnionType):
-        return any(map(_may_hold_text, kind.types))
-    if isinstance(kind, (msgspec.inspect.VarTupleType, msgspec.inspect.ListType)):
-        return _may_hold_text(kind.item_type)
-    if isinstance(kind, msgspec.inspect.Metadata):
-        return _may_hold_text(kind.type)
-    return not isinstance(kind, _WITHOUT_TEXT)
+def _alternatives(kind: object) -> tuple[object, ...]:
+    """The types of a union, without what describes them; of any other type, itself."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _alternatives(get_args(kind)[0])
+    if origin in (Union, types.UnionType):
+        return tuple(one for member in get_args(kind) for one in _alternatives(member))
+    return (kind,)
 
 
 # ---------------------------------------------------------------------------------------------- secrets and addresses

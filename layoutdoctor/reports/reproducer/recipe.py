@@ -67,7 +67,8 @@ _Model = tuple[str, tuple[str, ...], list[str]]
 
 def _from_file(recipe: Recipe) -> _Model:
     lines = [
-        f'spec = importlib.util.spec_from_file_location("diagnosed", {_beside(recipe)})',
+        *_beside(recipe),
+        'spec = importlib.util.spec_from_file_location("diagnosed", path)',
         'source = sys.modules["diagnosed"] = importlib.util.module_from_spec(spec)',
         "spec.loader.exec_module(source)",
         *_made(recipe),
@@ -76,11 +77,15 @@ def _from_file(recipe: Recipe) -> _Model:
     return what, ("importlib.util", "from pathlib import Path"), lines
 
 
-def _beside(recipe: Recipe) -> str:
-    """The path of the user's file, beside the script."""
+def _beside(recipe: Recipe) -> list[str]:
+    """What makes ``path`` that of the user's file, beside the script."""
     if not _FILE.fullmatch(recipe.source):
         raise CannotWriteError("the name of the model's file cannot be written into a script")
-    return f'Path(__file__).with_name("{recipe.source}")'
+    return [
+        f'path = Path(__file__).with_name("{recipe.source}")',
+        "if not path.exists():",
+        '    sys.exit(f"{path} is not there: put the file of the model beside this script")',
+    ]
 
 
 def _from_module(recipe: Recipe) -> _Model:
@@ -129,10 +134,7 @@ def _keyword(text: str) -> str:
 
 
 def _from_export(recipe: Recipe) -> _Model:
-    lines = [
-        f"source = torch.export.load({_beside(recipe)})",
-        "model = source.module()",
-    ]
+    lines = [*_beside(recipe), "source = torch.export.load(path)", "model = source.module()"]
     what = f"The program of {recipe.source}, which has to lie beside this script"
     return what, ("from pathlib import Path",), lines
 

@@ -300,6 +300,17 @@ def test_every_kind_of_target_can_be_loaded_again(recipe: Recipe, line: str) -> 
     assert line in script.splitlines()
 
 
+@for_each("recipe", [a_recipe(), a_recipe(kind="exported", source="net.pt2", attribute="")])
+def test_a_script_without_the_file_of_its_model_says_so(recipe: Recipe, tmp_path: Path) -> None:
+    script = tmp_path / "repro.py"
+    script.write_text(from_its_own_file(recipe))
+
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+
+    missing = f"{tmp_path / recipe.source} is not there: put the file of the model beside this script"
+    assert (ran.returncode, ran.stdout, ran.stderr.strip()) == (1, "", missing)
+
+
 @for_each(
     "changes",
     [
