@@ -899,10 +899,11 @@ class RatioInterval(Record, frozen=True, kw_only=True):
     Attributes:
         name: The configuration.
         low: Lower end of the interval.
-        median: Median of the ratios round by round; above 1 is faster.
+        median: Median of the ratios round by round, or geometric middle of those start by start; above 1 is faster.
         high: Upper end.
         verdict: What may be said.
-        coverage: How often such an interval covers the true median, at least; None where too few rounds for any.
+        coverage: How often such an interval covers the true median, at least: 0.99 over rounds, 0.95 over starts of
+            fresh processes; None where too few rounds for any.
         round_count: Rounds it rests on.
         decided: True where it is faster, slower or equal; False where "no measurable difference" is noise, of too few
             rounds or on a busy machine. None in old files.

@@ -581,7 +581,7 @@ def _outside(slower: Trial, faster: Trial, slow: _Side, fast: _Side, left: float
     if _would_cost(left, counts, _LAUNCH_SECONDS, _LEAST_LAUNCHES):
         causes.append("launches")
     details = [_against(counts, "kernels")]
-    if None not in faults:
+    if None not in faults and any(count is not None and count >= 0.5 for count in faults):
         details.append(_against(faults, "page faults a call"))
     kind = causes[0] if len(causes) == 1 else "outside_kernels"
     return AccountRow(kind=kind, seconds=left, detail=", ".join(details))

@@ -183,12 +183,13 @@ def build_measurement(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 def _stability(diagnosis: Diagnosis) -> str:
     ratios = diagnosis.comparison.ratios if diagnosis.comparison else ()
-    known = [ratio.high / ratio.low - 1 for ratio in ratios if ratio.coverage is not None and ratio.low > 0]
+    known = [(r.high / r.low - 1, r.coverage) for r in ratios if r.coverage is not None and r.low > 0]
     if not known:
         return "too few to compare" if ratios else "nothing to compare"
-    unstable = max(known) > STABLE_WIDTH or any(finding.code == UNSTABLE_CODE for finding in diagnosis.findings)
-    kind = f"{format_share(min(ratio.coverage for ratio in ratios if ratio.coverage is not None))} interval"
-    widest = f"widest {kind} {format_share(max(known))}" if max(known) <= 1 else f"a {kind} is more than twofold"
+    width, coverage = max(known)
+    unstable = width > STABLE_WIDTH or any(finding.code == UNSTABLE_CODE for finding in diagnosis.findings)
+    kind = f"{format_share(coverage)} interval"
+    widest = f"widest {kind} {format_share(width)}" if width <= 1 else f"a {kind} is more than twofold"
     return f"{'not stable' if unstable else 'stable'} ({widest})"
 
 
@@ -198,14 +199,18 @@ def _slow_rounds(diagnosis: Diagnosis) -> str | None:
 
 
 def _starts(diagnosis: Diagnosis) -> str | None:
-    """How often what is recommended and the baseline were started anew; None where they were not."""
-    fresh = diagnosis.recommendation.fresh_processes if diagnosis.recommendation is not None else None
-    if fresh is None:
+    """Whose ratios are over further starts of fresh processes; None where nobody's are."""
+    ratios = diagnosis.comparison.ratios if diagnosis.comparison else ()
+    names = [clean_name(ratio.name) for ratio in ratios if ratio.coverage == COVERAGE_OF_STARTS]
+    if not names:
         return None
-    starts = count_of(fresh.starts, "start")
-    slow = f", {fresh.slow_starts} more left out, the machine being slower for all" if fresh.slow_starts else ""
+    fresh = diagnosis.recommendation.fresh_processes if diagnosis.recommendation is not None else None
+    starts = "further starts" if fresh is None else count_of(fresh.starts, "start")
+    left_out = 0 if fresh is None else fresh.slow_starts
+    slow = f"; {left_out} more left out, the machine being slower for all" if left_out else ""
+    whose = f"the ratio{'s' if len(names) > 1 else ''} of {listing(names, None)}"
     interval = f"{format_share(COVERAGE_OF_STARTS)} interval"
-    return f"{starts} of fresh processes for the winner and the default ({interval}){slow}"
+    return f"{whose} over {starts} of fresh processes ({interval}{slow}), medians and the rest over the rounds"
 
 
 def _equality(diagnosis: Diagnosis) -> str | None:

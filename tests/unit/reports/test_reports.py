@@ -33,7 +33,15 @@ from golden.stories import STORIES
 from loops import for_each
 
 from layoutdoctor import reports
-from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Equivalence, Failure, Trial
+from layoutdoctor.diagnosis.records import (
+    Conversion,
+    Diagnosis,
+    Equivalence,
+    Failure,
+    FreshProcesses,
+    RatioInterval,
+    Trial,
+)
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import conversion_share, convolution_count, counted_conversions
 from layoutdoctor.reports import format_of_suffix, render
@@ -42,6 +50,7 @@ from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.rows import conversions_cell, decision_cell
 from layoutdoctor.reports.sections.several import build_row_of_model
+from layoutdoctor.reports.sections.view import build_measurement
 from layoutdoctor.reports.sections.wording import clean_line, waste_of
 from layoutdoctor.reports.text import plain_table, render_text
 
@@ -435,6 +444,27 @@ def test_markdown_shows_layouts_as_recorded_causes_estimates_and_where_regions_e
         assert part in row
     assert "Layout breakers under inductor: 1" in report
     assert any(line.startswith("| instance_norm ") for line in report.splitlines())
+
+
+def test_whose_ratios_are_over_starts_is_said_with_the_measurements() -> None:
+    trials, off = (a_trial(), a_trial(BEST), a_trial("eager")), "inductor-layout-opt-off"
+    wide, started = a_ratio("eager", 0.8, 0.2), a_ratio(BEST, 1.3, 0.35, coverage=0.95)
+    seen = FreshProcesses(starts=4, low=0.95, median=1.3, high=1.65, slow_starts=1)
+
+    def said(*ratios: RatioInterval, **changes: object) -> tuple[str, ...]:
+        advice = a_recommendation(BEST, **changes)
+        return build_measurement(a_diagnosis(*trials, comparison=a_comparison(*ratios), recommendation=advice))
+
+    assert said(wide) == ("24 rounds, not stable (widest 99 % interval 67 %)",)
+    assert said(wide, started, fresh_processes=seen) == (
+        "24 rounds, not stable (widest 95 % interval 74 %)",
+        f"the ratio of {BEST} over 4 starts of fresh processes (95 % interval; 1 more left out, the machine being "
+        "slower for all), medians and the rest over the rounds",
+    )
+    assert said(wide, started, a_ratio(off, 1.1, coverage=0.95))[1] == (
+        f"the ratios of {BEST} and {off} over further starts of fresh processes (95 % interval), medians and the "
+        "rest over the rounds"
+    )
 
 
 def test_what_is_known_of_the_outputs_stands_among_the_measurements() -> None:
