@@ -145,25 +145,6 @@ def _verified_elsewhere(
         return with_head(recordings, recommendation=advice)
 
 
-def diagnose_subject(
-    subject: LoadedSubject,
-    request: Request,
-    *,
-    rules: Sequence[Rule] | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    timer: Timer | None = None,
-) -> Diagnosis:
-    """
-    The same for a loaded subject, in this process.
-
-    Raises:
-        UsageError: An argument is wrong.
-        SubjectError: The model does not run in eager mode.
-        UnsupportedTorchError: This torch is older than any that layoutdoctor was checked with.
-    """
-    return diagnose_recordings(record_subject(subject, request, Listener(progress), timer=timer), rules)
-
-
 def record_subject(
     subject: LoadedSubject, request: Request, listener: Listener | None = None, *, timer: Timer | None = None
 ) -> tuple[Recording, ...]:
@@ -178,7 +159,9 @@ def record_subject(
         another process.
 
     Raises:
-        LayoutDoctorError: As ``diagnose_subject``.
+        UsageError: An argument is wrong.
+        SubjectError: The model does not run in eager mode.
+        UnsupportedTorchError: This torch is older than any that layoutdoctor was checked with.
     """
     target = None if request.lower_for is None else find_target(request.lower_for)
     listener = listener or Listener()

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from live_trials import diagnosed_here
 from torch import nn
 
 import layoutdoctor
 from layoutdoctor.diagnosis.configurations import DEFAULT_CONFIGURATIONS
 from layoutdoctor.isolation.messages import Request
 from layoutdoctor.measure import memory
-from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.subjects.weights import SharedTensors
 
@@ -70,7 +70,7 @@ def diagnosed(model: nn.Module, census: Census, mode: Mode, *, is_ours: bool = F
     subject = replace(subject_from_python(model, X), is_ours=is_ours)
     # Those that freeze keep the constants that torch makes of the weights on top.
     unfrozen = tuple(one for one in DEFAULT_CONFIGURATIONS if not one.freezes)
-    return diagnose_subject(subject, Request(mode=mode, configurations=unfrozen, budget_seconds=0.01), timer=census)
+    return diagnosed_here(subject, Request(mode=mode, configurations=unfrozen, budget_seconds=0.01), timer=census)
 
 
 @pytest.mark.slow

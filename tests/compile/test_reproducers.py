@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from github_markdown import check_form, code_blocks
+from live_trials import diagnosed_here
 
 from layoutdoctor.commands.reproduction import with_reproduction
 from layoutdoctor.diagnosis.configurations import choose_configurations
@@ -27,7 +28,6 @@ from layoutdoctor.isolation.messages import Request
 from layoutdoctor.reports.markdown import render_markdown
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.reproducer.script import COUNTS_REPRODUCED, NOT_REPRODUCED, REPRODUCED
-from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ CASES = (
 
 
 def diagnosed(case: Case) -> Diagnosis:
-    diagnosis = diagnose_subject(
+    diagnosis = diagnosed_here(
         load_target(str(ROOT / case.target)),
         Request(mode=case.mode, configurations=choose_configurations(case.configurations), budget_seconds=2),
     )

@@ -29,6 +29,7 @@ import pytest
 import torch
 import torch._dynamo.config as dynamo_config
 import torch._inductor.config as inductor_config
+from live_trials import diagnosed_here
 from loops import for_each
 from process_state import differences, snapshot
 from torch import nn
@@ -39,7 +40,6 @@ from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.isolation.messages import Request
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.run.diagnose import diagnose_subject
 from layoutdoctor.subjects.load import load_target
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def leave_a_case_alone(
     (path,) = CASEBOOK.glob(f"{case}_*.py")
     subject = load_target(str(path))
     with nothing_changes(subject.model, (subject.args, subject.kwargs), walk=walk):
-        diagnose_subject(
+        diagnosed_here(
             subject,
             Request(
                 mode=mode,
