@@ -902,9 +902,11 @@ class RatioInterval(Record, frozen=True, kw_only=True):
         median: Median of the ratios round by round, or geometric middle of those start by start; above 1 is faster.
         high: Upper end.
         verdict: What may be said.
-        coverage: How often such an interval covers the true median, at least: 0.99 over rounds, 0.95 over starts of
-            fresh processes; None where too few rounds for any.
+        coverage: How often such an interval covers the true median, at least: 0.99 over rounds, 0.95 where further
+            starts of fresh processes are in it; None where too few rounds for any.
         round_count: Rounds it rests on.
+        start_count: Further starts that it was part of. Where others were and it was not, its rounds are told by way
+            of what was recommended, since one process of the baseline may be lucky; None where the rounds stand alone.
         decided: True where it is faster, slower or equal; False where "no measurable difference" is noise, of too few
             rounds or on a busy machine. None in old files.
     """
@@ -916,6 +918,7 @@ class RatioInterval(Record, frozen=True, kw_only=True):
     verdict: Verdict
     coverage: Share | None = None
     round_count: Count | None = None
+    start_count: Count | None = None
     decided: bool | None = None
 
     @property
@@ -1099,6 +1102,8 @@ class FreshProcesses(Record, frozen=True, kw_only=True):
         start_ratios: Of each start, in order.
         page_faults_per_call: Pages the system had to map in one call there; None where it does not say.
         baseline_page_faults_per_call: Those of the baseline.
+        start_page_faults: Those of each start, in order; empty where the system does not say.
+        baseline_start_page_faults: Those of the baseline.
         slow_starts: Further starts, left out because the machine was slower for all in them.
     """
 
@@ -1109,7 +1114,22 @@ class FreshProcesses(Record, frozen=True, kw_only=True):
     start_ratios: tuple[Ratio, ...] = ()
     page_faults_per_call: Magnitude | None = None
     baseline_page_faults_per_call: Magnitude | None = None
+    start_page_faults: tuple[Magnitude, ...] = ()
+    baseline_start_page_faults: tuple[Magnitude, ...] = ()
     slow_starts: Count = 0
+
+
+class KeptMemory(Record, frozen=True, kw_only=True):
+    """
+    What one further start showed of processes whose allocator keeps the memory that a call frees.
+
+    Attributes:
+        baseline_ratio: How many times as fast the baseline is with it as without.
+        ratio: How many times as fast what is recommended is with it as the baseline with it; None where that stays.
+    """
+
+    baseline_ratio: Ratio
+    ratio: Ratio | None = None
 
 
 class WithoutFreezing(Record, frozen=True, kw_only=True):
@@ -1142,6 +1162,7 @@ class Recommendation(Record, frozen=True, kw_only=True):
         reason: Why this one, or why none, or why it is not verified, in one sentence.
         fresh_processes: What those showed of it; None where there were none.
         without_freezing: The best without frozen weights; None where what is recommended freezes none.
+        kept_memory: What keeping the memory makes of it; None where hardly any memory is mapped anew in a call.
     """
 
     configuration: str | None
@@ -1151,6 +1172,7 @@ class Recommendation(Record, frozen=True, kw_only=True):
     reason: str | None = None
     fresh_processes: FreshProcesses | None = None
     without_freezing: WithoutFreezing | None = None
+    kept_memory: KeptMemory | None = None
 
 
 class Plan(Record, frozen=True, kw_only=True):

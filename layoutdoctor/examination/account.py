@@ -22,6 +22,7 @@ from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.names import is_fallback
+from layoutdoctor.examination.trust import contradicts_calls
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
 
 if TYPE_CHECKING:
@@ -68,15 +69,16 @@ def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     """
     The differences that a user asks about: the default against the recommended, and against eager where that is faster.
 
-    A pair is left out where one of both has no times that can be told. The sources of generated kernels are taken from
-    the graphs, where these still have them.
+    A pair is left out where one of both has no times that can be told, or where their kernels contradict their calls.
+    The sources of generated kernels are taken from the graphs, where these still have them.
     """
     if diagnosis.comparison is None:
         return ()
     names = differences(diagnosis.comparison, diagnosis.recommendation, diagnosis.trials)
     pairs = ((diagnosis.measured_trial(slower), diagnosis.measured_trial(other)) for slower, other in names)
-    accounts = (account(slower, other) for slower, other in pairs if slower is not None and other is not None)
-    return tuple(found for found in accounts if found is not None and found.slower_seconds > found.faster_seconds)
+    found = [account(slower, other) for slower, other in pairs if slower is not None and other is not None]
+    real = (one for one in found if one is not None and one.slower_seconds > one.faster_seconds)
+    return tuple(one for one in real if not contradicts_calls(one))
 
 
 def differences(

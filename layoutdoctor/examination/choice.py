@@ -48,6 +48,10 @@ _FAR_OFF = 3.0
 """Times the tolerance."""
 _TELLING_FAULTS = 100
 """Page faults of a call above which their number may explain a time."""
+_FAULT_SECONDS = 0.5e-6
+_TELLING_SHARE = 0.05
+KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
+"""Environment variables with which glibc's allocator gives no memory back to the system."""
 
 
 def choose_baseline(configurations: Sequence[Configuration], measurable: Collection[str]) -> str:
@@ -206,6 +210,15 @@ def contenders(comparison: Comparison, trials: Sequence[Trial]) -> tuple[str, ..
     return tuple(dict.fromkeys((*near, *free[:1])))
 
 
+def page_faults_of(trial: Trial | None) -> float:
+    """Page faults of a call in the rounds, where at half a microsecond each they are 5 % of it or more; else 0."""
+    measured = trial.measurement if trial is not None else None
+    if measured is None or measured.page_faults_per_call is None:
+        return 0.0
+    faults = measured.page_faults_per_call
+    return faults if faults * _FAULT_SECONDS >= _TELLING_SHARE * measured.median_seconds else 0.0
+
+
 def with_fresh_processes(
     recommendation: Recommendation,
     comparison: Comparison,
@@ -243,7 +256,7 @@ def with_fresh_processes(
             fresh_processes=None if name is None else fresh[name],
         )
     equal = trial.equivalence is not None and trial.equivalence.status == "equal"
-    doubt = _scatter(seen) or _disagreement(comparison, chosen, seen)
+    doubt = _scatter(seen, chosen, _baseline_phrase(comparison)) or _disagreement(comparison, chosen, seen)
     comparison = _with_starts(comparison, chosen, fresh, trials)
     reason = _beside_wrong(comparison, trials, doubt or _why_chosen(comparison, chosen, equal=equal))
     advice = Recommendation(
@@ -278,26 +291,50 @@ def _with_starts(
     is_level = best <= 1 + EQUALITY and _is_right(comparison.baseline, trials)
     names = [first, *near, *rivals, *((comparison.baseline,) if is_level else ())]
     open_ones = tuple(name for name in comparison.undecided if name in rivals)
+    link = max(fresh, key=lambda name: (name == chosen, fresh[name].median))
+    within = next(ratio for ratio in comparison.ratios if ratio.name == link)
     return msgspec.structs.replace(
         comparison,
-        ratios=tuple(_from_starts(ratio, fresh.get(ratio.name)) for ratio in comparison.ratios),
+        ratios=tuple(
+            _from_starts(ratio, fresh[ratio.name]) if ratio.name in fresh else _by_way_of(ratio, within, fresh[link])
+            for ratio in comparison.ratios
+        ),
         fastest=tuple(dict.fromkeys(names)),
         undecided=open_ones,
         seconds_to_decide=comparison.seconds_to_decide if open_ones else None,
     )
 
 
-def _from_starts(ratio: RatioInterval, seen: FreshProcesses | None) -> RatioInterval:
-    if seen is None:
-        return ratio
+def _from_starts(ratio: RatioInterval, seen: FreshProcesses) -> RatioInterval:
     interval = MedianInterval(seen.low, seen.median, seen.high, COVERAGE_OF_STARTS)
+    return _with_interval(ratio, interval, seen.starts)
+
+
+def _by_way_of(ratio: RatioInterval, within: RatioInterval, seen: FreshProcesses) -> RatioInterval:
+    """
+    The ratio of what was started once, without the luck that this one process of the baseline had.
+
+    Args:
+        within: What the same rounds said of a configuration that was started again.
+        seen: What its further starts showed: by so much the baseline was luckier or not than in those.
+    """
+    if ratio.coverage is None or within.coverage is None:
+        return ratio
+    low, middle, high = (end / within.median for end in (seen.low, seen.median, seen.high))
+    coverage = min(ratio.coverage, COVERAGE_OF_STARTS)
+    interval = MedianInterval(ratio.low * low, ratio.median * middle, ratio.high * high, coverage)
+    return _with_interval(ratio, interval, 0)
+
+
+def _with_interval(ratio: RatioInterval, interval: MedianInterval, starts: int) -> RatioInterval:
     verdict = judge(interval, RESOLUTION) or NO_DIFFERENCE
     return msgspec.structs.replace(
         ratio,
-        low=seen.low,
-        median=seen.median,
-        high=seen.high,
-        coverage=COVERAGE_OF_STARTS,
+        low=interval.low,
+        median=interval.median,
+        high=interval.high,
+        coverage=interval.coverage,
+        start_count=starts,
         verdict=verdict,
         decided=verdict != NO_DIFFERENCE or is_equal(interval),
     )
@@ -316,12 +353,20 @@ def _is_faster(seen: FreshProcesses) -> bool:
     return seen.low > 1 + RESOLUTION
 
 
-def _scatter(seen: FreshProcesses) -> str | None:
+def _scatter(seen: FreshProcesses, name: str, baseline: str) -> str | None:
     """Where the starts differ too much among themselves to promise any one speed; None where they do not."""
     if seen.high / seen.low <= 1 + _WIDEST:
         return None
     least, most = format_ratio(min(seen.start_ratios)), format_ratio(max(seen.start_ratios))
-    return f"its {seen.starts} starts scatter from {least} to {most}; measure on a machine that does nothing else"
+    scatter = f"its {seen.starts} starts scatter from {least} to {most}"
+    mapped = [
+        f"{who} maps {min(faults):.0f} to {max(faults):.0f} pages anew in a call"
+        for who, faults in ((baseline, seen.baseline_start_page_faults), (name, seen.start_page_faults))
+        if faults and max(faults) - min(faults) >= _TELLING_FAULTS
+    ]
+    if mapped:
+        return f"{scatter}, where {' and '.join(mapped)}, by what else lies on the heap of a process"
+    return f"{scatter}; measure on a machine that does nothing else"
 
 
 def _disagreement(comparison: Comparison, name: str, seen: FreshProcesses) -> str | None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from layoutdoctor.diagnosis.records import (
+        Account,
+        AccountKind,
         Conversion,
         Graph,
         Kernel,
@@ -37,6 +39,8 @@ _LEAST_CPU_BANDWIDTH = 1e9
 _START_SECONDS = 100e-6
 """What a conversion of any size may take to start: threads are woken, caches are cold."""
 
+OUTSIDE_KERNELS: tuple[AccountKind, ...] = ("allocation", "launches", "outside_kernels")
+
 WITHOUT_SECONDS = "no times of kernels are told, counts and bytes hold"
 
 
@@ -55,6 +59,12 @@ def doubt_by_rounds(kernels: KernelSummary | None, measurement: Measurement | No
         f"profiled kernels take {format_seconds(kernels.seconds)}, an iteration in the timing rounds "
         f"{format_seconds(measurement.median_seconds)}"
     )
+
+
+def contradicts_calls(account: Account) -> bool:
+    """Whether kernels differ by more than twice what calls do: one of both profiles met a slower machine."""
+    difference = abs(account.slower_seconds - account.faster_seconds)
+    return sum(row.seconds for row in account.rows if row.kind in OUTSIDE_KERNELS) < -difference
 
 
 def doubt_by_bandwidth(conversions: Iterable[Conversion], bandwidth: float | None, device: str | None) -> str | None:

@@ -8,6 +8,7 @@ one is timed. Copies of one process would be there sooner, but share its heap, a
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import Failure, FreshProcesses
+from layoutdoctor.diagnosis.records import Failure, FreshProcesses, KeptMemory
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
 from layoutdoctor.examination.account import differences
-from layoutdoctor.examination.choice import contenders, with_fresh_processes
+from layoutdoctor.examination.choice import KEEPS_MEMORY, contenders, page_faults_of, with_fresh_processes
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
 from layoutdoctor.examination.kernels.least import ran_the_same
 from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
@@ -27,7 +28,9 @@ from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_loa
 from layoutdoctor.isolation.messages import SHORTEST_START_SECONDS, Progress
 from layoutdoctor.isolation.rounds import MAXIMUM_ROUNDS, MOST_CALLS, telling
 from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
+from layoutdoctor.recording.recording import busy_nanoseconds, unrest
 from layoutdoctor.units import format_seconds
+from layoutdoctor.words import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,7 +51,9 @@ LEAST_LIMIT_SECONDS = 10.0
 
 _MOST_IN_ALL = 8
 _NARROW = 0.05  # relative width of an interval over starts that needs no further start
-_TURN_SECONDS = 0.1
+# Of a turn's calls in the rounds: with fewer calls there are more rounds, which tell more (benchmarks/README.md).
+_TURN_SECONDS = 0.03
+_START_TURN_SECONDS = 0.1
 _START_SECONDS = 10.0  # of turns in one start, at the most where a call is long
 _ROUNDS = 9  # one start is not like the next: what is gained beyond is lost among starts
 _FEWEST_ROUNDS = 3
@@ -56,6 +61,7 @@ _FEWEST_ROUNDS = 3
 # is one process's luck, this is the machine's. A start goes on so long until it has met enough other rounds.
 _SLOW = 1.1
 _LONGEST_SECONDS = 20.0
+_PROFILING_SECONDS = 3.0  # of a configuration whose profiled iterations take longer than its rounds did
 
 
 def wants_timing(kept: Kept) -> bool:
@@ -151,19 +157,33 @@ def _profiled(recording: Recording, process: TimedProcess, limit: Seconds) -> Re
     """
     The recording with iterations of the process that was timed, whose memory is what its times are of.
 
-    Where these ran anything else than what is recorded, it stays as it is.
+    Where these ran anything else than what is recorded, or met the machine's slower state again and again and the
+    recorded ones did not, it stays as it is.
     """
     names = {graph.code_fingerprint: graph.name for graph in recording.trial.graphs}
+    measured = recording.trial.measurement
     if process.failure is not None or not recording.iterations or len(names) < len(recording.trial.graphs):
         return recording
-    try:
-        iterations = process.profile(limit)
-    except SubjectError:
+    enough = _SLOW * min(measured.round_seconds) if measured is not None else math.inf
+    iterations: list[Iteration] = []
+    end = time.monotonic() + _PROFILING_SECONDS
+    with contextlib.suppress(SubjectError):
+        while more := process.profile(limit):
+            call_graphs_by_name(more, names)
+            iterations = sorted((*iterations, *more), key=unrest)[: len(more)]
+            if _seconds_of(iterations) <= enough or time.monotonic() > end:
+                break
+    if not iterations:
         return recording
-    call_graphs_by_name(iterations, names)
-    if not iterations or not ran_the_same(recording.iterations, iterations):
+    is_slow = _seconds_of(iterations) > max(enough, _SLOW * _seconds_of(recording.iterations))
+    if is_slow or not ran_the_same(recording.iterations, iterations):
         return recording
-    return msgspec.structs.replace(recording, iterations=iterations)
+    return msgspec.structs.replace(recording, iterations=tuple(iterations))
+
+
+def _seconds_of(iterations: Iterable[Iteration]) -> Seconds:
+    """Of the quietest one."""
+    return min(busy_nanoseconds(iteration.events) for iteration in iterations) / 1e9
 
 
 def call_graphs_by_name(iterations: Iterable[Iteration], graphs: Mapping[str | None, str]) -> None:
@@ -210,20 +230,58 @@ def verified(
         return recordings
     by_name = {recording.name: recording.trial for recording in recordings}
     names = contenders(comparison, list(by_name.values()))
-    if not names:
-        return recordings
-    chosen = [by_name[name].configuration for name in (comparison.baseline, *names)]
     budget = request.budget_seconds
     if budget is not None and budget < LEAST_LIMIT_SECONDS:
         reason = f"a budget of {format_seconds(budget)} has no time for further starts of fresh processes"
-        return with_head(recordings, recommendation=msgspec.structs.replace(advice, reason=reason))
-    try:
-        known = _least_seconds(by_name.values()) if comparison.own_processes else {}
-        fresh = time_in_fresh_processes(request, chosen, progress, known)
-        advice, comparison = with_fresh_processes(advice, comparison, list(by_name.values()), fresh, how)
-    except LayoutDoctorError as error:
-        advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
+        return (
+            with_head(recordings, recommendation=msgspec.structs.replace(advice, reason=reason))
+            if names
+            else recordings
+        )
+    if names:
+        chosen = [by_name[name].configuration for name in (comparison.baseline, *names)]
+        try:
+            known = _least_seconds(by_name.values()) if comparison.own_processes else {}
+            fresh = time_in_fresh_processes(request, chosen, progress, known)
+            advice, comparison = with_fresh_processes(advice, comparison, list(by_name.values()), fresh, how)
+        except LayoutDoctorError as error:
+            advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
+    pair = [by_name[name] for name in distinct((comparison.baseline, advice.configuration))]
+    is_quiet = comparison.load is None or not comparison.load.is_too_busy
+    if comparison.own_processes and is_quiet and any(map(page_faults_of, pair)):
+        kept = _with_memory_kept(request, [trial.configuration for trial in pair], progress)
+        advice = msgspec.structs.replace(advice, kept_memory=kept)
     return with_head(recordings, recommendation=advice, comparison=comparison)
+
+
+def _with_memory_kept(
+    request: Request, configurations: Sequence[Configuration], progress: Callable[[Progress], None]
+) -> KeptMemory | None:
+    """
+    One start of the baseline as it is, and of what is given with an allocator that keeps the memory that a call frees.
+
+    Whether that memory goes back to the system and is mapped anew in each call depends on what else lies on the heap,
+    so that it may be otherwise in a user's process.
+
+    Args:
+        configurations: The baseline first, then what is recommended, if that is another one.
+    """
+    kept = [msgspec.structs.replace(one, name=f"{one.name}, memory kept") for one in configurations]
+
+    def tell(doing: str) -> None:
+        progress(Progress(f"fresh processes, memory kept: {doing}", MOST_STARTS, MOST_STARTS + 1))
+
+    environments = {one.name: KEEPS_MEMORY for one in kept}
+    chosen = [configurations[0], *kept]
+    try:
+        start = _run_start(request, chosen, [math.inf] * len(chosen), tell, environments=environments)
+    except LayoutDoctorError:
+        return None
+    seconds = start.seconds
+    return KeptMemory(
+        baseline_ratio=median_ratio(seconds[0], seconds[1]),
+        ratio=median_ratio(seconds[1], seconds[2]) if len(seconds) > 2 else None,
+    )
 
 
 def _least_seconds(trials: Iterable[Trial]) -> dict[str, Seconds]:
@@ -339,16 +397,21 @@ def _summary(
             median=middle,
             high=high,
             start_ratios=ratios,
-            page_faults_per_call=_middle([start.page_faults[position] for start in starts]),
-            baseline_page_faults_per_call=_middle([start.page_faults[0] for start in starts]),
+            page_faults_per_call=_middle(_known([start.page_faults[position] for start in starts])),
+            baseline_page_faults_per_call=_middle(_known([start.page_faults[0] for start in starts])),
+            start_page_faults=_known([start.page_faults[position] for start in starts]),
+            baseline_start_page_faults=_known([start.page_faults[0] for start in starts]),
             slow_starts=len(all_starts) - len(starts),
         )
     return found
 
 
-def _middle(counts: Sequence[float | None]) -> float | None:
-    known = [count for count in counts if count is not None]
-    return statistics.median(known) if known else None
+def _known(counts: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(count for count in counts if count is not None)
+
+
+def _middle(counts: Sequence[float]) -> float | None:
+    return statistics.median(counts) if counts else None
 
 
 def _run_start(
@@ -357,14 +420,15 @@ def _run_start(
     least: Sequence[Seconds],
     tell: Callable[[str], None],
     *,
-    backwards: bool,
+    backwards: bool = False,
+    environments: Mapping[str, Mapping[str, str]] | None = None,
 ) -> _Start:
     """Each configuration in a process of its own: loaded and compiled beside each other, then timed in turns."""
     names = [configuration.name for configuration in configurations]
     tell("compiling")
-    with started(request, configurations[:: -1 if backwards else 1]) as processes:
+    with started(request, configurations[:: -1 if backwards else 1], environments=environments) as processes:
         ready = list(processes.values())
-        calls = max(1, min(round(_TURN_SECONDS / min(process.call_seconds for process in ready)), MOST_CALLS))
+        calls = max(1, min(round(_START_TURN_SECONDS / min(process.call_seconds for process in ready)), MOST_CALLS))
         rounds: list[dict[str, float]] = []
         quiet, begin = 0, time.monotonic()
         while quiet < _ROUNDS and len(rounds) < MAXIMUM_ROUNDS:

@@ -36,7 +36,7 @@ from layoutdoctor.isolation.processes import (
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.records import Configuration, TrialStatus
     from layoutdoctor.isolation.messages import AnyMessage, Request
@@ -55,6 +55,7 @@ class TimedProcess:
 
     Args:
         request: By which the subject is loaded.
+        environment: Variables that it has besides ours.
 
     Raises:
         TransportError: It cannot be started.
@@ -69,7 +70,9 @@ class TimedProcess:
         status: What that makes of its configuration.
     """
 
-    def __init__(self, request: Request, configuration: Configuration) -> None:
+    def __init__(
+        self, request: Request, configuration: Configuration, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.name = configuration.name
         self.call_seconds = 0.0
         self.page_faults: float | None = 0.0
@@ -79,7 +82,7 @@ class TimedProcess:
         self.failure: str | None = None
         self.status: TrialStatus = "failed"
         # Every child is given a board; what it prints is the model's own, and nobody reads it.
-        self._process, self._requests, messages = start_child(TurnBoard.make(), subprocess.DEVNULL)
+        self._process, self._requests, messages = start_child(TurnBoard.make(), subprocess.DEVNULL, environment)
         self._messages = MessagePipe(messages)
         self._write(encode(msgspec.structs.replace(request, timed=configuration, kept=Kept(), lost={})))
 
@@ -168,6 +171,7 @@ def started(
     configurations: Sequence[Configuration],
     on_failure: Callable[[TimedProcess], None] | None = None,
     limit_seconds: Seconds = LONGEST_SECONDS,
+    environments: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Iterator[dict[str, TimedProcess]]:
     """
     Each configuration in a process of its own, ready to be timed; all of them end with the block.
@@ -177,6 +181,7 @@ def started(
     Args:
         request: By which the subject is loaded.
         on_failure: Told of a configuration whose process did not get ready; None raises.
+        environments: Variables that processes have besides ours, by configuration.
 
     Raises:
         SubjectError: One did not get ready, or there is too little memory for all.
@@ -202,7 +207,7 @@ def started(
                 wait_for_the_next()
             if not _is_room_for(1, ready.values()):
                 raise _too_little_memory(len(configurations), ready.values())
-            running.append(TimedProcess(request, configuration))
+            running.append(TimedProcess(request, configuration, (environments or {}).get(configuration.name)))
             waiting.append(running[-1])
         while waiting:
             wait_for_the_next()

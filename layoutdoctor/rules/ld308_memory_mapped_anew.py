@@ -17,8 +17,8 @@ Example:
 
 What to do:
     It is not the layout. Lift the limits of glibc's allocator where the process starts, with
-    ``MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0``, or preload jemalloc or tcmalloc. What this brings is not
-    measured here; the process keeps as much memory as its largest call needed.
+    ``MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0``, or preload jemalloc or tcmalloc. What the former brings is
+    measured in one start of processes of its own; the process keeps as much memory as its largest call needed.
 
 When it is fine:
     The process serves other work between calls, which needs the memory more. Always a note.
@@ -32,21 +32,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.examination.choice import KEEPS_MEMORY, page_faults_of
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.units import format_share
+from layoutdoctor.units import format_ratio
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.records import Comparison, Diagnosis, Finding, KeptMemory, Trial
 
-_FAULT_SECONDS = 0.5e-6
-_LEAST_SHARE = 0.05
+_SETTINGS = " ".join(f"{name}={value}" for name, value in KEEPS_MEMORY.items())
 _SUGGESTION = (
-    "it is not the layout: start the process with MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0 (glibc), or "
-    "with jemalloc preloaded, so that it keeps its memory; not measured here"
+    f"it is not the layout: start the process with {_SETTINGS} (glibc), or with jemalloc preloaded, so that it keeps "
+    "its memory"
 )
 
 
@@ -58,24 +58,25 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     advice = diagnosis.recommendation
     chosen = diagnosis.measured_trial(advice.configuration) if advice is not None and advice.configuration else None
     for trial in (chosen, evidence.main_trial(diagnosis)):
-        faults, share = _faults_of(trial)
-        if trial is not None and share >= _LEAST_SHARE:
+        faults = page_faults_of(trial)
+        if trial is not None and faults:
+            kept = None if advice is None else advice.kept_memory
             yield RULE.finding(
                 trial.name,
                 f"{count_of(round(faults), 'page fault')} in every call, for memory that the call before gave back to "
-                f"the system: about {format_share(share)} of the call",
-                _SUGGESTION,
+                "the system",
+                f"{_SUGGESTION}; {_what_it_brings(trial, comparison, kept)}",
             )
             return
 
 
-def _faults_of(trial: Trial | None) -> tuple[float, float]:
-    """How many there are in a call, and about which share of it they take; 0 where not counted."""
-    measured = trial.measurement if trial is not None else None
-    if measured is None or measured.page_faults_per_call is None or not measured.median_seconds:
-        return 0.0, 0.0
-    faults = measured.page_faults_per_call
-    return faults, faults * _FAULT_SECONDS / measured.median_seconds
+def _what_it_brings(trial: Trial, comparison: Comparison, kept: KeptMemory | None) -> str:
+    if kept is None:
+        return "not measured here"
+    if trial.name == comparison.baseline:
+        return f"in one start it ran at {format_ratio(kept.baseline_ratio)} its speed"
+    both = kept.baseline_ratio * (kept.ratio or 1.0)
+    return f"in one start it then ran at {format_ratio(both)} the speed of {comparison.baseline} without that"
 
 
 RULE = document_rule("LD308", "memory-mapped-anew", check, __doc__)

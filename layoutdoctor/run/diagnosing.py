@@ -82,15 +82,16 @@ def record_measured(
     # Whoever brings a timer of their own, as a GPU does, is not measured by what else runs on the processor.
     meter = LoadMeter(torch.get_num_threads(), core_count()) if timer is None and device == "cpu" else None
     timer = timer or choose_timer(device)  # before anything is compiled that could not be timed
+    before = request.kept.head
+    bandwidth = None if before is None else before.environment.copy_bandwidth_bytes_per_second
+    bandwidth = bandwidth or measure_copy_bandwidth(device)  # before compilers run beside it
     compiles = device == "cpu" and any(one.backend == "inductor" for one in request.configurations)
     compiler = prepare_compiler() if compiles else None
     step_count = len(request.configurations) + 3
     rehearsal = rehearse(subject, request, listener, step_count)
-    before = request.kept.head
-    bandwidth = None if before is None else before.environment.copy_bandwidth_bytes_per_second
     environment = msgspec.structs.replace(
         describe_environment(device, triton=triton_version(), onednn=(None, None), command=request.command),
-        copy_bandwidth_bytes_per_second=bandwidth or measure_copy_bandwidth(device),
+        copy_bandwidth_bytes_per_second=bandwidth,
     )
     notes = (*described.notes, *rehearsal.notes, *_notes_on_machine(device))
     head = head_of(request, msgspec.structs.replace(described, notes=notes), environment)

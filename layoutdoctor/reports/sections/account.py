@@ -10,6 +10,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import convolution_seconds
+from layoutdoctor.examination.trust import OUTSIDE_KERNELS
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, baseline_phrase, clean, clean_name, precise_share
 from layoutdoctor.units import format_seconds
@@ -37,8 +38,6 @@ _KIND_WORDS = {
     "launches": "more calls",
     "outside_kernels": "launches, gaps, allocation",
 }
-
-_OUTSIDE = ("allocation", "launches", "outside_kernels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,7 @@ def row_name(row: AccountRow) -> str:
     """What a row is about, in a few words."""
     if row.kind == "small":
         return f"{clean(row.detail or 'rows')}, each small"
-    if row.kind in _OUTSIDE:
+    if row.kind in OUTSIDE_KERNELS:
         return "outside kernels"
     if row.kind == "not_aligned":
         return "operations without a counterpart"
@@ -162,7 +161,7 @@ def _sentence(row: AccountRow, count: int) -> str:
     detail = clean(row.detail) if row.detail else None
     if row.kind == "small":
         return f"{cost} in {name}"
-    if row.kind in _OUTSIDE:
+    if row.kind in OUTSIDE_KERNELS:
         return joined((f"{cost} outside kernels: {_KIND_WORDS[row.kind]}", detail), ", ")
     if row.kind == "not_aligned":
         times = f"{_seconds(row.slower_seconds)} against {_seconds(row.faster_seconds)}"
@@ -204,7 +203,7 @@ def _cells(row: AccountRow) -> tuple[str, ...]:
     why = _KIND_WORDS[row.kind]
     if row.kind == "layout":
         why = _layouts(row)
-    elif row.detail and row.kind in ("conversion", *_OUTSIDE):
+    elif row.detail and row.kind in ("conversion", *OUTSIDE_KERNELS):
         why = f"{why}: {row.detail}"
     return (
         row_name(row),

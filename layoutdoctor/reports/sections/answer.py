@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 
 MOST_HOW_LINES = 40
 MOST_REASONS = 4
+_TELLING_RATIO = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +194,10 @@ def _keep_baseline(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
         headline = f"{kept}: {listing(equal, MOST_NAMED)} {be(len(equal))} equal to it, {WITHIN_EQUALITY}"
     else:
         headline = f"{kept}: nothing measured is faster"
+    memory = () if diagnosis.recommendation is None else _memory_kept(comparison, diagnosis.recommendation)
     others, costs = _why_others_lose(diagnosis, comparison), _cost_lines(diagnosis, comparison.baseline)
-    return Answer(headline, lines=(*account_lines(diagnosis.accounts, comparison.baseline, None), *others, *costs))
+    accounts = account_lines(diagnosis.accounts, comparison.baseline, None)
+    return Answer(headline, lines=(*memory, *accounts, *others, *costs))
 
 
 def _why_others_lose(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str, ...]:
@@ -237,6 +240,7 @@ def _change(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recomm
     wrong = wrong_baseline(diagnosis)
     lines = [] if wrong is None else [_speed_line(comparison, recommendation)]
     lines += [_certainty(diagnosis, recommendation), *_without_freezing(comparison, recommendation)]
+    lines += _memory_kept(comparison, recommendation)
     lines += account_lines(diagnosis.accounts, comparison.baseline, name)
     lines += [*rival_lines(comparison, name), *_without_result(diagnosis, comparison)]
     lines += _cost_lines(diagnosis, comparison.baseline)
@@ -316,6 +320,20 @@ def _without_freezing(comparison: Comparison, recommendation: Recommendation) ->
         interval = f"{free.speedup.low:.2f} to {free.speedup.high:.2f}"
         best = f"{clean_name(free.configuration)}, {format_ratio(free.speedup.median)} ({interval})"
     return (f"Without freezing: {best}",)
+
+
+def _memory_kept(comparison: Comparison, recommendation: Recommendation) -> tuple[str, ...]:
+    """What becomes of the answer in a process whose allocator keeps its memory; nothing where that is the same."""
+    kept, speedup = recommendation.kept_memory, recommendation.speedup
+    promised = 1.0 if speedup is None else speedup.median
+    if kept is None or max(kept.baseline_ratio, promised / (kept.ratio or 1.0)) < _TELLING_RATIO:
+        return ()
+    baseline = baseline_phrase(comparison.baseline)
+    line = f"Where the process keeps the memory that a call frees (LD308, one start): {baseline} runs at "
+    line += f"{format_ratio(kept.baseline_ratio)} its speed"
+    if kept.ratio is not None:
+        line += f", and {clean_name(recommendation.configuration or '')} at {format_ratio(kept.ratio)} that"
+    return (line,)
 
 
 def _missing(recommendation: Recommendation, equivalence: Equivalence) -> list[str]:

@@ -201,16 +201,18 @@ def _slow_rounds(diagnosis: Diagnosis) -> str | None:
 def _starts(diagnosis: Diagnosis) -> str | None:
     """Whose ratios are over further starts of fresh processes; None where nobody's are."""
     ratios = diagnosis.comparison.ratios if diagnosis.comparison else ()
-    names = [clean_name(ratio.name) for ratio in ratios if ratio.coverage == COVERAGE_OF_STARTS]
-    if not names:
+    counts = {clean_name(ratio.name): ratio.start_count for ratio in ratios if ratio.start_count}
+    if not counts:
         return None
+    names, starts = list(counts), count_of(max(counts.values()), "start")
     fresh = diagnosis.recommendation.fresh_processes if diagnosis.recommendation is not None else None
-    starts = "further starts" if fresh is None else count_of(fresh.starts, "start")
     left_out = 0 if fresh is None else fresh.slow_starts
     slow = f"; {left_out} more left out, the machine being slower for all" if left_out else ""
     whose = f"the ratio{'s' if len(names) > 1 else ''} of {listing(names, None)}"
     interval = f"{format_share(COVERAGE_OF_STARTS)} interval"
-    return f"{whose} over {starts} of fresh processes ({interval}{slow}), medians and the rest over the rounds"
+    linked = any(ratio.start_count == 0 for ratio in ratios)
+    others = f", the others by way of {'these' if len(names) > 1 else 'it'}" if linked else ""
+    return f"{whose} over {starts} of fresh processes ({interval}{slow}){others}; medians over the rounds"
 
 
 def _equality(diagnosis: Diagnosis) -> str | None:

@@ -169,6 +169,23 @@ def test_starts_that_scatter_verify_nothing() -> None:
     assert (chosen.configuration, chosen.verified) == (TWIN, False)
     assert chosen.reason == ("its 3 starts scatter from 1.30x to 1.70x; measure on a machine that does nothing else")
 
+    faults = {"start_page_faults": (3.0, 0.0, 9.0), "baseline_start_page_faults": (0.0, 2016.0, 1002.0)}
+    by_heap = after({TWIN: seen(1.5, 0.2, start_ratios=(1.3, 1.5, 1.7), **faults)}, a_ratio(TWIN, 1.5))
+    mapped = "torch.compile's default maps 0 to 2016 pages anew in a call, by what else lies on the heap of a process"
+    assert by_heap.reason == f"its 3 starts scatter from 1.30x to 1.70x, where {mapped}"
+
+
+def test_what_was_started_once_is_told_by_way_of_what_was_started_again() -> None:
+    ratios = a_ratio(TWIN, 3.0), a_ratio("eager", 1.2), a_ratio("inductor-layout-opt-off", 0.9)
+    _, comparison = both_after({TWIN: seen(2.0)}, *ratios)  # the default was unlucky in its one process
+    found = {ratio.name: ratio for ratio in comparison.ratios}
+
+    assert (found[TWIN].median, found[TWIN].start_count) == (2.0, 3)
+    assert (found["eager"].median, found["eager"].start_count) == (pytest.approx(0.8), 0)
+    assert (found["eager"].low, found["eager"].high) == pytest.approx((1.17 * 1.98 / 3, 1.23 * 2.02 / 3))
+    assert (found["eager"].verdict, found["eager"].coverage) == ("slower", 0.95)
+    assert found["inductor-layout-opt-off"].median == pytest.approx(0.6)
+
 
 def test_beside_frozen_weights_the_best_without_is_named() -> None:
     ratios = a_ratio(FROZEN, 1.6), a_ratio(TWIN, 1.2)

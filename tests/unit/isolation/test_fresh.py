@@ -14,6 +14,7 @@ from builders import (
     a_configuration,
     a_diagnosis,
     a_graph,
+    a_measurement,
     a_ratio,
     a_recommendation,
     a_speedup,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import Configuration, FreshProcesses
+    from layoutdoctor.diagnosis.records import FreshProcesses
     from layoutdoctor.recording.recording import Recording
 
 # A child that takes its turns: CALL says what a call of a configuration takes, FAULTS its page faults.
@@ -210,7 +211,37 @@ def test_what_recommends_nothing_needs_no_verification() -> None:
     for changes in ({"recommendation": None}, {"comparison": None}, {"comparison": slower}):
         given = recordings(**changes)
 
-        assert verified(given, request_with(), print, {}) is given
+        assert verified(given, request_with(), print, {}) == given
+
+
+KEEPS = """
+if os.environ.get("MALLOC_MMAP_MAX_") == "0":
+    name = name.removesuffix(", memory kept") + " kept"
+CALL.update({"inductor kept": 0.016, "one kept": 0.008})
+"""
+
+
+@pytest.mark.parametrize(("median", "ratio"), [(2.0, 2.0), (0.8, None)])
+def test_where_memory_is_mapped_anew_a_start_shows_what_keeping_it_makes_of_the_answer(
+    median: float, ratio: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + KEEPS + TAKES_TURNS)
+    comparison = a_comparison(a_ratio("one", median), fastest=("one",), own_processes=True)
+    advice = a_recommendation("one" if ratio else None, speedup=a_speedup(2.0) if ratio else None)
+    trials = [a_trial(measurement=a_measurement(0.02, page_faults_per_call=2500.0)), a_trial("one")]
+    given = recordings_of(a_diagnosis(*trials, comparison=comparison, recommendation=advice))
+    advice = verified(given, request_with(), lambda step: None, {})[0].head.recommendation
+
+    assert advice is not None
+    assert advice.kept_memory is not None
+    assert advice.kept_memory.baseline_ratio == pytest.approx(1.25)
+    assert advice.kept_memory.ratio == (None if ratio is None else pytest.approx(ratio))
+
+    dies = 'os._exit(3) if name.endswith(" kept") else None\n'
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + KEEPS + dies + TAKES_TURNS)
+    advice = verified(given, request_with(), lambda step: None, {})[0].head.recommendation
+    assert advice is not None
+    assert advice.kept_memory is None
 
 
 def kept(*names: str, **changes: Any) -> Kept:
@@ -307,6 +338,29 @@ def test_what_is_explained_is_profiled_where_it_was_timed(
     assert made[2].iterations == before
 
 
+@pytest.mark.parametrize(("slow", "microseconds"), [(3, 7), (10**6, 5)])
+def test_what_is_profiled_in_the_slower_state_of_the_machine_is_profiled_again(
+    slow: int, microseconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"""
+CALL.update(inductor=8e-6, one=4e-6)
+OPERATIONS, SLOW, profiles = ["aten::add"], {slow}, []
+def seconds():
+    profiles.append(name)
+    return 20_000 if len(profiles) <= SLOW else 7_000
+"""
+    turns = TAKES_TURNS_AND_PROFILES.replace("+= 7_000", "+= seconds()")
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + code + turns)
+    monkeypatch.setattr(fresh, "_PROFILING_SECONDS", 0.5)
+    given = kept("inductor", "one")
+    recordings = tuple(msgspec.structs.replace(one, iterations=(profiled("aten::add"),)) for one in given.recordings)
+    given = msgspec.structs.replace(given, recordings=recordings)
+    (iteration,) = timed(given, request_with(budget_seconds=1.0), lambda it: None)[0].iterations
+    (operation,) = operation_tree(iteration_of(iteration.events))
+
+    assert round(operation.seconds() * 1e6) == microseconds
+
+
 def test_a_configuration_whose_process_fails_costs_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:
     dies = 'os._exit(3) if name == "one" else None\n'
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + dies + TAKES_TURNS)
@@ -351,9 +405,9 @@ def test_fewer_get_ready_at_a_time_where_memory_is_short(
     seen = []
 
     class Noted(TimedProcess):
-        def __init__(self, request: Request, configuration: Configuration) -> None:
+        def __init__(self, *arguments: Any) -> None:
             seen.append("start")
-            super().__init__(request, configuration)
+            super().__init__(*arguments)
 
         def wait_until_ready(self, limit_seconds: float = 60.0) -> None:
             super().wait_until_ready(limit_seconds)

@@ -39,6 +39,7 @@ from layoutdoctor.diagnosis.records import (
     Equivalence,
     Failure,
     FreshProcesses,
+    KeptMemory,
     RatioInterval,
     Trial,
 )
@@ -448,7 +449,7 @@ def test_markdown_shows_layouts_as_recorded_causes_estimates_and_where_regions_e
 
 def test_whose_ratios_are_over_starts_is_said_with_the_measurements() -> None:
     trials, off = (a_trial(), a_trial(BEST), a_trial("eager")), "inductor-layout-opt-off"
-    wide, started = a_ratio("eager", 0.8, 0.2), a_ratio(BEST, 1.3, 0.35, coverage=0.95)
+    wide, started = a_ratio("eager", 0.8, 0.2), a_ratio(BEST, 1.3, 0.35, coverage=0.95, start_count=4)
     seen = FreshProcesses(starts=4, low=0.95, median=1.3, high=1.65, slow_starts=1)
 
     def said(*ratios: RatioInterval, **changes: object) -> tuple[str, ...]:
@@ -459,12 +460,30 @@ def test_whose_ratios_are_over_starts_is_said_with_the_measurements() -> None:
     assert said(wide, started, fresh_processes=seen) == (
         "24 rounds, not stable (widest 95 % interval 74 %)",
         f"the ratio of {BEST} over 4 starts of fresh processes (95 % interval; 1 more left out, the machine being "
-        "slower for all), medians and the rest over the rounds",
+        "slower for all); medians over the rounds",
     )
-    assert said(wide, started, a_ratio(off, 1.1, coverage=0.95))[1] == (
-        f"the ratios of {BEST} and {off} over further starts of fresh processes (95 % interval), medians and the "
-        "rest over the rounds"
+    again = a_ratio(off, 1.1, coverage=0.95, start_count=4)
+    linked = a_ratio("eager", 0.8, coverage=0.95, start_count=0)
+    assert said(started, again, linked)[1] == (
+        f"the ratios of {BEST} and {off} over 4 starts of fresh processes (95 % interval), the others by way of these; "
+        "medians over the rounds"
     )
+
+
+def test_what_keeping_its_memory_makes_of_the_answer_is_said() -> None:
+    def said(*ratios: float, **changes: object) -> list[str]:
+        kept = KeptMemory(baseline_ratio=ratios[0], ratio=ratios[1] if len(ratios) > 1 else None)
+        advice = a_recommendation(kept_memory=kept, **changes)
+        comparison = a_comparison(a_ratio(BEST, 1.5), fastest=(BEST,))
+        diagnosis = a_diagnosis(a_trial(), a_trial(BEST), comparison=comparison, recommendation=advice)
+        return [line for line in build_answer(diagnosis).lines if "memory" in line]
+
+    assert said(1.02, 1.49, configuration=BEST, speedup=a_speedup(1.5)) == []
+    start = "Where the process keeps the memory that a call frees (LD308, one start): torch.compile's default runs at"
+    assert said(1.5, 1.1, configuration=BEST, speedup=a_speedup(1.5)) == [
+        f"{start} 1.50x its speed, and {BEST} at 1.10x that"
+    ]
+    assert said(1.2, configuration=None, speedup=None) == [f"{start} 1.20x its speed"]
 
 
 def test_what_is_known_of_the_outputs_stands_among_the_measurements() -> None:

@@ -4,20 +4,23 @@ from typing import Any
 
 from builders import Told, a_comparison, a_measurement, a_ratio, a_recommendation, a_trial, finder
 
+from layoutdoctor.diagnosis.records import KeptMemory
 from layoutdoctor.rules.ld308_memory_mapped_anew import check
 
 findings = finder(check)
 FROZEN = "inductor-freezing"
 
 
-def a_run(*faults: float | None, own_processes: bool = True, seconds: float = 20e-3) -> list[Any]:
+def a_run(
+    *faults: float | None, own_processes: bool = True, seconds: float = 20e-3, kept: KeptMemory | None = None
+) -> list[Any]:
     """What is said of the default and of frozen weights, which are recommended, by page faults of a call of each."""
     trials = [
         a_trial(name, measurement=a_measurement(seconds, page_faults_per_call=count))
         for name, count in zip(("inductor", FROZEN), faults, strict=True)
     ]
     comparison = a_comparison(a_ratio(FROZEN, 1.5), fastest=(FROZEN,), own_processes=own_processes)
-    return findings(*trials, comparison=comparison, recommendation=a_recommendation(FROZEN))
+    return findings(*trials, comparison=comparison, recommendation=a_recommendation(FROZEN, kept_memory=kept))
 
 
 def test_what_is_no_finding() -> None:
@@ -30,3 +33,6 @@ def test_what_is_no_finding() -> None:
 def test_what_it_says(told: Told) -> None:
     told("Of what is recommended", a_run(4400.0, 4400.0))
     told("Else of the default", a_run(20_000.0, 0.0))
+    kept = KeptMemory(baseline_ratio=1.2, ratio=1.5)
+    told("With what it brings, of what is recommended", a_run(4400.0, 4400.0, kept=kept))
+    told("With what it brings, of the default", a_run(20_000.0, 0.0, kept=kept))
