@@ -776,6 +776,9 @@ class Measurement(Record, frozen=True, kw_only=True):
         dropped_after_round: Set where the configuration was dropped early as clearly slower.
         stopped_because: Why measuring ended: ``decided`` (``precise`` in old files), ``budget`` or ``dropped``.
         page_faults_per_call: Pages the system had to map in one call; None where it does not say.
+        start_seconds: Median in the start of fresh processes that is nearest to the middle of all, where the process of
+            the rounds was another case, as the heap is one process's luck; None where the rounds stand for the starts.
+        start_page_faults_per_call: The same of page faults.
     """
 
     round_seconds: tuple[PositiveSeconds, ...]
@@ -788,6 +791,18 @@ class Measurement(Record, frozen=True, kw_only=True):
     dropped_after_round: Count | None = None
     stopped_because: str | None = None
     page_faults_per_call: Magnitude | None = None
+    start_seconds: PositiveSeconds | None = None
+    start_page_faults_per_call: Magnitude | None = None
+
+    @property
+    def usual_seconds(self) -> Seconds:
+        """What a call usually takes in a process of its own."""
+        return self.median_seconds if self.start_seconds is None else self.start_seconds
+
+    @property
+    def usual_page_faults(self) -> float | None:
+        """Pages mapped anew in such a call."""
+        return self.page_faults_per_call if self.start_seconds is None else self.start_page_faults_per_call
 
 
 class Equivalence(Record, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.names import is_fallback
-from layoutdoctor.examination.trust import contradicts_calls
+from layoutdoctor.examination.trust import is_borne_out
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     names = differences(diagnosis.comparison, diagnosis.recommendation, diagnosis.trials)
     pairs = ((diagnosis.measured_trial(slower), diagnosis.measured_trial(other)) for slower, other in names)
     found = [account(slower, other) for slower, other in pairs if slower is not None and other is not None]
-    real = (one for one in found if one is not None and one.slower_seconds > one.faster_seconds)
-    return tuple(one for one in real if not contradicts_calls(one))
+    return tuple(one for one in found if one is not None and is_borne_out(one))
 
 
 def differences(
@@ -106,7 +105,7 @@ def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Acco
     sides = _side_of(slower), _side_of(faster)
     if sides[0] is None or sides[1] is None:
         return None
-    difference = slower.measurement.median_seconds - faster.measurement.median_seconds
+    difference = slower.measurement.usual_seconds - faster.measurement.usual_seconds
     sources = {name: source for graph in slower.graphs for name, source in graph.kernel_sources.items()}
     rows = [*_conversion_rows(sides[0], sides[1])]
     rows += _together(_rows_of_groups(sides[0], sides[1], sources, is_same_model=is_same_model))
@@ -115,8 +114,8 @@ def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Acco
     return Account(
         slower=slower.name,
         faster=faster.name,
-        slower_seconds=slower.measurement.median_seconds,
-        faster_seconds=faster.measurement.median_seconds,
+        slower_seconds=slower.measurement.usual_seconds,
+        faster_seconds=faster.measurement.usual_seconds,
         rows=tuple(kept),
     )
 
@@ -575,7 +574,7 @@ def sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:
 
 def _outside(slower: Trial, faster: Trial, slow: _Side, fast: _Side, left: float) -> AccountRow:
     """What the kernels leave of the measured difference."""
-    faults = [trial.measurement.page_faults_per_call if trial.measurement else None for trial in (slower, faster)]
+    faults = [trial.measurement.usual_page_faults if trial.measurement else None for trial in (slower, faster)]
     counts = [float(len(side.pieces)) for side in (slow, fast)]
     causes: list[AccountKind] = []
     if _would_cost(left, faults, _FAULT_SECONDS, _LEAST_FAULTS):

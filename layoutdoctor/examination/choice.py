@@ -40,7 +40,7 @@ _ONE_START = "it was started once only"
 _MOST_CONTENDERS = 3
 _NEAR_THE_BEST = 1.1
 """One start tells two configurations apart that differ by more than this, whatever the rounds say."""
-_AGREEMENT = 0.05
+AGREEMENT = 0.05
 """What one process and fresh ones may differ by beyond their intervals and still mean the same."""
 _WIDEST = 0.2
 """Width of an interval over starts, upper over lower end, from which on it is faster, but nobody can say how much."""
@@ -211,12 +211,12 @@ def contenders(comparison: Comparison, trials: Sequence[Trial]) -> tuple[str, ..
 
 
 def page_faults_of(trial: Trial | None) -> float:
-    """Page faults of a call in the rounds, where at half a microsecond each they are 5 % of it or more; else 0."""
+    """Page faults of a call, where at half a microsecond each they are 5 % of it or more; else 0."""
     measured = trial.measurement if trial is not None else None
-    if measured is None or measured.page_faults_per_call is None:
+    faults = measured.usual_page_faults if measured is not None else None
+    if measured is None or faults is None:
         return 0.0
-    faults = measured.page_faults_per_call
-    return faults if faults * _FAULT_SECONDS >= _TELLING_SHARE * measured.median_seconds else 0.0
+    return faults if faults * _FAULT_SECONDS >= _TELLING_SHARE * measured.usual_seconds else 0.0
 
 
 def with_fresh_processes(
@@ -372,7 +372,7 @@ def _scatter(seen: FreshProcesses, name: str, baseline: str) -> str | None:
 def _disagreement(comparison: Comparison, name: str, seen: FreshProcesses) -> str | None:
     """Where the rounds and further starts differ by more than their intervals and a little; None where they agree."""
     within = _speedup(comparison, name)
-    if within is None or max(within.low / seen.high, seen.low / within.high) <= 1 + _AGREEMENT:
+    if within is None or max(within.low / seen.high, seen.low / within.high) <= 1 + AGREEMENT:
         return None
     where = _where(comparison)
     return (

@@ -48,7 +48,7 @@ def exceeds_rounds(kernels: KernelSummary | None, measurement: Measurement | Non
     """Whether a profile's kernels take far longer than an iteration does in the rounds."""
     if kernels is None or measurement is None or kernels.seconds is None:
         return False
-    return _busy_seconds(kernels.seconds, kernels.kernels) > _DISTURBED_FACTOR * measurement.median_seconds
+    return _busy_seconds(kernels.seconds, kernels.kernels) > _DISTURBED_FACTOR * measurement.usual_seconds
 
 
 def doubt_by_rounds(kernels: KernelSummary | None, measurement: Measurement | None) -> str | None:
@@ -57,14 +57,14 @@ def doubt_by_rounds(kernels: KernelSummary | None, measurement: Measurement | No
         return None
     return (
         f"profiled kernels take {format_seconds(kernels.seconds)}, an iteration in the timing rounds "
-        f"{format_seconds(measurement.median_seconds)}"
+        f"{format_seconds(measurement.usual_seconds)}"
     )
 
 
-def contradicts_calls(account: Account) -> bool:
-    """Whether kernels differ by more than twice what calls do: one of both profiles met a slower machine."""
-    difference = abs(account.slower_seconds - account.faster_seconds)
-    return sum(row.seconds for row in account.rows if row.kind in OUTSIDE_KERNELS) < -difference
+def is_borne_out(account: Account) -> bool:
+    """Whether the slower is slower, and kernels by no more than twice that: else one profile met a slower machine."""
+    difference = account.slower_seconds - account.faster_seconds
+    return difference > 0 and sum(row.seconds for row in account.rows if row.kind in OUTSIDE_KERNELS) >= -difference
 
 
 def doubt_by_bandwidth(conversions: Iterable[Conversion], bandwidth: float | None, device: str | None) -> str | None:

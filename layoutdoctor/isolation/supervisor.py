@@ -149,16 +149,17 @@ def supervise(request: Request, journal: Journal, watch: Watch, timeout_seconds:
             if not times_here and wants_timing(kept):
                 try:
                     recordings = timed(kept, request, watch.progress, earlier, timeout_seconds)
-                    for before, after in zip(kept.recordings, recordings, strict=True):
-                        if after.iterations is not before.iterations:
-                            known.pop(after.name, None)
                     kept = msgspec.structs.replace(kept, recordings=recordings)
                 except (SubjectError, TransportError) as error:
                     watch.warn(f"all configurations are timed in one process: {error}")
                     times_here = True
                     continue
+            profiled_before = {recording.name: recording.iterations for recording in child.finished.recordings}
             how = {name: memo.how for name, memo in kept.memos.items() if memo.how is not None}
             recordings = verified(kept.recordings, request, watch.progress, how)
+            for recording in recordings:
+                if recording.iterations is not profiled_before.get(recording.name):
+                    known.pop(recording.name, None)
             kept = msgspec.structs.replace(kept, recordings=with_head(recordings, stage_seconds=clock.end()))
             journal.finish(kept)
             return diagnosis_of(kept.recordings, known)

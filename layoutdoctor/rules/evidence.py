@@ -274,7 +274,7 @@ def seconds_lost(diagnosis: Diagnosis, name: str) -> float | None:
     baseline, ratio = main_trial(diagnosis), ratio_of(diagnosis, name)
     if baseline is None or baseline.measurement is None or ratio is None:
         return None
-    return max(0.0, baseline.measurement.median_seconds * (1 - 1 / ratio.median))
+    return max(0.0, baseline.measurement.usual_seconds * (1 - 1 / ratio.median))
 
 
 def inputs_not_channels_last(diagnosis: Diagnosis) -> tuple[InputTensor, ...]:

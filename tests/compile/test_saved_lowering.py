@@ -16,8 +16,8 @@ from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.records import Graph
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
 from layoutdoctor.examination.kernels.least import ran_the_same
-from layoutdoctor.isolation.fresh import call_graphs_by_name
 from layoutdoctor.isolation.messages import PROFILE, Profiled, Request
+from layoutdoctor.isolation.starts import call_graphs_by_name
 from layoutdoctor.recording.saved import pack, unpack
 from layoutdoctor.run.diagnose import record_subject
 from layoutdoctor.run.fresh import serve_turns

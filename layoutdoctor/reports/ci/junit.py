@@ -111,7 +111,7 @@ def _add(case: ET.Element, tag: str, message: str, kind: str, text: str = "") ->
 
 
 def _configuration_case(trial: Trial) -> ET.Element:
-    seconds = trial.measurement.median_seconds if trial.measurement is not None else None
+    seconds = trial.measurement.usual_seconds if trial.measurement is not None else None
     case = _case("configurations", clean_name(trial.name), seconds)
     if trial.status == "skipped":
         reason = trial.failure.message if trial.failure is not None else "not tried"

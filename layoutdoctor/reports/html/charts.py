@@ -92,11 +92,11 @@ def _bar(diagnosis: Diagnosis, trial: Trial, measurement: Measurement) -> TimeBa
     return TimeBar(
         name=clean_name(trial.name),
         role="best" if trial.name == recommended else "baseline" if is_baseline else "other",
-        median_seconds=measurement.median_seconds,
-        low_seconds=min(interval.low, measurement.median_seconds),
-        high_seconds=max(interval.high, measurement.median_seconds),
+        median_seconds=measurement.usual_seconds,
+        low_seconds=min(interval.low, measurement.usual_seconds),
+        high_seconds=max(interval.high, measurement.usual_seconds),
         has_coverage=interval.coverage is not None,
-        text=format_seconds(measurement.median_seconds),
+        text=format_seconds(measurement.usual_seconds),
         ratio=_ratio(diagnosis, trial),
     )
 

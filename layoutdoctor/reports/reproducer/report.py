@@ -179,7 +179,7 @@ def _operations(diagnosis: Diagnosis) -> ModelSource:
 def _side(trial: Trial, own_name: str, device: str | None) -> Side:
     """One of the configurations; one that a user named is not passed on by its name."""
     name = trial.name if _BUILTIN.get(trial.name) == trial.configuration else own_name
-    seconds = trial.measurement.median_seconds if trial.measurement is not None else None
+    seconds = trial.measurement.usual_seconds if trial.measurement is not None else None
     return Side(name, trial.configuration, _counts(trial, device), seconds, trial.equivalence)
 
 

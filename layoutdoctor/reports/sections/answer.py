@@ -177,7 +177,7 @@ def _median_text(diagnosis: Diagnosis, name: str) -> str:
     trial = diagnosis.measured_trial(name)
     if trial is None or trial.measurement is None:
         return ""
-    return f" ({format_seconds(trial.measurement.median_seconds)})"
+    return f" ({format_seconds(trial.measurement.usual_seconds)})"
 
 
 def _keep_baseline(diagnosis: Diagnosis, comparison: Comparison) -> Answer:

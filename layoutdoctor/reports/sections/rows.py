@@ -117,7 +117,7 @@ def _configurations(diagnosis: Diagnosis) -> Table:
         name, clause = clean_name(trial.name), _clause(trial)
         cells = (conversions_cell(trial), decision_cell(trial)) if clause is None else ()
         if clause is None and is_timed:
-            median = format_seconds(trial.measurement.median_seconds) if trial.measurement else "not measured"
+            median = format_seconds(trial.measurement.usual_seconds) if trial.measurement else "not measured"
             cells = (median, _ratio_cell(diagnosis, trial), *cells)
         rows.append(TableRow((name, *cells), clause, recommended is not None and name == clean_name(recommended)))
     # A clause stands under "vs default" in a table of times, as the first cell else.
@@ -129,7 +129,7 @@ def _place_in_table(trial: Trial) -> tuple[int, float]:
         return (1, 0.0)
     if trial.status != "ok":
         return (2, 0.0)
-    return (0, trial.measurement.median_seconds if trial.measurement else float("inf"))
+    return (0, trial.measurement.usual_seconds if trial.measurement else float("inf"))
 
 
 def _clause(trial: Trial) -> str | None:

@@ -26,10 +26,11 @@ from recorded_builders import Recorder
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
 from layoutdoctor.examination.kernels.host import iteration_of, operation_tree
-from layoutdoctor.isolation import fresh, processes, timed_process
-from layoutdoctor.isolation.fresh import time_in_fresh_processes, timed, verified, wants_timing
+from layoutdoctor.isolation import fresh, processes, starts, timed_process
+from layoutdoctor.isolation.fresh import timed, verified, wants_timing
 from layoutdoctor.isolation.load import Reading
 from layoutdoctor.isolation.messages import Kept, Request, TrialMemo
+from layoutdoctor.isolation.starts import time_in_fresh_processes
 from layoutdoctor.isolation.timed_process import TimedProcess, started
 from layoutdoctor.recording.recording import Iteration
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import FreshProcesses
+    from layoutdoctor.diagnosis.records import Comparison, FreshProcesses
     from layoutdoctor.recording.recording import Recording
 
 # A child that takes its turns: CALL says what a call of a configuration takes, FAULTS its page faults.
@@ -61,6 +62,17 @@ while calls := take():
 TIMED = [a_configuration(name) for name in ("inductor", "one", "two")]
 
 
+def of_rounds(seconds: dict[str, float]) -> tuple[tuple[Recording, ...], Any, Comparison | None]:
+    """Recordings of TIMED with what rounds showed, if they were, as ``time_in_fresh_processes`` wants them."""
+    trials = [
+        a_trial(one.name, measurement=a_measurement(seconds[one.name]) if seconds else None, configuration=one)
+        for one in TIMED
+    ]
+    ratios = [a_ratio(name, seconds["inductor"] / each) for name, each in seconds.items() if name != "inductor"]
+    comparison = a_comparison(*ratios, own_processes=True) if seconds else None
+    return recordings_of(a_diagnosis(*trials, comparison=comparison)), lambda step: None, comparison
+
+
 def request_with(**asked: Any) -> Request:
     return Request(target="m.py", **asked)
 
@@ -70,8 +82,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, FreshProcess
     def run_children(code: str, known: dict[str, float] | None = None, **constants: float) -> dict[str, FreshProcesses]:
         monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + code)
         for name, value in constants.items():
-            monkeypatch.setattr(fresh, name, value)
-        return time_in_fresh_processes(request_with(), TIMED, known=known)
+            monkeypatch.setattr(starts, name, value)
+        return time_in_fresh_processes(request_with(), *of_rounds(known or {})).seen
 
     return run_children
 
@@ -127,6 +139,45 @@ while calls := take():
         assert seen.start_ratios == pytest.approx((2.0, 2.0, 2.0))
 
 
+LUCK = """
+from recorded_builders import Recorder
+from layoutdoctor.recording.recording import Iteration
+CALL["inductor"] = 0.02 if LUCKY else 0.03
+def iteration():
+    recorder = Recorder()
+    with recorder.operation("aten::add"):
+        recorder.now += int(CALL[name] * 1e9)
+    return Iteration(events=recorder.trace(), device="cpu")
+channel.send(Ready(call_seconds=CALL[name]))
+while word := stream.read(LENGTH_BYTES):
+    calls = int.from_bytes(word, "big")
+    turned = Turned(seconds=(CALL[name],) * calls, page_faults_per_call=CALL[name] * 1e4)
+    channel.send(turned if calls else Profiled(iterations=(iteration(),)))
+"""
+
+
+def test_where_the_process_of_the_rounds_was_another_case_a_usual_start_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD.replace("os, sys", "os, sys\nLUCKY = False") + LUCK)
+    recordings, tell, rounds = of_rounds({"inductor": 0.02, "one": 0.01, "two": 0.04})
+    before = (profiled("aten::add"),)
+    recordings = tuple(msgspec.structs.replace(one, iterations=before) for one in recordings)
+    found = time_in_fresh_processes(request_with(), recordings, tell, rounds)
+
+    assert found.seen["one"].start_ratios == pytest.approx((3.0,) * 5)  # no three starts suffice against the rounds
+    measurement = found.instead["inductor"].trial.measurement
+    assert measurement is not None
+    assert (measurement.median_seconds, measurement.usual_seconds, measurement.usual_page_faults) == (0.02, 0.03, 300.0)
+    (iteration,) = found.instead["inductor"].iterations
+    assert operation_tree(iteration_of(iteration.events))[0].operation.seconds == pytest.approx(0.03)
+
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD.replace("os, sys", "os, sys\nLUCKY = True") + LUCK)
+    found = time_in_fresh_processes(request_with(), recordings, tell, rounds)
+    assert found.seen["one"].start_ratios == pytest.approx((2.0,) * 3)
+    assert found.instead == {}
+
+
 def test_starts_for_which_there_is_no_time_tell_nothing(run: Any) -> None:
     with pytest.raises(LayoutDoctorError, match=r"^one start takes .*, and 3 are needed within 1.00 us$"):
         run(TAKES_TURNS, LIMIT_SECONDS=1e-6)
@@ -148,7 +199,7 @@ def test_a_process_that_does_not_take_its_turns_costs_the_verification(
     run: Any, code: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = 0.2 if "sleep" in code else 30.0
-    monkeypatch.setattr(fresh, "started", partial(started, limit_seconds=limit))
+    monkeypatch.setattr(starts, "started", partial(started, limit_seconds=limit))
     with pytest.raises(LayoutDoctorError) as raised:
         run(code)
 
@@ -177,16 +228,17 @@ def test_a_timed_diagnosis_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stages[-1].startswith("fresh processes, start 3: round ")
 
 
-@pytest.mark.parametrize(("own_processes", "names"), [(True, {"inductor", "one"}), (False, set())])
+@pytest.mark.parametrize("own_processes", [True, False])
 def test_starts_are_held_against_rounds_of_processes_like_theirs(
-    own_processes: bool, names: set[str], monkeypatch: pytest.MonkeyPatch
+    own_processes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = mock.Mock(side_effect=SubjectError("enough"))
     monkeypatch.setattr(fresh, "time_in_fresh_processes", asked)
     comparison = a_comparison(a_ratio("one", 2.0), fastest=("one",), own_processes=own_processes)
     verified(recordings(comparison=comparison), request_with(), print, {})
 
-    assert set(asked.call_args.args[3]) == names
+    assert [recording.name for recording in asked.call_args.args[1]] == ["inductor", "one"]
+    assert asked.call_args.args[3] == (comparison if own_processes else None)
 
 
 def test_why_it_is_not_verified_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +403,7 @@ def seconds():
 """
     turns = TAKES_TURNS_AND_PROFILES.replace("+= 7_000", "+= seconds()")
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + code + turns)
-    monkeypatch.setattr(fresh, "_PROFILING_SECONDS", 0.5)
+    monkeypatch.setattr(starts, "_PROFILING_SECONDS", 0.5)
     given = kept("inductor", "one")
     recordings = tuple(msgspec.structs.replace(one, iterations=(profiled("aten::add"),)) for one in given.recordings)
     given = msgspec.structs.replace(given, recordings=recordings)

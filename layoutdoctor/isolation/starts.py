@@ -1,0 +1,345 @@
+"""
+Further starts of what may be the fastest: processes from nothing, several times, in turns.
+
+One process is not like the next: what lies where on the heap decides how much memory goes back to the system after
+each call. So one start tells which may be the fastest, and only several how fast that is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from layoutdoctor.diagnosis.records import FreshProcesses, KeptMemory
+from layoutdoctor.errors import LayoutDoctorError, SubjectError
+from layoutdoctor.examination.choice import AGREEMENT, KEEPS_MEMORY
+from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
+from layoutdoctor.examination.kernels.least import ran_the_same
+from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
+from layoutdoctor.isolation.messages import Progress
+from layoutdoctor.isolation.rounds import MAXIMUM_ROUNDS, MOST_CALLS
+from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
+from layoutdoctor.recording.recording import Iteration, Recording, busy_nanoseconds, unrest
+from layoutdoctor.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from layoutdoctor.diagnosis.records import Comparison, Configuration
+    from layoutdoctor.isolation.messages import Request
+    from layoutdoctor.units import Seconds
+
+FEWEST_STARTS = 3
+MOST_STARTS = 5
+"""Of those that met the machine as it is at its best."""
+LIMIT_SECONDS = 240.0
+"""No start is begun that would end later than this; beyond the fewest, none that would overrun the budget."""
+
+_MOST_IN_ALL = 8
+_NARROW = 0.05  # relative width of an interval over starts that needs no further start
+_TURN_SECONDS = 0.1
+_START_SECONDS = 10.0  # of turns in one start, at the most where a call is long
+_ROUNDS = 9  # one start is not like the next: what is gained beyond is lost among starts
+_FEWEST_ROUNDS = 3
+# A round in which every configuration took this many times the least that is known of it: what lies where on the heap
+# is one process's luck, this is the machine's. A start goes on so long until it has met enough other rounds.
+_SLOW = 1.1
+_LONGEST_SECONDS = 20.0
+_PROFILING_SECONDS = 3.0  # of a configuration whose profiled iterations take longer than its rounds did
+
+
+class _Start(msgspec.Struct, frozen=True):
+    """
+    One start of every configuration.
+
+    Attributes:
+        seconds: Of each configuration the rounds, in order, the baseline first.
+        page_faults: Of each configuration in one call; None where the system does not say.
+        iterations: Of each configuration, where it was profiled.
+    """
+
+    seconds: tuple[tuple[float, ...], ...]
+    page_faults: tuple[float | None, ...]
+    iterations: tuple[tuple[Iteration, ...], ...] = ()
+
+    @property
+    def round_count(self) -> int:
+        """Rounds there are."""
+        return len(self.seconds[0]) if self.seconds else 0
+
+    def ratios(self) -> list[float]:
+        """Of each but the baseline how many times faster than that it was."""
+        return [median_ratio(self.seconds[0], seconds) for seconds in self.seconds[1:]]
+
+
+class Starts(NamedTuple):
+    """
+    What further starts showed.
+
+    Attributes:
+        seen: Of each configuration but the baseline how it compares with that.
+        instead: Recordings with times and iterations of the start that is nearest to the middle of all, where the
+            processes of the rounds were another case; by configuration.
+    """
+
+    seen: dict[str, FreshProcesses]
+    instead: dict[str, Recording]
+
+
+def time_in_fresh_processes(
+    request: Request,
+    recordings: Sequence[Recording],
+    progress: Callable[[Progress], None] = lambda step: None,
+    rounds: Comparison | None = None,
+) -> Starts:
+    """
+    Starts every configuration anew, several times, and lets them take turns.
+
+    Args:
+        recordings: The baseline's first.
+        rounds: What processes like these have shown before, once; None where there were none.
+
+    Raises:
+        SubjectError: A process died, or took too long.
+        TransportError: A process could not be started.
+    """
+    starts: list[_Start] = []
+    found: list[FreshProcesses] = []
+    configurations = [recording.trial.configuration for recording in recordings]
+    measured = [recording.trial.measurement for recording in recordings if rounds is not None]
+    least = [min(one.round_seconds) if one is not None else math.inf for one in measured or [None] * len(recordings)]
+    medians = {} if rounds is None else {ratio.name: ratio.median for ratio in rounds.ratios}
+    expected = [medians.get(recording.name) for recording in recordings[1:]]
+    limit = min(LIMIT_SECONDS, request.budget_seconds or LIMIT_SECONDS)
+    begin = time.monotonic()
+    longest = 0.0
+    while len(_usable(starts, least)) < MOST_STARTS and len(starts) < _MOST_IN_ALL:
+        now = time.monotonic()
+        if starts and now - begin + longest > (LIMIT_SECONDS if len(starts) < FEWEST_STARTS else limit):
+            break
+        number = len(starts) + 1
+
+        def tell(doing: str, number: int = number) -> None:
+            step = min(number, MOST_STARTS)
+            progress(Progress(f"fresh processes, start {number}: {doing}", step, MOST_STARTS + 1))
+
+        def profiled(
+            start: _Start, processes: Mapping[str, TimedProcess], tell: Callable[[str], None] = tell
+        ) -> _Start:
+            if _agree(start.ratios(), expected):
+                return start
+            tell("profiling")
+            each = zip(recordings, start.seconds, strict=True)
+            iterations = tuple(iterations_of(one, processes[one.name], min(seconds)) for one, seconds in each)
+            return msgspec.structs.replace(start, iterations=iterations)
+
+        starts.append(_run_start(request, configurations, least, tell, profiled, backwards=len(starts) % 2 == 1))
+        least = [min(before, *seconds) for before, seconds in zip(least, starts[-1].seconds, strict=True)]
+        longest = max(longest, time.monotonic() - now)
+        if len(starts) < FEWEST_STARTS:
+            continue
+        found = _summary(starts, least)
+        is_as_before = _agree([seen.median for seen in found], expected)
+        if is_as_before and all(seen.high / seen.low - 1 <= _NARROW for seen in found):
+            break
+    if len(starts) < FEWEST_STARTS:
+        needed = f"{FEWEST_STARTS} are needed within {format_seconds(LIMIT_SECONDS)}"
+        raise SubjectError(f"one start takes {format_seconds(longest)}, and {needed}")
+    names = [recording.name for recording in recordings[1:]]
+    usual = [seen.median for seen in found]
+    instead = {} if _agree(usual, expected) else _of_the_nearest(recordings, _usable(starts, least), usual)
+    return Starts(dict(zip(names, found, strict=True)), instead)
+
+
+def _agree(ratios: Sequence[float], expected: Sequence[float | None]) -> bool:
+    """Whether processes showed about what others had shown, as far as those are known."""
+    pairs = [(one, other) for one, other in zip(ratios, expected, strict=True) if other is not None]
+    return all(max(one / other, other / one) <= 1 + AGREEMENT for one, other in pairs)
+
+
+def _of_the_nearest(
+    recordings: Sequence[Recording], starts: Sequence[_Start], usual: Sequence[float]
+) -> dict[str, Recording]:
+    """The recordings with times and iterations of the profiled start whose ratios are nearest to the usual ones."""
+
+    def distance(start: _Start) -> float:
+        return sum(abs(math.log(one / other)) for one, other in zip(start.ratios(), usual, strict=True))
+
+    nearest = min((start for start in starts if start.iterations), key=distance, default=None)
+    if nearest is None:
+        return {}
+    found = {}
+    for number, recording in enumerate(recordings):
+        measurement = recording.trial.measurement
+        if measurement is not None:
+            measurement = msgspec.structs.replace(
+                measurement,
+                start_seconds=statistics.median(nearest.seconds[number]),
+                start_page_faults_per_call=nearest.page_faults[number],
+            )
+        trial = msgspec.structs.replace(recording.trial, measurement=measurement)
+        found[recording.name] = msgspec.structs.replace(recording, trial=trial, iterations=nearest.iterations[number])
+    return found
+
+
+def _usable(starts: Sequence[_Start], least: Sequence[Seconds]) -> Sequence[_Start]:
+    """Those with enough rounds in which the machine was not slower for all, and of these only such; else all."""
+    quiet = [start for start in (_quiet(one, least) for one in starts) if start.round_count >= _FEWEST_ROUNDS]
+    return quiet if len(quiet) >= FEWEST_STARTS else starts
+
+
+def _quiet(start: _Start, least: Sequence[Seconds]) -> _Start:
+    """The start with those rounds alone in which the machine was not slower for all."""
+    rounds = [times for times in zip(*start.seconds, strict=True) if not _is_slow(times, least)]
+    return msgspec.structs.replace(start, seconds=tuple(zip(*rounds, strict=True)))
+
+
+def _is_slow(times: Sequence[Seconds], least: Sequence[Seconds]) -> bool:
+    return all(seconds > _SLOW * best for seconds, best in zip(times, least, strict=True))
+
+
+def _summary(all_starts: Sequence[_Start], least: Sequence[Seconds]) -> list[FreshProcesses]:
+    """Of each configuration but the baseline."""
+    found = []
+    starts = _usable(all_starts, least)
+    counted = zip(*(start.page_faults for start in starts), strict=True)
+    faults = [tuple(count for count in counts if count is not None) for counts in counted]
+    for position, ratios in enumerate(zip(*(start.ratios() for start in starts), strict=True), 1):
+        low, middle, high = interval_over_starts(ratios)
+        seen = FreshProcesses(
+            starts=len(ratios),
+            low=low,
+            median=middle,
+            high=high,
+            start_ratios=ratios,
+            page_faults_per_call=_middle(faults[position]),
+            baseline_page_faults_per_call=_middle(faults[0]),
+            start_page_faults=faults[position],
+            baseline_start_page_faults=faults[0],
+            slow_starts=len(all_starts) - len(starts),
+        )
+        found.append(seen)
+    return found
+
+
+def _middle(counts: Sequence[float]) -> float | None:
+    return statistics.median(counts) if counts else None
+
+
+def _run_start(
+    request: Request,
+    configurations: Sequence[Configuration],
+    least: Sequence[Seconds],
+    tell: Callable[[str], None],
+    finish: Callable[[_Start, Mapping[str, TimedProcess]], _Start] = lambda start, processes: start,
+    *,
+    backwards: bool = False,
+    environments: Mapping[str, Mapping[str, str]] | None = None,
+) -> _Start:
+    """Each configuration in a process of its own: loaded and compiled beside each other, then timed in turns."""
+    names = [configuration.name for configuration in configurations]
+    tell("compiling")
+    with started(request, configurations[:: -1 if backwards else 1], environments=environments) as processes:
+        ready = list(processes.values())
+        calls = max(1, min(round(_TURN_SECONDS / min(process.call_seconds for process in ready)), MOST_CALLS))
+        rounds: list[dict[str, float]] = []
+        quiet, begin = 0, time.monotonic()
+        while quiet < _ROUNDS and len(rounds) < MAXIMUM_ROUNDS:
+            longest = _START_SECONDS if quiet >= _FEWEST_ROUNDS else _LONGEST_SECONDS
+            if len(rounds) >= _FEWEST_ROUNDS and time.monotonic() - begin > longest:
+                break
+            number = len(rounds) + 1
+            tell(f"round {number}{f' of up to {_ROUNDS}' if number <= _ROUNDS else ', as the machine is slower now'}")
+            order = ready[:: -1 if len(rounds) % 2 else 1]
+            rounds.append({process.name: min(process.turn(calls)) for process in order})
+            quiet += not _is_slow([rounds[-1][name] for name in names], least)
+        faults = [processes[name].page_faults for name in names]
+        start = _Start(
+            seconds=tuple(tuple(times[name] for times in rounds) for name in names),
+            page_faults=tuple(None if count is None else count / (len(rounds) * calls) for count in faults),
+        )
+        return finish(start, processes)
+
+
+def with_memory_kept(
+    request: Request, configurations: Sequence[Configuration], progress: Callable[[Progress], None]
+) -> KeptMemory | None:
+    """
+    One start of the baseline as it is, and of what is given with an allocator that keeps the memory that a call frees.
+
+    Whether that memory goes back to the system and is mapped anew in each call depends on what else lies on the heap,
+    so that it may be otherwise in a user's process.
+
+    Args:
+        configurations: The baseline first, then what is recommended, if that is another one.
+    """
+    kept = [msgspec.structs.replace(one, name=f"{one.name}, memory kept") for one in configurations]
+
+    def tell(doing: str) -> None:
+        progress(Progress(f"fresh processes, memory kept: {doing}", MOST_STARTS, MOST_STARTS + 1))
+
+    environments = {one.name: KEEPS_MEMORY for one in kept}
+    chosen = [configurations[0], *kept]
+    try:
+        start = _run_start(request, chosen, [math.inf] * len(chosen), tell, environments=environments)
+    except LayoutDoctorError:
+        return None
+    seconds = start.seconds
+    return KeptMemory(
+        baseline_ratio=median_ratio(seconds[0], seconds[1]),
+        ratio=median_ratio(seconds[1], seconds[2]) if len(seconds) > 2 else None,
+    )
+
+
+def iterations_of(
+    recording: Recording, process: TimedProcess, least: Seconds, limit: Seconds = LONGEST_SECONDS
+) -> tuple[Iteration, ...]:
+    """
+    Iterations of the process that was timed, whose memory is what its times are of.
+
+    Where these ran anything else than what is recorded, or met the machine's slower state again and again and the
+    recorded ones did not, those that are recorded.
+
+    Args:
+        least: The least that a call took in this process.
+    """
+    names = {graph.code_fingerprint: graph.name for graph in recording.trial.graphs}
+    known = recording.iterations
+    if process.failure is not None or not known or len(names) < len(recording.trial.graphs):
+        return known
+    iterations: list[Iteration] = []
+    end = time.monotonic() + _PROFILING_SECONDS
+    with contextlib.suppress(SubjectError):
+        while more := process.profile(limit):
+            call_graphs_by_name(more, names)
+            iterations = sorted((*iterations, *more), key=unrest)[: len(more)]
+            if _seconds_of(iterations) <= _SLOW * least or time.monotonic() > end:
+                break
+    if not iterations or not ran_the_same(known, iterations):
+        return known
+    return known if _seconds_of(iterations) > _SLOW * max(least, _seconds_of(known)) else tuple(iterations)
+
+
+def _seconds_of(iterations: Iterable[Iteration]) -> Seconds:
+    """Of the quietest one."""
+    return min(busy_nanoseconds(iteration.events) for iteration in iterations) / 1e9
+
+
+def call_graphs_by_name(iterations: Iterable[Iteration], graphs: Mapping[str | None, str]) -> None:
+    """
+    Renames the ranges of generated kernels, whose graphs a timed process knows by their code only.
+
+    Args:
+        graphs: What a graph is called, by its code's fingerprint.
+    """
+    for iteration in iterations:
+        names = iteration.events.names
+        for number, name in enumerate(names):
+            if name.startswith(GENERATED_PREFIX):
+                code, kernel = name.removeprefix(GENERATED_PREFIX).split("::", 1)
+                names[number] = f"{GENERATED_PREFIX}{graphs.get(code, code)}::{kernel}"
