@@ -23,7 +23,7 @@ MODULES, UPWARD, line_of = house.MODULES, house.UPWARD, house.line_of
 IMPORTS = {module: house.imports_of(module) for module in MODULES}
 LONGEST_MODULE = 600
 # The JSON contract stands in one file; most of its lines say what a field means.
-LONGER_MODULES = {"layoutdoctor.diagnosis.records": 1335}
+LONGER_MODULES = {"layoutdoctor.diagnosis.records": 1350}
 MOST_ROOT_FILES = 10
 # What only one part of the house may use.
 ONE_HOME = {

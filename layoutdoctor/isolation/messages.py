@@ -87,7 +87,7 @@ PROFILE = 0
 TURNS = "measure"
 """The stage in which configurations take turns: the board says which one is under way."""
 
-_COUNTING = re.compile(r", start \d+|: round \d+ of .*")
+_COUNTING = re.compile(r", start \d+|: round \d+(?: of |, ).*")
 _BOARD = struct.Struct("<dqq")
 _LONGEST_WAIT_SECONDS = 120.0
 _LOOK_SECONDS = 0.002

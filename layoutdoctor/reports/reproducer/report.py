@@ -121,7 +121,7 @@ def _reproducer(diagnosis: Diagnosis, source: Source | None = None) -> Reproduce
     ratio = _recorded_ratio(diagnosis, base, other)
 
     def written(model: ModelSource) -> str:
-        script = Script(diagnosis, title, model, sides, ratio)
+        script = Script(diagnosis, title, model, sides, ratio, None if ratio is None else _kept_ratio(diagnosis, other))
         return script_text(script) if wrong is None else values_text(script)
 
     if source is None:
@@ -291,3 +291,11 @@ def _recorded_ratio(diagnosis: Diagnosis, base: Trial, other: Trial) -> float | 
     else:
         return None
     return float(median) if math.isfinite(median) and median > 0 else None
+
+
+def _kept_ratio(diagnosis: Diagnosis, other: Trial) -> float | None:
+    """The same where processes keep the memory that a call frees; None where that was not measured."""
+    advice = diagnosis.recommendation
+    kept = advice.kept_memory if advice is not None and advice.configuration == other.name else None
+    ratio = None if kept is None else kept.ratio
+    return float(ratio) if ratio is not None and math.isfinite(ratio) and ratio > 0 else None

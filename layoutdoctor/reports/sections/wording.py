@@ -32,6 +32,8 @@ NAME_LENGTH = 100
 MESSAGE_LENGTH = 1000
 KERNEL_LENGTH = 60
 """Kernel names run to thousands of characters; what tells one from another stands at their beginning."""
+_TELLING_ERROR = 1e-3
+"""From here on an error looks large beside values that nobody sees."""
 
 # Control, format (bidirectional overrides), surrogate, private use, unassigned; line and paragraph separators.
 _UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -280,7 +282,10 @@ def outputs_clause(equivalence: Equivalence) -> str:
     """What outputs were found equal to, and how nearly."""
     what = "outputs and gradients equal" if equivalence.gradients_checked else "outputs equal"
     reference = f"{clean_name(equivalence.reference)} reference" if equivalence.reference else "reference not named"
-    error = "" if equivalence.max_abs_error is None else f", largest error {format_error(equivalence.max_abs_error)}"
+    largest, allowed = equivalence.max_abs_error, equivalence.tolerance
+    error = "" if largest is None else f", largest error {format_error(largest)}"
+    if largest is not None and allowed is not None and largest > _TELLING_ERROR:
+        error += f" where {allowed:.2g} is allowed"
     return f"{what} ({reference}{error})"
 
 

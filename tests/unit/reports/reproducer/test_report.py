@@ -42,7 +42,7 @@ from reproducer_builders import (
 )
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import Configuration, Cure, Equivalence, Finding, Recipe, Reproduction
+from layoutdoctor.diagnosis.records import Configuration, Cure, Equivalence, Finding, KeptMemory, Recipe, Reproduction
 from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.reports.reproducer.report import MOST_CODE_LINES, build_reproducer, code_line_count, render_reproducer
 
@@ -61,6 +61,14 @@ def case_both_configurations_are_written_as_public_calls() -> str:
 def case_what_was_left_undecided_is_not_held_against_the_script() -> str:
     ratio = a_ratio("inductor-channels-last", 1.0, 0.05)
     return script_of(*a_chain(2), comparison=a_comparison(ratio, fastest=("inductor", ratio.name)))
+
+
+def case_where_memory_is_mapped_anew_the_processes_keep_it() -> str:
+    ratio = a_ratio("inductor-channels-last", 3.0, 0.05)
+    kept = KeptMemory(baseline_ratio=1.5, ratio=2.0)
+    advice = a_recommendation(ratio.name, kept_memory=kept)
+    comparison = a_comparison(ratio, fastest=(ratio.name,))
+    return script_of(*a_chain(2), comparison=comparison, recommendation=advice)
 
 
 @for_each(
