@@ -271,6 +271,20 @@ def large_kernel_without_benchmark(diagnosis: Diagnosis) -> Sighting | None:
     return None
 
 
+def small_or_grouped_on_rocm(diagnosis: Diagnosis) -> Sighting | None:
+    """Layout optimization decided for small or grouped convolutions in inference, by a torch for ROCm."""
+    if "rocm" not in (diagnosis.environment.torch or ""):
+        return None
+    for trial in evidence.own_trials(diagnosis):
+        for graph in trial.graphs:
+            card = graph.decision if graph.direction == "inference" else None
+            some = [c for c in card.convolutions if c.class_ in ("small", "grouped")] if card and card.applied else []
+            if some:
+                count = count_of(len(some), "small or grouped convolution")
+                return Sighting(f"layout optimization applied, {count}", trial.name, some[0].location, some[0].module)
+    return None
+
+
 def bfloat16_convolution_in_fallback(diagnosis: Diagnosis) -> Sighting | None:
     """A bfloat16 convolution that ATen ran itself, in the default, else in eager."""
     for name, kernel, node in _ran(diagnosis):
@@ -316,6 +330,7 @@ _LOOKS: dict[str, Callable[[Diagnosis], Sighting | None]] = {
         training_with_layout_optimization,
         depthwise_conv1d_in_half_precision,
         large_kernel_without_benchmark,
+        small_or_grouped_on_rocm,
         bfloat16_convolution_in_fallback,
         half_precision_product_in_reference,
     )

@@ -115,6 +115,11 @@ def test_what_is_no_finding() -> None:
         fields: dict[str, Any] = {"decision": a_decision(), "torch": "2.7.1", "device": "cpu"}
         assert findings(a_model(*nodes, **{**fields, **changes})) == []
 
+    # Of a GPU of NVIDIA, or where layout optimization was not applied, constants are no finding.
+    small = a_convolution("conv", class_="small")
+    for decision, torch in ((a_decision(small), "2.13.0+cu128"), (a_decision(small, applied=False), "2.13.0+rocm6.4")):
+        assert findings(a_model(decision=decision, torch=torch)) == []
+
     # Padding without an output that differs or on a torch with the fix is no finding.
     assert findings(with_outputs("equal", "equal", PAD, torch="2.13.0")) == []
     assert findings(with_outputs("equal", "equal", PAD, torch="2.10.0", same=True)) == []
@@ -195,6 +200,7 @@ def test_every_entry_fires_in_its_versions_and_in_no_other() -> None:
     half = a_node("conv", "aten.convolution.default", dtype="bfloat16", module="stem")
     depthwise = a_decision(a_convolution("conv1d", rank=1, groups=768, weight_shape=(768, 1, 31)))
     large = a_decision(a_convolution("conv", weight_shape=(1, 1, 51, 51)))
+    grouped = a_decision(a_convolution("conv", class_="grouped", groups=32))
     product = a_node("mm", "aten.mm.default", dtype="float16")
     reference = a_kernel("matmul", implementation="ref:any", node="mm")
     fallback = a_kernel("aten::slow_conv_dilated2d", library="aten", node="conv")
@@ -208,13 +214,14 @@ def test_every_entry_fires_in_its_versions_and_in_no_other() -> None:
         "training_with_layout_optimization": [with_nodes(decision=a_decision())],
         "depthwise_conv1d_in_half_precision": [with_nodes(a_node("conv1d", dtype="float16"), decision=depthwise)],
         "large_kernel_without_benchmark": [with_nodes(decision=large)],
+        "small_or_grouped_on_rocm": [with_nodes(decision=grouped)],
         "bfloat16_convolution_in_fallback": [with_nodes(half, ran=fallback)],
         "half_precision_product_in_reference": [with_nodes(product, ran=reference)],
     }
     for fault in known_faults():
 
         def fired(torch: str, fault: Any = fault) -> bool:
-            environment = an_environment(torch=torch, cudnn=fault.first_cudnn)
+            environment = an_environment(torch=f"{torch}+rocm6.4", cudnn=fault.first_cudnn)
             subject = a_subject(device=fault.device or "cpu", mode="training")
             diagnosis = a_diagnosis(*trials[fault.look], environment=environment, subject=subject)
             return any(
