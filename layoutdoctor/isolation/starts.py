@@ -108,123 +108,159 @@ def time_in_fresh_processes(
         SubjectError: A process died, or took too long.
         TransportError: A process could not be started.
     """
-    starts: list[_Start] = []
-    found: list[FreshProcesses] = []
-    configurations = [recording.trial.configuration for recording in recordings]
-    measured = [recording.trial.measurement for recording in recordings if rounds is not None]
-    least = [min(one.round_seconds) if one is not None else math.inf for one in measured or [None] * len(recordings)]
-    medians = {} if rounds is None else {ratio.name: ratio.median for ratio in rounds.ratios}
-    expected = [medians.get(recording.name) for recording in recordings[1:]]
+    starting = _Starting(request, recordings, progress, rounds)
     limit = min(LIMIT_SECONDS, request.budget_seconds or LIMIT_SECONDS)
     begin = time.monotonic()
-    longest = 0.0
-    while len(_usable(starts, least)) < MOST_STARTS and len(starts) < _MOST_IN_ALL:
-        now = time.monotonic()
-        if starts and now - begin + longest > (LIMIT_SECONDS if len(starts) < FEWEST_STARTS else limit):
+    longest, found = 0.0, list[FreshProcesses]()
+    while starting.goes_on:
+        now, count = time.monotonic(), starting.count
+        if count and now - begin + longest > (LIMIT_SECONDS if count < FEWEST_STARTS else limit):
             break
-        number = len(starts) + 1
-
-        def tell(doing: str, number: int = number) -> None:
-            step = min(number, MOST_STARTS)
-            progress(Progress(f"fresh processes, start {number}: {doing}", step, MOST_STARTS + 1))
-
-        def profiled(
-            start: _Start, processes: Mapping[str, TimedProcess], tell: Callable[[str], None] = tell
-        ) -> _Start:
-            if _agree(start.ratios(), expected):
-                return start
-            tell("profiling")
-            each = zip(recordings, start.seconds, strict=True)
-            iterations = tuple(iterations_of(one, processes[one.name], min(seconds)) for one, seconds in each)
-            return msgspec.structs.replace(start, iterations=iterations)
-
-        starts.append(_run_start(request, configurations, least, tell, profiled, backwards=len(starts) % 2 == 1))
-        least = [min(before, *seconds) for before, seconds in zip(least, starts[-1].seconds, strict=True)]
+        starting.start()
         longest = max(longest, time.monotonic() - now)
-        if len(starts) < FEWEST_STARTS:
-            continue
-        found = _summary(starts, least)
-        is_as_before = _agree([seen.median for seen in found], expected)
-        if is_as_before and all(seen.high / seen.low - 1 <= _NARROW for seen in found):
-            break
-    if len(starts) < FEWEST_STARTS:
+        if starting.count >= FEWEST_STARTS:
+            found = starting.seen()
+            if all(seen.high / seen.low - 1 <= _NARROW for seen in found) and starting.bears_out_rounds(found):
+                break
+    if not found:
         needed = f"{FEWEST_STARTS} are needed within {format_seconds(LIMIT_SECONDS)}"
         raise SubjectError(f"one start takes {format_seconds(longest)}, and {needed}")
     names = [recording.name for recording in recordings[1:]]
-    usual = [seen.median for seen in found]
-    instead = {} if _agree(usual, expected) else _of_the_nearest(recordings, _usable(starts, least), usual)
+    instead = {} if starting.bears_out_rounds(found) else starting.recordings_of_the_nearest(found)
     return Starts(dict(zip(names, found, strict=True)), instead)
 
 
+class _Starting:
+    """
+    Some configurations, started again and again, each time all of them.
+
+    Args:
+        recordings: The baseline's first.
+        rounds: As in ``time_in_fresh_processes``.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        recordings: Sequence[Recording],
+        progress: Callable[[Progress], None],
+        rounds: Comparison | None,
+    ) -> None:
+        medians = {} if rounds is None else {ratio.name: ratio.median for ratio in rounds.ratios}
+        measured = [recording.trial.measurement if rounds is not None else None for recording in recordings]
+        self._request, self._recordings, self._progress = request, recordings, progress
+        self._expected = [medians.get(recording.name) for recording in recordings[1:]]
+        self._least = [math.inf if one is None else min(one.round_seconds) for one in measured]
+        self._starts: list[_Start] = []
+
+    @property
+    def count(self) -> int:
+        """Starts there were, those included in which the machine was slower for all."""
+        return len(self._starts)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a further one may tell more."""
+        return len(self._usable()) < MOST_STARTS and len(self._starts) < _MOST_IN_ALL
+
+    def start(self) -> None:
+        """
+        One more of all; where they are another case than those of the rounds were, they are profiled.
+
+        Raises:
+            SubjectError: A process died, or took too long.
+            TransportError: A process could not be started.
+        """
+        number = len(self._starts) + 1
+
+        def tell(doing: str) -> None:
+            step = min(number, MOST_STARTS)
+            self._progress(Progress(f"fresh processes, start {number}: {doing}", step, MOST_STARTS + 1))
+
+        def profiled(start: _Start, processes: Mapping[str, TimedProcess]) -> _Start:
+            if _agree(start.ratios(), self._expected):
+                return start
+            tell("profiling")
+            each = zip(self._recordings, start.seconds, strict=True)
+            iterations = tuple(iterations_of(one, processes[one.name], min(seconds)) for one, seconds in each)
+            return msgspec.structs.replace(start, iterations=iterations)
+
+        configurations = [recording.trial.configuration for recording in self._recordings]
+        found = _run_start(self._request, configurations, self._least, tell, profiled, backwards=number % 2 == 0)
+        self._starts.append(found)
+        self._least = [min(before, *seconds) for before, seconds in zip(self._least, found.seconds, strict=True)]
+
+    def _usable(self) -> Sequence[_Start]:
+        """Those with enough rounds in which the machine was not slower for all, and of these only such; else all."""
+        quiet = [self._quiet(start) for start in self._starts]
+        enough = [start for start in quiet if start.round_count >= _FEWEST_ROUNDS]
+        return enough if len(enough) >= FEWEST_STARTS else self._starts
+
+    def _quiet(self, start: _Start) -> _Start:
+        """The start with those rounds alone in which the machine was not slower for all."""
+        rounds = [times for times in zip(*start.seconds, strict=True) if not _is_slow(times, self._least)]
+        return msgspec.structs.replace(start, seconds=tuple(zip(*rounds, strict=True)))
+
+    def seen(self) -> list[FreshProcesses]:
+        """Of each configuration but the baseline how it compares with that, over at least two starts."""
+        found = []
+        starts = self._usable()
+        counted = zip(*(start.page_faults for start in starts), strict=True)
+        faults = [tuple(count for count in counts if count is not None) for counts in counted]
+        for position, ratios in enumerate(zip(*(start.ratios() for start in starts), strict=True), 1):
+            low, middle, high = interval_over_starts(ratios)
+            seen = FreshProcesses(
+                starts=len(ratios),
+                low=low,
+                median=middle,
+                high=high,
+                start_ratios=ratios,
+                page_faults_per_call=_middle(faults[position]),
+                baseline_page_faults_per_call=_middle(faults[0]),
+                start_page_faults=faults[position],
+                baseline_start_page_faults=faults[0],
+                slow_starts=len(self._starts) - len(starts),
+            )
+            found.append(seen)
+        return found
+
+    def bears_out_rounds(self, found: Iterable[FreshProcesses]) -> bool:
+        """Whether the starts have shown about what the rounds had, as far as there were any."""
+        return _agree([seen.median for seen in found], self._expected)
+
+    def recordings_of_the_nearest(self, found: Iterable[FreshProcesses]) -> dict[str, Recording]:
+        """Those with times and iterations of the profiled start whose ratios are nearest to the middle of all."""
+        usual = [seen.median for seen in found]
+
+        def distance(start: _Start) -> float:
+            return sum(abs(math.log(one / other)) for one, other in zip(start.ratios(), usual, strict=True))
+
+        nearest = min((start for start in self._usable() if start.iterations), key=distance, default=None)
+        if nearest is None:
+            return {}
+        made = {}
+        for number, recording in enumerate(self._recordings):
+            measurement = recording.trial.measurement
+            if measurement is not None:
+                measurement = msgspec.structs.replace(
+                    measurement,
+                    start_seconds=statistics.median(nearest.seconds[number]),
+                    start_page_faults_per_call=nearest.page_faults[number],
+                )
+            trial = msgspec.structs.replace(recording.trial, measurement=measurement)
+            made[recording.name] = msgspec.structs.replace(
+                recording, trial=trial, iterations=nearest.iterations[number]
+            )
+        return made
+
+
 def _agree(ratios: Sequence[float], expected: Sequence[float | None]) -> bool:
-    """Whether processes showed about what others had shown, as far as those are known."""
     pairs = [(one, other) for one, other in zip(ratios, expected, strict=True) if other is not None]
     return all(max(one / other, other / one) <= 1 + AGREEMENT for one, other in pairs)
 
 
-def _of_the_nearest(
-    recordings: Sequence[Recording], starts: Sequence[_Start], usual: Sequence[float]
-) -> dict[str, Recording]:
-    """The recordings with times and iterations of the profiled start whose ratios are nearest to the usual ones."""
-
-    def distance(start: _Start) -> float:
-        return sum(abs(math.log(one / other)) for one, other in zip(start.ratios(), usual, strict=True))
-
-    nearest = min((start for start in starts if start.iterations), key=distance, default=None)
-    if nearest is None:
-        return {}
-    found = {}
-    for number, recording in enumerate(recordings):
-        measurement = recording.trial.measurement
-        if measurement is not None:
-            measurement = msgspec.structs.replace(
-                measurement,
-                start_seconds=statistics.median(nearest.seconds[number]),
-                start_page_faults_per_call=nearest.page_faults[number],
-            )
-        trial = msgspec.structs.replace(recording.trial, measurement=measurement)
-        found[recording.name] = msgspec.structs.replace(recording, trial=trial, iterations=nearest.iterations[number])
-    return found
-
-
-def _usable(starts: Sequence[_Start], least: Sequence[Seconds]) -> Sequence[_Start]:
-    """Those with enough rounds in which the machine was not slower for all, and of these only such; else all."""
-    quiet = [start for start in (_quiet(one, least) for one in starts) if start.round_count >= _FEWEST_ROUNDS]
-    return quiet if len(quiet) >= FEWEST_STARTS else starts
-
-
-def _quiet(start: _Start, least: Sequence[Seconds]) -> _Start:
-    """The start with those rounds alone in which the machine was not slower for all."""
-    rounds = [times for times in zip(*start.seconds, strict=True) if not _is_slow(times, least)]
-    return msgspec.structs.replace(start, seconds=tuple(zip(*rounds, strict=True)))
-
-
 def _is_slow(times: Sequence[Seconds], least: Sequence[Seconds]) -> bool:
     return all(seconds > _SLOW * best for seconds, best in zip(times, least, strict=True))
-
-
-def _summary(all_starts: Sequence[_Start], least: Sequence[Seconds]) -> list[FreshProcesses]:
-    """Of each configuration but the baseline."""
-    found = []
-    starts = _usable(all_starts, least)
-    counted = zip(*(start.page_faults for start in starts), strict=True)
-    faults = [tuple(count for count in counts if count is not None) for counts in counted]
-    for position, ratios in enumerate(zip(*(start.ratios() for start in starts), strict=True), 1):
-        low, middle, high = interval_over_starts(ratios)
-        seen = FreshProcesses(
-            starts=len(ratios),
-            low=low,
-            median=middle,
-            high=high,
-            start_ratios=ratios,
-            page_faults_per_call=_middle(faults[position]),
-            baseline_page_faults_per_call=_middle(faults[0]),
-            start_page_faults=faults[position],
-            baseline_start_page_faults=faults[0],
-            slow_starts=len(all_starts) - len(starts),
-        )
-        found.append(seen)
-    return found
 
 
 def _middle(counts: Sequence[float]) -> float | None:
