@@ -353,9 +353,14 @@ def _is_faster(seen: FreshProcesses) -> bool:
     return seen.low > 1 + RESOLUTION
 
 
+def scatters(seen: FreshProcesses) -> bool:
+    """Whether the starts differ too much among themselves to promise any one speed."""
+    return seen.high / seen.low > 1 + _WIDEST
+
+
 def _scatter(seen: FreshProcesses, name: str, baseline: str) -> str | None:
     """Where the starts differ too much among themselves to promise any one speed; None where they do not."""
-    if seen.high / seen.low <= 1 + _WIDEST:
+    if not scatters(seen):
         return None
     least, most = format_ratio(min(seen.start_ratios)), format_ratio(max(seen.start_ratios))
     scatter = f"its {seen.starts} starts scatter from {least} to {most}"

@@ -24,6 +24,7 @@ from layoutdoctor.isolation.rounds import telling
 from layoutdoctor.isolation.starts import MOST_STARTS, iterations_of, time_in_fresh_processes, with_memory_kept
 from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
 from layoutdoctor.units import format_seconds
+from layoutdoctor.words import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -159,34 +160,27 @@ def verified(
     advice, comparison = head.recommendation, head.comparison
     if advice is None or comparison is None or request.lower_for is not None:
         return recordings
-    by_name = {recording.name: recording.trial for recording in recordings}
-    names = contenders(comparison, list(by_name.values()))
+    by_name = {recording.name: recording for recording in recordings}
+    trials = [recording.trial for recording in recordings]
+    names = contenders(comparison, trials)
     budget = request.budget_seconds
-    if budget is not None and budget < LEAST_LIMIT_SECONDS:
+    if names and budget is not None and budget < LEAST_LIMIT_SECONDS:
         reason = f"a budget of {format_seconds(budget)} has no time for further starts of fresh processes"
-        return (
-            with_head(recordings, recommendation=msgspec.structs.replace(advice, reason=reason))
-            if names
-            else recordings
-        )
-    if names:
-        found = {recording.name: recording for recording in recordings}
-        again = [found[name] for name in (comparison.baseline, *names)]
+        advice = msgspec.structs.replace(advice, reason=reason)
+    elif names:
+        again = [by_name[name] for name in (comparison.baseline, *names)]
         try:
             starts = time_in_fresh_processes(request, again, progress, comparison if comparison.own_processes else None)
-            advice, comparison = with_fresh_processes(advice, comparison, list(by_name.values()), starts.seen, how)
-            recordings = tuple(starts.instead.get(recording.name, recording) for recording in recordings)
+            advice, comparison = with_fresh_processes(advice, comparison, trials, starts.seen, how)
+            by_name |= starts.instead
         except LayoutDoctorError as error:
             advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
-    pair = [
-        recording.trial for recording in recordings if recording.name in (comparison.baseline, advice.configuration)
-    ]
-    pair.sort(key=lambda trial: trial.name != comparison.baseline)
+    pair = [by_name[name].trial for name in distinct((comparison.baseline, advice.configuration))]
     is_quiet = comparison.load is None or not comparison.load.is_too_busy
-    if comparison.own_processes and is_quiet and any(map(page_faults_of, pair)):
+    if budget is None and is_quiet and comparison.own_processes and any(map(page_faults_of, pair)):
         kept = with_memory_kept(request, [trial.configuration for trial in pair], progress)
         advice = msgspec.structs.replace(advice, kept_memory=kept)
-    return with_head(recordings, recommendation=advice, comparison=comparison)
+    return with_head(tuple(by_name.values()), recommendation=advice, comparison=comparison)
 
 
 def with_head(recordings: Sequence[Recording], **changes: Any) -> tuple[Recording, ...]:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -190,9 +191,12 @@ def kill_with_all_it_started(pid: int) -> None:
     """
     Ends a process that nobody has waited for yet and that leads a session, and all that it started.
 
-    What it started is asked first: a compiler removes its temporary files.
+    It is stopped, so that it starts nothing more, and what it started is asked first, the newest before what waits for
+    it: a compiler removes what its linker left half written, which every later run would find in Inductor's cache.
     """
-    _ask_to_end(started_by(pid))
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGSTOP)
+    _ask_to_end(started_by(pid)[::-1])
     kill_all([*started_by(pid), pid])
 
 
@@ -204,10 +208,13 @@ def kill_all(pids: Iterable[int]) -> None:
 
 
 def _ask_to_end(pids: Sequence[int], most_seconds: float = 0.5) -> None:
+    """One after the other, each when the one before has ended, unless that takes its time."""
+    deadline = time.monotonic() + most_seconds
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)
-    _wait_while(lambda: any(map(_runs, pids)), most_seconds)
+        _wait_while(partial(_runs, pid), min(0.1, deadline - time.monotonic()))
+    _wait_while(lambda: any(map(_runs, pids)), deadline - time.monotonic())
 
 
 def _wait_while(is_so: Callable[[], bool], most_seconds: float) -> None:

@@ -37,6 +37,7 @@ from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures import propose
 from layoutdoctor.subjects.cures.cure import Seen
 from layoutdoctor.subjects.prepare import formats_in_effect, prepare, same_preparation_key
+from layoutdoctor.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
@@ -219,9 +220,14 @@ def _in_words(error: BaseException) -> str:
     shortage = out_of_memory(error)
     if shortage is not None:
         return f"{shortage}; diagnose it on a machine with more memory, or with a smaller input"
-    lines = (line.strip() for line in text_of(error).splitlines())
-    explanation = next((line for line in lines if line.startswith("Explanation: ")), "")
-    return f"{first_line(error)}; {explanation}" if explanation else first_line(error)
+    lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
+    words = first_line(error)
+    if words.endswith(" raised:") and len(lines) > 1:  # as dynamo says of its backends
+        words += f" {lines[1]}"
+    explanation = next((line for line in lines if line.startswith("Explanation: ")), None)
+    half_written = any("file too short" in line or "invalid ELF header" in line for line in lines)
+    mend = "a compile that was ended has left this file in Inductor's cache: delete it" if half_written else None
+    return joined((words, explanation, mend))
 
 
 def fingerprint(value: Hashable) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.accepted import ABOUT_MEASUREMENT
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.records import FASTER, Equivalence
-from layoutdoctor.examination.choice import undecided, wrong_baseline
+from layoutdoctor.examination.choice import scatters, undecided, wrong_baseline
 from layoutdoctor.examination.costs import (
     convolution_count,
     counted_conversions,
@@ -280,6 +280,11 @@ def _change_headline(diagnosis: Diagnosis, comparison: Comparison, recommendatio
         interval = f"{speedup.low:.2f} to {speedup.high:.2f}, measured again {where}"
         if speedup.low <= 1:
             return f"{tie}, {format_ratio(speedup.median)} ({interval})"
+        starts = _of_starts_that_scatter(diagnosis, recommendation)
+        if starts:
+            least, most = format_ratio(min(starts)), format_ratio(max(starts))
+            where = f"in {count_of(len(starts), 'start')} of fresh processes"
+            return f"Use {clean_name(name)}: {least} to {most} faster than {against} {where}"
         gain = f"{clean_name(name)}: {format_ratio(speedup.median)} faster than {against} ({interval})"
         return f"{'Use' if is_verified(diagnosis, recommendation) else 'Fastest measured is'} {gain}"
     if ratio is not None and ratio.verdict != FASTER:
@@ -299,15 +304,25 @@ def is_verified(diagnosis: Diagnosis, recommendation: Recommendation) -> bool:
     return recommendation.verified and not _missing(recommendation, _equivalence_of(diagnosis, recommendation))
 
 
+def _of_starts_that_scatter(diagnosis: Diagnosis, recommendation: Recommendation) -> tuple[float, ...]:
+    """Their ratios, where they differ too much to promise any one and are faster each, outputs equal; else nothing."""
+    fresh = recommendation.fresh_processes
+    if fresh is None or not scatters(fresh) or _missing(recommendation, _equivalence_of(diagnosis, recommendation)):
+        return ()
+    return fresh.start_ratios if min(fresh.start_ratios, default=0.0) > 1 else ()
+
+
 def _certainty(diagnosis: Diagnosis, recommendation: Recommendation) -> str:
     """What was found of the outputs and what the change demands; of what is not verified, what is missing."""
     equivalence = _equivalence_of(diagnosis, recommendation)
+    is_frozen = recommendation.without_freezing is not None
+    demand = "weights must not change afterwards, and no gradients can be had" if is_frozen else None
     if is_verified(diagnosis, recommendation):
-        is_frozen = recommendation.without_freezing is not None
-        demand = "weights must not change afterwards, and no gradients can be had" if is_frozen else None
         return joined((outputs_clause(equivalence).capitalize(), demand))
     reason = clean(recommendation.reason) if recommendation.reason else "the second measurement did not confirm it"
-    return f"Not verified: {listing(_missing(recommendation, equivalence) or [reason], None)}"
+    if _of_starts_that_scatter(diagnosis, recommendation):
+        return joined((outputs_clause(equivalence).capitalize(), demand, f"how much faster is not verified: {reason}"))
+    return joined((f"Not verified: {listing(_missing(recommendation, equivalence) or [reason], None)}", demand))
 
 
 def _without_freezing(comparison: Comparison, recommendation: Recommendation) -> tuple[str, ...]:

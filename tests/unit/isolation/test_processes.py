@@ -79,6 +79,35 @@ def test_all_that_a_process_started_is_found_and_ended() -> None:
     kill_all([leader.pid])  # gone already: no error
 
 
+# What a compiler and its linker do when they are asked to end: one removes what the other leaves half written.
+COMPILER = """
+import signal, subprocess, sys, time
+from pathlib import Path
+out = Path(sys.argv[1])
+def remove(*_):
+    out.unlink(missing_ok=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, remove)
+linker = "import pathlib, signal, sys, time; "
+linker += "signal.signal(15, lambda *_: (pathlib.Path(sys.argv[1]).touch(), sys.exit())); "
+linker += "print('.', flush=True); time.sleep(100)"
+subprocess.Popen([sys.executable, "-c", linker, str(out)])
+time.sleep(100)
+"""
+
+
+def test_a_compiler_is_asked_after_what_it_waits_for(tmp_path: Path) -> None:
+    leading = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+    out = tmp_path / "kernel.so"
+    command = [sys.executable, "-c", leading, COMPILER, str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as leader:
+        assert leader.stdout is not None
+        leader.stdout.readline()
+        kill_with_all_it_started(leader.pid)
+
+    assert not out.exists()
+
+
 def test_a_name_that_looks_like_a_status_does_not_confuse() -> None:
     code = "import ctypes, time; ctypes.CDLL(None).prctl(15, b') Z 1 1 1 (', 0, 0, 0); print('.', flush=True)"
     command = [sys.executable, "-c", code + "; time.sleep(100)"]

@@ -470,6 +470,27 @@ def test_whose_ratios_are_over_starts_is_said_with_the_measurements() -> None:
     )
 
 
+def test_starts_that_scatter_are_told_by_the_least_and_the_luckiest() -> None:
+    def said(*ratios: float) -> tuple[str, str]:
+        fresh = FreshProcesses(starts=3, low=1.2, median=1.8, high=2.7, start_ratios=ratios)
+        speedup, reason = a_speedup(1.8, 0.5), "its 3 starts scatter"
+        advice = a_recommendation(BEST, speedup=speedup, fresh_processes=fresh, reason=reason)
+        comparison = a_comparison(a_ratio(BEST, 1.8, 0.5), fastest=(BEST,))
+        answer = build_answer(a_diagnosis(a_trial(), a_trial(BEST), comparison=comparison, recommendation=advice))
+        return answer.headline, answer.lines[0]
+
+    headline, certainty = said(1.5, 1.8, 2.2)
+    assert headline == (
+        f"Use {BEST}: 1.50x to 2.20x faster than torch.compile's default in 3 starts of fresh processes"
+    )
+    assert certainty.startswith("Outputs equal (float64 reference")
+    assert certainty.endswith("; how much faster is not verified: its 3 starts scatter")
+
+    headline, certainty = said(0.98, 1.8, 3.3)
+    assert headline.startswith(f"Fastest measured is {BEST}: 1.80x faster")
+    assert certainty == "Not verified: its 3 starts scatter"
+
+
 def test_what_keeping_its_memory_makes_of_the_answer_is_said() -> None:
     def said(*ratios: float, **changes: object) -> list[str]:
         kept = KeptMemory(baseline_ratio=ratios[0], ratio=ratios[1] if len(ratios) > 1 else None)
