@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _ONE_PROCESS = "it was timed beside the other configurations in one process, not in fresh ones"
 _ONE_START = "it was started once only"
 _MOST_CONTENDERS = 3
-_NEAR_THE_BEST = 1.1
+_NEAR_THE_BEST = 1.15
 """One start tells two configurations apart that differ by more than this, whatever the rounds say."""
 AGREEMENT = 0.05
 """What one process and fresh ones may differ by beyond their intervals and still mean the same."""
@@ -156,10 +156,11 @@ def _surely_faster(trials: Sequence[Trial], comparison: Comparison | None) -> st
 
 def undecided(diagnosis: Diagnosis) -> tuple[RatioInterval, ...]:
     """
-    What may be faster than the baseline though the rounds could not tell, where nothing is recommended.
+    What may be faster than the baseline though the times could not tell, where nothing is recommended.
 
     Returns:
-        Ratios to the baseline, highest first; empty where there is a conclusion.
+        Ratios to the baseline, highest first; empty where there is a conclusion. Where some were started again, of
+        these; where some look faster, those.
     """
     comparison, advice = diagnosis.comparison, diagnosis.recommendation
     if comparison is None or (advice is not None and advice.configuration not in (None, comparison.baseline)):
@@ -168,10 +169,14 @@ def undecided(diagnosis: Diagnosis) -> tuple[RatioInterval, ...]:
     ratios = [ratio for ratio in comparison.ratios if ratio.name in eligible]
     if any(ratio.verdict == FASTER for ratio in ratios):
         return ()  # it may not be recommended for another reason
+    again = [ratio for ratio in ratios if ratio.start_count]
     found = [
-        ratio for ratio in ratios if word_of(ratio) == UNDECIDED and (ratio.high > 1 + RESOLUTION or ratio.lacks_rounds)
+        ratio
+        for ratio in again or ratios
+        if word_of(ratio) == UNDECIDED and (ratio.high > 1 + RESOLUTION or ratio.lacks_rounds)
     ]
-    return tuple(sorted(found, key=lambda ratio: -ratio.median))
+    ahead = [ratio for ratio in found if ratio.median > 1]
+    return tuple(sorted(ahead or found, key=lambda ratio: -ratio.median))
 
 
 def has_open_questions(diagnosis: Diagnosis) -> bool:

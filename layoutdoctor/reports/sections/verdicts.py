@@ -52,6 +52,10 @@ def undecided_headline(comparison: Comparison, open_ones: Sequence[RatioInterval
     ]
     rounds = count_of(comparison.round_count or 0, "round")
     what = f"{listing(named, MOST_NAMED)} may be faster than {baseline_phrase(comparison.baseline)}"
+    starts = max(ratio.start_count or 0 for ratio in open_ones)
+    if starts:
+        again = f"{count_of(starts, 'start')} of fresh processes"
+        return f"Undecided after {rounds} and {again}: {what}, too close for these to tell"
     return f"Undecided after {rounds}: {what}{_what_would_tell(comparison)}"
 
 

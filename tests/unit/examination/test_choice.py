@@ -275,6 +275,11 @@ def test_where_nothing_is_recommended_what_may_be_faster_is_undecided() -> None:
     assert open_ones(a_ratio(TWIN, 0.9, width=0.1, decided=False)) == []  # slower or equal
     assert open_ones(noise, a_ratio("eager", 1.5)) == []  # for another reason than noise
 
+    behind = a_ratio("eager", 0.98, width=0.2, decided=False, start_count=0)
+    assert open_ones(behind, a_ratio(TWIN, 1.05, width=0.2, decided=False)) == [TWIN]
+    assert open_ones(behind) == ["eager"]
+    assert open_ones(behind, a_ratio(TWIN, 1.0, decided=True, start_count=5)) == []  # what was near the best is equal
+
     same = [a_trial(), a_trial(TWIN, status="same_as", same_as="inductor", measurement=None)]
 
     assert "the same as inductor" in str(recommend(same, None, None, HOW).reason)
