@@ -57,6 +57,13 @@ OWN_WEIGHTS_NOTE = (
 )
 
 
+FADED_NOTE = (
+    "every output is 0 or next to it: that outputs are equal says nothing, and where values fade out within the "
+    "network, as with random weights, a processor computes with subnormal numbers, which takes many times as long; "
+    "give it trained weights"
+)
+
+
 @dataclass(frozen=True)
 class Rehearsal:
     """
@@ -101,7 +108,8 @@ def check_runs(subject: LoadedSubject, mode: Mode) -> Rehearsal:
         activation_bytes=peak or 0,
         device=device,
     )
-    rehearsal = Rehearsal(step.fresh_inputs, results.output_layouts, (*step.notes, *_notes_on(changed)), shared)
+    notes = (*step.notes, *_notes_on(changed), *_notes_on_values(results.outputs))
+    rehearsal = Rehearsal(step.fresh_inputs, results.output_layouts, notes, shared)
     # Outputs in float64 and gradients in float32, which lie on the host while configurations run.
     kept = 2 * byte_count(results.outputs) + byte_count(list(results.gradients.values())) if device == "cpu" else 0
     del copied, step, results, watched  # what was copied is gone before it is asked what is free
@@ -113,6 +121,14 @@ def check_runs(subject: LoadedSubject, mode: Mode) -> Rehearsal:
 
 def _notes_on(changed: Sequence[torch.Tensor]) -> tuple[str, ...]:
     return (OWN_WEIGHTS_NOTE.format(count=len(changed), size=format_bytes(byte_count(changed))),) if changed else ()
+
+
+def _notes_on_values(outputs: Sequence[torch.Tensor]) -> tuple[str, ...]:
+    """That a network's values have faded out, as those of a deep one with random weights do."""
+    floating = [output for output in outputs if output.is_floating_point() and output.numel()]
+    if not floating or any(bool((output.abs() >= torch.finfo(output.dtype).tiny).any()) for output in floating):
+        return ()
+    return (FADED_NOTE,)
 
 
 @contextlib.contextmanager

@@ -275,3 +275,20 @@ def test_pieces_give_what_the_whole_gives(mode: Mode, monkeypatch: pytest.Monkey
     pieces = list(equivalence._pieces(longest, longest.double()))
     assert [tuple(piece.shape) for piece, _ in pieces] == [(1, 3, 1)] * 4
     assert torch.equal(torch.cat([piece for piece, _ in pieces], 2), longest)
+
+
+def test_values_that_fade_out_are_told() -> None:
+    class Fading(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x * self.factor, x.sum(dim=1).to(torch.int64)
+
+    def notes(factor: float) -> tuple[str, ...]:
+        return check_runs(subject_from_python(Fading(factor), torch.full((1, 2), 1e-30)), "inference").notes
+
+    assert notes(1.0) == ()
+    assert notes(1e-9) == (rehearsal.FADED_NOTE,)  # subnormal
+    assert notes(0.0) == (rehearsal.FADED_NOTE,)
