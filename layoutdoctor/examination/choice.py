@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         RatioInterval,
         Trial,
     )
+    from layoutdoctor.units import Seconds
 
 _ONE_PROCESS = "it was timed beside the other configurations in one process, not in fresh ones"
 _ONE_START = "it was started once only"
@@ -221,7 +222,12 @@ def page_faults_of(trial: Trial | None) -> float:
     faults = measured.usual_page_faults if measured is not None else None
     if measured is None or faults is None:
         return 0.0
-    return faults if faults * _FAULT_SECONDS >= _TELLING_SHARE * measured.usual_seconds else 0.0
+    return faults if faults >= telling_faults(measured.usual_seconds) else 0.0
+
+
+def telling_faults(call_seconds: Seconds) -> float:
+    """How many page faults take 5 % of a call, at half a microsecond each."""
+    return _TELLING_SHARE * call_seconds / _FAULT_SECONDS
 
 
 def with_fresh_processes(

@@ -17,7 +17,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.records import FreshProcesses, KeptMemory
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
-from layoutdoctor.examination.choice import AGREEMENT, KEEPS_MEMORY
+from layoutdoctor.examination.choice import AGREEMENT, KEEPS_MEMORY, telling_faults
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
 from layoutdoctor.examination.kernels.least import ran_the_same
 from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
@@ -46,8 +46,8 @@ _TURN_SECONDS = 0.1
 _START_SECONDS = 10.0  # of turns in one start, at the most where a call is long
 _ROUNDS = 9  # one start is not like the next: what is gained beyond is lost among starts
 _FEWEST_ROUNDS = 3
-# A round in which every configuration took this many times the least that is known of it: what lies where on the heap
-# is one process's luck, this is the machine's. A start goes on so long until it has met enough other rounds.
+# A round in which every configuration took this many times the least that is known of it where pages are mapped as
+# here: those are one process's luck, this is the machine's. A start goes on until it has met enough other rounds.
 _SLOW = 1.1
 _LONGEST_SECONDS = 20.0
 _PROFILING_SECONDS = 3.0  # of a configuration whose profiled iterations take longer than its rounds did
@@ -147,10 +147,13 @@ class _Starting:
         rounds: Comparison | None,
     ) -> None:
         medians = {} if rounds is None else {ratio.name: ratio.median for ratio in rounds.ratios}
-        measured = [recording.trial.measurement if rounds is not None else None for recording in recordings]
         self._request, self._recordings, self._progress = request, recordings, progress
         self._expected = [medians.get(recording.name) for recording in recordings[1:]]
-        self._least = [math.inf if one is None else min(one.round_seconds) for one in measured]
+        self._known = _KnownTimes(len(recordings))
+        for position, recording in enumerate(recordings):
+            measured = recording.trial.measurement if rounds is not None else None
+            if measured is not None:
+                self._known.add(position, min(measured.round_seconds), measured.page_faults_per_call)
         self._starts: list[_Start] = []
 
     @property
@@ -186,9 +189,10 @@ class _Starting:
             return msgspec.structs.replace(start, iterations=iterations)
 
         configurations = [recording.trial.configuration for recording in self._recordings]
-        found = _run_start(self._request, configurations, self._least, tell, profiled, backwards=number % 2 == 0)
+        found = _run_start(self._request, configurations, self._known, tell, profiled, backwards=number % 2 == 0)
         self._starts.append(found)
-        self._least = [min(before, *seconds) for before, seconds in zip(self._least, found.seconds, strict=True)]
+        for position, (seconds, faults) in enumerate(zip(found.seconds, found.page_faults, strict=True)):
+            self._known.add(position, min(seconds), faults)
 
     def _usable(self) -> Sequence[_Start]:
         """Those with enough rounds in which the machine was not slower for all, and of these only such; else all."""
@@ -198,7 +202,8 @@ class _Starting:
 
     def _quiet(self, start: _Start) -> _Start:
         """The start with those rounds alone in which the machine was not slower for all."""
-        rounds = [times for times in zip(*start.seconds, strict=True) if not _is_slow(times, self._least)]
+        each = list(zip(*start.seconds, strict=True))
+        rounds = [times for times in each if not self._known.is_slow(times, start.page_faults)]
         return msgspec.structs.replace(start, seconds=tuple(zip(*rounds, strict=True)))
 
     def seen(self) -> list[FreshProcesses]:
@@ -259,8 +264,28 @@ def _agree(ratios: Sequence[float], expected: Sequence[float | None]) -> bool:
     return all(max(one / other, other / one) <= 1 + AGREEMENT for one, other in pairs)
 
 
-def _is_slow(times: Sequence[Seconds], least: Sequence[Seconds]) -> bool:
-    return all(seconds > _SLOW * best for seconds, best in zip(times, least, strict=True))
+class _KnownTimes:
+    """
+    The least that a call of each configuration took in each process, with the pages that it mapped anew.
+
+    A process that maps more than another one takes longer by its own luck, so that it says nothing of the machine.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._seen: list[list[tuple[Seconds, float | None]]] = [[] for _ in range(count)]
+
+    def add(self, position: int, seconds: Seconds, faults: float | None) -> None:
+        """What one process showed of a configuration."""
+        self._seen[position].append((seconds, faults))
+
+    def is_slow(self, times: Iterable[Seconds], faults: Iterable[float | None]) -> bool:
+        """Whether every configuration takes longer now than it did in a process that mapped about as many or more."""
+        return all(self._is_slow(*entry) for entry in zip(self._seen, times, faults, strict=True))
+
+    def _is_slow(self, seen: Iterable[tuple[Seconds, float | None]], seconds: Seconds, faults: float | None) -> bool:
+        fewest = None if faults is None else faults - telling_faults(seconds)
+        alike = (least for least, count in seen if count is None or fewest is None or count >= fewest)
+        return seconds > _SLOW * min(alike, default=math.inf)
 
 
 def _middle(counts: Sequence[float]) -> float | None:
@@ -270,7 +295,7 @@ def _middle(counts: Sequence[float]) -> float | None:
 def _run_start(
     request: Request,
     configurations: Sequence[Configuration],
-    least: Sequence[Seconds],
+    known: _KnownTimes,
     tell: Callable[[str], None],
     finish: Callable[[_Start, Mapping[str, TimedProcess]], _Start] = lambda start, processes: start,
     *,
@@ -293,12 +318,10 @@ def _run_start(
             tell(f"round {number}{f' of up to {_ROUNDS}' if number <= _ROUNDS else ', as the machine is slower now'}")
             order = ready[:: -1 if len(rounds) % 2 else 1]
             rounds.append({process.name: min(process.turn(calls)) for process in order})
-            quiet += not _is_slow([rounds[-1][name] for name in names], least)
-        faults = [processes[name].page_faults for name in names]
-        start = _Start(
-            seconds=tuple(tuple(times[name] for times in rounds) for name in names),
-            page_faults=tuple(None if count is None else count / (len(rounds) * calls) for count in faults),
-        )
+            counts = [processes[name].page_faults for name in names]
+            faults = tuple(None if count is None else count / (len(rounds) * calls) for count in counts)
+            quiet += not known.is_slow([rounds[-1][name] for name in names], faults)
+        start = _Start(seconds=tuple(tuple(times[name] for times in rounds) for name in names), page_faults=faults)
         return finish(start, processes)
 
 
@@ -322,7 +345,7 @@ def with_memory_kept(
     environments = {one.name: KEEPS_MEMORY for one in kept}
     chosen = [configurations[0], *kept]
     try:
-        start = _run_start(request, chosen, [math.inf] * len(chosen), tell, environments=environments)
+        start = _run_start(request, chosen, _KnownTimes(len(chosen)), tell, environments=environments)
     except LayoutDoctorError:
         return None
     seconds = start.seconds

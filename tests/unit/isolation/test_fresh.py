@@ -123,6 +123,13 @@ def test_starts_in_which_the_machine_is_slower_for_all_are_left_out(run: Any, tm
     alone = run('CALL["one"] *= 1.0 + 0.2 * (os.getpid() % 2)\n' + TAKES_TURNS)["one"]
     assert alone.slow_starts == 0  # its own luck
 
+    for file in tmp_path.iterdir():
+        file.unlink()
+    unlucky = f"{slower}if CALL['one'] == 0.012: FAULTS.update(inductor=90_000.0, one=90_000.0)\n"
+    of_all = run(counted + unlucky + TAKES_TURNS, _LONGEST_SECONDS=0.0)["one"]
+    assert of_all.slow_starts == 0  # all of them map pages anew: their luck, not the machine
+    assert max(of_all.start_ratios) == pytest.approx(2.5)
+
 
 def test_a_start_goes_on_until_the_machine_is_as_fast_as_before(run: Any) -> None:
     slower_at_first = """
