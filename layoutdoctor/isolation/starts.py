@@ -50,7 +50,8 @@ _FEWEST_ROUNDS = 3
 # here: those are one process's luck, this is the machine's. A start goes on until it has met enough other rounds.
 _SLOW = 1.1
 _LONGEST_SECONDS = 20.0
-_PROFILING_SECONDS = 3.0  # of a configuration whose profiled iterations take longer than its rounds did
+_PROFILING_SECONDS = 3.0  # of a configuration whose profiled iterations were disturbed
+_DISTURBED = 1.25  # times the least call, what the profiler itself costs included
 
 
 class _Start(msgspec.Struct, frozen=True):
@@ -185,7 +186,9 @@ class _Starting:
                 return start
             tell("profiling")
             each = zip(self._recordings, start.seconds, strict=True)
-            iterations = tuple(iterations_of(one, processes[one.name], min(seconds)) for one, seconds in each)
+            iterations = tuple(
+                iterations_of(one, processes[one.name], min(seconds), most_seconds=0.0) for one, seconds in each
+            )
             return msgspec.structs.replace(start, iterations=iterations)
 
         configurations = [recording.trial.configuration for recording in self._recordings]
@@ -356,7 +359,11 @@ def with_memory_kept(
 
 
 def iterations_of(
-    recording: Recording, process: TimedProcess, least: Seconds, limit: Seconds = LONGEST_SECONDS
+    recording: Recording,
+    process: TimedProcess,
+    least: Seconds,
+    limit: Seconds = LONGEST_SECONDS,
+    most_seconds: Seconds = _PROFILING_SECONDS,
 ) -> tuple[Iteration, ...]:
     """
     Iterations of the process that was timed, whose memory is what its times are of.
@@ -366,22 +373,23 @@ def iterations_of(
 
     Args:
         least: The least that a call took in this process.
+        most_seconds: After which it is not profiled again, though the machine was slower.
     """
     names = {graph.code_fingerprint: graph.name for graph in recording.trial.graphs}
     known = recording.iterations
     if process.failure is not None or not known or len(names) < len(recording.trial.graphs):
         return known
     iterations: list[Iteration] = []
-    end = time.monotonic() + _PROFILING_SECONDS
+    end = time.monotonic() + most_seconds
     with contextlib.suppress(SubjectError):
         while more := process.profile(limit):
             call_graphs_by_name(more, names)
             iterations = sorted((*iterations, *more), key=unrest)[: len(more)]
-            if _seconds_of(iterations) <= _SLOW * least or time.monotonic() > end:
+            if _seconds_of(iterations) <= _DISTURBED * least or time.monotonic() > end:
                 break
     if not iterations or not ran_the_same(known, iterations):
         return known
-    return known if _seconds_of(iterations) > _SLOW * max(least, _seconds_of(known)) else tuple(iterations)
+    return known if _seconds_of(iterations) > _DISTURBED * max(least, _seconds_of(known)) else tuple(iterations)
 
 
 def _seconds_of(iterations: Iterable[Iteration]) -> Seconds:
