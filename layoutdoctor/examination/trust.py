@@ -62,9 +62,14 @@ def doubt_by_rounds(kernels: KernelSummary | None, measurement: Measurement | No
 
 
 def is_borne_out(account: Account) -> bool:
-    """Whether the slower is slower, and kernels by no more than twice that: else one profile met a slower machine."""
+    """
+    Whether the slower is slower, and its kernels by up to twice that, or faster by no more than that.
+
+    Else one of both profiles met a slower machine, or the calls differ by less than profiles can tell.
+    """
     difference = account.slower_seconds - account.faster_seconds
-    return difference > 0 and sum(row.seconds for row in account.rows if row.kind in OUTSIDE_KERNELS) >= -difference
+    outside = sum(row.seconds for row in account.rows if row.kind in OUTSIDE_KERNELS)
+    return difference > 0 and -difference <= outside <= 2 * difference
 
 
 def doubt_by_bandwidth(conversions: Iterable[Conversion], bandwidth: float | None, device: str | None) -> str | None:
