@@ -290,12 +290,16 @@ def _recorded_ratio(diagnosis: Diagnosis, base: Trial, other: Trial) -> float | 
         median = ratio.median
     else:
         return None
-    return float(median) if math.isfinite(median) and median > 0 else None
+    return _usable(median)
 
 
 def _kept_ratio(diagnosis: Diagnosis, other: Trial) -> float | None:
     """The same where processes keep the memory that a call frees; None where that was not measured."""
     advice = diagnosis.recommendation
     kept = advice.kept_memory if advice is not None and advice.configuration == other.name else None
-    ratio = None if kept is None else kept.ratio
-    return float(ratio) if ratio is not None and math.isfinite(ratio) and ratio > 0 else None
+    return None if kept is None or kept.ratio is None else _usable(kept.ratio)
+
+
+def _usable(ratio: float) -> float | None:
+    """A ratio that a script can hold its own against; None for one of a file that was edited by hand."""
+    return float(ratio) if math.isfinite(ratio) and ratio > 0 else None
