@@ -170,6 +170,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument("--starts", type=int, default=STARTS)
     parser.add_argument("--output", type=Path, help="JSON file of what was done, gone on with where it is there")
+    parser.add_argument("--reports", type=Path, help="folder where diagnoses stay, with a reproducer each")
     arguments = parser.parse_args()
     done: dict[str, Any] = {}
     if arguments.output is not None and arguments.output.exists():
@@ -178,7 +179,7 @@ def main() -> None:
         for network in arguments.networks:
             if f"{network}/{mode}" in done:
                 continue
-            done[f"{network}/{mode}"] = answered(network, mode, arguments.starts)
+            done[f"{network}/{mode}"] = answered(network, mode, arguments.starts, arguments.reports)
             if arguments.output is not None:
                 arguments.output.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
             print(_table(done), flush=True)
@@ -194,14 +195,17 @@ def write_target(network: str, path: Path) -> None:
     )
 
 
-def answered(network: str, mode: str, starts: int) -> dict[str, Any]:
+def answered(network: str, mode: str, starts: int, reports: Path | None = None) -> dict[str, Any]:
     """What the command recommends of one network, and what a plain script sees of every configuration."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = reports or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
         target = folder / f"{network}.py"
         write_target(network, target)
-        saved = folder / "diagnosis.json"
+        saved = folder / f"{network}.{mode}.json"
         command = [sys.executable, "-m", "layoutdoctor", "-q", str(target), "--mode", mode, "--output", str(saved)]
+        if reports is not None:
+            command += ["--force", "--output", str(saved.with_suffix(".md"))]
         start = time.monotonic()
         ended = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False)
         seconds = time.monotonic() - start

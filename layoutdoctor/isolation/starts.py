@@ -52,6 +52,7 @@ _SLOW = 1.1
 _LONGEST_SECONDS = 20.0
 _PROFILING_SECONDS = 3.0  # of a configuration whose profiled iterations were disturbed
 _DISTURBED = 1.25  # times the least call, what the profiler itself costs included
+_CALM_PROFILES = 2  # while calls take what they took: after so many, it is the profiler that costs more
 
 
 class _Start(msgspec.Struct, frozen=True):
@@ -369,7 +370,7 @@ def iterations_of(
     Iterations of the process that was timed, whose memory is what its times are of.
 
     Where these ran anything else than what is recorded, or met the machine's slower state again and again and the
-    recorded ones did not, those that are recorded.
+    recorded ones did not, those that are recorded. They are taken again while calls, too, are slower than they were.
 
     Args:
         least: The least that a call took in this process.
@@ -380,12 +381,15 @@ def iterations_of(
     if process.failure is not None or not known or len(names) < len(recording.trial.graphs):
         return known
     iterations: list[Iteration] = []
-    end = time.monotonic() + most_seconds
+    end, calm = time.monotonic() + most_seconds, 0
     with contextlib.suppress(SubjectError):
         while more := process.profile(limit):
             call_graphs_by_name(more, names)
             iterations = sorted((*iterations, *more), key=unrest)[: len(more)]
             if _seconds_of(iterations) <= _DISTURBED * least or time.monotonic() > end:
+                break
+            calm += min(process.turn(len(more), limit)) <= _SLOW * least
+            if calm == _CALM_PROFILES:
                 break
     if not iterations or not ran_the_same(known, iterations):
         return known

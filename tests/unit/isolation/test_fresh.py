@@ -397,15 +397,26 @@ def test_what_is_explained_is_profiled_where_it_was_timed(
     assert made[2].iterations == before
 
 
-@pytest.mark.parametrize(("slow", "microseconds"), [(3, 7), (10**6, 5)])
+@pytest.mark.parametrize(
+    ("slow", "slower", "microseconds"),
+    [
+        (3, 2, 7),
+        (10**6, 2, 5),
+        (3, 1, 5),  # calls take what they took: what the profiler itself costs
+    ],
+)
 def test_what_is_profiled_in_the_slower_state_of_the_machine_is_profiled_again(
-    slow: int, microseconds: int, monkeypatch: pytest.MonkeyPatch
+    slow: int, slower: int, microseconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = f"""
 CALL.update(inductor=8e-6, one=4e-6)
-OPERATIONS, SLOW, profiles = ["aten::add"], {slow}, []
+OPERATIONS, SLOW, SLOWER, profiles = ["aten::add"], {slow}, {slower}, []
 def seconds():
     profiles.append(name)
+    if len(profiles) == 1:
+        CALL[name] *= SLOWER
+    if len(profiles) == SLOW:
+        CALL[name] /= SLOWER
     return 20_000 if len(profiles) <= SLOW else 7_000
 """
     turns = TAKES_TURNS_AND_PROFILES.replace("+= 7_000", "+= seconds()")
