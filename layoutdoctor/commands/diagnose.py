@@ -33,7 +33,7 @@ from layoutdoctor.commands.output import (
     save_reports,
 )
 from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
-from layoutdoctor.diagnosis.configurations import TARGETS, choose_configurations, find_target, is_a_group
+from layoutdoctor.diagnosis.configurations import QUICK, TARGETS, choose_configurations, find_target, is_a_group
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
 from layoutdoctor.examination.choice import undecided
 from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS
@@ -123,10 +123,10 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
     tried.add_argument(
         "--quick",
         action="store_const",
-        const="quick",
+        const=QUICK,
         dest="configurations",
         help="the three that tell most: torch.compile's default, channels_last and, in inference, channels_last with "
-        "frozen weights",
+        "frozen weights; no more than three further starts of fresh processes",
     )
     parser.add_argument(
         "--budget",
@@ -239,6 +239,7 @@ def with_options(request: Request, arguments: argparse.Namespace, plan: Plan) ->
         mode=arguments.mode,
         configurations=plan.configurations,
         derives=is_a_group(arguments.configurations),
+        is_quick=arguments.configurations == QUICK,
         lower_for=arguments.lower_for,
         budget_seconds=arguments.budget,
         trace_directory=str(plan.traces) if plan.traces is not None else None,

@@ -51,10 +51,11 @@ EXTRA_CONFIGURATIONS = (
 )
 BUILTIN_CONFIGURATIONS = DEFAULT_CONFIGURATIONS + EXTRA_CONFIGURATIONS
 _BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
+QUICK = "quick"
 _SETS = {
     "default": DEFAULT_CONFIGURATIONS,
     "all": BUILTIN_CONFIGURATIONS,
-    "quick": tuple(_BY_NAME[name] for name in (BASELINE, "inductor-channels-last", "inductor-channels-last-freezing")),
+    QUICK: tuple(_BY_NAME[name] for name in (BASELINE, "inductor-channels-last", "inductor-channels-last-freezing")),
 }
 
 

@@ -51,6 +51,7 @@ _TELLING_FAULTS = 100
 """Page faults of a call above which their number may explain a time."""
 _FAULT_SECONDS = 0.5e-6
 _TELLING_SHARE = 0.05
+_HEAPS_SHARE = 0.1  # of a call, what the page faults of one start take more than those of another
 KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
 """Environment variables with which glibc's allocator gives no memory back to the system."""
 
@@ -248,13 +249,13 @@ def with_fresh_processes(
     chosen = _best_of(fresh, recommendation.configuration)
     if chosen is None and not _is_right(comparison.baseline, trials):
         chosen = max(fresh, key=lambda name: fresh[name].median)
-    first = recommendation.configuration
-    refuted = first if first != chosen and first in fresh else None
-    why = "" if refuted is None else _why_not_in_fresh_processes(refuted, comparison, fresh)
     if chosen is None:
-        nothing = _none(why or recommendation.reason or "")
+        first = recommendation.configuration
+        refuted = first if first in fresh else None
+        why = recommendation.reason if refuted is None else _why_not_in_fresh_processes(refuted, comparison, fresh)
         seen = None if refuted is None else fresh[refuted]
-        return msgspec.structs.replace(nothing, fresh_processes=seen), _with_starts(comparison, None, fresh, trials)
+        nothing = msgspec.structs.replace(_none(why or ""), fresh_processes=seen)
+        return nothing, _with_starts(comparison, None, fresh, trials)
     seen, trial = fresh[chosen], by_name[chosen]
     free: WithoutFreezing | None = None
     if trial.configuration.freezes:
@@ -267,15 +268,15 @@ def with_fresh_processes(
             fresh_processes=None if name is None else fresh[name],
         )
     equal = trial.equivalence is not None and trial.equivalence.status == "equal"
-    doubt = _scatter(seen, chosen, _baseline_phrase(comparison)) or _disagreement(comparison, chosen, seen)
+    doubt = _scatter(seen, by_name.get(comparison.baseline), trial, _baseline_phrase(comparison))
+    doubt = doubt or _disagreement(comparison, chosen, seen)
     comparison = _with_starts(comparison, chosen, fresh, trials)
-    reason = _beside_wrong(comparison, trials, doubt or _why_chosen(comparison, chosen, equal=equal))
     advice = Recommendation(
         configuration=chosen,
         speedup=_bounds(seen),
         how=how.get(chosen),
         verified=equal and doubt is None,
-        reason=f"{why}; {reason}" if why else reason,
+        reason=_beside_wrong(comparison, trials, doubt or _why_chosen(comparison, chosen, equal=equal)),
         fresh_processes=seen,
         without_freezing=free,
     )
@@ -364,20 +365,35 @@ def _is_faster(seen: FreshProcesses) -> bool:
     return seen.low > 1 + RESOLUTION
 
 
-def scatters(seen: FreshProcesses) -> bool:
-    """Whether the starts differ too much among themselves to promise any one speed."""
-    return seen.high / seen.low > 1 + _WIDEST
+def scatters(seen: FreshProcesses, baseline: Trial | None, trial: Trial | None) -> bool:
+    """
+    Whether the starts differ too much among themselves to promise any one speed.
+
+    By their ratios, or by the pages that they map: a few starts show a few heaps, and what a user's process has may be
+    another one.
+    """
+    shares = (
+        (max(faults) - min(faults)) * _FAULT_SECONDS / one.measurement.usual_seconds
+        for one, faults in ((baseline, seen.baseline_start_page_faults), (trial, seen.start_page_faults))
+        if one is not None and one.measurement is not None and faults
+    )
+    return seen.high / seen.low > 1 + _WIDEST or max(shares, default=0.0) >= _HEAPS_SHARE
 
 
-def _scatter(seen: FreshProcesses, name: str, baseline: str) -> str | None:
-    """Where the starts differ too much among themselves to promise any one speed; None where they do not."""
-    if not scatters(seen):
+def _scatter(seen: FreshProcesses, baseline: Trial | None, trial: Trial, phrase: str) -> str | None:
+    """
+    Where the starts differ too much among themselves to promise any one speed; None where they do not.
+
+    Args:
+        phrase: What the baseline is called.
+    """
+    if not scatters(seen, baseline, trial):
         return None
     least, most = format_ratio(min(seen.start_ratios)), format_ratio(max(seen.start_ratios))
     scatter = f"its {seen.starts} starts scatter from {least} to {most}"
     mapped = [
         f"{who} maps {min(faults):.0f} to {max(faults):.0f} pages anew in a call"
-        for who, faults in ((baseline, seen.baseline_start_page_faults), (name, seen.start_page_faults))
+        for who, faults in ((phrase, seen.baseline_start_page_faults), (trial.name, seen.start_page_faults))
         if faults and max(faults) - min(faults) >= _TELLING_FAULTS
     ]
     if mapped:
@@ -405,7 +421,7 @@ def _why_not_in_fresh_processes(name: str, comparison: Comparison, fresh: Mappin
     seen, within = fresh[name], _speedup(comparison, name)
     gain = "" if within is None else f" {_where(comparison)} ({format_ratio(within.median)})"
     interval = f"{format_ratio(seen.median)}, {format_ratio(seen.low)} to {format_ratio(seen.high)}"
-    what = "slower" if seen.high < 1 else "not the fastest" if _is_faster(seen) else "not surely faster"
+    what = "slower" if seen.high < 1 else "not surely faster"
     return f"{name} led{gain}, but in fresh processes it is {what} ({interval}){_faults_text(seen)}"
 
 

@@ -177,7 +177,8 @@ def verified(
             advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
     pair = [by_name[name].trial for name in distinct((comparison.baseline, advice.configuration))]
     is_quiet = comparison.load is None or not comparison.load.is_too_busy
-    if budget is None and is_quiet and comparison.own_processes and any(map(page_faults_of, pair)):
+    has_time = budget is None and not request.is_quick
+    if has_time and is_quiet and comparison.own_processes and any(map(page_faults_of, pair)):
         kept = with_memory_kept(request, [trial.configuration for trial in pair], progress)
         advice = msgspec.structs.replace(advice, kept_memory=kept)
     return with_head(tuple(by_name.values()), recommendation=advice, comparison=comparison)

@@ -206,6 +206,7 @@ class Request(Message, frozen=True, kw_only=True):
         budget_seconds: For the timing rounds; None lets them go on until there is a verdict.
         trace_directory: Where to keep profiler traces.
         derives: Whether configurations may be made of these: the best with cures, and with switches of libraries.
+        is_quick: Whether an early answer is worth more than a close one: as few further starts as tell anything.
         times_here: Whether the process that runs the configurations times them as well, though each could have one of
             its own for that.
         timed: The one configuration to be timed whenever that is ordered, and nothing else; None for a diagnosis.
@@ -223,6 +224,7 @@ class Request(Message, frozen=True, kw_only=True):
     mode: Mode = "inference"
     configurations: tuple[Configuration, ...] = ()
     derives: bool = False
+    is_quick: bool = False
     lower_for: str | None = None
     budget_seconds: float | None = None
     trace_directory: str | None = None

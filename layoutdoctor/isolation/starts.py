@@ -166,7 +166,8 @@ class _Starting:
     @property
     def goes_on(self) -> bool:
         """Whether a further one may tell more."""
-        return len(self._usable()) < MOST_STARTS and len(self._starts) < _MOST_IN_ALL
+        most = FEWEST_STARTS if self._request.is_quick else MOST_STARTS
+        return len(self._usable()) < most and len(self._starts) < _MOST_IN_ALL
 
     def start(self) -> None:
         """

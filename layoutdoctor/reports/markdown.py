@@ -69,6 +69,8 @@ MOST_ACCOUNT_ROWS = 5
 MOST_LOGS = 2
 MOST_SETTINGS = 12
 MOST_SUMMARY_ENTRIES, FEWEST_SUMMARY_ENTRIES = 12, 3
+_MOST_SUMMARY_FINDINGS = 5
+_SUMMARY_DIGITS = 4
 _LEGEND = (
     "Hexagons are layout conversions, redundant ones dashed in red; arrows name shape and memory format of a value. "
     "Green: channels_last, blue: contiguous, violet: blocked by a library, grey: not known."
@@ -319,11 +321,12 @@ def summary_lines(diagnosis: Diagnosis, most: int) -> str:
     measurable difference``; ``same as NAME``; ``not compared``; else the trial's status), ``configuration_count``,
     ``findings``, most severe first (code, severity, configuration, module, seconds), ``finding_count``,
     ``redundant_pair_count`` over all configurations, and ``conversion_seconds`` of the baseline per iteration, in a
-    trace of all that was recorded. Of very many verdicts and findings only the first are listed; the counts are of all.
-    Names are printable and at most 100 characters long. A tool takes the last line that is the marker, and reads the
-    fenced block after it.
+    trace of all that was recorded. Of many verdicts and findings only the first are listed; the counts are of all.
+    Names are printable and at most 100 characters long, numbers have four digits. A tool takes the last line that is
+    the marker, and reads the fenced block after it.
     """
-    text = json.dumps({"layoutdoctor": _summary(diagnosis, most)}, sort_keys=True, allow_nan=False)
+    facts = {"layoutdoctor": _summary(diagnosis, most)}
+    text = json.dumps(facts, sort_keys=True, allow_nan=False, separators=(",", ":"))
     # Neither the fence nor any HTML around it can be ended by a name; JSON reads the escapes as the characters.
     for character in "`<>&~":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -344,20 +347,20 @@ def _summary(diagnosis: Diagnosis, most: int) -> dict[str, object]:
         "verdicts": {clean_name(trial.name): _verdict(diagnosis, trial) for trial in diagnosis.trials[:most]},
         "configuration_count": len(diagnosis.trials),
         "finding_count": len(diagnosis.findings),
-        "findings": [_finding_facts(finding) for finding in diagnosis.findings[:most]],
+        "findings": [_finding_facts(finding) for finding in diagnosis.findings[: min(most, _MOST_SUMMARY_FINDINGS)]],
         "redundant_pair_count": len(diagnosis.redundant_pairs),
         "conversion_seconds": _conversion_seconds(main),
     }
 
 
-def _speedup(diagnosis: Diagnosis) -> list[float] | None:
+def _speedup(diagnosis: Diagnosis) -> list[float | None] | None:
     fastest = diagnosis.fastest
     if fastest is None or diagnosis.comparison is None or fastest.name == diagnosis.comparison.baseline:
         return None
     advised = diagnosis.recommendation.speedup if diagnosis.recommendation is not None else None
     interval = advised or find_ratio(diagnosis, fastest.name)
     ends = () if interval is None else (interval.low, interval.median, interval.high)
-    return list(ends) if ends and all(map(math.isfinite, ends)) else None
+    return [_rounded(end) for end in ends] if ends and all(map(math.isfinite, ends)) else None
 
 
 def _verdict(diagnosis: Diagnosis, trial: Trial) -> str:
@@ -377,7 +380,7 @@ def _finding_facts(finding: Finding) -> dict[str, object]:
         "severity": finding.severity,
         "configuration": clean_if_known(finding.configuration),
         "module": clean_if_known(finding.module),
-        "seconds": finite(finding.seconds),
+        "seconds": _rounded(finite(finding.seconds)),
     }
 
 
@@ -385,7 +388,11 @@ def _conversion_seconds(trial: Trial | None) -> float | None:
     """Time of the conversions that run on their own; None where kernels, or one of these times, were not recorded."""
     if trial is None or trial.kernels is None:
         return None
-    return finite(sum_seconds(counted_conversions(trial)))
+    return _rounded(finite(sum_seconds(counted_conversions(trial))))
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else float(f"{number:.{_SUMMARY_DIGITS}g}")
 
 
 def overview_markdown(view: Overview) -> str:

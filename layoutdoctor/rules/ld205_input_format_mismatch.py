@@ -7,7 +7,7 @@ What it finds:
 
 Why it costs:
     The convolutions run in channels-last anyway, or would; so the input is converted on each call, and the output
-    back, and each layer that keeps the caller's format adds its own conversion.
+    back, weights that are contiguous too, and each layer that keeps the caller's format adds its own conversion.
 
 Example:
     Images loaded as a contiguous ``[N, 3, H, W]`` batch, for a network that Inductor runs in channels-last throughout.
@@ -27,17 +27,18 @@ Source:
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import conversions_of, dearest_of, sum_known
+from layoutdoctor.examination.costs import counted_conversions, dearest_of, sum_known
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import other_cure, severity_by_cure
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import be, count_of, distinct, joined, listing, shape_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.records import (
         Configuration,
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
         Trial,
     )
 
+_TOLD = ("activation", "weight")
+
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most, about the baseline."""
@@ -56,11 +59,12 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
     if baseline is None or diagnosis.comparison is None or gain is None or not tensors:
         return
-    conversions = [c for c in conversions_of(baseline) if c.tensor == "activation"]
+    now, left = _converted(baseline), _converted(diagnosis.find_trial(gain.name))
+    conversions = [c for c in counted_conversions(baseline) if now[c.tensor] > left[c.tensor]]
     seconds = evidence.seconds_lost(diagnosis, gain.name)
     yield RULE.finding(
         baseline.name,
-        _message(baseline, tensors, gain, diagnosis.comparison.baseline, conversions),
+        _message(baseline, tensors, gain, diagnosis.comparison.baseline, conversions, left),
         other_cure(diagnosis, baseline, _is_channels_last) or _suggestion(tensors),
         severity=severity_by_cure(diagnosis, gain, _is_channels_last),
         evidence=(gain.name, *(c.id for c in conversions)),
@@ -74,15 +78,32 @@ def _is_channels_last(cure: Configuration) -> bool:
     return cure.input_format == "channels_last"
 
 
+def _converted(trial: Trial | None) -> Counter[str]:
+    """How many activations and weights are converted."""
+    counted = counted_conversions(trial) if trial is not None else ()
+    return Counter(c.tensor for c in counted if c.tensor in _TOLD)
+
+
 def _message(
-    baseline: Trial, tensors: Sequence[InputTensor], gain: RatioInterval, name: str, conversions: Sequence[Conversion]
+    baseline: Trial,
+    tensors: Sequence[InputTensor],
+    gain: RatioInterval,
+    name: str,
+    conversions: Sequence[Conversion],
+    left: Counter[str],
 ) -> str:
     names = [f"{tensor.name or 'an input'} ({shape_words(tensor.shape)})" for tensor in tensors]
     wanted = " or ".join(_formats(tensors))
     message = f"{listing(names)} {be(len(names))} not {wanted}, and {evidence.speed_words(gain, name)}"
-    has = f"{baseline.name} has {count_of(len(conversions), 'conversion')} of activations"
+    has = f"{baseline.name} converts {_kinds(Counter(c.tensor for c in conversions))} on every call"
     cost = evidence.cost_words(baseline, sum_known(c.seconds for c in conversions))
-    return joined((message, joined((has, cost), ", ") if conversions else None))
+    leaves = {kind: left[kind] for kind in distinct(c.tensor for c in conversions) if left[kind]}
+    rest = f"{gain.name} {_kinds(leaves)}" if leaves else None
+    return joined((message, joined((has, cost, rest), ", ") if conversions else None))
+
+
+def _kinds(counts: Mapping[str, int]) -> str:
+    return listing([count_of(counts[kind], kind) for kind in _TOLD if counts.get(kind)])
 
 
 def _formats(tensors: Sequence[InputTensor]) -> list[str]:

@@ -19,7 +19,7 @@ import msgspec
 import torch
 
 from layoutdoctor.capture.compat import notes_on_torch
-from layoutdoctor.diagnosis.configurations import choose_configurations, find_target, is_a_group
+from layoutdoctor.diagnosis.configurations import QUICK, choose_configurations, find_target, is_a_group
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis
 from layoutdoctor.errors import SubjectError, TransportError, UsageError
 from layoutdoctor.examination.applying import how_to_apply
@@ -107,6 +107,7 @@ def diagnose(
         mode=mode,
         configurations=chosen,
         derives=is_a_group(configurations),
+        is_quick=configurations == QUICK,
         lower_for=target,
         budget_seconds=budget_seconds,
     )

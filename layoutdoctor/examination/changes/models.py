@@ -298,7 +298,7 @@ def _account(old: Trial | None, new: Trial | None, *, is_same_model: bool) -> Ac
     """Where the difference goes, from the one that took longer to the other."""
     if old is None or new is None or old.measurement is None or new.measurement is None:
         return None
-    before, after = old.measurement.median_seconds, new.measurement.median_seconds
+    before, after = old.measurement.usual_seconds, new.measurement.usual_seconds
     if max(before, after) < (1 + RESOLUTION) * min(before, after):
         return None
     slower, faster = (new, old) if after >= before else (old, new)

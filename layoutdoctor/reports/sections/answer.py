@@ -306,8 +306,11 @@ def is_verified(diagnosis: Diagnosis, recommendation: Recommendation) -> bool:
 
 def _of_starts_that_scatter(diagnosis: Diagnosis, recommendation: Recommendation) -> tuple[float, ...]:
     """Their ratios, where they differ too much to promise any one and are faster each, outputs equal; else nothing."""
-    fresh = recommendation.fresh_processes
-    if fresh is None or not scatters(fresh) or _missing(recommendation, _equivalence_of(diagnosis, recommendation)):
+    fresh, comparison = recommendation.fresh_processes, diagnosis.comparison
+    if fresh is None or comparison is None:
+        return ()
+    pair = (diagnosis.find_trial(name or "") for name in (comparison.baseline, recommendation.configuration))
+    if not scatters(fresh, *pair) or _missing(recommendation, _equivalence_of(diagnosis, recommendation)):
         return ()
     return fresh.start_ratios if min(fresh.start_ratios, default=0.0) > 1 else ()
 

@@ -138,8 +138,11 @@ def test_every_option_reaches_the_engine_and_so_do_defaults(
         main(["m.py", "--quick", "--mode", mode])
         assert engine.asked.configurations == choose_configurations("quick", mode)
         assert len(engine.asked.configurations) == count
+        assert engine.asked.is_quick
 
     main(["m.py"])
+
+    assert not engine.asked.is_quick
 
     assert engine.loaded == {"target": "m.py", "inputs": (), "device": None, "dtype": None, "module": None}
     assert engine.asked.budget_seconds is None

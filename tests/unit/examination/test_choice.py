@@ -5,7 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from builders import a_comparison, a_configuration, a_diagnosis, a_failed_trial, a_ratio, a_speedup, a_trial
+from builders import (
+    a_comparison,
+    a_configuration,
+    a_diagnosis,
+    a_failed_trial,
+    a_measurement,
+    a_ratio,
+    a_speedup,
+    a_trial,
+)
 from loops import for_each
 from torch import nn
 
@@ -115,7 +124,7 @@ def test_of_what_was_started_again_the_fastest_is_chosen_whatever_the_rounds_had
     chosen, comparison = both_after({TWIN: seen(1.3), "eager": seen(1.42)}, first, second)
 
     assert (chosen.configuration, chosen.verified) == ("eager", True)
-    assert str(chosen.reason).startswith(f"{TWIN} led in its first start (1.50x), but in fresh processes it is not the")
+    assert chosen.reason == "it is the fastest measured"
     assert comparison.fastest == ("eager",)
     assert [(ratio.name, ratio.median, ratio.coverage) for ratio in comparison.ratios] == [
         (TWIN, 1.3, 0.95),
@@ -174,6 +183,12 @@ def test_starts_that_scatter_verify_nothing() -> None:
     mapped = "torch.compile's default maps 0 to 2016 pages anew in a call, by what else lies on the heap of a process"
     assert by_heap.reason == f"its 3 starts scatter from 1.30x to 1.70x, where {mapped}"
 
+    # Alike as they are, other heaps would show other speeds: 0.5 us a page, 1 ms of 10 or of 40.
+    for seconds, is_verified in ((10e-3, False), (40e-3, True)):
+        alike = {TWIN: seen(1.5, start_ratios=(1.5,) * 3, start_page_faults=(0.0, 2016.0, 1002.0))}
+        chosen = after(alike, a_ratio(TWIN, 1.5), measurement=a_measurement(seconds))
+        assert chosen.verified == is_verified
+
 
 def test_what_was_started_once_is_told_by_way_of_what_was_started_again() -> None:
     ratios = a_ratio(TWIN, 3.0), a_ratio("eager", 1.2), a_ratio("inductor-layout-opt-off", 0.9)
@@ -201,7 +216,6 @@ def test_beside_frozen_weights_the_best_without_is_named() -> None:
     assert frozen_only.without_freezing is not None
     assert (frozen_only.without_freezing.configuration, frozen_only.without_freezing.speedup) == ("inductor", None)
     assert (free_only.configuration, free_only.verified, free_only.without_freezing) == (TWIN, True, None)
-    assert str(free_only.reason).startswith(f"{FROZEN} led in its first start (1.60x), but")
     assert neither.configuration is None
 
 

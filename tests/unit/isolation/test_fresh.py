@@ -79,11 +79,13 @@ def request_with(**asked: Any) -> Request:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, FreshProcesses]]:
-    def run_children(code: str, known: dict[str, float] | None = None, **constants: float) -> dict[str, FreshProcesses]:
+    def run_children(
+        code: str, known: dict[str, float] | None = None, *, is_quick: bool = False, **constants: float
+    ) -> dict[str, FreshProcesses]:
         monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + code)
         for name, value in constants.items():
             monkeypatch.setattr(starts, name, value)
-        return time_in_fresh_processes(request_with(), *of_rounds(known or {})).seen
+        return time_in_fresh_processes(request_with(is_quick=is_quick), *of_rounds(known or {})).seen
 
     return run_children
 
@@ -103,6 +105,7 @@ def test_starts_that_scatter_are_followed_by_more(run: Any) -> None:
     scattering = 'CALL["one"] *= 1 + int.from_bytes(os.urandom(1), "big") / 100\n'
 
     assert run(scattering + TAKES_TURNS, MOST_STARTS=4)["one"].starts == 4
+    assert run(scattering + TAKES_TURNS, is_quick=True)["one"].starts == 3
 
 
 def test_starts_in_which_the_machine_is_slower_for_all_are_left_out(run: Any, tmp_path: Path) -> None:
@@ -295,6 +298,10 @@ def test_where_memory_is_mapped_anew_a_start_shows_what_keeping_it_makes_of_the_
     assert advice.kept_memory is not None
     assert advice.kept_memory.baseline_ratio == pytest.approx(1.25)
     assert advice.kept_memory.ratio == (None if ratio is None else pytest.approx(ratio))
+
+    early = verified(given, request_with(is_quick=True), lambda step: None, {})[0].head.recommendation
+    assert early is not None
+    assert early.kept_memory is None
 
     dies = 'os._exit(3) if name.endswith(" kept") else None\n'
     monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + KEEPS + dies + TAKES_TURNS)

@@ -76,12 +76,18 @@ def test_what_is_no_finding() -> None:
 def test_which_facts_it_gives(told: Told) -> None:
     entry = a_conversion("copy 0", owner="compiler", seconds=None, bytes_moved=8, location=a_location(3), module="a")
     exit_ = a_conversion("reorder 1", location=a_location(14), module="body.3")
-    weight = a_conversion("reorder 2", tensor="weight")
+    weight, weight2 = (a_conversion(f"reorder {number}", tensor="weight") for number in (2, 3))
     baseline = a_trial(kernels=kernels(exit_, weight), graphs=(a_graph(conversions=(entry,)),))
     told(
         "Contiguous input where channels last is faster is a warning with what is converted now",
         findings(LAST, baseline=baseline),
     )
+    cured = a_trial("inductor-channels-last", kernels=kernels(weight))
+    for other in (cured, a_trial("inductor-channels-last", kernels=kernels())):
+        told(
+            "Weights count where fewer are converted then",
+            findings(LAST, baseline=a_trial(kernels=kernels(exit_, weight, weight2)), trials=(other,)),
+        )
     told(
         "Of both channels last configurations the faster one is named",
         findings(LAST, a_ratio("inductor-channels-last-opt-off", 1.5)),
