@@ -372,12 +372,15 @@ def scatters(seen: FreshProcesses, baseline: Trial | None, trial: Trial | None) 
     By their ratios, or by the pages that they map: a few starts show a few heaps, and what a user's process has may be
     another one.
     """
-    shares = (
-        (max(faults) - min(faults)) * _FAULT_SECONDS / one.measurement.usual_seconds
-        for one, faults in ((baseline, seen.baseline_start_page_faults), (trial, seen.start_page_faults))
-        if one is not None and one.measurement is not None and faults
-    )
-    return seen.high / seen.low > 1 + _WIDEST or max(shares, default=0.0) >= _HEAPS_SHARE
+    shares = _heap_share(baseline, seen.baseline_start_page_faults), _heap_share(trial, seen.start_page_faults)
+    return seen.high / seen.low > 1 + _WIDEST or max(shares) >= _HEAPS_SHARE
+
+
+def _heap_share(trial: Trial | None, faults: Sequence[float]) -> float:
+    """How much of a call the page faults of one start take more than those of another."""
+    if trial is None or trial.measurement is None or not faults:
+        return 0.0
+    return (max(faults) - min(faults)) * _FAULT_SECONDS / trial.measurement.usual_seconds
 
 
 def _scatter(seen: FreshProcesses, baseline: Trial | None, trial: Trial, phrase: str) -> str | None:
@@ -393,8 +396,11 @@ def _scatter(seen: FreshProcesses, baseline: Trial | None, trial: Trial, phrase:
     scatter = f"its {seen.starts} starts scatter from {least} to {most}"
     mapped = [
         f"{who} maps {min(faults):.0f} to {max(faults):.0f} pages anew in a call"
-        for who, faults in ((phrase, seen.baseline_start_page_faults), (trial.name, seen.start_page_faults))
-        if faults and max(faults) - min(faults) >= _TELLING_FAULTS
+        for who, one, faults in (
+            (phrase, baseline, seen.baseline_start_page_faults),
+            (trial.name, trial, seen.start_page_faults),
+        )
+        if _heap_share(one, faults) >= _TELLING_SHARE
     ]
     if mapped:
         return f"{scatter}, where {' and '.join(mapped)}, by what else lies on the heap of a process"
