@@ -333,7 +333,7 @@ def _without_freezing(comparison: Comparison, recommendation: Recommendation) ->
     free = recommendation.without_freezing
     if free is None:
         return ()
-    best = f"nothing is faster than {baseline_phrase(comparison.baseline)}"
+    best = f"nothing is measurably faster than {baseline_phrase(comparison.baseline)}"
     if free.speedup is not None:
         interval = f"{free.speedup.low:.2f} to {free.speedup.high:.2f}"
         best = f"{clean_name(free.configuration)}, {format_ratio(free.speedup.median)} ({interval})"
