@@ -380,7 +380,8 @@ def _heap_share(trial: Trial | None, faults: Sequence[float]) -> float:
     """How much of a call the page faults of one start take more than those of another."""
     if trial is None or trial.measurement is None or not faults:
         return 0.0
-    return (max(faults) - min(faults)) * _FAULT_SECONDS / trial.measurement.usual_seconds
+    # The median of the rounds stays what it is when a usual start takes the place of their process.
+    return (max(faults) - min(faults)) * _FAULT_SECONDS / trial.measurement.median_seconds
 
 
 def _scatter(seen: FreshProcesses, baseline: Trial | None, trial: Trial, phrase: str) -> str | None:
