@@ -205,7 +205,8 @@ def answered(network: str, mode: str, starts: int, reports: Path | None = None) 
         command = [sys.executable, "-m", "layoutdoctor", "-q", str(target), "--mode", mode, "--output", str(saved)]
         if reports is not None:
             command += ["--force", "--output", str(saved.with_suffix(".md"))]
-        if not saved.exists():
+        # What was ended on the way has written what it had: that is no answer.
+        if not saved.exists() or json.loads(saved.read_text(encoding="utf-8"))["interrupted"] is not None:
             ended = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False)
             if not saved.exists():
                 raise RuntimeError(f"{network} in {mode} ended with {ended.returncode}: {ended.stderr[-2000:]}")
@@ -259,8 +260,9 @@ def times_of_all(
     found: list[dict[str, float]] = []
     for number in starts:
         names = sorted((name for name in scripts if asked is None or name in asked), reverse=bool(number % 2))
-        held = [f"held = [bytes(100_000) for _ in range({(5 * number + at) % 41})]\n" for at in range(len(names))]
-        chosen = [more + scripts[name] for more, name in zip(held if number else [""] * len(names), names, strict=True)]
+        counts = [(5 * number + at) % 41 if number else 0 for at in range(len(names))]
+        held = [f"held = [bytes(100_000) for _ in range({count})]\n" for count in counts]
+        chosen = [more + scripts[name] for more, name in zip(held, names, strict=True)]
         found.append(dict(zip(names, in_turns(chosen), strict=True)))
     return found
 
