@@ -94,6 +94,14 @@ def launch_count(conversions: Iterable[Conversion]) -> int:
     return sum(conversion.count for conversion in conversions)
 
 
+def count_by_tensor(conversions: Iterable[Conversion]) -> dict[str, int]:
+    """How many conversions there are of each kind of tensor, in a fixed order; each as often as it was launched."""
+    counts: Counter[str] = Counter()
+    for conversion in conversions:
+        counts[conversion.tensor] += conversion.count
+    return {kind: counts[kind] for kind in ("activation", "weight", "gradient", "unknown") if counts[kind]}
+
+
 @dataclass(frozen=True)
 class Place:
     """

@@ -27,11 +27,10 @@ Source:
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import counted_conversions, dearest_of, sum_known
+from layoutdoctor.examination.costs import count_by_tensor, counted_conversions, dearest_of, sum_known
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import other_cure, severity_by_cure
 from layoutdoctor.rules.base import document_rule
@@ -60,7 +59,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     if baseline is None or diagnosis.comparison is None or gain is None or not tensors:
         return
     now, left = _converted(baseline), _converted(diagnosis.find_trial(gain.name))
-    conversions = [c for c in counted_conversions(baseline) if now[c.tensor] > left[c.tensor]]
+    conversions = [c for c in counted_conversions(baseline) if now.get(c.tensor, 0) > left.get(c.tensor, 0)]
     seconds = evidence.seconds_lost(diagnosis, gain.name)
     yield RULE.finding(
         baseline.name,
@@ -78,10 +77,10 @@ def _is_channels_last(cure: Configuration) -> bool:
     return cure.input_format == "channels_last"
 
 
-def _converted(trial: Trial | None) -> Counter[str]:
+def _converted(trial: Trial | None) -> dict[str, int]:
     """How many activations and weights are converted."""
-    counted = counted_conversions(trial) if trial is not None else ()
-    return Counter(c.tensor for c in counted if c.tensor in _TOLD)
+    counts = count_by_tensor(counted_conversions(trial)) if trial is not None else {}
+    return {kind: counts.get(kind, 0) for kind in _TOLD}
 
 
 def _message(
@@ -90,12 +89,12 @@ def _message(
     gain: RatioInterval,
     name: str,
     conversions: Sequence[Conversion],
-    left: Counter[str],
+    left: Mapping[str, int],
 ) -> str:
     names = [f"{tensor.name or 'an input'} ({shape_words(tensor.shape)})" for tensor in tensors]
     wanted = " or ".join(_formats(tensors))
     message = f"{listing(names)} {be(len(names))} not {wanted}, and {evidence.speed_words(gain, name)}"
-    has = f"{baseline.name} converts {_kinds(Counter(c.tensor for c in conversions))} on every call"
+    has = f"{baseline.name} converts {_kinds(count_by_tensor(conversions))} on every call"
     cost = evidence.cost_words(baseline, sum_known(c.seconds for c in conversions))
     leaves = {kind: left[kind] for kind in distinct(c.tensor for c in conversions) if left[kind]}
     rest = f"{gain.name} {_kinds(leaves)}" if leaves else None

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.records import NO_DIFFERENCE, Total
-from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.costs import count_by_tensor, counted_conversions
 from layoutdoctor.examination.ratios import is_too_noisy, word_of
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
     NAME_LENGTH,
     clean,
     clean_name,
-    count_by_tensor,
     failure_clause,
     find_ratio,
     is_recording,

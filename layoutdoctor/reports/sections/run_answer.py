@@ -10,13 +10,12 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import counted_conversions, launch_count, sides_words, sum_seconds
+from layoutdoctor.examination.costs import count_by_tensor, counted_conversions, launch_count, sides_words, sum_seconds
 from layoutdoctor.examination.kernels.names import are_of_an_engine
 from layoutdoctor.reports.sections.answer import Answer, nothing_else_to_say
 from layoutdoctor.reports.sections.wording import (
     alone_clause,
     clean,
-    count_by_tensor,
     direction_words,
     exposed_seconds,
     failure_clause,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -293,14 +292,6 @@ def direction_words(conversion: Conversion) -> str:
     """Which way a conversion goes; a kernel's name alone may not say."""
     is_known = conversion.direction != "other" or conversion.source or conversion.target
     return DIRECTION_WORDS[conversion.direction] + ("" if is_known else ", or which way is not known")
-
-
-def count_by_tensor(conversions: Iterable[Conversion]) -> dict[str, int]:
-    """How many conversions there are of each kind of tensor, in a fixed order; each as often as it was launched."""
-    counts: Counter[str] = Counter()
-    for conversion in conversions:
-        counts[conversion.tensor] += conversion.count
-    return {kind: counts[kind] for kind in ("activation", "weight", "gradient", "unknown") if counts[kind]}
 
 
 def listed_conversions(trial: Trial) -> dict[str, Conversion]:
