@@ -779,6 +779,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         start_seconds: Median in the start of fresh processes that is nearest to the middle of all, where the process of
             the rounds was another case, as the heap is one process's luck; None where the rounds stand for the starts.
         start_page_faults_per_call: The same of page faults.
+        memory_seconds: What a usual call takes less where its memory is kept; None where that was not measured.
     """
 
     round_seconds: tuple[PositiveSeconds, ...]
@@ -793,6 +794,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     page_faults_per_call: Magnitude | None = None
     start_seconds: PositiveSeconds | None = None
     start_page_faults_per_call: Magnitude | None = None
+    memory_seconds: Seconds | None = None
 
     @property
     def usual_seconds(self) -> Seconds:
@@ -1136,7 +1138,7 @@ class FreshProcesses(Record, frozen=True, kw_only=True):
 
 class KeptMemory(Record, frozen=True, kw_only=True):
     """
-    What one further start showed of processes whose allocator keeps the memory that a call frees.
+    What becomes of the answer in processes whose allocator keeps the memory that a call frees.
 
     Attributes:
         baseline_ratio: How many times as fast the baseline is with it as without.

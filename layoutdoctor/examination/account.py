@@ -3,8 +3,7 @@ The account of a difference: which operations make one configuration slower than
 
 Kernels of both sides stand together where they run the same operations: those of one module and line, forward and
 backward apart, and a fused kernel with all that is fused into it. A library call stands for itself, and conversions are
-rows of their own. What the kernels do not explain of the measured difference is a row as well, so that all rows sum to
-it.
+rows of their own. What the kernels do not explain is a row as well, so that all rows sum to the measured difference.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Acco
     rows = [*_conversion_rows(sides[0], sides[1])]
     rows += _together(_rows_of_groups(sides[0], sides[1], sources, is_same_model=is_same_model))
     kept = told(rows, difference)
-    kept.append(_outside(slower, faster, sides[0], sides[1], difference - sum(row.seconds for row in kept)))
+    kept += _outside(slower, faster, sides[0], sides[1], difference - sum(row.seconds for row in kept))
     return Account(
         slower=slower.name,
         faster=faster.name,
@@ -572,20 +571,21 @@ def sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:
     )
 
 
-def _outside(slower: Trial, faster: Trial, slow: _Side, fast: _Side, left: float) -> AccountRow:
-    """What the kernels leave of the measured difference."""
-    faults = [trial.measurement.usual_page_faults if trial.measurement else None for trial in (slower, faster)]
+def _outside(slower: Trial, faster: Trial, slow: _Side, fast: _Side, left: float) -> Iterator[AccountRow]:
+    """What the kernels leave of the measured difference; those of processes that were timed keep their memory."""
+    measured = [trial.measurement for trial in (slower, faster) if trial.measurement is not None]
+    faults = [one.usual_page_faults for one in measured]
+    mapping = [one.memory_seconds for one in measured if one.memory_seconds is not None]
     counts = [float(len(side.pieces)) for side in (slow, fast)]
-    causes: list[AccountKind] = []
-    if _would_cost(left, faults, _FAULT_SECONDS, _LEAST_FAULTS):
-        causes.append("allocation")
-    if _would_cost(left, counts, _LAUNCH_SECONDS, _LEAST_LAUNCHES):
-        causes.append("launches")
-    details = [_against(counts, "kernels")]
-    if None not in faults and any(count is not None and count >= 0.5 for count in faults):
-        details.append(_against(faults, "page faults a call"))
-    kind = causes[0] if len(causes) == 1 else "outside_kernels"
-    return AccountRow(kind=kind, seconds=left, detail=", ".join(details))
+    pages = [_against(faults, "page faults a call")] if any(count and count >= 0.5 for count in faults) else []
+    by_pages = not mapping and _would_cost(left, faults, _FAULT_SECONDS, _LEAST_FAULTS)
+    if len(mapping) == len(measured) and (seconds := mapping[0] - mapping[1]):
+        yield AccountRow(kind="allocation", seconds=seconds, detail=", ".join(pages) or None)
+        left, pages = left - seconds, []
+    by_launches = _would_cost(left, counts, _LAUNCH_SECONDS, _LEAST_LAUNCHES)
+    only: AccountKind = "launches" if by_launches else "allocation"
+    kind = "outside_kernels" if by_pages == by_launches else only
+    yield AccountRow(kind=kind, seconds=left, detail=", ".join((_against(counts, "kernels"), *pages)))
 
 
 def _would_cost(left: float, counts: Sequence[float | None], each: tuple[float, float], least: float) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, Recommendation, Speedup, WithoutFreezing
+from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, KeptMemory, Recommendation, Speedup, WithoutFreezing
 from layoutdoctor.examination.ratios import (
     COVERAGE_OF_STARTS,
     EQUALITY,
@@ -218,12 +218,21 @@ def contenders(comparison: Comparison, trials: Sequence[Trial]) -> tuple[str, ..
 
 
 def page_faults_of(trial: Trial | None) -> float:
-    """Page faults of a call, where at half a microsecond each they are 5 % of it or more; else 0."""
+    """Page faults of a call, where they take 5 % of it or more: as measured, or half a microsecond each; else 0."""
     measured = trial.measurement if trial is not None else None
     faults = measured.usual_page_faults if measured is not None else None
     if measured is None or faults is None:
         return 0.0
-    return faults if faults >= telling_faults(measured.usual_seconds) else 0.0
+    seconds = faults * _FAULT_SECONDS if measured.memory_seconds is None else measured.memory_seconds
+    return faults if seconds >= _TELLING_SHARE * measured.usual_seconds else 0.0
+
+
+def memory_kept(trial: Trial) -> KeptMemory | None:
+    """What becomes of the baseline where its memory is kept, by its one process; None where that tells nothing."""
+    measured = trial.measurement
+    if measured is None or not measured.memory_seconds or not page_faults_of(trial):
+        return None
+    return KeptMemory(baseline_ratio=measured.usual_seconds / (measured.usual_seconds - measured.memory_seconds))
 
 
 def telling_faults(call_seconds: Seconds) -> float:

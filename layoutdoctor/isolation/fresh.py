@@ -8,7 +8,6 @@ one is timed. Copies of one process would be there sooner, but share its heap, a
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +15,7 @@ import msgspec
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
 from layoutdoctor.examination.account import differences
-from layoutdoctor.examination.choice import contenders, page_faults_of, with_fresh_processes
+from layoutdoctor.examination.choice import contenders, memory_kept, with_fresh_processes
 from layoutdoctor.isolation.judged import time_in_turns
 from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_load
 from layoutdoctor.isolation.messages import SHORTEST_START_SECONDS, Progress
@@ -24,7 +23,6 @@ from layoutdoctor.isolation.rounds import telling
 from layoutdoctor.isolation.starts import MOST_STARTS, iterations_of, time_in_fresh_processes, with_memory_kept
 from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
 from layoutdoctor.units import format_seconds
-from layoutdoctor.words import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,13 +113,17 @@ def timed(
             head, comparison=judged.comparison, recommendation=judged.recommendation, interrupted=None
         )
         found = [msgspec.structs.replace(one, head=head, trial=trials[one.name]) for one in kept.recordings]
-        asked_about = _asked_about(judged)
+        asked_about = _asked_about(judged) & processes.keys()
+        own = {name: one for name in asked_about if (one := trials[name].measurement) is not None}
+        measured = with_memory_kept(own, processes, limit)
         for number, recording in enumerate(found):
-            if recording.name in asked_about and recording.name in processes:
+            measurement = measured.get(recording.name)
+            if measurement is not None:
                 tell(f"{recording.name}: profiling")
-                least = min(recording.trial.measurement.round_seconds) if recording.trial.measurement else math.inf
+                trial = msgspec.structs.replace(recording.trial, measurement=measurement)
+                least = min(measurement.round_seconds)
                 profiled = iterations_of(recording, processes[recording.name], least, limit)
-                found[number] = msgspec.structs.replace(recording, iterations=profiled)
+                found[number] = msgspec.structs.replace(recording, trial=trial, iterations=profiled)
         return tuple(found)
 
 
@@ -164,6 +166,7 @@ def verified(
     trials = [recording.trial for recording in recordings]
     names = contenders(comparison, trials)
     budget = request.budget_seconds
+    kept = None
     if names and budget is not None and budget < LEAST_LIMIT_SECONDS:
         reason = f"a budget of {format_seconds(budget)} has no time for further starts of fresh processes"
         advice = msgspec.structs.replace(advice, reason=reason)
@@ -173,14 +176,12 @@ def verified(
             starts = time_in_fresh_processes(request, again, progress, comparison if comparison.own_processes else None)
             advice, comparison = with_fresh_processes(advice, comparison, trials, starts.seen, how)
             by_name |= starts.instead
+            kept = starts.kept.get(advice.configuration or comparison.baseline)
         except LayoutDoctorError as error:
             advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
-    pair = [by_name[name].trial for name in distinct((comparison.baseline, advice.configuration))]
-    is_quiet = comparison.load is None or not comparison.load.is_too_busy
-    has_time = budget is None and not request.is_quick
-    if has_time and is_quiet and comparison.own_processes and any(map(page_faults_of, pair)):
-        kept = with_memory_kept(request, [trial.configuration for trial in pair], progress)
-        advice = msgspec.structs.replace(advice, kept_memory=kept)
+    elif comparison.own_processes and (comparison.load is None or not comparison.load.is_too_busy):
+        kept = memory_kept(by_name[comparison.baseline].trial)
+    advice = msgspec.structs.replace(advice, kept_memory=kept)
     return with_head(tuple(by_name.values()), recommendation=advice, comparison=comparison)
 
 

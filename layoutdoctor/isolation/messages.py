@@ -82,7 +82,10 @@ LENGTH_BYTES = 4
 """In front of every message, most significant first."""
 
 PROFILE = 0
-"""In place of how many calls to time: iterations are profiled."""
+"""In place of how many calls to time: iterations are profiled, with the memory kept."""
+
+KEEP_MEMORY = (1 << 8 * LENGTH_BYTES) - 1
+"""In place of how many calls to time: from now on the memory that a call frees is kept for the next one."""
 
 TURNS = "measure"
 """The stage in which configurations take turns: the board says which one is under way."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.errors import TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _PROCESSES = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -45,16 +45,13 @@ _SCRATCH_PREFIX = "layoutdoctor-"
 _CHILD_CODE = "import sys; sys.path[:] = sys.argv[5:]; from layoutdoctor.run.worker import main; main(sys.argv[1:5])"
 
 
-def start_child(
-    board: int, output: int, environment: Mapping[str, str] | None = None
-) -> tuple[subprocess.Popen[bytes], int, int]:
+def start_child(board: int, output: int) -> tuple[subprocess.Popen[bytes], int, int]:
     """
     Starts a process that reads a request and writes messages, with the interpreter that runs this and its options.
 
     Args:
         board: Descriptor of the memory for a board; closed here.
         output: What its standard output and error become, as ``subprocess`` has it.
-        environment: Variables that it has besides ours.
 
     Returns:
         The process, the end of the pipe that its request is written to, and the end of the pipe that its messages
@@ -81,7 +78,6 @@ def start_child(
             stderr=subprocess.STDOUT,
             pass_fds=(requests, messages_end, board),
             start_new_session=True,
-            env=None if environment is None else {**os.environ, **environment},
         )
     except OSError as error:
         os.close(messages)

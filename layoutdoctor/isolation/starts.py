@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from layoutdoctor.diagnosis.records import FreshProcesses, KeptMemory
-from layoutdoctor.errors import LayoutDoctorError, SubjectError
-from layoutdoctor.examination.choice import AGREEMENT, KEEPS_MEMORY, telling_faults
+from layoutdoctor.errors import SubjectError
+from layoutdoctor.examination.choice import AGREEMENT, telling_faults
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
 from layoutdoctor.examination.kernels.least import ran_the_same
 from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
@@ -30,7 +30,7 @@ from layoutdoctor.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Comparison, Configuration
+    from layoutdoctor.diagnosis.records import Comparison, Configuration, Measurement
     from layoutdoctor.isolation.messages import Request
     from layoutdoctor.units import Seconds
 
@@ -50,6 +50,8 @@ _FEWEST_ROUNDS = 3
 # here: those are one process's luck, this is the machine's. A start goes on until it has met enough other rounds.
 _SLOW = 1.1
 _LONGEST_SECONDS = 20.0
+_KEPT_ROUNDS = 5
+_KEPT_SECONDS = 3.0  # after which there are no more, of calls that are long
 _PROFILING_SECONDS = 3.0  # of a configuration whose profiled iterations were disturbed
 _DISTURBED = 1.25  # times the least call, what the profiler itself costs included
 _CALM_PROFILES = 2  # while calls take what they took: after so many, it is the profiler that costs more
@@ -62,11 +64,13 @@ class _Start(msgspec.Struct, frozen=True):
     Attributes:
         seconds: Of each configuration the rounds, in order, the baseline first.
         page_faults: Of each configuration in one call; None where the system does not say.
+        kept: The rounds of each configuration with its memory kept, where that could tell.
         iterations: Of each configuration, where it was profiled.
     """
 
     seconds: tuple[tuple[float, ...], ...]
     page_faults: tuple[float | None, ...]
+    kept: tuple[tuple[float, ...], ...] = ()
     iterations: tuple[tuple[Iteration, ...], ...] = ()
 
     @property
@@ -87,10 +91,12 @@ class Starts(NamedTuple):
         seen: Of each configuration but the baseline how it compares with that.
         instead: Recordings with times and iterations of the start that is nearest to the middle of all, where the
             processes of the rounds were another case; by configuration.
+        kept: What becomes of each, the baseline too, where memory is kept; empty where that told nothing.
     """
 
     seen: dict[str, FreshProcesses]
     instead: dict[str, Recording]
+    kept: dict[str, KeptMemory]
 
 
 def time_in_fresh_processes(
@@ -129,7 +135,7 @@ def time_in_fresh_processes(
         raise SubjectError(f"one start takes {format_seconds(longest)}, and {needed}")
     names = [recording.name for recording in recordings[1:]]
     instead = {} if starting.bears_out_rounds(found) else starting.recordings_of_the_nearest(found)
-    return Starts(dict(zip(names, found, strict=True)), instead)
+    return Starts(dict(zip(names, found, strict=True)), instead, starting.memory_kept())
 
 
 class _Starting:
@@ -234,6 +240,19 @@ class _Starting:
             found.append(seen)
         return found
 
+    def memory_kept(self) -> dict[str, KeptMemory]:
+        """What becomes of each where memory is kept, in the middle of the starts; of one that frees none, as it is."""
+        starts = self._usable()
+        if not any(start.kept for start in starts):
+            return {}
+        pairs = [(start.seconds, start.kept or start.seconds) for start in starts]
+        baseline_ratio = statistics.median(median_ratio(seconds[0], kept[0]) for seconds, kept in pairs)
+        made = {self._recordings[0].name: KeptMemory(baseline_ratio=baseline_ratio)}
+        for position, recording in enumerate(self._recordings[1:], 1):
+            ratio = statistics.median(median_ratio(kept[0], kept[position]) for _, kept in pairs)
+            made[recording.name] = KeptMemory(baseline_ratio=baseline_ratio, ratio=ratio)
+        return made
+
     def bears_out_rounds(self, found: Iterable[FreshProcesses]) -> bool:
         """Whether the starts have shown about what the rounds had, as far as there were any."""
         return _agree([seen.median for seen in found], self._expected)
@@ -256,6 +275,9 @@ class _Starting:
                     measurement,
                     start_seconds=statistics.median(nearest.seconds[number]),
                     start_page_faults_per_call=nearest.page_faults[number],
+                    memory_seconds=_memory_seconds(nearest.seconds[number], nearest.kept[number])
+                    if nearest.kept
+                    else None,
                 )
             trial = msgspec.structs.replace(recording.trial, measurement=measurement)
             made[recording.name] = msgspec.structs.replace(
@@ -305,12 +327,11 @@ def _run_start(
     finish: Callable[[_Start, Mapping[str, TimedProcess]], _Start] = lambda start, processes: start,
     *,
     backwards: bool = False,
-    environments: Mapping[str, Mapping[str, str]] | None = None,
 ) -> _Start:
     """Each configuration in a process of its own: loaded and compiled beside each other, then timed in turns."""
     names = [configuration.name for configuration in configurations]
     tell("compiling")
-    with started(request, configurations[:: -1 if backwards else 1], environments=environments) as processes:
+    with started(request, configurations[:: -1 if backwards else 1]) as processes:
         ready = list(processes.values())
         calls = max(1, min(round(_TURN_SECONDS / min(process.call_seconds for process in ready)), MOST_CALLS))
         rounds: list[dict[str, float]] = []
@@ -327,37 +348,64 @@ def _run_start(
             faults = tuple(None if count is None else count / (len(rounds) * calls) for count in counts)
             quiet += not known.is_slow([rounds[-1][name] for name in names], faults)
         start = _Start(seconds=tuple(tuple(times[name] for times in rounds) for name in names), page_faults=faults)
+        if _map_memory(zip(map(statistics.median, start.seconds), faults, strict=True)):
+            tell("memory kept")
+            kept = _rounds_with_memory_kept(ready, calls, LONGEST_SECONDS)
+            start = msgspec.structs.replace(start, kept=tuple(tuple(kept[name]) for name in names if kept))
         return finish(start, processes)
 
 
 def with_memory_kept(
-    request: Request, configurations: Sequence[Configuration], progress: Callable[[Progress], None]
-) -> KeptMemory | None:
+    measurements: Mapping[str, Measurement], processes: Mapping[str, TimedProcess], limit: Seconds
+) -> dict[str, Measurement]:
     """
-    One start of the baseline as it is, and of what is given with an allocator that keeps the memory that a call frees.
+    Measurements with what mapping memory anew takes of a call, where it takes enough of any to tell.
 
-    Whether that memory goes back to the system and is mapped anew in each call depends on what else lies on the heap,
-    so that it may be otherwise in a user's process.
+    Every process keeps the memory that a call frees from then on: whether it goes back to the system and is mapped anew
+    in each call depends on what else lies on the heap, so that it may be otherwise in a user's process.
 
     Args:
-        configurations: The baseline first, then what is recommended, if that is another one.
+        measurements: Of configurations whose processes were timed just now.
+        limit: For one turn.
     """
-    kept = [msgspec.structs.replace(one, name=f"{one.name}, memory kept") for one in configurations]
+    own = {name: processes[name] for name in measurements if processes[name].failure is None}
+    each = [(one.median_seconds, one.page_faults_per_call) for one in measurements.values()]
+    calls = max((one.calls_per_round for one in measurements.values()), default=1)
+    kept = _rounds_with_memory_kept(list(own.values()), calls, limit) if _map_memory(each) else {}
+    return dict(measurements) | {
+        name: msgspec.structs.replace(
+            measurements[name],
+            memory_seconds=_memory_seconds(measurements[name].round_seconds[-len(times) :], times),
+        )
+        for name, times in kept.items()
+    }
 
-    def tell(doing: str) -> None:
-        progress(Progress(f"fresh processes, memory kept: {doing}", MOST_STARTS, MOST_STARTS + 1))
 
-    environments = {one.name: KEEPS_MEMORY for one in kept}
-    chosen = [configurations[0], *kept]
+def _map_memory(each: Iterable[tuple[Seconds, float | None]]) -> bool:
+    """Whether page faults, of any configuration, take enough of its call to tell."""
+    return any(faults is not None and faults >= telling_faults(seconds) for seconds, faults in each)
+
+
+def _rounds_with_memory_kept(processes: Sequence[TimedProcess], calls: int, limit: Seconds) -> dict[str, list[Seconds]]:
+    """A few rounds once every process keeps its memory; none where one fails."""
+    found: dict[str, list[Seconds]] = {process.name: [] for process in processes}
+    end = time.monotonic() + _KEPT_SECONDS
     try:
-        start = _run_start(request, chosen, _KnownTimes(len(chosen)), tell, environments=environments)
-    except LayoutDoctorError:
-        return None
-    seconds = start.seconds
-    return KeptMemory(
-        baseline_ratio=median_ratio(seconds[0], seconds[1]),
-        ratio=median_ratio(seconds[1], seconds[2]) if len(seconds) > 2 else None,
-    )
+        for process in processes:
+            process.keep_memory(limit)
+        for number in range(_KEPT_ROUNDS):
+            for process in processes[:: -1 if number % 2 else 1]:
+                found[process.name].append(min(process.turn(calls, limit)))
+            if time.monotonic() > end:
+                break
+    except SubjectError:
+        return {}
+    return found
+
+
+def _memory_seconds(as_it_is: Sequence[Seconds], kept: Sequence[Seconds]) -> Seconds:
+    """What mapping memory anew takes of a call."""
+    return max(0.0, statistics.median(as_it_is) - statistics.median(kept))
 
 
 def iterations_of(
@@ -368,7 +416,7 @@ def iterations_of(
     most_seconds: Seconds = _PROFILING_SECONDS,
 ) -> tuple[Iteration, ...]:
     """
-    Iterations of the process that was timed, whose memory is what its times are of.
+    Iterations of the process that was timed.
 
     Where these ran anything else than what is recorded, or met the machine's slower state again and again and the
     recorded ones did not, those that are recorded. They are taken again while calls, too, are slower than they were.

@@ -13,6 +13,7 @@ import msgspec
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.isolation.load import core_count
 from layoutdoctor.isolation.messages import (
+    KEEP_MEMORY,
     LENGTH_BYTES,
     PROFILE,
     Kept,
@@ -36,7 +37,7 @@ from layoutdoctor.isolation.processes import (
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Configuration, TrialStatus
     from layoutdoctor.isolation.messages import AnyMessage, Request
@@ -55,7 +56,6 @@ class TimedProcess:
 
     Args:
         request: By which the subject is loaded.
-        environment: Variables that it has besides ours.
 
     Raises:
         TransportError: It cannot be started.
@@ -70,9 +70,7 @@ class TimedProcess:
         status: What that makes of its configuration.
     """
 
-    def __init__(
-        self, request: Request, configuration: Configuration, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, request: Request, configuration: Configuration) -> None:
         self.name = configuration.name
         self.call_seconds = 0.0
         self.page_faults: float | None = 0.0
@@ -82,7 +80,7 @@ class TimedProcess:
         self.failure: str | None = None
         self.status: TrialStatus = "failed"
         # Every child is given a board; what it prints is the model's own, and nobody reads it.
-        self._process, self._requests, messages = start_child(TurnBoard.make(), subprocess.DEVNULL, environment)
+        self._process, self._requests, messages = start_child(TurnBoard.make(), subprocess.DEVNULL)
         self._messages = MessagePipe(messages)
         self._write(encode(msgspec.structs.replace(request, timed=configuration, kept=Kept(), lost={})))
 
@@ -122,9 +120,8 @@ class TimedProcess:
         Raises:
             SubjectError: It died, or took too long.
         """
-        self._write(calls.to_bytes(LENGTH_BYTES, "big"))
-        message = self._hear(limit_seconds)
-        if not isinstance(message, Turned) or len(message.seconds) != calls:
+        message = self._turned(calls, limit_seconds)
+        if len(message.seconds) != calls:
             raise self._lost("the process said what was not asked for")
         per_call = message.page_faults_per_call
         self.page_faults = None if per_call is None or self.page_faults is None else self.page_faults + per_call * calls
@@ -132,9 +129,25 @@ class TimedProcess:
         self.involuntary_switches = message.involuntary_switches or 0
         return message.seconds
 
+    def keep_memory(self, limit_seconds: Seconds = LONGEST_SECONDS) -> None:
+        """
+        From now on the memory that a call frees is kept for the next one.
+
+        Raises:
+            SubjectError: It died, or took too long.
+        """
+        self._turned(KEEP_MEMORY, limit_seconds)
+
+    def _turned(self, order: int, limit_seconds: Seconds) -> Turned:
+        self._write(order.to_bytes(LENGTH_BYTES, "big"))
+        message = self._hear(limit_seconds)
+        if not isinstance(message, Turned):
+            raise self._lost("the process said what was not asked for")
+        return message
+
     def profile(self, limit_seconds: Seconds = LONGEST_SECONDS) -> tuple[Iteration, ...]:
         """
-        Iterations under the profiler, in the memory that the timed calls had.
+        Iterations under the profiler, which keep their memory, as the calls do from now on.
 
         Raises:
             SubjectError: It died, took too long, or could not record them.
@@ -171,7 +184,6 @@ def started(
     configurations: Sequence[Configuration],
     on_failure: Callable[[TimedProcess], None] | None = None,
     limit_seconds: Seconds = LONGEST_SECONDS,
-    environments: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Iterator[dict[str, TimedProcess]]:
     """
     Each configuration in a process of its own, ready to be timed; all of them end with the block.
@@ -181,7 +193,6 @@ def started(
     Args:
         request: By which the subject is loaded.
         on_failure: Told of a configuration whose process did not get ready; None raises.
-        environments: Variables that processes have besides ours, by configuration.
 
     Raises:
         SubjectError: One did not get ready, or there is too little memory for all.
@@ -207,7 +218,7 @@ def started(
                 wait_for_the_next()
             if not _is_room_for(1, ready.values()):
                 raise _too_little_memory(len(configurations), ready.values())
-            running.append(TimedProcess(request, configuration, (environments or {}).get(configuration.name)))
+            running.append(TimedProcess(request, configuration))
             waiting.append(running[-1])
         while waiting:
             wait_for_the_next()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import random
 import time
@@ -13,7 +14,7 @@ import torch
 from layoutdoctor.capture.compat import inductor_config
 from layoutdoctor.examination.applying import effective_options, global_options
 from layoutdoctor.isolation.load import involuntary_switches
-from layoutdoctor.isolation.messages import PROFILE, Profiled, Ready, Turned
+from layoutdoctor.isolation.messages import KEEP_MEMORY, PROFILE, Profiled, Ready, Turned
 from layoutdoctor.isolation.rounds import page_faults
 from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.measure.timing import choose_timer
@@ -37,6 +38,8 @@ _SETTLE_SECONDS = 0.02
 # Below the size from which glibc's allocator first maps memory of its own, so that all of them lie on the heap.
 _BLOCK_BYTES = 100_000
 _MOST_BLOCKS = 40
+# mallopt's M_TRIM_THRESHOLD and M_MMAP_MAX, and what lifts these limits of glibc's allocator.
+_KEEPS_MEMORY = ((-1, 2**31 - 1), (-4, 0))
 
 
 def serve_turns(
@@ -55,7 +58,9 @@ def serve_turns(
 
     Args:
         load: Loads the subject; nobody else holds it, so that the process has one model, as the user's has.
-        orders: How many calls to time, or ``PROFILE``, each when it is asked for.
+        orders: How many calls to time, or ``PROFILE``, or ``KEEP_MEMORY``, each when it is asked for. Profiled calls
+            keep their memory: which operation has pages mapped anew differs from call to call, and least times of some
+            calls would have them in one configuration and not in the other.
         tell: Given a ``Ready`` once the model runs, then a ``Turned`` or a ``Profiled`` for each order.
         trace_file: Where to keep the Chrome trace of a profiled iteration.
 
@@ -68,7 +73,12 @@ def serve_turns(
     timer = choose_timer(device)
     tell(Ready(call_seconds=_warm_up(step, timer)))
     for calls in orders:
+        if calls in (KEEP_MEMORY, PROFILE):
+            _keep_memory()
         _settle(step)
+        if calls == KEEP_MEMORY:
+            tell(Turned(seconds=()))
+            continue
         if calls == PROFILE:
             tell(Profiled(iterations=record_iterations(step.ready, device, _generated(configuration), trace_file)))
             step.release()
@@ -102,6 +112,14 @@ def _generated(configuration: Configuration) -> list[GeneratedCode]:
     from layoutdoctor.capture.graph_cache import loaded_code
 
     return list(loaded_code())
+
+
+def _keep_memory() -> None:
+    """From now on memory that is freed stays with this process, as far as its allocator is glibc's."""
+    with contextlib.suppress(AttributeError, OSError):
+        allocator = ctypes.CDLL(None)
+        for limit, value in _KEEPS_MEMORY:
+            allocator.mallopt(limit, value)
 
 
 def _settle(step: Step) -> None:

@@ -347,7 +347,7 @@ def _memory_kept(comparison: Comparison, recommendation: Recommendation) -> tupl
     if kept is None or max(kept.baseline_ratio, promised / (kept.ratio or 1.0)) < _TELLING_RATIO:
         return ()
     baseline = baseline_phrase(comparison.baseline)
-    line = f"Where the process keeps the memory that a call frees (LD308, one start): {baseline} runs at "
+    line = f"Where the process keeps the memory that a call frees (LD308): {baseline} runs at "
     line += f"{format_ratio(kept.baseline_ratio)} its speed"
     if kept.ratio is not None:
         line += f", and {clean_name(recommendation.configuration or '')} at {format_ratio(kept.ratio)} that"

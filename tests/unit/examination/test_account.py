@@ -280,6 +280,18 @@ def test_many_more_calls_are_a_cause_of_their_own_unless_pages_may_be_it_as_well
         assert row.detail == f"60 against 1 kernels{more}"
 
 
+def test_what_memory_takes_that_is_mapped_anew_is_a_row_of_its_own_where_it_was_measured() -> None:
+    graph = eager(at(1, "relu"))
+    slower, faster = (
+        ran(name, in_eager("relu", 3), takes=takes, graph=graph, page_faults_per_call=faults, memory_seconds=own * MS)
+        for name, takes, faults, own in (("eager", 9, 4700.0, 4.5), ("inductor", 4, 40.0, 0.5))
+    )
+    found = told(slower, faster)
+
+    assert parts(found)[-2:] == [("allocation", 4, ()), ("outside_kernels", 1, ())]
+    assert [row.detail for row in found.rows[-2:]] == ["4700 against 40 page faults a call", "1 against 1 kernels"]
+
+
 def once_more(trial: Trial) -> Trial:
     return a_trial("again", graphs=trial.graphs, kernels=trial.kernels, measurement=trial.measurement)
 

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Comparison, FreshProcesses
     from layoutdoctor.recording.recording import Recording
 
-# A child that takes its turns: CALL says what a call of a configuration takes, FAULTS its page faults.
+# A child that takes its turns: CALL says what a call of a configuration takes, KEPT the same with memory kept, FAULTS its
+# page faults.
 CHILD = """
 import os, sys
 sys.path[:] = sys.argv[5:]
@@ -53,10 +54,14 @@ take = lambda: int.from_bytes(stream.read(LENGTH_BYTES), "big")
 request = msgspec.msgpack.decode(stream.read(take()), type=Request)
 name = request.timed.name
 CALL, FAULTS = {"inductor": 0.02, "one": 0.01, "two": 0.04}, {"inductor": 450.0, "one": 2600.0}
+KEPT = {}
 """
 TAKES_TURNS = """
 channel.send(Ready(call_seconds=CALL[name]))
 while calls := take():
+    if calls == KEEP_MEMORY:
+        CALL.update(KEPT)
+        calls = 0
     channel.send(Turned(seconds=(CALL[name],) * calls, page_faults_per_call=FAULTS.get(name), cpu_seconds=1.0))
 """
 TIMED = [a_configuration(name) for name in ("inductor", "one", "two")]
@@ -235,7 +240,8 @@ def test_a_timed_diagnosis_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (advice.configuration, advice.verified, advice.how) == ("one", True, "lines")
     assert stages[0] == "fresh processes, start 1: compiling"
     assert stages[1].startswith("fresh processes, start 1: round 1 of ")
-    assert stages[-1].startswith("fresh processes, start 3: round ")
+    assert stages[-2].startswith("fresh processes, start 3: round ")
+    assert stages[-1] == "fresh processes, start 3: memory kept"
 
 
 @pytest.mark.parametrize("own_processes", [True, False])
@@ -276,38 +282,38 @@ def test_what_recommends_nothing_needs_no_verification() -> None:
         assert verified(given, request_with(), print, {}) == given
 
 
-KEEPS = """
-if os.environ.get("MALLOC_MMAP_MAX_") == "0":
-    name = name.removesuffix(", memory kept") + " kept"
-CALL.update({"inductor kept": 0.016, "one kept": 0.008})
-"""
+KEEPS = 'KEPT = {"inductor": 0.016, "one": 0.008}\n'
+DIES_OF_IT = TAKES_TURNS.replace("CALL.update(KEPT)", "os._exit(3)")
 
 
-@pytest.mark.parametrize(("median", "ratio"), [(2.0, 2.0), (0.8, None)])
-def test_where_memory_is_mapped_anew_a_start_shows_what_keeping_it_makes_of_the_answer(
-    median: float, ratio: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + KEEPS + TAKES_TURNS)
-    comparison = a_comparison(a_ratio("one", median), fastest=("one",), own_processes=True)
-    advice = a_recommendation("one" if ratio else None, speedup=a_speedup(2.0) if ratio else None)
-    trials = [a_trial(measurement=a_measurement(0.02, page_faults_per_call=2500.0)), a_trial("one")]
-    given = recordings_of(a_diagnosis(*trials, comparison=comparison, recommendation=advice))
-    advice = verified(given, request_with(), lambda step: None, {})[0].head.recommendation
-
+def kept_memory(median: float, turns: str = TAKES_TURNS, **measured: Any) -> Any:
+    """What a diagnosis says of memory that is kept, in which the rounds have said something of one configuration."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "_CHILD_CODE", CHILD + KEEPS + turns)
+        advice = a_recommendation("one", speedup=a_speedup(median)) if median > 1 else a_recommendation(None)
+        comparison = a_comparison(a_ratio("one", median), fastest=("one",), own_processes=True)
+        trials = [a_trial(measurement=a_measurement(0.02, **measured)), a_trial("one")]
+        given = recordings_of(a_diagnosis(*trials, comparison=comparison, recommendation=advice))
+        advice = verified(given, request_with(), lambda step: None, {})[0].head.recommendation
     assert advice is not None
-    assert advice.kept_memory is not None
-    assert advice.kept_memory.baseline_ratio == pytest.approx(1.25)
-    assert advice.kept_memory.ratio == (None if ratio is None else pytest.approx(ratio))
+    assert advice.verified == (median > 1)
+    return advice.kept_memory
 
-    early = verified(given, request_with(is_quick=True), lambda step: None, {})[0].head.recommendation
-    assert early is not None
-    assert early.kept_memory is None
 
-    dies = 'os._exit(3) if name.endswith(" kept") else None\n'
-    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + KEEPS + dies + TAKES_TURNS)
-    advice = verified(given, request_with(), lambda step: None, {})[0].head.recommendation
-    assert advice is not None
-    assert advice.kept_memory is None
+def test_starts_show_what_keeping_memory_makes_of_the_answer() -> None:
+    seen = kept_memory(2.0)
+
+    assert (seen.baseline_ratio, seen.ratio) == (pytest.approx(1.25), pytest.approx(2.0))
+    assert kept_memory(2.0, DIES_OF_IT) is None
+    assert kept_memory(2.0, TAKES_TURNS.replace("FAULTS.get(name)", "5.0")) is None
+
+
+def test_where_nothing_is_faster_the_one_process_of_the_rounds_shows_what_keeping_memory_makes_of_the_default() -> None:
+    seen = kept_memory(0.8, page_faults_per_call=2500.0, memory_seconds=0.004)
+
+    assert (seen.baseline_ratio, seen.ratio) == (pytest.approx(1.25), None)
+    assert kept_memory(0.8, page_faults_per_call=2500.0, memory_seconds=0.0009) is None
+    assert kept_memory(0.8, page_faults_per_call=2500.0) is None
 
 
 def kept(*names: str, **changes: Any) -> Kept:
@@ -323,7 +329,7 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_that_ran_is_timed_in_turns_each_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + TAKES_TURNS)
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + KEEPS + TAKES_TURNS)
     given = kept("inductor", "one", "two")
     assert wants_timing(given)
     made = timed(given, request_with(budget_seconds=30.0), lambda step: None)
@@ -338,6 +344,7 @@ def test_all_that_ran_is_timed_in_turns_each_in_a_process_of_its_own(monkeypatch
     measurement = made[1].trial.measurement
     assert measurement is not None
     assert (measurement.median_seconds, measurement.page_faults_per_call) == (0.01, 2600.0)
+    assert measurement.memory_seconds == pytest.approx(0.002)
 
     again = msgspec.structs.replace(given, recordings=made)
     assert wants_timing(again)

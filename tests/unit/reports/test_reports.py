@@ -500,7 +500,7 @@ def test_what_keeping_its_memory_makes_of_the_answer_is_said() -> None:
         return [line for line in build_answer(diagnosis).lines if "memory" in line]
 
     assert said(1.02, 1.49, configuration=BEST, speedup=a_speedup(1.5)) == []
-    start = "Where the process keeps the memory that a call frees (LD308, one start): torch.compile's default runs at"
+    start = "Where the process keeps the memory that a call frees (LD308): torch.compile's default runs at"
     assert said(1.5, 1.1, configuration=BEST, speedup=a_speedup(1.5)) == [
         f"{start} 1.50x its speed, and {BEST} at 1.10x that"
     ]

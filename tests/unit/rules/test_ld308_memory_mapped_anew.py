@@ -30,6 +30,14 @@ def test_what_is_no_finding() -> None:
     assert findings(a_trial(measurement=a_measurement(page_faults_per_call=4e6))) == []  # nothing was compared
 
 
+def test_what_keeping_the_memory_was_seen_to_save_counts_more_than_the_number_of_faults() -> None:
+    for mapping, count in ((0.9e-3, 0), (1.1e-3, 1)):
+        measured = a_measurement(20e-3, page_faults_per_call=4400.0, memory_seconds=mapping)
+        trials = [a_trial("inductor", measurement=measured), a_trial(FROZEN)]
+        comparison = a_comparison(a_ratio(FROZEN, 1.5), own_processes=True)
+        assert len(findings(*trials, comparison=comparison)) == count
+
+
 def test_what_it_says(told: Told) -> None:
     told("Of what is recommended", a_run(4400.0, 4400.0))
     told("Else of the default", a_run(20_000.0, 0.0))
