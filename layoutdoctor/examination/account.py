@@ -580,11 +580,11 @@ def _outside(slower: Trial, faster: Trial, slow: _Side, fast: _Side, left: float
     pages = [_against(faults, "page faults a call")] if any(count and count >= 0.5 for count in faults) else []
     by_pages = not mapping and _would_cost(left, faults, _FAULT_SECONDS, _LEAST_FAULTS)
     if len(mapping) == len(measured) and (seconds := mapping[0] - mapping[1]):
-        yield AccountRow(kind="allocation", seconds=seconds, detail=", ".join(pages) or None)
+        row = AccountRow(kind="allocation", seconds=seconds, slower_seconds=mapping[0], faster_seconds=mapping[1])
+        yield msgspec.structs.replace(row, detail=", ".join(pages) or None)
         left, pages = left - seconds, []
     by_launches = _would_cost(left, counts, _LAUNCH_SECONDS, _LEAST_LAUNCHES)
-    only: AccountKind = "launches" if by_launches else "allocation"
-    kind = "outside_kernels" if by_pages == by_launches else only
+    kind: AccountKind = "outside_kernels" if by_pages == by_launches else "launches" if by_launches else "allocation"
     yield AccountRow(kind=kind, seconds=left, detail=", ".join((_against(counts, "kernels"), *pages)))
 
 

@@ -54,6 +54,8 @@ _TELLING_SHARE = 0.05
 _HEAPS_SHARE = 0.1  # of a call, what the page faults of one start take more than those of another
 KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
 """Environment variables with which glibc's allocator gives no memory back to the system."""
+Demands = tuple[bool, bool, int]
+"""Fixed weights, to give up torch.compile, and how many changes."""
 
 
 def choose_baseline(configurations: Sequence[Configuration], measurable: Collection[str]) -> str:
@@ -95,17 +97,29 @@ def is_far_off(trial: Trial) -> bool:
     return not has_figures or not (seen.max_abs_error or 0.0) <= _FAR_OFF * (seen.tolerance or 0.0)
 
 
-def fewest_changes_first(comparison: Comparison | None, configurations: Iterable[Configuration]) -> Comparison | None:
-    """A comparison whose fastest are in order of how much they change; of equal ones, the faster first."""
+def least_demanding_first(comparison: Comparison | None, configurations: Iterable[Configuration]) -> Comparison | None:
+    """A comparison whose fastest are in order: of those within 3 % of the best first what demands least."""
     if comparison is None:
         return None
-    changes = {configuration.name: _change_count(configuration) for configuration in configurations}
-    fastest = sorted(comparison.fastest, key=lambda name: (name != comparison.baseline, changes[name]))
-    return msgspec.structs.replace(comparison, fastest=tuple(fastest))
+    wanted = {configuration.name: demands(configuration) for configuration in configurations}
+    medians = dict.fromkeys(comparison.fastest, 1.0) | {ratio.name: ratio.median for ratio in comparison.ratios}
+    best = max((medians[name] for name in comparison.fastest), default=1.0)
+
+    def place(name: str) -> tuple[bool, bool, Demands]:
+        return name != comparison.baseline, medians[name] * (1 + EQUALITY) < best, wanted[name]
+
+    return msgspec.structs.replace(comparison, fastest=tuple(sorted(comparison.fastest, key=place)))
 
 
-def _change_count(configuration: Configuration) -> int:
-    return len(configuration.cures) + len(configuration.library_switches)
+def demands(one: Configuration) -> Demands:
+    """What a configuration demands of who has torch.compile's default; the less comes first."""
+    changes = (
+        one.layout_optimization not in (None, "default"),
+        one.model_format not in (None, "preserve"),
+        one.input_format not in (None, "preserve"),
+    )
+    count = sum(changes) + len(one.inductor_options) + len(one.cures) + len(one.library_switches)
+    return one.freezes, one.backend != "inductor", count
 
 
 def recommend(
@@ -255,7 +269,7 @@ def with_fresh_processes(
         how: Lines to paste, by configuration.
     """
     by_name = {trial.name: trial for trial in trials}
-    chosen = _best_of(fresh, recommendation.configuration)
+    chosen = _best_of(fresh, recommendation.configuration, by_name)
     if chosen is None and not _is_right(comparison.baseline, trials):
         chosen = max(fresh, key=lambda name: fresh[name].median)
     if chosen is None:
@@ -269,7 +283,7 @@ def with_fresh_processes(
     free: WithoutFreezing | None = None
     if trial.configuration.freezes:
         others = {name: of for name, of in fresh.items() if not by_name[name].configuration.freezes}
-        name = _best_of(others, None)
+        name = _best_of(others, None, by_name)
         free = WithoutFreezing(
             configuration=name or comparison.baseline,
             speedup=None if name is None else _bounds(fresh[name]),
@@ -361,13 +375,16 @@ def _with_interval(ratio: RatioInterval, interval: MedianInterval, starts: int) 
     )
 
 
-def _best_of(fresh: Mapping[str, FreshProcesses], preferred: str | None) -> str | None:
-    """The fastest that is surely faster than the baseline; the preferred one where it is equal to that."""
+def _best_of(fresh: Mapping[str, FreshProcesses], preferred: str | None, trials: Mapping[str, Trial]) -> str | None:
+    """The fastest that is surely faster than the baseline; of those equal to it what demands least, or is preferred."""
     faster = {name: seen.median for name, seen in fresh.items() if _is_faster(seen)}
-    best = max(faster, key=lambda name: faster[name], default=None)
-    if best is not None and preferred in faster and faster[preferred] * (1 + EQUALITY) >= faster[best]:
-        return preferred
-    return best
+    best = max(faster.values(), default=1.0)
+    near = [name for name in faster if faster[name] * (1 + EQUALITY) >= best]
+
+    def place(name: str) -> tuple[Demands, bool, float]:
+        return demands(trials[name].configuration), name != preferred, -faster[name]
+
+    return min(near, key=place, default=None)
 
 
 def _is_faster(seen: FreshProcesses) -> bool:

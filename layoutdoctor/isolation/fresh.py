@@ -20,7 +20,7 @@ from layoutdoctor.isolation.judged import time_in_turns
 from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_load
 from layoutdoctor.isolation.messages import SHORTEST_START_SECONDS, Progress
 from layoutdoctor.isolation.rounds import telling
-from layoutdoctor.isolation.starts import MOST_STARTS, iterations_of, time_in_fresh_processes, with_memory_kept
+from layoutdoctor.isolation.starts import MOST_STARTS, iterations_of, memory_seconds, time_in_fresh_processes
 from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
 from layoutdoctor.units import format_seconds
 
@@ -114,15 +114,17 @@ def timed(
         )
         found = [msgspec.structs.replace(one, head=head, trial=trials[one.name]) for one in kept.recordings]
         asked_about = _asked_about(judged) & processes.keys()
-        own = {name: one for name in asked_about if (one := trials[name].measurement) is not None}
-        measured = with_memory_kept(own, processes, limit)
         for number, recording in enumerate(found):
-            measurement = measured.get(recording.name)
-            if measurement is not None:
+            measurement = recording.trial.measurement
+            if measurement is not None and recording.name in asked_about:
                 tell(f"{recording.name}: profiling")
+                process, calls = processes[recording.name], measurement.calls_per_round
+                own = measurement.median_seconds, measurement.page_faults_per_call
+                measurement = msgspec.structs.replace(
+                    measurement, memory_seconds=memory_seconds(process, calls, *own, limit)
+                )
                 trial = msgspec.structs.replace(recording.trial, measurement=measurement)
-                least = min(measurement.round_seconds)
-                profiled = iterations_of(recording, processes[recording.name], least, limit)
+                profiled = iterations_of(recording, process, min(measurement.round_seconds), limit)
                 found[number] = msgspec.structs.replace(recording, trial=trial, iterations=profiled)
         return tuple(found)
 

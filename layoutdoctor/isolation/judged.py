@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from layoutdoctor.diagnosis.records import Failure
-from layoutdoctor.examination.choice import choose_baseline, eligible_names, fewest_changes_first, recommend
+from layoutdoctor.examination.choice import choose_baseline, eligible_names, least_demanding_first, recommend
 from layoutdoctor.examination.ratios import compare, open_questions
 from layoutdoctor.isolation.rounds import measure_rounds, seconds_to_decide, to_measurement
 
@@ -93,7 +93,7 @@ def time_in_turns(
     eligible = eligible_names(judged)
     free = {name: seconds for name, seconds in rounds.items() if name not in frozen}
     comparison, without_freezing = (
-        fewest_changes_first(compare(of, baseline, eligible=eligible, is_too_busy=is_too_busy), configurations)
+        least_demanding_first(compare(of, baseline, eligible=eligible, is_too_busy=is_too_busy), configurations)
         for of in (rounds, free)
     )
     if comparison is not None:

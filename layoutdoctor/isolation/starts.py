@@ -30,7 +30,7 @@ from layoutdoctor.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Comparison, Configuration, Measurement
+    from layoutdoctor.diagnosis.records import Comparison, Configuration
     from layoutdoctor.isolation.messages import Request
     from layoutdoctor.units import Seconds
 
@@ -50,8 +50,10 @@ _FEWEST_ROUNDS = 3
 # here: those are one process's luck, this is the machine's. A start goes on until it has met enough other rounds.
 _SLOW = 1.1
 _LONGEST_SECONDS = 20.0
-_KEPT_ROUNDS = 5
-_KEPT_SECONDS = 3.0  # after which there are no more, of calls that are long
+_KEPT_TURNS = 3  # before and after memory is kept, right after one another: the machine's states last longer
+_KEPT_CALL_SECONDS = 1.0  # of a longer call that would take too long
+_TELLING_KEPT = 0.95  # of a call, which is what it takes with its memory kept
+_FEW_FAULTS = 0.2  # of those that tell: with fewer there is nothing to be measured
 _PROFILING_SECONDS = 3.0  # of a configuration whose profiled iterations were disturbed
 _DISTURBED = 1.25  # times the least call, what the profiler itself costs included
 _CALM_PROFILES = 2  # while calls take what they took: after so many, it is the profiler that costs more
@@ -64,13 +66,13 @@ class _Start(msgspec.Struct, frozen=True):
     Attributes:
         seconds: Of each configuration the rounds, in order, the baseline first.
         page_faults: Of each configuration in one call; None where the system does not say.
-        kept: The rounds of each configuration with its memory kept, where that could tell.
+        memory: Of each configuration what a call takes less with its memory kept; None where not measured.
         iterations: Of each configuration, where it was profiled.
     """
 
     seconds: tuple[tuple[float, ...], ...]
     page_faults: tuple[float | None, ...]
-    kept: tuple[tuple[float, ...], ...] = ()
+    memory: tuple[float | None, ...]
     iterations: tuple[tuple[Iteration, ...], ...] = ()
 
     @property
@@ -81,6 +83,13 @@ class _Start(msgspec.Struct, frozen=True):
     def ratios(self) -> list[float]:
         """Of each but the baseline how many times faster than that it was."""
         return [median_ratio(self.seconds[0], seconds) for seconds in self.seconds[1:]]
+
+    def kept_shares(self) -> list[float] | None:
+        """Of each what a call takes with its memory kept, as a share of what it takes as it is; None if not known."""
+        saved = [seconds for seconds in self.memory if seconds is not None]
+        if len(saved) < len(self.memory):
+            return None
+        return [1 - own / statistics.median(seconds) for own, seconds in zip(saved, self.seconds, strict=True)]
 
 
 class Starts(NamedTuple):
@@ -241,16 +250,17 @@ class _Starting:
         return found
 
     def memory_kept(self) -> dict[str, KeptMemory]:
-        """What becomes of each where memory is kept, in the middle of the starts; of one that frees none, as it is."""
-        starts = self._usable()
-        if not any(start.kept for start in starts):
+        """What becomes of each where memory is kept, in the middle of the starts; of those where that tells."""
+        starts = [(one, shares) for one in self._usable() if (shares := one.kept_shares()) is not None]
+        if not starts:
             return {}
-        pairs = [(start.seconds, start.kept or start.seconds) for start in starts]
-        baseline_ratio = statistics.median(median_ratio(seconds[0], kept[0]) for seconds, kept in pairs)
-        made = {self._recordings[0].name: KeptMemory(baseline_ratio=baseline_ratio)}
-        for position, recording in enumerate(self._recordings[1:], 1):
-            ratio = statistics.median(median_ratio(kept[0], kept[position]) for _, kept in pairs)
-            made[recording.name] = KeptMemory(baseline_ratio=baseline_ratio, ratio=ratio)
+        base = statistics.median(shares[0] for _, shares in starts)
+        made = {self._recordings[0].name: KeptMemory(baseline_ratio=1 / base)} if base <= _TELLING_KEPT else {}
+        for position, recording in enumerate(self._recordings[1:]):
+            share = statistics.median(shares[position + 1] for _, shares in starts)
+            if min(base, share) <= _TELLING_KEPT:
+                ratios = [one.ratios()[position] * shares[0] / shares[position + 1] for one, shares in starts]
+                made[recording.name] = KeptMemory(baseline_ratio=1 / base, ratio=statistics.median(ratios))
         return made
 
     def bears_out_rounds(self, found: Iterable[FreshProcesses]) -> bool:
@@ -275,9 +285,7 @@ class _Starting:
                     measurement,
                     start_seconds=statistics.median(nearest.seconds[number]),
                     start_page_faults_per_call=nearest.page_faults[number],
-                    memory_seconds=_memory_seconds(nearest.seconds[number], nearest.kept[number])
-                    if nearest.kept
-                    else None,
+                    memory_seconds=nearest.memory[number],
                 )
             trial = msgspec.structs.replace(recording.trial, measurement=measurement)
             made[recording.name] = msgspec.structs.replace(
@@ -347,65 +355,42 @@ def _run_start(
             counts = [processes[name].page_faults for name in names]
             faults = tuple(None if count is None else count / (len(rounds) * calls) for count in counts)
             quiet += not known.is_slow([rounds[-1][name] for name in names], faults)
-        start = _Start(seconds=tuple(tuple(times[name] for times in rounds) for name in names), page_faults=faults)
-        if _map_memory(zip(map(statistics.median, start.seconds), faults, strict=True)):
-            tell("memory kept")
-            kept = _rounds_with_memory_kept(ready, calls, LONGEST_SECONDS)
-            start = msgspec.structs.replace(start, kept=tuple(tuple(kept[name]) for name in names if kept))
-        return finish(start, processes)
+        seconds = tuple(tuple(times[name] for times in rounds) for name in names)
+        tell("memory kept")
+        each = zip(names, map(statistics.median, seconds), faults, strict=True)
+        memory = tuple(memory_seconds(processes[name], calls, own, count) for name, own, count in each)
+        return finish(_Start(seconds=seconds, page_faults=faults, memory=memory), processes)
 
 
-def with_memory_kept(
-    measurements: Mapping[str, Measurement], processes: Mapping[str, TimedProcess], limit: Seconds
-) -> dict[str, Measurement]:
+def memory_seconds(
+    process: TimedProcess, calls: int, seconds: Seconds, faults: float | None, limit: Seconds = LONGEST_SECONDS
+) -> Seconds | None:
     """
-    Measurements with what mapping memory anew takes of a call, where it takes enough of any to tell.
+    What a call takes less once the process keeps the memory that a call frees, which it does from then on.
 
-    Every process keeps the memory that a call frees from then on: whether it goes back to the system and is mapped anew
-    in each call depends on what else lies on the heap, so that it may be otherwise in a user's process.
+    Whether that memory goes back to the system and is mapped anew in each call depends on what else lies on the heap,
+    so that it may be otherwise in a user's process.
 
     Args:
-        measurements: Of configurations whose processes were timed just now.
+        calls: Of one turn.
+        seconds: What a call takes.
+        faults: Page faults of a call; None where the system does not say.
         limit: For one turn.
+
+    Returns:
+        None where that is not known, or calls are long.
     """
-    own = {name: processes[name] for name in measurements if processes[name].failure is None}
-    each = [(one.median_seconds, one.page_faults_per_call) for one in measurements.values()]
-    calls = max((one.calls_per_round for one in measurements.values()), default=1)
-    kept = _rounds_with_memory_kept(list(own.values()), calls, limit) if _map_memory(each) else {}
-    return dict(measurements) | {
-        name: msgspec.structs.replace(
-            measurements[name],
-            memory_seconds=_memory_seconds(measurements[name].round_seconds[-len(times) :], times),
-        )
-        for name, times in kept.items()
-    }
-
-
-def _map_memory(each: Iterable[tuple[Seconds, float | None]]) -> bool:
-    """Whether page faults, of any configuration, take enough of its call to tell."""
-    return any(faults is not None and faults >= telling_faults(seconds) for seconds, faults in each)
-
-
-def _rounds_with_memory_kept(processes: Sequence[TimedProcess], calls: int, limit: Seconds) -> dict[str, list[Seconds]]:
-    """A few rounds once every process keeps its memory; none where one fails."""
-    found: dict[str, list[Seconds]] = {process.name: [] for process in processes}
-    end = time.monotonic() + _KEPT_SECONDS
+    if faults is None or seconds > _KEPT_CALL_SECONDS or process.failure is not None:
+        return None
+    if faults < _FEW_FAULTS * telling_faults(seconds):
+        return 0.0
     try:
-        for process in processes:
-            process.keep_memory(limit)
-        for number in range(_KEPT_ROUNDS):
-            for process in processes[:: -1 if number % 2 else 1]:
-                found[process.name].append(min(process.turn(calls, limit)))
-            if time.monotonic() > end:
-                break
+        as_it_is = [min(process.turn(calls, limit)) for _ in range(_KEPT_TURNS)]
+        process.keep_memory(limit)
+        kept = [min(process.turn(calls, limit)) for _ in range(_KEPT_TURNS)]
     except SubjectError:
-        return {}
-    return found
-
-
-def _memory_seconds(as_it_is: Sequence[Seconds], kept: Sequence[Seconds]) -> Seconds:
-    """What mapping memory anew takes of a call."""
-    return max(0.0, statistics.median(as_it_is) - statistics.median(kept))
+        return None
+    return seconds * max(0.0, 1 - statistics.median(kept) / statistics.median(as_it_is))
 
 
 def iterations_of(

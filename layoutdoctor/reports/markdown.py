@@ -76,6 +76,14 @@ _LEGEND = (
     "Green: channels_last, blue: contiguous, violet: blocked by a library, grey: not known."
 )
 _ERRORS = ("failed", "timed_out", "crashed")
+_TORCH_DEFAULTS: frozenset[tuple[str, ...]] = frozenset(
+    {
+        ("torch.backends.mkldnn.enabled", "True"),
+        ("torch.backends.cudnn.benchmark", "False"),
+        ("torch.backends.cudnn.deterministic", "False"),
+        ("torch.get_float32_matmul_precision", "highest"),
+    }
+)
 MARKER = "<!-- layoutdoctor:v1 -->"
 """The line before the block; the number is that of the block's form."""
 
@@ -268,8 +276,10 @@ def _detail_lines(detail: Detail) -> Iterator[str]:
 def _versions(diagnosis: Diagnosis) -> str:
     """The machine and its software, one fact a line, as torch's own script prints them."""
     *_, environment = build_details(diagnosis, MOST_SETTINGS)
-    facts = [f"{name}: {value}" for name, value in environment.rows]
-    return code_block("\n".join((*environment.text, *facts)), "text")
+    told = [row for row in environment.rows if row not in _TORCH_DEFAULTS]
+    facts = [f"{name}: {value}" for name, value in told]
+    others = ["other settings: torch's defaults"] if len(told) < len(environment.rows) else []
+    return code_block("\n".join((*environment.text, *facts, *others)), "text")
 
 
 def _reproducer_of(diagnosis: Diagnosis) -> Reproducer | None:
@@ -290,8 +300,7 @@ def _minimal_reproducer(reproducer: Reproducer, name: str | None) -> Iterator[st
     elif name is not None and len(reproducer.script) > MOST_SCRIPT_CHARACTERS:
         lines = count_of(reproducer.script.count("\n"), "line")
         yield f"{paragraph(reproducer.title)}: {lines}, in {code_name(name)}."
-    else:
-        yield f"{paragraph(reproducer.title)}:"
+    else:  # its first line is its title
         yield code_block(reproducer.script.rstrip("\n"), "python")
     if reproducer.printed:
         yield "It printed:"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.records import FASTER, SLOWER
+from layoutdoctor.examination.choice import Demands, demands
 from layoutdoctor.examination.costs import all_conversions_of, conversion_places, sum_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.examination.ratios import EQUALITY, is_too_noisy
@@ -178,7 +179,7 @@ def _best_of(diagnosis: Diagnosis, names: Collection[str]) -> str | None:
     ratio = ratio_of(diagnosis, first)
     least = 1.0 if ratio is None else ratio.low
     tied = [name for name in names if _high(diagnosis, name) >= least or _is_advised(diagnosis, name)]
-    return min(tied, key=lambda name: (*_preference(diagnosis, name), -_median(diagnosis, name)))
+    return min(tied, key=lambda name: (_preference(diagnosis, name), -_median(diagnosis, name)))
 
 
 def _is_advised(diagnosis: Diagnosis, name: str) -> bool:
@@ -188,21 +189,10 @@ def _is_advised(diagnosis: Diagnosis, name: str) -> bool:
     return _measured_name(diagnosis, name) == _measured_name(diagnosis, advice.configuration)
 
 
-def _preference(diagnosis: Diagnosis, name: str) -> tuple[bool, int]:
-    """Of configurations that are as good: the recommended one first, then those that change least."""
+def _preference(diagnosis: Diagnosis, name: str) -> tuple[bool, Demands]:
+    """Of configurations that are as good: the recommended one first, then those that demand least."""
     trial = diagnosis.measured_trial(name)
-    if trial is None:
-        return True, 0
-    own = trial.configuration
-    changes = (
-        own.model_format != "preserve",
-        own.input_format != "preserve",
-        own.layout_optimization not in (None, "default"),
-        own.freezes,
-        own.backend != "inductor",
-        bool(own.cures),
-    )
-    return not _is_advised(diagnosis, name), sum(changes)
+    return not _is_advised(diagnosis, name), (False, False, 0) if trial is None else demands(trial.configuration)
 
 
 def is_refuted(diagnosis: Diagnosis, name: str) -> bool:

@@ -34,7 +34,7 @@ _KIND_WORDS = {
     "operation": "the same operation",
     "not_aligned": "no counterpart was found",
     "small": "too small to tell one by one",
-    "allocation": "pages are mapped anew",
+    "allocation": "memory mapped anew in every call",
     "launches": "more calls",
     "outside_kernels": "launches, gaps, allocation",
 }

@@ -135,6 +135,18 @@ def test_of_what_was_started_again_the_fastest_is_chosen_whatever_the_rounds_had
     assert (equal.configuration, comparison.fastest) == (TWIN, (TWIN, "eager"))
 
 
+def test_of_what_is_as_fast_in_fresh_processes_the_one_that_demands_least_is_chosen() -> None:
+    both = "inductor-channels-last-freezing"
+    for fresh, chosen in (
+        ({both: 2.0, FROZEN: 1.95}, FROZEN),  # inputs and outputs stay as they are
+        ({both: 2.0, FROZEN: 1.93}, both),  # 3.6 % are more than equal
+        ({FROZEN: 2.0, TWIN: 1.95}, TWIN),  # weights may change
+        ({TWIN: 2.0, "inductor-layout-opt-off": 1.95}, "inductor-layout-opt-off"),  # one switch, and formats stay
+    ):
+        ratios = [a_ratio(name, median) for name, median in fresh.items()]
+        assert after({name: seen(median) for name, median in fresh.items()}, *ratios).configuration == chosen
+
+
 def test_what_one_start_could_not_tell_is_started_again() -> None:
     def names(*ratios: RatioInterval, **changes: Any) -> tuple[str, ...]:
         trials = [a_trial(), *(a_trial(ratio.name) for ratio in ratios)]

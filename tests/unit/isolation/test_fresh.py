@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Comparison, FreshProcesses
     from layoutdoctor.recording.recording import Recording
 
-# A child that takes its turns: CALL says what a call of a configuration takes, KEPT the same with memory kept, FAULTS its
-# page faults.
+# A child that takes its turns: CALL says what a call of a configuration takes, KEPT the same where memory is kept,
+# FAULTS its page faults.
 CHILD = """
 import os, sys
 sys.path[:] = sys.argv[5:]

@@ -56,7 +56,7 @@ def test_each_kind_in_a_sentence() -> None:
             "1.00 ms in relu and max_pool2d at body.0, 2.00 ms against 1.00 ms"
         ),
         row("allocation", 2, detail="4700 against 0 page faults a call"): (
-            "2.00 ms outside kernels: pages are mapped anew, 4700 against 0 page faults a call"
+            "2.00 ms outside kernels: memory mapped anew in every call, 4700 against 0 page faults a call"
         ),
         row("launches", 2, detail="378 against 157 kernels"): (
             "2.00 ms outside kernels: more calls, 378 against 157 kernels"

@@ -10,7 +10,7 @@ from builders import a_comparison
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, base_name, is_a_group
 from layoutdoctor.diagnosis.records import Configuration, Cure, Equivalence, Failure, Trial
-from layoutdoctor.examination.choice import fewest_changes_first
+from layoutdoctor.examination.choice import least_demanding_first
 from layoutdoctor.isolation.messages import Listener, Proposal, TrialMemo
 from layoutdoctor.run.deriving import (
     cures_together,
@@ -153,14 +153,14 @@ def test_of_tied_configurations_the_one_that_changes_least_is_first() -> None:
     known = [BY_NAME["inductor"], base, cured, switched_, both]
     fastest = (both.name, cured.name, switched_.name, base.name)
 
-    ordered = fewest_changes_first(a_comparison(fastest=fastest), known)
+    ordered = least_demanding_first(a_comparison(fastest=fastest), known)
 
     assert ordered is not None
     assert ordered.fastest == (base.name, cured.name, switched_.name, both.name)
-    ordered = fewest_changes_first(a_comparison(fastest=(cured.name, "inductor")), known)
+    ordered = least_demanding_first(a_comparison(fastest=(cured.name, "inductor")), known)
     assert ordered is not None
     assert ordered.fastest == ("inductor", cured.name)
-    assert fewest_changes_first(None, known) is None
+    assert least_demanding_first(None, known) is None
 
 
 def test_a_name_says_what_it_was_made_of() -> None:
