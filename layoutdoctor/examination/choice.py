@@ -402,12 +402,21 @@ def scatters(seen: FreshProcesses, baseline: Trial | None, trial: Trial | None) 
     return seen.high / seen.low > 1 + _WIDEST or max(shares) >= _HEAPS_SHARE
 
 
-def _heap_share(trial: Trial | None, faults: Sequence[float]) -> float:
+def _heap_share(trial: Trial | None, faults: Sequence[float], fault_seconds: Seconds = _FAULT_SECONDS) -> float:
     """How much of a call the page faults of one start take more than those of another."""
     if trial is None or trial.measurement is None or not faults:
         return 0.0
     # The median of the rounds stays what it is when a usual start takes the place of their process.
-    return (max(faults) - min(faults)) * _FAULT_SECONDS / trial.measurement.median_seconds
+    return (max(faults) - min(faults)) * fault_seconds / trial.measurement.median_seconds
+
+
+def _fault_seconds(*trials: Trial | None) -> Seconds:
+    """What mapping one page took, in the one of some trials that has most of it; else what is usual."""
+    measured = [trial.measurement for trial in trials if trial is not None and trial.measurement is not None]
+    dearest = max(measured, key=lambda one: one.memory_seconds or 0.0, default=None)
+    if dearest is None or not dearest.memory_seconds or not dearest.usual_page_faults:
+        return _FAULT_SECONDS
+    return dearest.memory_seconds / dearest.usual_page_faults
 
 
 def _scatter(seen: FreshProcesses, baseline: Trial | None, trial: Trial, phrase: str) -> str | None:
@@ -421,13 +430,14 @@ def _scatter(seen: FreshProcesses, baseline: Trial | None, trial: Trial, phrase:
         return None
     least, most = format_ratio(min(seen.start_ratios)), format_ratio(max(seen.start_ratios))
     scatter = f"its {seen.starts} starts scatter from {least} to {most}"
+    fault_seconds = _fault_seconds(baseline, trial)
     mapped = [
         f"{who} maps {min(faults):.0f} to {max(faults):.0f} pages anew in a call"
         for who, one, faults in (
             (phrase, baseline, seen.baseline_start_page_faults),
             (trial.name, trial, seen.start_page_faults),
         )
-        if _heap_share(one, faults) >= _TELLING_SHARE
+        if _heap_share(one, faults, fault_seconds) >= _TELLING_SHARE
     ]
     if mapped:
         return f"{scatter}, where {' and '.join(mapped)}, by what else lies on the heap of a process"

@@ -121,6 +121,20 @@ def other_cure(diagnosis: Diagnosis, trial: Trial, is_this: Callable[[Configurat
     )
 
 
+def use_instead(diagnosis: Diagnosis, trial: Trial, other: Trial, what: str) -> str:
+    """
+    The suggestion to use another trial, behind what is recommended where that is a third one.
+
+    Args:
+        what: What the other one does better, such as ``has no round trip``.
+    """
+    measured = evidence.alternative_words(diagnosis, trial, other)
+    recommended = other_cure(diagnosis, trial, lambda cure: cure.name == other.name)
+    if recommended is not None:
+        return f"{recommended}; {other.name} {what}, {measured}"
+    return f"use {other.name}: it {what}; {measured}"
+
+
 def is_cured(diagnosis: Diagnosis, is_this: Callable[[Trial], bool]) -> bool:
     """Whether the cure that a rule means was measured and verified, and gains enough for an error."""
     cure, advice = evidence.verified_cure(diagnosis), diagnosis.recommendation

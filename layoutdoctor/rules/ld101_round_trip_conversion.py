@@ -56,7 +56,7 @@ from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import Place, all_conversions_of, places_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import advised, channels_last_ways, is_cured
+from layoutdoctor.rules.advice import advised, channels_last_ways, is_cured, use_instead
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import FORCED, is_convolution_named, nodes_by_name
 from layoutdoctor.words import (
@@ -287,7 +287,7 @@ def _group_norm_words(pairs: Sequence[RedundantPair]) -> str | None:
 def _suggestion(diagnosis: Diagnosis, trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     other = evidence.clean_alternative(diagnosis, trial, _is_clean)
     if other is not None:
-        return f"use {other.name}: it has no round trip; {evidence.alternative_words(diagnosis, trial, other)}"
+        return use_instead(diagnosis, trial, other, "has no round trip")
     if evidence.is_trace(trial):
         return _untried_suggestion(facts, pairs)
     firsts = [first for pair in trial.redundant_pairs if (first := facts.first(pair)) is not None]

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import conversions_of, sum_known
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import advised, channels_last_ways
+from layoutdoctor.rules.advice import advised, channels_last_ways, use_instead
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
 from layoutdoctor.units import format_bytes
@@ -209,7 +209,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, conversion: Conversion) -> s
     other = evidence.clean_alternative(diagnosis, trial, lambda candidate: not _repeated(_Index(candidate)))
     advice = "let the producer write the layout its readers want"
     if other is not None:
-        return f"use {other.name}: it repeats no conversion; {evidence.alternative_words(diagnosis, trial, other)}"
+        return use_instead(diagnosis, trial, other, "repeats no conversion")
     if evidence.is_trace(trial):
         wanted = evidence.wanted_format([conversion]) if conversion.direction in _DIRECTIONS else None
         further = "" if conversion.direction == "to_contiguous" else evidence.miopen_words([conversion])

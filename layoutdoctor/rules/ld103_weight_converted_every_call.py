@@ -39,7 +39,7 @@ import msgspec
 from layoutdoctor.examination.costs import conversions_of, launch_count, sum_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import advised, frozen_ways
+from layoutdoctor.rules.advice import advised, frozen_ways, use_instead
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, joined
 
@@ -113,12 +113,12 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: Sequence[Conversion
     is_faster = frozen is not None and evidence.faster_ratio(diagnosis, frozen.name) is not None
     if frozen is not None and is_faster and frozen.kernels is not None and is_cure(frozen):
         return (
-            f"freeze the weights, as {frozen.name} does (they must not change afterwards): {_fewer(frozen)}; "
+            f"freeze the weights, as {frozen.name} does (they must not change afterwards): it {_fewer(frozen)}; "
             f"{evidence.alternative_words(diagnosis, trial, frozen)}"
         )
     other = evidence.clean_alternative(diagnosis, trial, lambda other: other is not frozen and is_cure(other))
     if other is not None:
-        return f"use {other.name}: {_fewer(other)}; {evidence.alternative_words(diagnosis, trial, other)}"
+        return use_instead(diagnosis, trial, other, _fewer(other))
     if of_a_gpu:
         why = ", since a step changes their values and not their layout" if is_training else ""
         wanted = evidence.wanted_format(weights)
@@ -146,7 +146,7 @@ def _frozen(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
 
 def _fewer(trial: Trial) -> str:
     left = len(_weight_conversions(trial)) or "no"
-    return f"it leaves {left} weight conversion{'' if left == 1 else 's'}"
+    return f"leaves {left} weight conversion{'' if left == 1 else 's'}"
 
 
 def _is_strided_by_gpu_library(conversion: Conversion) -> bool:

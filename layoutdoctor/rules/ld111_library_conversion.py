@@ -51,7 +51,7 @@ from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import conversion_places, conversions_of, launch_count, sides_words, sum_known
 from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of, output_layout_of
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import advised, channels_last_ways
+from layoutdoctor.rules.advice import advised, channels_last_ways, use_instead
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.ld101_round_trip_conversion import check as check_round_trips
 from layoutdoctor.rules.ld102_repeated_conversion import check as check_repeated
@@ -300,7 +300,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conver
     other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _has_fewer(candidate, trial))
     if other is not None:
         left = len(_library_conversions(other)) or "none"
-        return f"use {other.name}: it leaves {left} of them; {evidence.alternative_words(diagnosis, trial, other)}"
+        return use_instead(diagnosis, trial, other, f"leaves {left} of them")
     if _are_worth_it(diagnosis, trial):
         return "leave them: every configuration with fewer of them that was measured is slower here"
     if wanted is None:

@@ -18,7 +18,7 @@ from builders import (
 
 from layoutdoctor.diagnosis.records import Equivalence, FreshProcesses, Trial
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import advised, is_worth_trying, severity_by_cure
+from layoutdoctor.rules.advice import advised, is_worth_trying, severity_by_cure, use_instead
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis
@@ -130,3 +130,18 @@ def test_an_error_is_at_least_5_percent_to_gain_by_a_verified_cure_and_a_warning
         assert severity_by_cure(diagnosis, ratio, lambda cure: cure.input_format == "channels_last") == severity
         assert severity_by_cure(diagnosis, ratio, lambda cure: cure.freezes) in ("warning", "note")
         assert severity_by_cure(diagnosis, None, lambda cure: cure.freezes) == "note"
+
+
+def test_another_trial_is_named_behind_what_is_recommended() -> None:
+    trials = a_trial(), a_trial(LAST), a_trial(OFF)
+    comparison = a_comparison(a_ratio(OFF, 1.5), a_ratio(LAST, 1.3), fastest=(OFF,))
+    measured = "measured at 1.30x the speed of inductor (1.27 to 1.33)"
+    for advice, words in (
+        (a_recommendation(LAST), f"use {LAST}: it has none; {measured}"),
+        (
+            a_recommendation(OFF, speedup=a_speedup(1.5)),
+            f"use {OFF}: 1.50x faster (1.47 to 1.53); {LAST} has none, {measured}",
+        ),
+    ):
+        diagnosis = a_diagnosis(*trials, comparison=comparison, recommendation=advice)
+        assert use_instead(diagnosis, trials[0], trials[1], "has none") == words
