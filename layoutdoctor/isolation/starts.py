@@ -378,7 +378,7 @@ def memory_seconds(
         limit: For one turn.
 
     Returns:
-        None where that is not known, or calls are long.
+        None where that is not known, calls are long, or its allocator, another one, keeps no memory.
     """
     if faults is None or seconds > _KEPT_CALL_SECONDS or process.failure is not None:
         return None
@@ -387,8 +387,11 @@ def memory_seconds(
     try:
         as_it_is = [min(process.turn(calls, limit)) for _ in range(_KEPT_TURNS)]
         process.keep_memory(limit)
+        before = process.page_faults or 0.0
         kept = [min(process.turn(calls, limit)) for _ in range(_KEPT_TURNS)]
     except SubjectError:
+        return None
+    if process.page_faults is None or process.page_faults - before > len(kept) * calls * faults / 2:
         return None
     return seconds * max(0.0, 1 - statistics.median(kept) / statistics.median(as_it_is))
 

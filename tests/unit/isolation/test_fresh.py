@@ -61,6 +61,7 @@ channel.send(Ready(call_seconds=CALL[name]))
 while calls := take():
     if calls == KEEP_MEMORY:
         CALL.update(KEPT)
+        FAULTS = dict.fromkeys(FAULTS, 0.0)
         calls = 0
     channel.send(Turned(seconds=(CALL[name],) * calls, page_faults_per_call=FAULTS.get(name), cpu_seconds=1.0))
 """
@@ -305,6 +306,7 @@ def test_starts_show_what_keeping_memory_makes_of_the_answer() -> None:
 
     assert (seen.baseline_ratio, seen.ratio) == (pytest.approx(1.25), pytest.approx(2.0))
     assert kept_memory(2.0, DIES_OF_IT) is None
+    assert kept_memory(2.0, TAKES_TURNS.replace("0.0)", "300.0)")) is None  # another allocator, which keeps none
     assert kept_memory(2.0, TAKES_TURNS.replace("FAULTS.get(name)", "5.0")) is None
 
 
