@@ -113,15 +113,16 @@ def _sum_of(rows: Sequence[AccountRow]) -> AccountRow:
 def account_lines(
     accounts: Iterable[Account], baseline: str | None = None, chosen: str | None = None
 ) -> tuple[str, ...]:
-    """What the first screen says: why the baseline is slower than what was chosen, then the other differences."""
-    lines = []
+    """What the first screen says: why the baseline is slower than what was chosen; of other differences the largest."""
+    lines: list[str] = []
     for account in accounts:
         view = account_view(account)
         heading = view.heading
         if (account.slower, account.faster) == (baseline, chosen):
             who = "the default" if baseline == BASELINE else clean_name(account.slower)
             heading = f"Why {who} is slower, by {_difference(account)}"
-        lines += [f"{heading}: {'; '.join(view.sentences)}"] if view.sentences else []
+        told = view.sentences[:1] if lines else view.sentences
+        lines += [f"{heading}: {'; '.join(told)}"] if told else []
     return tuple(lines)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from builders import a_location, channels_last, contiguous
 
 from layoutdoctor.diagnosis.records import Account, AccountRow
-from layoutdoctor.reports.sections.account import account_view
+from layoutdoctor.reports.sections.account import account_lines, account_view
 
 
 def row(kind: str, milliseconds: float, *sides: float, **changes: Any) -> AccountRow:
@@ -96,4 +96,18 @@ def test_calls_that_lost_alike_are_one_sentence() -> None:
         "1.50 ms in 3 calls of conv3d at model.py:7 and 9, 1.80 ms against 300 us: aten::slow_conv3d against "
         "convolution brg",
         "1.00 ms in conv3d at model.py:30 to 32, 3.00 ms against 2.00 ms: contiguous against channels_last",
+    )
+
+
+def test_of_further_differences_the_first_screen_says_the_largest_part_alone() -> None:
+    rows = (row("allocation", 7, detail="4700 against 0 page faults a call"), row("small", 5, detail="9 rows"))
+    accounts = [
+        Account(slower="inductor", faster=faster, slower_seconds=20e-3, faster_seconds=8e-3, rows=rows)
+        for faster in ("inductor-freezing", "eager")
+    ]
+    largest = "7.00 ms outside kernels: memory mapped anew in every call, 4700 against 0 page faults a call"
+
+    assert account_lines(accounts, "inductor", "inductor-freezing") == (
+        f"Why the default is slower, by 12.0 ms of 20.0 ms: {largest}; 5.00 ms in 9 rows, each small",
+        f"Why inductor is slower than eager, by 12.0 ms of 20.0 ms: {largest}",
     )
