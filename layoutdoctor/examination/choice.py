@@ -50,7 +50,8 @@ _FAR_OFF = 3.0
 _TELLING_FAULTS = 100
 """Page faults of a call above which their number may explain a time."""
 _FAULT_SECONDS = 0.5e-6
-_TELLING_SHARE = 0.05
+TELLING_SHARE = 0.05
+"""Of a call, what mapping memory anew takes of it, from which on it is told."""
 _HEAPS_SHARE = 0.1  # of a call, what the page faults of one start take more than those of another
 KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
 """Environment variables with which glibc's allocator gives no memory back to the system."""
@@ -238,7 +239,7 @@ def page_faults_of(trial: Trial | None) -> float:
     if measured is None or faults is None:
         return 0.0
     seconds = faults * _FAULT_SECONDS if measured.memory_seconds is None else measured.memory_seconds
-    return faults if seconds >= _TELLING_SHARE * measured.usual_seconds else 0.0
+    return faults if seconds >= TELLING_SHARE * measured.usual_seconds else 0.0
 
 
 def memory_kept(trial: Trial) -> KeptMemory | None:
@@ -251,7 +252,7 @@ def memory_kept(trial: Trial) -> KeptMemory | None:
 
 def telling_faults(call_seconds: Seconds) -> float:
     """How many page faults take 5 % of a call, at half a microsecond each."""
-    return _TELLING_SHARE * call_seconds / _FAULT_SECONDS
+    return TELLING_SHARE * call_seconds / _FAULT_SECONDS
 
 
 def with_fresh_processes(
@@ -437,7 +438,7 @@ def _scatter(seen: FreshProcesses, baseline: Trial | None, trial: Trial, phrase:
             (phrase, baseline, seen.baseline_start_page_faults),
             (trial.name, trial, seen.start_page_faults),
         )
-        if _heap_share(one, faults, fault_seconds) >= _TELLING_SHARE
+        if _heap_share(one, faults, fault_seconds) >= TELLING_SHARE
     ]
     if mapped:
         return f"{scatter}, where {' and '.join(mapped)}, by what else lies on the heap of a process"

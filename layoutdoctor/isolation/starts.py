@@ -17,7 +17,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.records import FreshProcesses, KeptMemory
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.examination.choice import AGREEMENT, telling_faults
+from layoutdoctor.examination.choice import AGREEMENT, TELLING_SHARE, telling_faults
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
 from layoutdoctor.examination.kernels.least import ran_the_same
 from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
@@ -52,7 +52,6 @@ _SLOW = 1.1
 _LONGEST_SECONDS = 20.0
 _KEPT_TURNS = 3  # before and after memory is kept, right after one another: the machine's states last longer
 _KEPT_CALL_SECONDS = 1.0  # of a longer call that would take too long
-_TELLING_KEPT = 0.95  # of a call, which is what it takes with its memory kept
 _FEW_FAULTS = 0.2  # of those that tell: with fewer there is nothing to be measured
 _PROFILING_SECONDS = 3.0  # of a configuration whose profiled iterations were disturbed
 _DISTURBED = 1.25  # times the least call, what the profiler itself costs included
@@ -255,10 +254,10 @@ class _Starting:
         if not starts:
             return {}
         base = statistics.median(shares[0] for _, shares in starts)
-        made = {self._recordings[0].name: KeptMemory(baseline_ratio=1 / base)} if base <= _TELLING_KEPT else {}
+        made = {self._recordings[0].name: KeptMemory(baseline_ratio=1 / base)} if 1 - base >= TELLING_SHARE else {}
         for position, recording in enumerate(self._recordings[1:]):
             share = statistics.median(shares[position + 1] for _, shares in starts)
-            if min(base, share) <= _TELLING_KEPT:
+            if 1 - min(base, share) >= TELLING_SHARE:
                 ratios = [one.ratios()[position] * shares[0] / shares[position + 1] for one, shares in starts]
                 made[recording.name] = KeptMemory(baseline_ratio=1 / base, ratio=statistics.median(ratios))
         return made
@@ -332,7 +331,7 @@ def _run_start(
     configurations: Sequence[Configuration],
     known: _KnownTimes,
     tell: Callable[[str], None],
-    finish: Callable[[_Start, Mapping[str, TimedProcess]], _Start] = lambda start, processes: start,
+    finish: Callable[[_Start, Mapping[str, TimedProcess]], _Start],
     *,
     backwards: bool = False,
 ) -> _Start:
