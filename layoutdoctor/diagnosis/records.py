@@ -1142,11 +1142,11 @@ class KeptMemory(Record, frozen=True, kw_only=True):
 
     Attributes:
         baseline_ratio: How many times as fast the baseline is with it as without.
-        ratio: How many times as fast what is recommended is with it as the baseline with it; None where that stays.
+        speedup: How many times as fast what is recommended is with it as the baseline with it; None where that stays.
     """
 
     baseline_ratio: Ratio
-    ratio: Ratio | None = None
+    speedup: Speedup | None = None
 
 
 class WithoutFreezing(Record, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import FreshProcesses, KeptMemory
+from layoutdoctor.diagnosis.records import FreshProcesses, KeptMemory, Speedup
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.choice import AGREEMENT, TELLING_SHARE, telling_faults
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
@@ -251,7 +251,7 @@ class _Starting:
     def memory_kept(self) -> dict[str, KeptMemory]:
         """What becomes of each where memory is kept, in the middle of the starts; of those where that tells."""
         starts = [(one, shares) for one in self._usable() if (shares := one.kept_shares()) is not None]
-        if not starts:
+        if len(starts) < FEWEST_STARTS:
             return {}
         base = statistics.median(shares[0] for _, shares in starts)
         made = {self._recordings[0].name: KeptMemory(baseline_ratio=1 / base)} if 1 - base >= TELLING_SHARE else {}
@@ -259,7 +259,9 @@ class _Starting:
             share = statistics.median(shares[position + 1] for _, shares in starts)
             if 1 - min(base, share) >= TELLING_SHARE:
                 ratios = [one.ratios()[position] * shares[0] / shares[position + 1] for one, shares in starts]
-                made[recording.name] = KeptMemory(baseline_ratio=1 / base, ratio=statistics.median(ratios))
+                low, middle, high = interval_over_starts(ratios)
+                speedup = Speedup(low=low, median=middle, high=high)
+                made[recording.name] = KeptMemory(baseline_ratio=1 / base, speedup=speedup)
         return made
 
     def bears_out_rounds(self, found: Iterable[FreshProcesses]) -> bool:

@@ -152,7 +152,7 @@ def _parts(material: _Material, most: int, name: str | None) -> Iterator[str]:
     yield "### Versions"
     yield _versions(diagnosis)
     yield _where_the_rest_is(view, name)
-    yield summary_lines(diagnosis, MOST_SUMMARY_ENTRIES)
+    yield summary_lines(diagnosis, min(most, MOST_SUMMARY_ENTRIES))
 
 
 def _where_the_rest_is(view: View, name: str | None) -> str:

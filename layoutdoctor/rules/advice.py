@@ -16,7 +16,7 @@ from layoutdoctor.words import be, distinct, joined, listing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, RatioInterval, Severity, Trial
+    from layoutdoctor.diagnosis.records import Account, Configuration, Diagnosis, RatioInterval, Severity, Trial
 
 OFF = ("inductor-layout-opt-off",)
 # What an error stands for: so much is to be gained by a cure that was measured and verified.
@@ -133,6 +133,13 @@ def use_instead(diagnosis: Diagnosis, trial: Trial, other: Trial, what: str) -> 
     if recommended is not None:
         return f"{recommended}; {other.name} {what}, {measured}"
     return f"use {other.name}: it {what}; {measured}"
+
+
+def use_or_recommended(diagnosis: Diagnosis, account: Account) -> str:
+    """The suggestion to use the faster one of an account, or what is recommended where that is a third one."""
+    slower = diagnosis.find_trial(account.slower)
+    recommended = None if slower is None else other_cure(diagnosis, slower, lambda cure: cure.name == account.faster)
+    return recommended or f"use {account.faster}"
 
 
 def is_cured(diagnosis: Diagnosis, is_this: Callable[[Trial], bool]) -> bool:

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.examination.costs import Place
 from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import is_cured
+from layoutdoctor.rules.advice import is_cured, use_instead
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, distinct, listing, op_words
 
@@ -83,7 +83,7 @@ def _severity(diagnosis: Diagnosis, other: Trial | None, *, is_reference: bool) 
 
 def _suggestion(diagnosis: Diagnosis, trial: Trial, other: Trial | None) -> str:
     if other is not None:
-        return f"use {other.name}: there it runs in other code; {evidence.alternative_words(diagnosis, trial, other)}"
+        return use_instead(diagnosis, trial, other, "runs other code there")
     return (
         "it is not the layout: compare another dtype, another version of torch, and on a GPU "
         "torch.backends.cudnn.benchmark = True; small convolutions are left to this code on purpose"

@@ -32,6 +32,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import Place
+from layoutdoctor.rules.advice import use_or_recommended
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_ratio, format_seconds
 from layoutdoctor.words import joined, listing
@@ -53,7 +54,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         for row in account.rows:
             if row.kind == "generated_kernel" and row.slower_kernels not in told and _is_slower(account, row):
                 told.add(row.slower_kernels)
-                yield _finding(account, row)
+                yield _finding(diagnosis, account, row)
 
 
 def _is_slower(account: Account, row: AccountRow) -> bool:
@@ -61,7 +62,7 @@ def _is_slower(account: Account, row: AccountRow) -> bool:
     return row.seconds >= _LEAST_SHARE * account.slower_seconds and slower >= _LEAST_FACTOR * faster > 0
 
 
-def _finding(account: Account, row: AccountRow) -> Finding:
+def _finding(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Finding:
     slower, faster = row.slower_seconds or 0.0, row.faster_seconds or 0.0
     names = [name for name in row.slower_kernels if name.startswith(_GENERATED)]
     what = f"{listing(row.operations, 4)}{' in the backward' if row.backward else ''}"
@@ -71,7 +72,8 @@ def _finding(account: Account, row: AccountRow) -> Finding:
     return RULE.finding(
         account.slower,
         joined((f"{listing(names, 2)} {verb} {what} in {times}", row.detail)),
-        f"use {account.faster}, and report the kernel to PyTorch: its source is in the HTML report and in the JSON",
+        f"{use_or_recommended(diagnosis, account)}, and report the kernel to PyTorch: its source is in the HTML report "
+        "and in the JSON",
         severity="warning",
         at=Place(row.module, row.locations[0] if row.locations else None, 1, None),
         evidence=row.slower_kernels,

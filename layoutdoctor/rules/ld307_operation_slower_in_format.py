@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import Place
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.rules.advice import use_or_recommended
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import layout_words, listing
@@ -58,7 +59,7 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
                 continue
             if not _is_slow_in_both(diagnosis, account, row):
                 told.add(place)
-                yield _finding(account, row, bandwidth)
+                yield _finding(diagnosis, account, row, bandwidth)
 
 
 def _is_slow_in_both(diagnosis: Diagnosis, account: Account, row: AccountRow) -> bool:
@@ -85,14 +86,14 @@ def _is_slow_in_both(diagnosis: Diagnosis, account: Account, row: AccountRow) ->
     return False
 
 
-def _finding(account: Account, row: AccountRow, bandwidth: float | None) -> Finding:
+def _finding(diagnosis: Diagnosis, account: Account, row: AccountRow, bandwidth: float | None) -> Finding:
     what = f"{listing(row.operations, 4)}{' in the backward' if row.backward else ''}"
     slower, faster = format_seconds(row.slower_seconds or 0.0), format_seconds(row.faster_seconds or 0.0)
     formats = layout_words(row.slower_layout), layout_words(row.faster_layout)
     return RULE.finding(
         account.slower,
         f"{what} takes {slower} in {formats[0]}, and {faster} in {formats[1]} ({account.faster})",
-        f"use {account.faster}{_around(row, formats[1], bandwidth)}",
+        f"{use_or_recommended(diagnosis, account)}{_around(row, formats[1], bandwidth)}",
         severity="warning",
         at=Place(row.module, row.locations[0] if row.locations else None, 1, None),
         evidence=(*row.slower_kernels, *row.faster_kernels),

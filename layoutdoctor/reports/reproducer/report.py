@@ -297,7 +297,7 @@ def _kept_ratio(diagnosis: Diagnosis, other: Trial) -> float | None:
     """The same where processes keep the memory that a call frees; None where that was not measured."""
     advice = diagnosis.recommendation
     kept = advice.kept_memory if advice is not None and advice.configuration == other.name else None
-    return None if kept is None or kept.ratio is None else _usable(kept.ratio)
+    return None if kept is None or kept.speedup is None else _usable(kept.speedup.median)
 
 
 def _usable(ratio: float) -> float | None:

@@ -344,13 +344,17 @@ def _memory_kept(comparison: Comparison, recommendation: Recommendation) -> tupl
     """What becomes of the answer in a process whose allocator keeps its memory; nothing where that is the same."""
     kept, speedup = recommendation.kept_memory, recommendation.speedup
     promised = 1.0 if speedup is None else speedup.median
-    if kept is None or max(kept.baseline_ratio, promised / (kept.ratio or 1.0)) < _TELLING_RATIO:
+    if kept is None:
+        return ()
+    middle = 1.0 if kept.speedup is None else kept.speedup.median
+    if max(kept.baseline_ratio, promised / middle) < _TELLING_RATIO:
         return ()
     baseline = baseline_phrase(comparison.baseline)
     line = f"Where the process keeps the memory that a call frees (LD308): {baseline} runs at "
     line += f"{format_ratio(kept.baseline_ratio)} its speed"
-    if kept.ratio is not None:
-        line += f", and {clean_name(recommendation.configuration or '')} at {format_ratio(kept.ratio)} that"
+    if kept.speedup is not None:
+        interval = f"{kept.speedup.low:.2f} to {kept.speedup.high:.2f}"
+        line += f", and {clean_name(recommendation.configuration or '')} at {format_ratio(middle)} that ({interval})"
     return (line,)
 
 

@@ -304,7 +304,8 @@ def kept_memory(median: float, turns: str = TAKES_TURNS, **measured: Any) -> Any
 def test_starts_show_what_keeping_memory_makes_of_the_answer() -> None:
     seen = kept_memory(2.0)
 
-    assert (seen.baseline_ratio, seen.ratio) == (pytest.approx(1.25), pytest.approx(2.0))
+    assert (seen.baseline_ratio, seen.speedup.median) == (pytest.approx(1.25), pytest.approx(2.0))
+    assert seen.speedup.low <= seen.speedup.median <= seen.speedup.high
     assert kept_memory(2.0, DIES_OF_IT) is None
     assert kept_memory(2.0, TAKES_TURNS.replace("0.0)", "300.0)")) is None  # another allocator, which keeps none
     assert kept_memory(2.0, TAKES_TURNS.replace("FAULTS.get(name)", "5.0")) is None
@@ -313,7 +314,7 @@ def test_starts_show_what_keeping_memory_makes_of_the_answer() -> None:
 def test_where_nothing_is_faster_the_one_process_of_the_rounds_shows_what_keeping_memory_makes_of_the_default() -> None:
     seen = kept_memory(0.8, page_faults_per_call=2500.0, memory_seconds=0.004)
 
-    assert (seen.baseline_ratio, seen.ratio) == (pytest.approx(1.25), None)
+    assert (seen.baseline_ratio, seen.speedup) == (pytest.approx(1.25), None)
     assert kept_memory(0.8, page_faults_per_call=2500.0, memory_seconds=0.0009) is None
     assert kept_memory(0.8, page_faults_per_call=2500.0) is None
 

@@ -493,7 +493,7 @@ def test_starts_that_scatter_are_told_by_the_least_and_the_luckiest() -> None:
 
 def test_what_keeping_its_memory_makes_of_the_answer_is_said() -> None:
     def said(*ratios: float, **changes: object) -> list[str]:
-        kept = KeptMemory(baseline_ratio=ratios[0], ratio=ratios[1] if len(ratios) > 1 else None)
+        kept = KeptMemory(baseline_ratio=ratios[0], speedup=a_speedup(ratios[1]) if len(ratios) > 1 else None)
         advice = a_recommendation(kept_memory=kept, **changes)
         comparison = a_comparison(a_ratio(BEST, 1.5), fastest=(BEST,))
         diagnosis = a_diagnosis(a_trial(), a_trial(BEST), comparison=comparison, recommendation=advice)
@@ -502,7 +502,7 @@ def test_what_keeping_its_memory_makes_of_the_answer_is_said() -> None:
     assert said(1.02, 1.49, configuration=BEST, speedup=a_speedup(1.5)) == []
     start = "Where the process keeps the memory that a call frees (LD308): torch.compile's default runs at"
     assert said(1.5, 1.1, configuration=BEST, speedup=a_speedup(1.5)) == [
-        f"{start} 1.50x its speed, and {BEST} at 1.10x that"
+        f"{start} 1.50x its speed, and {BEST} at 1.10x that (1.07 to 1.13)"
     ]
     assert said(1.2, configuration=None, speedup=None) == [f"{start} 1.20x its speed"]
 

@@ -16,9 +16,9 @@ from builders import (
     a_trial,
 )
 
-from layoutdoctor.diagnosis.records import Equivalence, FreshProcesses, Trial
+from layoutdoctor.diagnosis.records import Account, Equivalence, FreshProcesses, Trial
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import advised, is_worth_trying, severity_by_cure, use_instead
+from layoutdoctor.rules.advice import advised, is_worth_trying, severity_by_cure, use_instead, use_or_recommended
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis
@@ -136,12 +136,12 @@ def test_another_trial_is_named_behind_what_is_recommended() -> None:
     trials = a_trial(), a_trial(LAST), a_trial(OFF)
     comparison = a_comparison(a_ratio(OFF, 1.5), a_ratio(LAST, 1.3), fastest=(OFF,))
     measured = "measured at 1.30x the speed of inductor (1.27 to 1.33)"
-    for advice, words in (
-        (a_recommendation(LAST), f"use {LAST}: it has none; {measured}"),
-        (
-            a_recommendation(OFF, speedup=a_speedup(1.5)),
-            f"use {OFF}: 1.50x faster (1.47 to 1.53); {LAST} has none, {measured}",
-        ),
+    account = Account(slower="inductor", faster=LAST, slower_seconds=2e-3, faster_seconds=1e-3, rows=())
+    best = f"use {OFF}: 1.50x faster (1.47 to 1.53)"
+    for advice, words, of_account in (
+        (a_recommendation(LAST), f"use {LAST}: it has none; {measured}", f"use {LAST}"),
+        (a_recommendation(OFF, speedup=a_speedup(1.5)), f"{best}; {LAST} has none, {measured}", best),
     ):
         diagnosis = a_diagnosis(*trials, comparison=comparison, recommendation=advice)
         assert use_instead(diagnosis, trials[0], trials[1], "has none") == words
+        assert use_or_recommended(diagnosis, account) == of_account

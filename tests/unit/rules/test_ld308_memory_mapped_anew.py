@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import Told, a_comparison, a_measurement, a_ratio, a_recommendation, a_trial, finder
+from builders import Told, a_comparison, a_measurement, a_ratio, a_recommendation, a_speedup, a_trial, finder
 
 from layoutdoctor.diagnosis.records import KeptMemory
 from layoutdoctor.rules.ld308_memory_mapped_anew import check
@@ -41,6 +41,6 @@ def test_what_keeping_the_memory_was_seen_to_save_counts_more_than_the_number_of
 def test_what_it_says(told: Told) -> None:
     told("Of what is recommended", a_run(4400.0, 4400.0))
     told("Else of the default", a_run(20_000.0, 0.0))
-    kept = KeptMemory(baseline_ratio=1.2, ratio=1.5)
+    kept = KeptMemory(baseline_ratio=1.2, speedup=a_speedup(1.5))
     told("With what it brings, of what is recommended", a_run(4400.0, 4400.0, kept=kept))
     told("With what it brings, of the default", a_run(20_000.0, 0.0, kept=kept))

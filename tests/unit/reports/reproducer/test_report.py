@@ -17,6 +17,7 @@ from builders import (
     a_comparison,
     a_ratio,
     a_recommendation,
+    a_speedup,
     a_subject,
     a_trace,
     an_environment,
@@ -65,7 +66,7 @@ def case_what_was_left_undecided_is_not_held_against_the_script() -> str:
 
 def case_where_memory_is_mapped_anew_the_processes_keep_it() -> str:
     ratio = a_ratio("inductor-channels-last", 3.0, 0.05)
-    kept = KeptMemory(baseline_ratio=1.5, ratio=2.0)
+    kept = KeptMemory(baseline_ratio=1.5, speedup=a_speedup(2.0))
     advice = a_recommendation(ratio.name, kept_memory=kept)
     comparison = a_comparison(ratio, fastest=(ratio.name,))
     return script_of(*a_chain(2), comparison=comparison, recommendation=advice)
