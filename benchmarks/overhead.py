@@ -2,9 +2,9 @@
 What a diagnosis costs beyond the work it has to do: the command against plain scripts, side by side.
 
 The plain scripts know nothing of layoutdoctor: one for each configuration that was timed, in a process of its own,
-with as many rounds in turns as the diagnosis had. No capture, no profile, no reference, no comparison. Both begin with
-an empty compile cache. The budget is too short for further starts, which would take both alike. On a processor, with a
-file whose model has one input, beside nothing else; from the repository root:
+with as many rounds in turns as the diagnosis had, and as many further starts of what that started again. No capture, no
+profile, no reference, no comparison. Both begin with an empty compile cache. On a processor, with a file whose model
+has one input, beside nothing else; from the repository root:
 
     python benchmarks/overhead.py [MODEL.py] [--mode training] [--repeats 3] [--output FILE.json]
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 COMMAND = (sys.executable, "-m", "layoutdoctor")
-BUDGET_SECONDS = 9.0  # below this there are no further starts
+START_ROUNDS, TURN_SECONDS = 9, 0.1  # of a further start, as layoutdoctor/isolation/starts.py has it
 PLAIN = (
     """
 import runpy, sys, time
@@ -98,7 +98,7 @@ def measure_once(model: str, mode: str) -> tuple[float, float]:
         saved = Path(folder) / "diagnosis.json"
         start = time.perf_counter()
         done = subprocess.run(
-            [*COMMAND, "-q", model, "--mode", mode, "--budget", str(BUDGET_SECONDS), "--output", str(saved)],
+            [*COMMAND, "-q", model, "--mode", mode, "--output", str(saved)],
             check=False,
             capture_output=True,
             env=_environment(Path(folder) / "first"),
@@ -119,13 +119,28 @@ def _environment(cache: Path) -> dict[str, str]:
 
 def _run_plainly(diagnosis: Diagnosis, model: str, environment: dict[str, str]) -> None:
     comparison = diagnosis.comparison
-    measured = [(trial, trial.measurement) for trial in diagnosis.trials if trial.measurement is not None]
+    measured = {trial.name: (trial, trial.measurement) for trial in diagnosis.trials if trial.measurement is not None}
     if comparison is None:
         raise RuntimeError(f"{model}: nothing was compared, so there is nothing to do plainly")
-    scripts = [_script(model, diagnosis.subject.mode, trial.configuration) for trial, _ in measured]
-    calls = max(measurement.calls_per_round for _, measurement in measured)
+    scripts = {
+        name: _script(model, diagnosis.subject.mode, trial.configuration) for name, (trial, _) in measured.items()
+    }
+    calls = max(measurement.calls_per_round for _, measurement in measured.values())
     rounds = comparison.round_count + comparison.slow_round_count
-    in_turns(scripts, rounds, calls, at_a_time=core_count() + 1, environment=environment)
+    in_turns(list(scripts.values()), rounds, calls, at_a_time=core_count() + 1, environment=environment)
+    again = [comparison.baseline, *(ratio.name for ratio in comparison.ratios if ratio.start_count)]
+    calls = max(1, round(TURN_SECONDS / min(measured[name][1].median_seconds for name in again)))
+    for _ in range(_start_count(diagnosis)):
+        in_turns([scripts[name] for name in again], START_ROUNDS, calls, core_count() + 1, environment)
+
+
+def _start_count(diagnosis: Diagnosis) -> int:
+    """Further starts of processes, those included in which the machine was slower."""
+    comparison, advice = diagnosis.comparison, diagnosis.recommendation
+    seen = advice.fresh_processes if advice is not None else None
+    if seen is not None:
+        return seen.starts + seen.slow_starts
+    return max((ratio.start_count or 0 for ratio in comparison.ratios), default=0) if comparison is not None else 0
 
 
 def _script(model: str, mode: str, configuration: Configuration) -> str:

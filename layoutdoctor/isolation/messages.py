@@ -122,6 +122,7 @@ class TrialMemo(Message, frozen=True, kw_only=True):
         compile_seconds: Wall time of the first call; None for eager.
         onednn: oneDNN's version and instruction set, as its log says.
         proposals: The cures that may help.
+        leaves_out_backward: Whether layout optimization is on in the forward, and the backward was not looked at.
         how: Lines to paste.
     """
 
@@ -131,6 +132,7 @@ class TrialMemo(Message, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     onednn: tuple[str | None, str | None] = (None, None)
     proposals: tuple[Proposal, ...] = ()
+    leaves_out_backward: bool = False
     how: str | None = None
 
 
@@ -208,7 +210,7 @@ class Request(Message, frozen=True, kw_only=True):
         lower_for: A GPU that is not there, to lower for.
         budget_seconds: For the timing rounds; None lets them go on until there is a verdict.
         trace_directory: Where to keep profiler traces.
-        derives: Whether configurations may be made of these: the best with cures, and with switches of libraries.
+        derives: Whether others may follow from these: forced layout optimization, cures, switches of libraries.
         is_quick: Whether an early answer is worth more than a close one: as few further starts as tell anything.
         times_here: Whether the process that runs the configurations times them as well, though each could have one of
             its own for that.

@@ -201,6 +201,9 @@ def _last_that_changes(graph: Graph, change: OutputChange) -> FxNode | None:
 
 
 FORCED = "inductor-layout-opt-forced"
+UNCOUNTED = "only-backward-convolutions"
+"""The rule by which a backward is left out, whatever the forward was, until torch 2.15."""
+
 WAYS_AROUND = (FORCED, "inductor-channels-last")
 
 
@@ -249,6 +252,13 @@ def leaves_layouts_to_inductor(trial: Trial) -> bool:
         and configuration.model_format == "preserve"
         and not configuration.freezes
     )
+
+
+def leaves_out_backward(graphs: Iterable[Graph]) -> bool:
+    """Whether layout optimization is on in a forward, and the convolutions of its backward were not counted."""
+    decided = [(graph.direction, graph.decision) for graph in graphs if graph.decision is not None]
+    is_on = any(decision.applied for direction, decision in decided if direction == "forward")
+    return is_on and any(decision.rule == UNCOUNTED for _, decision in decided)
 
 
 def deciding_convolutions(decision: Decision) -> list[Convolution]:

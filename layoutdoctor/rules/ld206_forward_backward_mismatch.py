@@ -17,7 +17,9 @@ Example:
 
 What to do:
     Give the model and its input channels_last, which the backward keeps; or compile with
-    ``options={"layout_optimization": False}``. Measure both.
+    ``options={"layout_optimization": False}``; or force it in both, with
+    ``options={"layout_optimization": True, "force_layout_optimization": True}``. A diagnosis measures all three: which
+    is fastest differs from model to model.
 
 When it is fine:
     The tensors that the backward reads are channels-last already, as with channels_last input: nothing is laid out
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
         Trial,
     )
 
-_UNCOUNTED = "only-backward-convolutions"
+_FORCED = (decisions.FORCED,)
 # A library's conversion of a weight's or bias's gradient: the parameter's strides ask for it, not the decision. That of
 # a transposed convolution comes with its first dimensions exchanged, and nothing says which tensor it is.
 _PARAMETER_GRADIENTS = ("output 1", "output 2")
@@ -102,7 +104,7 @@ def _mismatched(trial: Trial) -> list[Graph]:
         and _has_convolutions(graph.decision)
         and graph.decision.applied is not None
         and graph.decision.applied is not forward
-        and (forward or graph.decision.rule != _UNCOUNTED)
+        and (forward or graph.decision.rule != decisions.UNCOUNTED)
     ]
 
 
@@ -160,7 +162,7 @@ def _mismatch_words(trial: Trial, graphs: Sequence[Graph]) -> str:
     if not decisions.is_applied(trial, "forward"):
         return f"layout optimization is off in the forward and on in the backward: {cards[0].explanation}"
     start = "layout optimization is on in the forward and off in the backward"
-    uncounted = [card for card in cards if card.rule == _UNCOUNTED]
+    uncounted = [card for card in cards if card.rule == decisions.UNCOUNTED]
     if not uncounted:
         return f"{start}, by {cards[0].rule}: {cards[0].explanation}"
     count = sum(card.convolution_count for card in uncounted)
@@ -191,6 +193,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, gain: RatioInterval | None) 
     ways = {
         "give the model and its input channels_last, which the backward keeps": advice.channels_last_ways(trial),
         'compile with options={"layout_optimization": False}': advice.OFF,
+        'force it in both with options={"layout_optimization": True, "force_layout_optimization": True}': _FORCED,
     }
     every = [name for names in ways.values() for name in names]
     against = advice.other_cure(diagnosis, trial, lambda cure: cure.name in every)

@@ -1,5 +1,6 @@
 """
-Configurations made of those that ran: the best with the cures that may help, and under switches of libraries.
+Configurations that follow from those that ran: layout optimization in the backward too, the best with the cures that
+may help, and under switches of libraries.
 
 Which one is the best so far is told by a few calls in turns: what is made of it is timed in the rounds like all others.
 """
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from layoutdoctor.diagnosis.configurations import base_name
+from layoutdoctor.diagnosis.configurations import BASELINE, BUILTIN_CONFIGURATIONS, base_name
 from layoutdoctor.examination.choice import eligible_names
+from layoutdoctor.rules.graph_evidence import FORCED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -43,6 +45,14 @@ def with_switch(base: Configuration) -> Configuration:
     """A configuration for which cuDNN times its algorithms instead of guessing."""
     switches = {**base.library_switches, _SWITCH: True}
     return msgspec.structs.replace(base, name=f"{base.name}+cudnn-benchmark", library_switches=switches)
+
+
+def in_both_directions(trials: Sequence[LiveTrial], quick: Quick) -> tuple[Configuration, ...]:
+    """Forced layout optimization, where the default has it in the forward alone; none where that was done before."""
+    if any(trial.name == FORCED for trial in trials):
+        return ()
+    is_wanted = any(trial.name == BASELINE and trial.memo.leaves_out_backward for trial in trials)
+    return tuple(known for known in BUILTIN_CONFIGURATIONS if known.name == FORCED and is_wanted)
 
 
 def single_cures(trials: Sequence[LiveTrial], quick: Quick) -> tuple[Configuration, ...]:

@@ -27,7 +27,7 @@ from layoutdoctor.isolation.rounds import telling
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, why_unusable
 from layoutdoctor.measure.memory import release_memory
 from layoutdoctor.measure.timing import choose_timer
-from layoutdoctor.run.deriving import cures_together, single_cures, under_switches
+from layoutdoctor.run.deriving import cures_together, in_both_directions, single_cures, under_switches
 from layoutdoctor.run.rehearsal import compute_reference
 from layoutdoctor.run.trial import LiveTrial, finish_lowering, head_of, lower, rehearse, run_trial, warm_up
 from layoutdoctor.subjects.subject import call_of, describe, parameter_ranks, with_something_to_train
@@ -237,15 +237,16 @@ class Diagnosing:
 
     def derive(self, timer: Timer) -> None:
         """
-        Runs configurations that are made of those that ran: the best so far with the cures that may help, each alone
-        and then those that help together, and the best two under switches of libraries.
+        Runs configurations that follow from those that ran: layout optimization in the backward too, the best so far
+        with the cures that may help, each alone and then those that help together, the best two under switches of
+        libraries.
         """
         if not self.request.derives:
             return
         self._warm_up_earlier()
         quick = partial(self._time_shortly, timer)
         device = self.head.subject.device or "cpu"
-        for choose in (single_cures, cures_together, partial(under_switches, device=device)):
+        for choose in (in_both_directions, single_cures, cures_together, partial(under_switches, device=device)):
             chosen = choose(self.trials, quick) if self.unusable is None else ()
             if chosen:
                 self.step_count += len(chosen)

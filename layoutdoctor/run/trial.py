@@ -32,6 +32,7 @@ from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.recording.recording import Head, Recording
+from layoutdoctor.rules.graph_evidence import leaves_out_backward
 from layoutdoctor.run.rehearsal import check_runs
 from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures import propose
@@ -430,6 +431,7 @@ def _compile(trial: LiveTrial, step: Step, device: str, lowered: Lowered | None)
         recompile_reasons=capture.recompile_reasons,
         graphs=capture.graphs,
     )
+    trial.remember(leaves_out_backward=leaves_out_backward(capture.graphs))
     trial.note(*(f"not recorded: {failure}" for failure in capture.failures))
     if capture.lowered_count == 0:
         trial.note("torch.compile lowered no graph: the model ran as eager code")

@@ -23,6 +23,7 @@ from builders import (
     kernels,
 )
 
+from layoutdoctor.rules.graph_evidence import leaves_out_backward
 from layoutdoctor.rules.ld206_forward_backward_mismatch import check
 
 if TYPE_CHECKING:
@@ -150,8 +151,14 @@ def test_what_channels_last_input_leaves_as_it_is_is_not_counted() -> None:
     assert [f.evidence for f in findings(a_step(library=(kept,)), last)] == [("graph 1",)]
 
 
+def test_a_backward_that_was_not_counted_behind_a_forward_with_layout_optimization_is_left_out() -> None:
+    assert leaves_out_backward(a_step().graphs)
+    for other in (a_step(forward=VETO), a_step(backward=VETO), a_step(backward=a_decision()), a_trial()):
+        assert not leaves_out_backward(other.graphs)
+
+
 def test_it_suggests_nothing_that_was_measured_as_no_faster_or_that_failed() -> None:
-    last, off = "inductor-channels-last", "inductor-layout-opt-off"
+    last, off, forced = "inductor-channels-last", "inductor-layout-opt-off", "inductor-layout-opt-forced"
     step = a_step(laid_out_anew("buf1"))
 
     def suggestion(*trials: Trial, **changes: Any) -> str:
@@ -160,12 +167,16 @@ def test_it_suggests_nothing_that_was_measured_as_no_faster_or_that_failed() -> 
 
     slower = suggestion(a_trial(off), comparison=a_comparison(a_ratio(off, 0.9)))
     assert "channels_last" in slower
-    assert "layout_optimization" not in slower
+    assert '"layout_optimization": False' not in slower
     failed = suggestion(a_failed_trial(last), comparison=a_comparison())
     assert "channels_last" not in failed
     assert "layout_optimization" in failed
-    neither = suggestion(a_trial(off), a_failed_trial(last), comparison=a_comparison(a_ratio(off, 0.9)))
+    failing = a_failed_trial(last), a_failed_trial(forced)
+    neither = suggestion(a_trial(off), *failing, comparison=a_comparison(a_ratio(off, 0.9)))
     assert neither.startswith("no configuration that was tried helps: inductor-layout-opt-off runs at 0.90x")
     both = suggestion(a_trial(off), a_trial(last), comparison=a_comparison(a_ratio(off, 1.1), a_ratio(last, 1.3)))
     assert "layout_optimization" not in both
     assert "1.30x" in both
+    best = suggestion(a_trial(off), a_trial(forced), comparison=a_comparison(a_ratio(off, 1.1), a_ratio(forced, 1.3)))
+    assert "force_layout_optimization" in best
+    assert "1.30x" in best

@@ -14,6 +14,7 @@ from layoutdoctor.examination.choice import least_demanding_first
 from layoutdoctor.isolation.messages import Listener, Proposal, TrialMemo
 from layoutdoctor.run.deriving import (
     cures_together,
+    in_both_directions,
     single_cures,
     under_switches,
     with_cures,
@@ -52,6 +53,18 @@ def quick(**seconds: float) -> Callable[[Sequence[LiveTrial]], dict[str, float]]
 
 def names(configurations: Sequence[Configuration]) -> list[str]:
     return [configuration.name for configuration in configurations]
+
+
+def test_layout_optimization_is_forced_where_the_default_has_it_in_the_forward_alone() -> None:
+    def chosen(name: str, *others: str, is_left_out: bool = True) -> list[str]:
+        left_out = a_trial(name)
+        left_out.remember(leaves_out_backward=is_left_out)
+        return names(in_both_directions([a_trial("eager"), left_out, *map(a_trial, others)], quick()))
+
+    forced = "inductor-layout-opt-forced"
+    assert chosen("inductor") == [forced]
+    assert chosen("inductor", forced) == chosen("inductor", is_left_out=False) == []
+    assert chosen("inductor-channels-last") == []
 
 
 def test_the_fastest_gets_each_cure_that_was_proposed_for_it_the_dearest_first() -> None:
