@@ -20,6 +20,7 @@ from layoutdoctor.commands.reproduction import is_wanted, run_reproducer, with_r
 from layoutdoctor.diagnosis.records import Recipe, Reproduction
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from layoutdoctor.diagnosis.records import Diagnosis
@@ -94,6 +95,15 @@ def test_it_is_run_for_reports_that_hold_it_only(tmp_path: Path) -> None:
     assert not wanted("markdown", msgspec.structs.replace(record, trials=record.trials[:1]))
 
 
+@pytest.fixture
+def _interrupts() -> Iterator[None]:
+    """SIGINT interrupts, also in tests that were started in the background, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interrupts")
 def test_what_ends_it_costs_no_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
