@@ -130,17 +130,10 @@ def _run_plainly(diagnosis: Diagnosis, model: str, environment: dict[str, str]) 
     in_turns(list(scripts.values()), rounds, calls, at_a_time=core_count() + 1, environment=environment)
     again = [comparison.baseline, *(ratio.name for ratio in comparison.ratios if ratio.start_count)]
     calls = max(1, round(TURN_SECONDS / min(measured[name][1].median_seconds for name in again)))
-    for _ in range(_start_count(diagnosis)):
+    seen = diagnosis.recommendation.fresh_processes if diagnosis.recommendation is not None else None
+    starts = max((ratio.start_count or 0 for ratio in comparison.ratios), default=0) + (seen.slow_starts if seen else 0)
+    for _ in range(starts):
         in_turns([scripts[name] for name in again], START_ROUNDS, calls, core_count() + 1, environment)
-
-
-def _start_count(diagnosis: Diagnosis) -> int:
-    """Further starts of processes, those included in which the machine was slower."""
-    comparison, advice = diagnosis.comparison, diagnosis.recommendation
-    seen = advice.fresh_processes if advice is not None else None
-    if seen is not None:
-        return seen.starts + seen.slow_starts
-    return max((ratio.start_count or 0 for ratio in comparison.ratios), default=0) if comparison is not None else 0
 
 
 def _script(model: str, mode: str, configuration: Configuration) -> str:
