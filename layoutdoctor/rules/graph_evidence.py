@@ -201,10 +201,9 @@ def _last_that_changes(graph: Graph, change: OutputChange) -> FxNode | None:
 
 
 FORCED = "inductor-layout-opt-forced"
+WAYS_AROUND = (FORCED, "inductor-channels-last")
 UNCOUNTED = "only-backward-convolutions"
 """The rule by which a backward is left out, whatever the forward was, until torch 2.15."""
-
-WAYS_AROUND = (FORCED, "inductor-channels-last")
 
 
 def vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tuple[Trial, Graph, Decision]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from layoutdoctor.diagnosis.configurations import BASELINE, BUILTIN_CONFIGURATIONS, base_name
+from layoutdoctor.diagnosis.configurations import BASELINE, base_name, choose_configurations
 from layoutdoctor.examination.choice import eligible_names
 from layoutdoctor.rules.graph_evidence import FORCED
 
@@ -52,7 +52,7 @@ def in_both_directions(trials: Sequence[LiveTrial], quick: Quick) -> tuple[Confi
     if any(trial.name == FORCED for trial in trials):
         return ()
     is_wanted = any(trial.name == BASELINE and trial.memo.leaves_out_backward for trial in trials)
-    return tuple(known for known in BUILTIN_CONFIGURATIONS if known.name == FORCED and is_wanted)
+    return choose_configurations(FORCED) if is_wanted else ()
 
 
 def single_cures(trials: Sequence[LiveTrial], quick: Quick) -> tuple[Configuration, ...]:

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         Conversion,
         Diagnosis,
         Recommendation,
+        Speedup,
         Trial,
     )
 
@@ -266,7 +267,7 @@ def _speed_line(comparison: Comparison, recommendation: Recommendation) -> str:
         return "Its speed was not compared"
     again = "" if recommendation.fresh_processes is None else ", measured again in fresh processes"
     speed = f"{format_ratio(speedup.median)} the speed of {baseline_phrase(comparison.baseline)}"
-    return f"It runs at {speed} ({speedup.low:.2f} to {speedup.high:.2f}{again})"
+    return f"It runs at {speed} ({_ends(speedup)}{again})"
 
 
 def _change_headline(diagnosis: Diagnosis, comparison: Comparison, recommendation: Recommendation) -> str:
@@ -277,7 +278,7 @@ def _change_headline(diagnosis: Diagnosis, comparison: Comparison, recommendatio
     tie = f"{'Equal' if is_equal else 'Undecided'}: {clean_name(name)} is not measurably faster than {against}"
     if speedup is not None:
         where = "after the choice" if recommendation.fresh_processes is None else "in fresh processes"
-        interval = f"{speedup.low:.2f} to {speedup.high:.2f}, measured again {where}"
+        interval = f"{_ends(speedup)}, measured again {where}"
         if speedup.low <= 1:
             return f"{tie}, {format_ratio(speedup.median)} ({interval})"
         starts = _of_starts_that_scatter(diagnosis, recommendation)
@@ -328,6 +329,10 @@ def _certainty(diagnosis: Diagnosis, recommendation: Recommendation) -> str:
     return joined((f"Not verified: {listing(_missing(recommendation, equivalence) or [reason], None)}", demand))
 
 
+def _ends(speedup: Speedup) -> str:
+    return f"{speedup.low:.2f} to {speedup.high:.2f}"
+
+
 def _without_freezing(comparison: Comparison, recommendation: Recommendation) -> tuple[str, ...]:
     """What is best for whom frozen weights demand too much."""
     free = recommendation.without_freezing
@@ -335,8 +340,7 @@ def _without_freezing(comparison: Comparison, recommendation: Recommendation) ->
         return ()
     best = f"nothing is measurably faster than {baseline_phrase(comparison.baseline)}"
     if free.speedup is not None:
-        interval = f"{free.speedup.low:.2f} to {free.speedup.high:.2f}"
-        best = f"{clean_name(free.configuration)}, {format_ratio(free.speedup.median)} ({interval})"
+        best = f"{clean_name(free.configuration)}, {format_ratio(free.speedup.median)} ({_ends(free.speedup)})"
     return (f"Without freezing: {best}",)
 
 
@@ -353,8 +357,8 @@ def _memory_kept(comparison: Comparison, recommendation: Recommendation) -> tupl
     line = f"Where the process keeps the memory that a call frees (LD308): {baseline} runs at "
     line += f"{format_ratio(kept.baseline_ratio)} its speed"
     if kept.speedup is not None:
-        interval = f"{kept.speedup.low:.2f} to {kept.speedup.high:.2f}"
-        line += f", and {clean_name(recommendation.configuration or '')} at {format_ratio(middle)} that ({interval})"
+        name = clean_name(recommendation.configuration or "")
+        line += f", and {name} at {format_ratio(middle)} that ({_ends(kept.speedup)})"
     return (line,)
 
 
