@@ -20,7 +20,7 @@ from layoutdoctor.isolation.judged import time_in_turns
 from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_load
 from layoutdoctor.isolation.messages import SHORTEST_START_SECONDS, Progress
 from layoutdoctor.isolation.rounds import telling
-from layoutdoctor.isolation.starts import MOST_STARTS, iterations_of, memory_seconds, time_in_fresh_processes
+from layoutdoctor.isolation.starts import MOST_STARTS, iterations_of, memory_share, time_in_fresh_processes
 from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
 from layoutdoctor.units import format_seconds
 
@@ -119,10 +119,10 @@ def timed(
             if measurement is not None and recording.name in asked_about:
                 tell(f"{recording.name}: profiling")
                 process, calls = processes[recording.name], measurement.calls_per_round
-                own = measurement.median_seconds, measurement.page_faults_per_call
-                measurement = msgspec.structs.replace(
-                    measurement, memory_seconds=memory_seconds(process, calls, *own, limit)
-                )
+                usual = measurement.median_seconds
+                share = memory_share(process, calls, usual, measurement.page_faults_per_call, limit)
+                saved = None if share is None else share * usual
+                measurement = msgspec.structs.replace(measurement, memory_seconds=saved)
                 trial = msgspec.structs.replace(recording.trial, measurement=measurement)
                 profiled = iterations_of(recording, process, min(measurement.round_seconds), limit)
                 found[number] = msgspec.structs.replace(recording, trial=trial, iterations=profiled)

@@ -65,7 +65,7 @@ class _Start(msgspec.Struct, frozen=True):
     Attributes:
         seconds: Of each configuration the rounds, in order, the baseline first.
         page_faults: Of each configuration in one call; None where the system does not say.
-        memory: Of each configuration what a call takes less with its memory kept; None where not measured.
+        memory: Of each configuration which share of a call goes with its memory kept; None where not measured.
         iterations: Of each configuration, where it was profiled.
     """
 
@@ -85,10 +85,13 @@ class _Start(msgspec.Struct, frozen=True):
 
     def kept_shares(self) -> list[float] | None:
         """Of each what a call takes with its memory kept, as a share of what it takes as it is; None if not known."""
-        saved = [seconds for seconds in self.memory if seconds is not None]
-        if len(saved) < len(self.memory):
-            return None
-        return [1 - own / statistics.median(seconds) for own, seconds in zip(saved, self.seconds, strict=True)]
+        shares = [1 - share for share in self.memory if share is not None]
+        return shares if len(shares) == len(self.memory) else None
+
+    def memory_seconds(self, number: int) -> Seconds | None:
+        """What a call of a configuration takes less with its memory kept; None where not measured."""
+        share = self.memory[number]
+        return None if share is None else share * statistics.median(self.seconds[number])
 
 
 class Starts(NamedTuple):
@@ -286,7 +289,7 @@ class _Starting:
                     measurement,
                     start_seconds=statistics.median(nearest.seconds[number]),
                     start_page_faults_per_call=nearest.page_faults[number],
-                    memory_seconds=nearest.memory[number],
+                    memory_seconds=nearest.memory_seconds(number),
                 )
             trial = msgspec.structs.replace(recording.trial, measurement=measurement)
             made[recording.name] = msgspec.structs.replace(
@@ -358,16 +361,16 @@ def _run_start(
             quiet += not known.is_slow([rounds[-1][name] for name in names], faults)
         seconds = tuple(tuple(times[name] for times in rounds) for name in names)
         tell("memory kept")
-        each = zip(names, map(statistics.median, seconds), faults, strict=True)
-        memory = tuple(memory_seconds(processes[name], calls, own, count) for name, own, count in each)
+        each = zip(names, map(min, seconds), faults, strict=True)
+        memory = tuple(memory_share(processes[name], calls, own, count) for name, own, count in each)
         return finish(_Start(seconds=seconds, page_faults=faults, memory=memory), processes)
 
 
-def memory_seconds(
+def memory_share(
     process: TimedProcess, calls: int, seconds: Seconds, faults: float | None, limit: Seconds = LONGEST_SECONDS
-) -> Seconds | None:
+) -> float | None:
     """
-    What a call takes less once the process keeps the memory that a call frees, which it does from then on.
+    Which share of a call goes once the process keeps the memory that a call frees, which it does from then on.
 
     Whether that memory goes back to the system and is mapped anew in each call depends on what else lies on the heap,
     so that it may be otherwise in a user's process.
@@ -379,7 +382,7 @@ def memory_seconds(
         limit: For one turn.
 
     Returns:
-        None where that is not known, calls are long, or its allocator, another one, keeps no memory.
+        0 to below 1; None where that is not known, calls are long, or its allocator, another one, keeps no memory.
     """
     if faults is None or seconds > _KEPT_CALL_SECONDS or process.failure is not None:
         return None
@@ -394,7 +397,7 @@ def memory_seconds(
         return None
     if process.page_faults is None or process.page_faults - before > len(kept) * calls * faults / 2:
         return None
-    return seconds * max(0.0, 1 - statistics.median(kept) / statistics.median(as_it_is))
+    return max(0.0, 1 - statistics.median(kept) / statistics.median(as_it_is))
 
 
 def iterations_of(
