@@ -152,7 +152,8 @@ def measure_rounds(
         block_seconds: What the calls of a turn may take together, where a call is short.
         failing: What a timer may raise for a step; of a model that runs in this process that is anything.
         budget_seconds: Wall time for the rounds; the warm-up before them is not counted, and one round there is in any
-            case. None: a share of ``compile_seconds``, and never fewer rounds than a verdict needs.
+            case. None: a share of ``compile_seconds``, as much again where that should decide it, and never fewer
+            rounds than a verdict needs.
         choices: From each of these the best is wanted; None for one of all.
         clock: Seconds from any start; what the budget is read from.
         estimator: What makes one number of a round's calls; only a benchmark has a reason to change it.
@@ -165,7 +166,7 @@ def measure_rounds(
     Returns:
         One entry per configuration, in the order of ``steps``.
     """
-    bound = _bound(compile_seconds) if budget_seconds is None else budget_seconds
+    bound, further = (_bound(compile_seconds),) * 2 if budget_seconds is None else (budget_seconds, 0.0)
     rounds = _Rounds(steps, baseline, timer, faults, failing, choices or [frozenset(steps)], estimator, on_turn)
     fewest = rounds.needed if budget_seconds is None else 1
     rounds.warm_up(bound, block_seconds)
@@ -190,7 +191,9 @@ def measure_rounds(
             rounds.drop_hopeless()
         is_long = rounds.count >= fewest and now - start > MOST_SECONDS
         if not affordable and (is_long or rounds.has_enough(fewest)):
-            break
+            if is_long or not 0 < rounds.seconds_to_decide() <= further:
+                break
+            bound, further = bound + further, 0.0
     return rounds.results(stopped)
 
 
@@ -203,6 +206,8 @@ def seconds_to_decide(times: Mapping[str, RoundTimes], open_ones: Sequence[Ratio
     """
     About how long rounds would have to go on until what is open is decided; None where nothing is.
 
+    As many of them are taken to be left out as were.
+
     Args:
         times: What ``measure_rounds`` gave.
         open_ones: What of it is not decided.
@@ -214,7 +219,8 @@ def seconds_to_decide(times: Mapping[str, RoundTimes], open_ones: Sequence[Ratio
     active = [entry for entry in measured if len(entry.call_seconds) == done]
     needed = max(rounds_to_decide(ratio, len(measured)) for ratio in open_ones)
     per_round = sum(statistics.median(map(sum, entry.call_seconds)) for entry in active)
-    return max(needed - done, 1) * per_round
+    all_rounds = 1 + max(entry.slow_round_count for entry in measured) / done
+    return max(needed - done, 1) * all_rounds * per_round
 
 
 def to_measurement(
@@ -342,6 +348,12 @@ class _Rounds:
         if self.baseline not in times:
             return True
         return self.has_enough(self.needed) and not open_questions(times, self.baseline, self.choices)
+
+    def seconds_to_decide(self) -> Seconds:
+        """About how long it would take to decide what is open; 0 where nothing is."""
+        times = self._measured()
+        open_ones = open_questions(times, self.baseline, self.choices) if self.baseline in times else ()
+        return seconds_to_decide(self.results("budget"), open_ones) or 0.0
 
     def drop_hopeless(self) -> None:
         """Takes out what is far slower than the best of every choice that it is in."""

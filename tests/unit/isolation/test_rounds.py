@@ -192,6 +192,17 @@ def test_without_a_budget_a_share_of_the_compiling_bounds_it_but_a_verdict_gets_
     assert compared(times).ratios[0].verdict == "slower"
 
 
+def test_without_a_budget_they_go_on_for_as_long_again_where_that_decides_it() -> None:
+    def measured(share: float, **options: Any) -> tuple[float, str | None]:
+        machine = Machine(a=jittery(0.1, share, 1), b=jittery(0.092, share, 2))
+        times = machine.measure(estimator=lambda calls: calls[0], **options)
+        return machine.now - 100.0, times["a"].stopped_because
+
+    assert measured(0.2, budget=None) == (pytest.approx(12.3, abs=0.1), "decided")
+    assert measured(0.2, budget=10.0) == (pytest.approx(10.0, abs=2.0), "budget")
+    assert measured(2.0, budget=None) == (pytest.approx(10.0, abs=2.0), "budget")
+
+
 def test_a_wide_interval_goes_on_until_the_budget_is_spent_and_says_what_would_decide() -> None:
     machine = Machine(a=jittery(0.1, 2.0, 1), b=jittery(0.1, 2.0, 2))
     times = machine.measure(budget=20.0, estimator=lambda calls: calls[0])
