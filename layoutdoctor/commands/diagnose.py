@@ -325,8 +325,8 @@ def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> in
             raise
         isolation.is_done = True
         isolation.save_recordings(recordings)
-    logger.debug("%s", stages_in_short(diagnosis))
     diagnosis = _with_reproduction(diagnosis, conclusion.outputs, request.target or "", quiet=arguments.quiet)
+    logger.debug("%s", stages_in_short(diagnosis))
     status = status_of(diagnosis, len(configurations))
     if conclusion.fail_on is None and undecided(diagnosis):
         status = EXIT_INCONCLUSIVE  # with --fail-on, findings are what was asked for

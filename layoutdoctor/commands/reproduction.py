@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ def with_reproduction(diagnosis: Diagnosis, target: str) -> Diagnosis:
         diagnosis: As it was measured on this machine.
         target: As it was given on the command line.
     """
+    begin = time.monotonic()
     tried: list[Reproduction] = []
     for source in _SOURCES:
         reproducer = build_reproducer(diagnosis, source)
@@ -53,7 +55,8 @@ def with_reproduction(diagnosis: Diagnosis, target: str) -> Diagnosis:
             if tried[-1].reproduced or tried[-1].printed.endswith(COUNTS_REPRODUCED):
                 break
     best = next((one for one in reversed(tried) if one.reproduced), tried[0] if tried else None)
-    return msgspec.structs.replace(diagnosis, reproduction=best)
+    stages = diagnosis.stage_seconds | {"running the reproducer": time.monotonic() - begin}
+    return msgspec.structs.replace(diagnosis, reproduction=best, stage_seconds=stages)
 
 
 def run_reproducer(script: str, source: Source, target: str, limit_seconds: float = LIMIT_SECONDS) -> Reproduction:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from layoutdoctor.diagnosis.records import FreshProcesses, KeptMemory, Speedup
-from layoutdoctor.errors import SubjectError
+from layoutdoctor.errors import LayoutDoctorError, SubjectError
 from layoutdoctor.examination.choice import AGREEMENT, TELLING_SHARE, telling_faults
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
 from layoutdoctor.examination.kernels.least import ran_the_same
@@ -124,8 +124,8 @@ def time_in_fresh_processes(
         rounds: What processes like these have shown before, once; None where there were none.
 
     Raises:
-        SubjectError: A process died, or took too long.
-        TransportError: A process could not be started.
+        SubjectError: A process died, or took too long, before there were enough starts.
+        TransportError: A process could not be started, likewise.
     """
     starting = _Starting(request, recordings, progress, rounds)
     limit = min(LIMIT_SECONDS, request.budget_seconds or LIMIT_SECONDS)
@@ -135,7 +135,12 @@ def time_in_fresh_processes(
         now, count = time.monotonic(), starting.count
         if count and now - begin + longest > (LIMIT_SECONDS if count < FEWEST_STARTS else limit):
             break
-        starting.start()
+        try:
+            starting.start()
+        except LayoutDoctorError:
+            if not found:
+                raise
+            break  # those before it have told enough
         longest = max(longest, time.monotonic() - now)
         if starting.count >= FEWEST_STARTS:
             found = starting.seen()

@@ -75,9 +75,11 @@ def test_the_first_that_shows_what_was_recorded_is_handed_out(verdicts: dict[Sou
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reproduction, "run_reproducer", run)
-        done = with_reproduction(a_diagnosis_of_a_file(), "model.py").reproduction
+        diagnosis = with_reproduction(a_diagnosis_of_a_file(), "model.py")
 
+    done = diagnosis.reproduction
     assert done is not None
+    assert list(diagnosis.stage_seconds)[-1] == "running the reproducer"
     assert done.source == source
     assert asked == list(verdicts)
 

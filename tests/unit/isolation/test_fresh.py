@@ -222,6 +222,14 @@ def test_a_process_that_does_not_take_its_turns_costs_the_verification(
     assert message in str(raised.value)
 
 
+def test_a_start_that_fails_costs_none_of_those_before_it(run: Any, tmp_path: Path) -> None:
+    counted = f"open(os.path.join({str(tmp_path)!r}, str(os.getpid())), 'x').close()\n"
+    count = f"len(os.listdir({str(tmp_path)!r}))"  # of processes so far, three to a start
+    fails = f'CALL["one"] *= 1 + 0.1 * (({count} - 1) // 3 % 3)\nif {count} > 9: os._exit(3)\n'
+
+    assert run(counted + fails + TAKES_TURNS)["one"].starts == 3
+
+
 def recordings(**changes: Any) -> tuple[Recording, ...]:
     fields = {
         "comparison": a_comparison(a_ratio("one", 2.0), fastest=("one",), own_processes=True),
