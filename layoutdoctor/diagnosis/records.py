@@ -920,7 +920,7 @@ class RatioInterval(Record, frozen=True, kw_only=True):
         high: Upper end.
         verdict: What may be said.
         coverage: How often such an interval covers the true median, at least: 0.99 over rounds, 0.95 where further
-            starts of fresh processes are in it; None where too few rounds for any.
+            starts of fresh processes are in it; None where too few rounds for any, or the machine was too busy.
         round_count: Rounds it rests on.
         start_count: Further starts that it was part of. Where others were and it was not, its rounds are told by way
             of what was recommended, since one process of the baseline may be lucky; None where the rounds stand alone.
@@ -940,7 +940,7 @@ class RatioInterval(Record, frozen=True, kw_only=True):
 
     @property
     def lacks_rounds(self) -> bool:
-        """Whether the rounds were too few for any verdict, so that "no measurable difference" is no tie."""
+        """Whether the rounds tell nothing, too few or of a busy machine: "no measurable difference" is no tie."""
         return self.coverage is None and self.round_count is not None
 
 
@@ -992,9 +992,9 @@ class Comparison(Record, frozen=True, kw_only=True):
     slow_round_count: Count = 0
 
     @property
-    def unjudged(self) -> tuple[RatioInterval, ...]:
-        """The ratios that rest on too few rounds for any verdict."""
-        return tuple(ratio for ratio in self.ratios if ratio.lacks_rounds)
+    def is_too_busy(self) -> bool:
+        """Whether so much else ran on the machine that the times tell nothing."""
+        return self.load is not None and self.load.is_too_busy
 
 
 class AccountRow(Record, frozen=True, kw_only=True):

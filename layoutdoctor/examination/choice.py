@@ -217,7 +217,7 @@ def contenders(comparison: Comparison, trials: Sequence[Trial]) -> tuple[str, ..
 
     The rounds know one start of each: which of these it is, further starts tell.
     """
-    if comparison.load is not None and comparison.load.is_too_busy:
+    if comparison.is_too_busy:
         return ()
     by_name = {trial.name: trial for trial in trials}
     eligible = eligible_names(trials)

@@ -174,7 +174,8 @@ def compare(
 
     Args:
         eligible: Those that may be recommended, because their outputs are right; None for all.
-        is_too_busy: Whether so much else ran on the machine that nothing may be concluded.
+        is_too_busy: Whether so much else ran on the machine that nothing may be concluded: no interval covers anything
+            then (benchmarks/README.md: 11 of 24 did).
 
     Returns:
         None where the baseline has no times or nothing else has. ``fastest`` holds the eligible configuration with the
@@ -434,7 +435,7 @@ class _Judging:
             name, self.times[baseline], self.times[name], coverage=self.coverage, resolution=self.resolution
         )
         if self.is_too_busy:
-            ratio = msgspec.structs.replace(ratio, verdict=NO_DIFFERENCE, decided=False)
+            ratio = msgspec.structs.replace(ratio, verdict=NO_DIFFERENCE, decided=False, coverage=None)
         # What is promised is that all hold together; alone, each holds more often.
         return ratio if ratio.coverage is None else msgspec.structs.replace(ratio, coverage=COVERAGE)
 

@@ -181,7 +181,7 @@ def verified(
             kept = starts.kept.get(advice.configuration or comparison.baseline)
         except LayoutDoctorError as error:
             advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
-    elif comparison.own_processes and (comparison.load is None or not comparison.load.is_too_busy):
+    elif comparison.own_processes and not comparison.is_too_busy:
         kept = memory_kept(by_name[comparison.baseline].trial)
     advice = msgspec.structs.replace(advice, kept_memory=kept)
     return with_head(tuple(by_name.values()), recommendation=advice, comparison=comparison)

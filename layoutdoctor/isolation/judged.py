@@ -115,8 +115,6 @@ def _measured_before(
     trials: Sequence[Trial], earlier: Comparison | None, *, own_processes: bool
 ) -> dict[str, Measurement]:
     """What a run that ended undecided has measured; nothing where the machine was too busy for it to be of use."""
-    if earlier is None or earlier.own_processes != own_processes:
-        return {}
-    if earlier.load is not None and earlier.load.is_too_busy:
+    if earlier is None or earlier.own_processes != own_processes or earlier.is_too_busy:
         return {}
     return {trial.name: trial.measurement for trial in trials if trial.measurement is not None}

@@ -78,7 +78,7 @@ def _why_not(trial: Trial, ratio: RatioInterval | None) -> str:
     if ratio is None:
         return "it was not timed"
     if ratio.lacks_rounds:
-        return f"the rounds are too few to tell ({format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
+        return "the rounds could not tell"
     ends = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
     if ratio.verdict != SLOWER and ratio.high > _EQUAL:
         return f"not sure to be faster ({ends})"

@@ -102,9 +102,9 @@ def _bar(diagnosis: Diagnosis, trial: Trial, measurement: Measurement) -> TimeBa
 
 
 def _ratio(diagnosis: Diagnosis, trial: Trial) -> Drawn | None:
-    """How many times faster than the baseline; None where it is too noisy to be drawn."""
+    """How many times faster than the baseline; None where the rounds tell nothing, or are too noisy to be drawn."""
     ratio = find_ratio(diagnosis, trial.name)
-    if ratio is None or is_too_noisy(ratio):
+    if ratio is None or ratio.lacks_rounds or is_too_noisy(ratio):
         return None
     ends = {"low": ratio.low, "median": ratio.median, "high": ratio.high}
     return {**ends, "text": format_interval(ratio), "verdict": word_of(ratio)}

@@ -155,7 +155,8 @@ def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
     if ratio is None:
         return ("-" if trial.measurement else "") + remark
     if ratio.coverage is None:
-        return f"too few rounds{remark}"
+        is_too_busy = diagnosis.comparison is not None and diagnosis.comparison.is_too_busy
+        return ("undecided" if is_too_busy else "too few rounds") + remark
     word = f"  {word_of(ratio)}" if ratio.verdict == NO_DIFFERENCE else ""
     return format_interval(ratio) + word + remark
 

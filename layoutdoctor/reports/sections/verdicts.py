@@ -77,7 +77,7 @@ def rival_lines(comparison: Comparison, chosen: str) -> Iterator[str]:
 
 def _what_would_tell(comparison: Comparison) -> str:
     """What would decide what is open, as the end of a sentence; empty where nothing is known of that."""
-    if comparison.load is not None and comparison.load.is_too_busy:
+    if comparison.is_too_busy:
         return "; other programs kept the machine busy, so measure again when it is quiet"
     if comparison.seconds_to_decide is None:
         return "; measure longer (--budget)"

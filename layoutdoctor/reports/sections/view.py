@@ -185,6 +185,8 @@ def _stability(diagnosis: Diagnosis) -> str:
     ratios = diagnosis.comparison.ratios if diagnosis.comparison else ()
     known = [(r.high / r.low - 1, r.coverage) for r in ratios if r.coverage is not None and r.low > 0]
     if not known:
+        if diagnosis.comparison is not None and diagnosis.comparison.is_too_busy:
+            return "which tell nothing"
         return "too few to compare" if ratios else "nothing to compare"
     width, coverage = max(known)
     unstable = width > STABLE_WIDTH or any(finding.code == UNSTABLE_CODE for finding in diagnosis.findings)

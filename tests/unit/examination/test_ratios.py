@@ -197,7 +197,7 @@ def test_equal_and_undecided_are_different_words_and_a_busy_machine_decides_noth
     assert [ratio.name for ratio in open_questions(times, "inductor")] == ["noise"]
     assert open_questions(times, "inductor", [{"same", "slow"}]) == ()
     busy = compared(times, is_too_busy=True)
-    assert {(ratio.verdict, ratio.decided) for ratio in busy.ratios} == {(NO_DIFFERENCE, False)}
+    assert {(ratio.verdict, ratio.decided, ratio.coverage) for ratio in busy.ratios} == {(NO_DIFFERENCE, False, None)}
     assert set(busy.fastest) == set(times)
 
 

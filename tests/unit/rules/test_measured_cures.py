@@ -69,9 +69,7 @@ def test_what_did_not_help_is_not_advised(trial: Trial, words: str) -> None:
 
 def test_too_few_rounds_are_no_gain() -> None:
     few = a_measurement(*(seconds / 1.25 for seconds in BASE[:3]))
-    assert suggestion(cured(None, measurement=few)) == (
-        f"{NAME} was tried: the rounds are too few to tell (1.25x to 1.25x)"
-    )
+    assert suggestion(cured(None, measurement=few)) == f"{NAME} was tried: the rounds could not tell"
 
 
 def test_the_advice_stays_where_nothing_of_it_was_tried() -> None:
