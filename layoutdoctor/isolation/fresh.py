@@ -20,7 +20,7 @@ from layoutdoctor.isolation.judged import time_in_turns
 from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_load
 from layoutdoctor.isolation.messages import SHORTEST_START_SECONDS, Progress
 from layoutdoctor.isolation.rounds import telling
-from layoutdoctor.isolation.starts import MOST_STARTS, iterations_of, memory_share, time_in_fresh_processes
+from layoutdoctor.isolation.starts import MOST_STARTS, iterations_of, least_kept, memory_share, time_in_fresh_processes
 from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
 from layoutdoctor.units import format_seconds
 
@@ -124,7 +124,8 @@ def timed(
                 saved = None if share is None else share * usual
                 measurement = msgspec.structs.replace(measurement, memory_seconds=saved)
                 trial = msgspec.structs.replace(recording.trial, measurement=measurement)
-                profiled = iterations_of(recording, process, min(measurement.round_seconds), limit)
+                least = least_kept(min(measurement.round_seconds), share)
+                profiled = iterations_of(recording, process, least, limit)
                 found[number] = msgspec.structs.replace(recording, trial=trial, iterations=profiled)
         return tuple(found)
 

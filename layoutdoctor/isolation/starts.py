@@ -8,6 +8,7 @@ each call. So one start tells which may be the fastest, and only several how fas
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import statistics
 import time
@@ -209,9 +210,9 @@ class _Starting:
             if _agree(start.ratios(), self._expected):
                 return start
             tell("profiling")
-            each = zip(self._recordings, start.seconds, strict=True)
+            each = zip(self._recordings, start.seconds, start.memory, strict=True)
             iterations = tuple(
-                iterations_of(one, processes[one.name], min(seconds), most_seconds=0.0) for one, seconds in each
+                iterations_of(one, processes[one.name], least_kept(min(seconds), share)) for one, seconds, share in each
             )
             return msgspec.structs.replace(start, iterations=iterations)
 
@@ -405,41 +406,56 @@ def memory_share(
     return max(0.0, 1 - statistics.median(kept) / statistics.median(as_it_is))
 
 
+def least_kept(seconds: Seconds, share: float | None) -> Seconds:
+    """
+    The least that a call takes with its memory kept.
+
+    Args:
+        seconds: The same as it is.
+        share: What ``memory_share`` found.
+    """
+    return seconds * (1 - (share or 0.0))
+
+
 def iterations_of(
-    recording: Recording,
-    process: TimedProcess,
-    least: Seconds,
-    limit: Seconds = LONGEST_SECONDS,
-    most_seconds: Seconds = _PROFILING_SECONDS,
+    recording: Recording, process: TimedProcess, least: Seconds, limit: Seconds = LONGEST_SECONDS
 ) -> tuple[Iteration, ...]:
     """
     Iterations of the process that was timed.
 
-    Where these ran anything else than what is recorded, or met the machine's slower state again and again and the
-    recorded ones did not, those that are recorded. They are taken again while calls, too, are slower than they were.
+    They are taken again while calls right after them take longer than they did, as the machine is slower then: such
+    ones count where there are no others and the recorded ones are no quieter. Where they ran anything else than what is
+    recorded, those that are.
 
     Args:
-        least: The least that a call took in this process.
-        most_seconds: After which it is not profiled again, though the machine was slower.
+        least: The least that a call took in this process, its memory kept.
     """
     names = {graph.code_fingerprint: graph.name for graph in recording.trial.graphs}
     known = recording.iterations
     if process.failure is not None or not known or len(names) < len(recording.trial.graphs):
         return known
-    iterations: list[Iteration] = []
-    end, calm = time.monotonic() + most_seconds, 0
+    profiles: list[tuple[Seconds, tuple[Iteration, ...]]] = []  # with what a call took right after
+    end, calm = time.monotonic() + _PROFILING_SECONDS, 0
     with contextlib.suppress(SubjectError):
-        while more := process.profile(limit):
+        while calm < _CALM_PROFILES and time.monotonic() < end and (more := process.profile(limit)):
             call_graphs_by_name(more, names)
-            iterations = sorted((*iterations, *more), key=unrest)[: len(more)]
-            if _seconds_of(iterations) <= _DISTURBED * least or time.monotonic() > end:
+            profiles.append((min(process.turn(len(more), limit)), more))
+            calm += profiles[-1][0] <= _SLOW * least
+            if calm and _seconds_of(_quietest(profiles)) <= _DISTURBED * least:
                 break
-            calm += min(process.turn(len(more), limit)) <= _SLOW * least
-            if calm == _CALM_PROFILES:
-                break
+    iterations = _quietest(profiles)
     if not iterations or not ran_the_same(known, iterations):
         return known
-    return known if _seconds_of(iterations) > _DISTURBED * max(least, _seconds_of(known)) else tuple(iterations)
+    if not calm:
+        return min(known, iterations, key=_seconds_of)
+    return known if _seconds_of(iterations) > _DISTURBED * max(least, _seconds_of(known)) else iterations
+
+
+def _quietest(profiles: Sequence[tuple[Seconds, tuple[Iteration, ...]]]) -> tuple[Iteration, ...]:
+    """Of the profiles beside which calls took least, as many iterations as one has."""
+    least = min((seconds for seconds, _ in profiles), default=0.0)
+    near = [iterations for seconds, iterations in profiles if seconds <= _SLOW * least]
+    return tuple(sorted(itertools.chain(*near), key=unrest)[: max(map(len, near), default=0)])
 
 
 def _seconds_of(iterations: Iterable[Iteration]) -> Seconds:

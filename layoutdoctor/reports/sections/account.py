@@ -36,7 +36,7 @@ _KIND_WORDS = {
     "small": "too small to tell one by one",
     "allocation": "memory mapped anew in every call",
     "launches": "more calls",
-    "outside_kernels": "launches, gaps, allocation",
+    "outside_kernels": "cause not known",
 }
 
 

@@ -61,7 +61,7 @@ def test_each_kind_in_a_sentence() -> None:
         row("launches", 2, detail="378 against 157 kernels"): (
             "2.00 ms outside kernels: more calls, 378 against 157 kernels"
         ),
-        row("outside_kernels", 2): "2.00 ms outside kernels: launches, gaps, allocation",
+        row("outside_kernels", 2): "2.00 ms outside kernels: cause not known",
         row("small", 2, detail="9 rows"): "2.00 ms in 9 rows, each small",
     }
     for one, sentence in cases.items():
