@@ -174,8 +174,8 @@ def compare(
 
     Args:
         eligible: Those that may be recommended, because their outputs are right; None for all.
-        is_too_busy: Whether so much else ran on the machine that nothing may be concluded: no interval covers anything
-            then (benchmarks/README.md: 11 of 24 did).
+        is_too_busy: Whether so much else ran on the machine that nothing may be concluded: intervals do not cover
+            what they promise then (benchmarks/README.md: 11 of 24 did).
 
     Returns:
         None where the baseline has no times or nothing else has. ``fastest`` holds the eligible configuration with the
