@@ -147,5 +147,5 @@ def telling(script: str) -> str:
     model, rest = rest.split("\ndef run():", 1) if "\ndef run():" in rest else (rest, "")
     run, rest = rest.split("\ndef conversions", 1)
     recorded = rest[rest.index("\nrecorded = ") :].split("\ntimes, ", 1)[0]
-    calls = [line for line in rest.splitlines() if "repeat=" in line or "abs(" in line]
+    calls = [line for line in rest.splitlines() if "repeat=" in line or line.startswith("reproduced = ")]
     return "\n".join((title, model.strip(), f"def run():{run.rstrip()}", recorded.strip(), *map(str.strip, calls)))

@@ -343,17 +343,16 @@ class _Rounds:
         """Whether there are so many rounds, quiet ones unless they are rare."""
         return self.count >= count and (len(self._quiet()) >= count or self.count >= 2 * count)
 
-    def is_decided(self) -> bool:
+    def _open(self) -> Sequence[RatioInterval]:
         times = self._measured()
-        if self.baseline not in times:
-            return True
-        return self.has_enough(self.needed) and not open_questions(times, self.baseline, self.choices)
+        return open_questions(times, self.baseline, self.choices) if self.baseline in times else ()
+
+    def is_decided(self) -> bool:
+        return self.baseline in self.failures or (self.has_enough(self.needed) and not self._open())
 
     def seconds_to_decide(self) -> Seconds:
         """About how long it would take to decide what is open; 0 where nothing is."""
-        times = self._measured()
-        open_ones = open_questions(times, self.baseline, self.choices) if self.baseline in times else ()
-        return seconds_to_decide(self.results("budget"), open_ones) or 0.0
+        return seconds_to_decide(self.results("budget"), self._open()) or 0.0
 
     def drop_hopeless(self) -> None:
         """Takes out what is far slower than the best of every choice that it is in."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -363,6 +366,36 @@ def test_what_was_run_is_what_is_handed_out_with_what_it_printed() -> None:
 @pytest.mark.parametrize("depth", [1, 2, 3, 10])
 def test_no_reproducer_is_longer_than_promised(depth: int) -> None:
     assert code_line_count(script_of(*a_deep_network(depth))) <= MOST_CODE_LINES
+
+
+@for_each(
+    ("ratios", "starts", "status"),
+    [
+        ([1.3, 1.25, 1.28], 3, 0),
+        ([1.3, 2.0, 1.25, 1.0, 1.28], 5, 0),
+        ([2.0, 1.3, 1.3, 1.3], 4, 0),
+        ([1.0, 1.0, 1.0, 1.3, 1.3], 5, 1),
+    ],
+)
+def test_a_script_starts_no_more_processes_once_its_verdict_is_sure(
+    ratios: list[float], starts: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = script_of(*a_chain(2))
+    recorded = {"inductor": [4, 0], "inductor-channels-last": [1, 0]}
+    assert str(recorded).replace("'", '"') in script
+    started: list[str] = []
+
+    def run(words: list[str], **options: object) -> SimpleNamespace:
+        started.append(words[-1])
+        seconds = 1e-3 if len(started) % 2 else 1e-3 / ratios[len(started) // 2 - 1]
+        return SimpleNamespace(stdout=json.dumps([seconds, recorded[words[-1]]]))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    names = {"json": json, "statistics": statistics, "subprocess": subprocess, "sys": sys, "__file__": "reproducer.py"}
+    with pytest.raises(SystemExit) as ended:
+        exec(script[script.index("recorded = ") :], names)
+
+    assert (started, int(ended.value.code or 0)) == ([*recorded] * starts, status)
 
 
 def test_the_same_record_gives_the_same_text() -> None:
