@@ -1143,10 +1143,14 @@ class KeptMemory(Record, frozen=True, kw_only=True):
     Attributes:
         baseline_ratio: How many times as fast the baseline is with it as without.
         speedup: How many times as fast what is recommended is with it as the baseline with it; None where that stays.
+        fastest: What is surely faster than what is recommended, both with it; None where nothing is.
+        fastest_speedup: How many times as fast that is as the baseline with it.
     """
 
     baseline_ratio: Ratio
     speedup: Speedup | None = None
+    fastest: str | None = None
+    fastest_speedup: Speedup | None = None
 
 
 class WithoutFreezing(Record, frozen=True, kw_only=True):
@@ -1172,8 +1176,7 @@ class Recommendation(Record, frozen=True, kw_only=True):
 
     Attributes:
         configuration: The configuration to use; None where nothing could be measured, or nothing is faster.
-        speedup: Against the baseline, over the starts of fresh processes where there were any, else from the rounds;
-            None where it is the baseline.
+        speedup: Against the baseline, over starts of fresh processes, else from the rounds; None for the baseline.
         how: Lines to paste.
         verified: True where fresh processes agreed with the rounds and the outputs were equal.
         reason: Why this one, or why none, or why it is not verified, in one sentence.

@@ -215,7 +215,8 @@ def contenders(comparison: Comparison, trials: Sequence[Trial]) -> tuple[str, ..
     """
     What may be the fastest by the rounds, the best first, and the best of those that freeze no weights.
 
-    The rounds know one start of each: which of these it is, further starts tell.
+    The rounds know one start of each: which of these it is, further starts tell. Beside them goes what would lead if
+    all kept their memory, as its one process may have had bad luck.
     """
     if comparison.is_too_busy:
         return ()
@@ -229,7 +230,17 @@ def contenders(comparison: Comparison, trials: Sequence[Trial]) -> tuple[str, ..
     ]
     near = [ratio.name for ratio in found if ratio.median * _NEAR_THE_BEST >= found[0].median][:_MOST_CONTENDERS]
     free = [ratio.name for ratio in found if not by_name[ratio.name].configuration.freezes]
-    return tuple(dict.fromkeys((*near, *free[:1])))
+    names = tuple(dict.fromkeys((*near, *free[:1])))
+    return (*names, *_ahead_with_memory_kept(names, comparison.baseline, [by_name[name] for name in eligible]))
+
+
+def _ahead_with_memory_kept(names: Collection[str], baseline: str, trials: Iterable[Trial]) -> tuple[str, ...]:
+    """The one of some trials that leaves those named and the baseline behind where all keep their memory."""
+    measured = {trial.name: trial.measurement for trial in trials if trial.measurement is not None}
+    kept = {name: one.median_seconds - (one.memory_seconds or 0.0) for name, one in measured.items()}
+    rivals = [kept[name] for name in (*names, baseline) if name in kept]
+    best = min(kept, key=lambda name: (kept[name], name), default=None)
+    return (best,) if best and names and rivals and kept[best] * (1 + AGREEMENT) < min(rivals) else ()
 
 
 def page_faults_of(trial: Trial | None) -> float:
@@ -248,6 +259,25 @@ def memory_kept(trial: Trial) -> KeptMemory | None:
     if measured is None or not measured.memory_seconds or not page_faults_of(trial):
         return None
     return KeptMemory(baseline_ratio=measured.usual_seconds / (measured.usual_seconds - measured.memory_seconds))
+
+
+def kept_memory_of(advice: Recommendation, baseline: str, kept: Mapping[str, KeptMemory]) -> KeptMemory | None:
+    """
+    What becomes of a recommendation where memory is kept, with what is surely faster than it there.
+
+    Args:
+        kept: What further starts showed, by configuration.
+    """
+    chosen = advice.configuration or baseline
+    own = kept.get(chosen)
+    speedup = advice.speedup if own is None else own.speedup
+    level = 1.0 if speedup is None else speedup.median
+    others = {name: one.speedup for name, one in kept.items() if one.speedup is not None and name != chosen}
+    best = max(others, key=lambda name: others[name].median, default=None)
+    if best is None or others[best].low <= level * (1 + EQUALITY):
+        return own
+    known = own or KeptMemory(baseline_ratio=kept[best].baseline_ratio)
+    return msgspec.structs.replace(known, fastest=best, fastest_speedup=others[best])
 
 
 def telling_faults(call_seconds: Seconds) -> float:

@@ -15,7 +15,7 @@ import msgspec
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
 from layoutdoctor.examination.account import differences
-from layoutdoctor.examination.choice import contenders, memory_kept, with_fresh_processes
+from layoutdoctor.examination.choice import contenders, kept_memory_of, memory_kept, with_fresh_processes
 from layoutdoctor.isolation.judged import time_in_turns
 from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_load
 from layoutdoctor.isolation.messages import SHORTEST_START_SECONDS, Progress
@@ -113,21 +113,37 @@ def timed(
             head, comparison=judged.comparison, recommendation=judged.recommendation, interrupted=None
         )
         found = [msgspec.structs.replace(one, head=head, trial=trials[one.name]) for one in kept.recordings]
+        tell("memory kept")
+        shares = {one.name: _memory_share(one, processes, limit) for one in found}
+        found = [_with_memory(one, shares[one.name]) for one in found]
         asked_about = _asked_about(judged) & processes.keys()
         for number, recording in enumerate(found):
             measurement = recording.trial.measurement
             if measurement is not None and recording.name in asked_about:
                 tell(f"{recording.name}: profiling")
-                process, calls = processes[recording.name], measurement.calls_per_round
-                usual = measurement.median_seconds
-                share = memory_share(process, calls, usual, measurement.page_faults_per_call, limit)
-                saved = None if share is None else share * usual
-                measurement = msgspec.structs.replace(measurement, memory_seconds=saved)
-                trial = msgspec.structs.replace(recording.trial, measurement=measurement)
-                least = least_kept(min(measurement.round_seconds), share)
-                profiled = iterations_of(recording, process, least, limit)
-                found[number] = msgspec.structs.replace(recording, trial=trial, iterations=profiled)
+                least = least_kept(min(measurement.round_seconds), shares[recording.name])
+                profiled = iterations_of(recording, processes[recording.name], least, limit)
+                found[number] = msgspec.structs.replace(recording, iterations=profiled)
         return tuple(found)
+
+
+def _memory_share(recording: Recording, processes: Mapping[str, TimedProcess], limit: Seconds) -> float | None:
+    measurement = recording.trial.measurement
+    if measurement is None or recording.name not in processes:
+        return None
+    calls, usual = measurement.calls_per_round, measurement.median_seconds
+    return memory_share(processes[recording.name], calls, usual, measurement.page_faults_per_call, limit)
+
+
+def _with_memory(recording: Recording, share: float | None) -> Recording:
+    measurement = recording.trial.measurement
+    if measurement is None:
+        return recording
+    saved = None if share is None else share * measurement.median_seconds
+    trial = msgspec.structs.replace(
+        recording.trial, measurement=msgspec.structs.replace(measurement, memory_seconds=saved)
+    )
+    return msgspec.structs.replace(recording, trial=trial)
 
 
 def _asked_about(judged: Judged) -> set[str]:
@@ -179,7 +195,7 @@ def verified(
             starts = time_in_fresh_processes(request, again, progress, comparison if comparison.own_processes else None)
             advice, comparison = with_fresh_processes(advice, comparison, trials, starts.seen, how)
             by_name |= starts.instead
-            kept = starts.kept.get(advice.configuration or comparison.baseline)
+            kept = kept_memory_of(advice, comparison.baseline, starts.kept)
         except LayoutDoctorError as error:
             advice = msgspec.structs.replace(advice, reason=f"fresh processes could not time it: {error}")
     elif comparison.own_processes and not comparison.is_too_busy:

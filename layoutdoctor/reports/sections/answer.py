@@ -351,7 +351,7 @@ def _memory_kept(comparison: Comparison, recommendation: Recommendation) -> tupl
     if kept is None:
         return ()
     middle = 1.0 if kept.speedup is None else kept.speedup.median
-    if max(kept.baseline_ratio, promised / middle) < _TELLING_RATIO:
+    if kept.fastest is None and max(kept.baseline_ratio, promised / middle) < _TELLING_RATIO:
         return ()
     baseline = baseline_phrase(comparison.baseline)
     line = f"Where the process keeps the memory that a call frees (LD308): {baseline} runs at "
@@ -359,6 +359,9 @@ def _memory_kept(comparison: Comparison, recommendation: Recommendation) -> tupl
     if kept.speedup is not None:
         name = clean_name(recommendation.configuration or "")
         line += f", and {name} at {format_ratio(middle)} that ({_ends(kept.speedup)})"
+    if kept.fastest is not None and kept.fastest_speedup is not None:
+        ratio = f"{format_ratio(kept.fastest_speedup.median)} that ({_ends(kept.fastest_speedup)})"
+        line += f"; fastest there is {clean_name(kept.fastest)}, at {ratio}"
     return (line,)
 
 

@@ -12,6 +12,7 @@ from builders import (
     a_failed_trial,
     a_measurement,
     a_ratio,
+    a_recommendation,
     a_speedup,
     a_trial,
 )
@@ -25,6 +26,7 @@ from layoutdoctor.diagnosis.records import (
     Cure,
     Equivalence,
     FreshProcesses,
+    KeptMemory,
     MachineLoad,
     RatioInterval,
     Recommendation,
@@ -35,6 +37,7 @@ from layoutdoctor.examination.choice import (
     contenders,
     eligible_names,
     is_far_off,
+    kept_memory_of,
     recommend,
     undecided,
     with_fresh_processes,
@@ -159,6 +162,37 @@ def test_what_one_start_could_not_tell_is_started_again() -> None:
     assert names(a_ratio(TWIN, 1.02, decided=False, verdict="no measurable difference")) == ()
     many = [a_ratio(f"eager-{count}", 1.5 + count / 100) for count in range(5)]
     assert names(*many, a_ratio(TWIN, 1.3)) == ("eager-4", "eager-3", "eager-2")
+
+
+def test_what_would_lead_if_all_kept_their_memory_is_started_again() -> None:
+    def names(*gains: tuple[str, float], lucky: bool = False, status: str = "equal") -> tuple[str, ...]:
+        unlucky = a_measurement(20e-3, memory_seconds=None if lucky else 13e-3)
+        outputs = Equivalence(status=status, max_abs_error=1.0, tolerance=1e-4, reference="float64")
+        trials = [a_trial(), a_trial(TWIN, measurement=a_measurement(9e-3, memory_seconds=0.0))]
+        trials.append(a_trial(FROZEN, measurement=unlucky, equivalence=outputs))
+        ratios = [a_ratio(name, gain) for name, gain in gains]
+        return contenders(a_comparison(*ratios, fastest=("inductor",)), trials)
+
+    assert names((TWIN, 1.1), (FROZEN, 0.5)) == (TWIN, FROZEN)
+    assert names((TWIN, 1.1), (FROZEN, 0.5), lucky=True) == (TWIN,)
+    assert names((TWIN, 1.1), (FROZEN, 0.5), status="different") == (TWIN,)
+    assert names((TWIN, 0.9), (FROZEN, 0.5)) == ()  # for what nobody would use, nothing is started
+
+
+def test_what_is_faster_where_memory_is_kept_stands_beside_what_is_recommended() -> None:
+    def told(chosen: str | None, **gains: float) -> tuple[str | None, float | None]:
+        kept = {name: KeptMemory(baseline_ratio=1.1, speedup=a_speedup(gain)) for name, gain in gains.items()}
+        advice = a_recommendation(chosen, speedup=None if chosen is None else a_speedup(1.1))
+        found = kept_memory_of(advice, "inductor", kept)
+        median = None if found is None or found.speedup is None else found.speedup.median
+        return None if found is None else found.fastest, median
+
+    assert told("a", a=1.1, b=1.3) == ("b", 1.1)
+    assert told("a", b=1.3) == ("b", None)  # it maps nothing, so that it runs as it did
+    assert told("a", b=1.1) == (None, None)
+    assert told("a", a=1.29, b=1.3) == (None, 1.29)
+    assert told(None, a=0.9, b=1.2) == ("b", None)
+    assert told("a") == (None, None)
 
 
 def test_what_was_not_started_again_stays_undecided_where_it_was_near() -> None:

@@ -346,7 +346,9 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_that_ran_is_timed_in_turns_each_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + KEEPS + TAKES_TURNS)
+    monkeypatch.setattr(
+        processes, "_CHILD_CODE", CHILD + KEEPS + TAKES_TURNS.replace("FAULTS.get(name)", "FAULTS.get(name, 0.0)")
+    )
     given = kept("inductor", "one", "two")
     assert wants_timing(given)
     made = timed(given, request_with(budget_seconds=30.0), lambda step: None)
@@ -362,6 +364,10 @@ def test_all_that_ran_is_timed_in_turns_each_in_a_process_of_its_own(monkeypatch
     assert measurement is not None
     assert (measurement.median_seconds, measurement.page_faults_per_call) == (0.01, 2600.0)
     assert measurement.memory_seconds == pytest.approx(0.002)
+    assert [one.trial.measurement is not None and one.trial.measurement.memory_seconds for one in made[::2]] == [
+        pytest.approx(0.004),
+        0.0,  # nothing is asked about it, but it might have led
+    ]
 
     again = msgspec.structs.replace(given, recordings=made)
     assert wants_timing(again)

@@ -492,8 +492,13 @@ def test_starts_that_scatter_are_told_by_the_least_and_the_luckiest() -> None:
 
 
 def test_what_keeping_its_memory_makes_of_the_answer_is_said() -> None:
-    def said(*ratios: float, **changes: object) -> list[str]:
-        kept = KeptMemory(baseline_ratio=ratios[0], speedup=a_speedup(ratios[1]) if len(ratios) > 1 else None)
+    def said(*ratios: float, faster: str | None = None, **changes: object) -> list[str]:
+        kept = KeptMemory(
+            baseline_ratio=ratios[0],
+            speedup=a_speedup(ratios[1]) if len(ratios) > 1 else None,
+            fastest=faster,
+            fastest_speedup=None if faster is None else a_speedup(1.4),
+        )
         advice = a_recommendation(kept_memory=kept, **changes)
         comparison = a_comparison(a_ratio(BEST, 1.5), fastest=(BEST,))
         diagnosis = a_diagnosis(a_trial(), a_trial(BEST), comparison=comparison, recommendation=advice)
@@ -505,6 +510,9 @@ def test_what_keeping_its_memory_makes_of_the_answer_is_said() -> None:
         f"{start} 1.50x its speed, and {BEST} at 1.10x that (1.07 to 1.13)"
     ]
     assert said(1.2, configuration=None, speedup=None) == [f"{start} 1.20x its speed"]
+    assert said(1.0, faster="inductor-freezing", configuration=BEST, speedup=a_speedup(1.5)) == [
+        f"{start} 1.00x its speed; fastest there is inductor-freezing, at 1.40x that (1.37 to 1.43)"
+    ]
 
 
 def test_what_is_known_of_the_outputs_stands_among_the_measurements() -> None:
