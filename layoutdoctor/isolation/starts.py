@@ -258,15 +258,15 @@ class _Starting:
         return found
 
     def memory_kept(self) -> dict[str, KeptMemory]:
-        """What becomes of each where memory is kept, in the middle of the starts; of those where that tells."""
+        """What becomes of each where memory is kept, in the middle of the starts; of those where that tells in any."""
         starts = [(one, shares) for one in self._usable() if (shares := one.kept_shares()) is not None]
         if len(starts) < FEWEST_STARTS:
             return {}
         base = statistics.median(shares[0] for _, shares in starts)
         made = {self._recordings[0].name: KeptMemory(baseline_ratio=1 / base)} if 1 - base >= TELLING_SHARE else {}
         for position, recording in enumerate(self._recordings[1:]):
-            share = statistics.median(shares[position + 1] for _, shares in starts)
-            if 1 - min(base, share) >= TELLING_SHARE:
+            least = min(min(shares[0], shares[position + 1]) for _, shares in starts)
+            if 1 - least >= TELLING_SHARE:
                 ratios = [one.ratios()[position] * shares[0] / shares[position + 1] for one, shares in starts]
                 low, middle, high = interval_over_starts(ratios)
                 speedup = Speedup(low=low, median=middle, high=high)

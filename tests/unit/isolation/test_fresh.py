@@ -325,6 +325,23 @@ def test_starts_show_what_keeping_memory_makes_of_the_answer() -> None:
     assert kept_memory(2.0, TAKES_TURNS.replace("FAULTS.get(name)", "5.0")) is None
 
 
+def test_memory_that_a_few_starts_map_anew_is_luck_that_keeping_it_takes_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    counted = f"open(os.path.join({str(tmp_path)!r}, str(os.getpid())), 'x').close()\n"
+    lucky = f"if len(os.listdir({str(tmp_path)!r})) > 6: CALL['one'], FAULTS['one'] = 0.008, 0.0\n"
+    luck = f"{counted}FAULTS.update(inductor=0.0, two=0.0)\nKEPT = {{'one': 0.008}}\n{lucky}"
+    monkeypatch.setattr(processes, "_CHILD_CODE", CHILD + luck + TAKES_TURNS)
+    found = time_in_fresh_processes(request_with(), *of_rounds({}))
+
+    assert found.seen["one"].start_ratios == pytest.approx((2.0, 2.0, 2.5, 2.5, 2.5))
+    assert list(found.kept) == ["one"]
+    assert found.kept["one"].baseline_ratio == 1.0
+    speedup = found.kept["one"].speedup
+    assert speedup is not None
+    assert (speedup.low, speedup.high) == pytest.approx((2.5, 2.5))
+
+
 def test_where_nothing_is_faster_the_one_process_of_the_rounds_shows_what_keeping_memory_makes_of_the_default() -> None:
     seen = kept_memory(0.8, page_faults_per_call=2500.0, memory_seconds=0.004)
 
