@@ -75,7 +75,9 @@ def _what_it_brings(trial: Trial, comparison: Comparison, kept: KeptMemory | Non
         return "not measured here"
     if trial.name == comparison.baseline:
         return f"it ran at {format_ratio(kept.baseline_ratio)} its speed so"
-    both = kept.baseline_ratio * (1.0 if kept.speedup is None else kept.speedup.median)
+    if kept.speedup is None:  # what is known is of another configuration
+        return "not measured here"
+    both = kept.baseline_ratio * kept.speedup.median
     return f"it ran at {format_ratio(both)} the speed of {comparison.baseline} without that"
 
 

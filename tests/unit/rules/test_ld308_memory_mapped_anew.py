@@ -44,3 +44,5 @@ def test_what_it_says(told: Told) -> None:
     kept = KeptMemory(baseline_ratio=1.2, speedup=a_speedup(1.5))
     told("With what it brings, of what is recommended", a_run(4400.0, 4400.0, kept=kept))
     told("With what it brings, of the default", a_run(20_000.0, 0.0, kept=kept))
+    other = KeptMemory(baseline_ratio=1.0, fastest="inductor-layout-opt-off", fastest_speedup=a_speedup(2.0))
+    told("What is known is of another configuration", a_run(4400.0, 4400.0, kept=other))
