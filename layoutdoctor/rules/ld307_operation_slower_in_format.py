@@ -88,11 +88,12 @@ def _is_slow_in_both(diagnosis: Diagnosis, account: Account, row: AccountRow) ->
 
 def _finding(diagnosis: Diagnosis, account: Account, row: AccountRow, bandwidth: float | None) -> Finding:
     what = f"{listing(row.operations, 4)}{' in the backward' if row.backward else ''}"
+    takes = "takes" if len(row.operations) == 1 else "take"
     slower, faster = format_seconds(row.slower_seconds or 0.0), format_seconds(row.faster_seconds or 0.0)
     formats = layout_words(row.slower_layout), layout_words(row.faster_layout)
     return RULE.finding(
         account.slower,
-        f"{what} takes {slower} in {formats[0]}, and {faster} in {formats[1]} ({account.faster})",
+        f"{what} {takes} {slower} in {formats[0]}, and {faster} in {formats[1]} ({account.faster})",
         f"{use_or_recommended(diagnosis, account)}{_around(row, formats[1], bandwidth)}",
         severity="warning",
         at=Place(row.module, row.locations[0] if row.locations else None, 1, None),

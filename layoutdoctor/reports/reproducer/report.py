@@ -188,7 +188,7 @@ def _choose(diagnosis: Diagnosis) -> tuple[Trial, Trial]:
     The baseline, and what to compare it with.
 
     That is what is recommended; else what runs without the baseline's redundant pairs, the fewest conversions first;
-    else what looked fastest, if faster; else the worst finding's configuration; else the next best.
+    else what is surely faster; else what converts less; else the worst finding's configuration; else the next best.
     """
     ran = [trial for trial in diagnosis.trials if trial.status == "ok" and not trial.is_static]
     usable = {trial.name: trial for trial in ran if _can_be_written(trial.configuration)}
@@ -199,12 +199,15 @@ def _choose(diagnosis: Diagnosis) -> tuple[Trial, Trial]:
     ratios = diagnosis.comparison.ratios if diagnosis.comparison is not None else ()
     fastest = diagnosis.fastest
     wanted = [fastest.name, base_name(fastest.configuration)] if fastest is not None else []
+    fewest = sorted((t for t in usable.values() if t.kernels is not None), key=lambda t: len(counted_conversions(t)))
     if base.redundant_pairs:  # what runs without them shows what they are
-        without = [trial for trial in usable.values() if not trial.redundant_pairs and trial.kernels is not None]
-        wanted += [trial.name for trial in sorted(without, key=lambda trial: len(counted_conversions(trial)))]
-    wanted += [ratio.name for ratio in sorted(ratios, key=lambda ratio: -ratio.median) if ratio.median > 1]
+        wanted += [trial.name for trial in fewest if not trial.redundant_pairs]
+    by_speed = sorted(ratios, key=lambda ratio: -ratio.median)
+    wanted += [ratio.name for ratio in by_speed if word_of(ratio) == FASTER]
+    converted = len(counted_conversions(base))
+    wanted += [trial.name for trial in fewest if len(counted_conversions(trial)) < converted]
     wanted += [f.configuration for f in diagnosis.findings if f.configuration is not None and _CODE.fullmatch(f.code)]
-    wanted += [ratio.name for ratio in sorted(ratios, key=lambda ratio: -ratio.median)]
+    wanted += [ratio.name for ratio in by_speed]
     for name in [*wanted, *usable]:
         trial = diagnosis.measured_trial(name)
         if trial is not None and trial.name in usable and trial.name != base.name:

@@ -30,6 +30,7 @@ GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nc
 _MOST_TOLD = 12
 """Tensors, those that differ most, that a script prints."""
 
+_TOLD = "{{{} * 1e3:9.3f}} ms, {} {{counts[name]}}, recorded {{recorded[name]}}"
 _SECONDS_OF_CALLS = 1.0
 _FEWEST_CALLS, _MOST_CALLS = 5, 100
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+]{0,40}", re.ASCII)
@@ -201,12 +202,15 @@ def _header(script: Script) -> list[str]:
     times = ", ".join(f"{name} {format_seconds(float(seconds))}" for name, seconds in known)
     ratio = "not compared" if script.ratio is None else f"{format_ratio(script.ratio)} as fast"
     kept = [] if script.kept_ratio is None else [f"With the memory kept, as here: {format_ratio(script.kept_ratio)}."]
+    starts, what = f"Starts up to {STARTS} processes of each in turns", "conversions or ratio are"
+    if script.ratio is None:
+        starts, what = "Starts a process of each", "conversions are"
     return [
         *_title(script),
         f"Recorded by layoutdoctor {_versions(script)}: {times or 'no times'};",
         f"{script.sides[1].name}: {ratio}.",
         *kept,
-        f"Starts up to {STARTS} processes of each in turns; exits 1 where conversions or ratio are not as recorded.",
+        f"{starts}; exits 1 where {what} not as recorded.",
         '"""',
     ]
 
@@ -376,29 +380,27 @@ def _all(script: Script) -> list[str]:
     ratio = script.ratio if script.kept_ratio is None else script.kept_ratio
     settings = ", ".join(f'"{name}": "{value}"' for name, value in KEEPS_MEMORY.items())
     kept = [f"kept = {{**os.environ, {settings}}}  # memory that a call frees"]
-    given = "[sys.executable, __file__, name], stdout=subprocess.PIPE, check=True"
-    lines = [
-        f"recorded = {{{recorded}}}  # {script.counted} of a call",
-        *([] if script.kept_ratio is None else kept),
-        "times, counts = {name: [] for name in recorded}, {}",
-        f"for _ in range({STARTS}):",
-        "    for name in recorded:",
-        f"        printed = subprocess.run({given}{'' if script.kept_ratio is None else ', env=kept'}).stdout",
-        "        seconds, counts[name] = json.loads(printed.splitlines()[-1])",
-        "        times[name].append(seconds)",
-        "    ratios = [a / b for a, b in zip(*times.values(), strict=True)]",
-        *([] if ratio is None else _decided(ratio)),
-        "for name, seconds in times.items():",
-        f'    print(f"{{name:30}} {{min(seconds) * 1e3:9.3f}} ms, {script.counted} {{counts[name]}}, '
-        'recorded {recorded[name]}")',
-        "ratio = statistics.median(ratios)",
-    ]
+    begin = [f"recorded = {{{recorded}}}  # {script.counted} of a call", *([] if script.kept_ratio is None else kept)]
     tests = [] if None in (first.counts, second.counts) else ["counts == recorded"]
-    if ratio is None:
-        lines.append(f'print(f"{second.name}: {{ratio:.2f}}x as fast")')
+    if ratio is None:  # counts are the same in every process, and times say nothing
+        lines = [*begin, "counts = {}", "for name in recorded:", *_started("    ", script)]
+        lines.append(f'    print(f"{{name:30}} {_TOLD.format("seconds", script.counted)}")')
     else:
-        told = format_ratio(ratio)
-        lines.append(f'print(f"{second.name}: {{ratio:.2f}}x as fast, recorded {told}")')
+        lines = [
+            *begin,
+            "times, counts = {name: [] for name in recorded}, {}",
+            f"for _ in range({STARTS}):",
+            "    for name in recorded:",
+            *_started("        ", script),
+            "        times[name].append(seconds)",
+            "    ratios = [a / b for a, b in zip(*times.values(), strict=True)]",
+            f"    if sum({_agrees(ratio)} for ratio in ratios) == {STARTS // 2 + 1}:",
+            f"        break  # the middle one of {STARTS} will agree too",
+            "for name, seconds in times.items():",
+            f'    print(f"{{name:30}} {_TOLD.format("min(seconds)", script.counted)}")',
+            "ratio = statistics.median(ratios)",
+            f'print(f"{second.name}: {{ratio:.2f}}x as fast, recorded {format_ratio(ratio)}")',
+        ]
         tests.append(_agrees(ratio))
     if not tests:
         return [*lines, 'print("verdict: nothing to compare with was recorded")']
@@ -410,10 +412,12 @@ def _all(script: Script) -> list[str]:
     ]
 
 
-def _decided(ratio: float) -> list[str]:
+def _started(indent: str, script: Script) -> list[str]:
+    """A process of the configuration ``name``, and what it found."""
+    kept = "" if script.kept_ratio is None else ", env=kept"
     return [
-        f"    if sum({_agrees(ratio)} for ratio in ratios) == {STARTS // 2 + 1}:",
-        f"        break  # the middle one of {STARTS} will agree too",
+        f"{indent}printed = subprocess.run([sys.executable, __file__, name], stdout=subprocess.PIPE, check=True{kept})",
+        f"{indent}seconds, counts[name] = json.loads(printed.stdout.splitlines()[-1])",
     ]
 
 

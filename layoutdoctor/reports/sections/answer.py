@@ -351,7 +351,7 @@ def _memory_kept(comparison: Comparison, recommendation: Recommendation) -> tupl
     if kept is None:
         return ()
     middle = 1.0 if kept.speedup is None else kept.speedup.median
-    if kept.fastest is None and max(kept.baseline_ratio, promised / middle) < _TELLING_RATIO:
+    if kept.fastest is None and max(kept.baseline_ratio, promised / middle, middle / promised) < _TELLING_RATIO:
         return ()
     baseline = baseline_phrase(comparison.baseline)
     line = f"Where the process keeps the memory that a call frees (LD308): {baseline} runs at "
