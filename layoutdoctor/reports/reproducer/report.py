@@ -199,13 +199,13 @@ def _choose(diagnosis: Diagnosis) -> tuple[Trial, Trial]:
     ratios = diagnosis.comparison.ratios if diagnosis.comparison is not None else ()
     fastest = diagnosis.fastest
     wanted = [fastest.name, base_name(fastest.configuration)] if fastest is not None else []
-    fewest = sorted((t for t in usable.values() if t.kernels is not None), key=lambda t: len(counted_conversions(t)))
+    converted = {name: len(counted_conversions(t)) for name, t in usable.items() if t.kernels is not None}
+    fewest = sorted(converted, key=converted.__getitem__)
     if base.redundant_pairs:  # what runs without them shows what they are
-        wanted += [trial.name for trial in fewest if not trial.redundant_pairs]
+        wanted += [name for name in fewest if not usable[name].redundant_pairs]
     by_speed = sorted(ratios, key=lambda ratio: -ratio.median)
     wanted += [ratio.name for ratio in by_speed if word_of(ratio) == FASTER]
-    converted = len(counted_conversions(base))
-    wanted += [trial.name for trial in fewest if len(counted_conversions(trial)) < converted]
+    wanted += [name for name in fewest if converted[name] < converted.get(base.name, 0)]
     wanted += [f.configuration for f in diagnosis.findings if f.configuration is not None and _CODE.fullmatch(f.code)]
     wanted += [ratio.name for ratio in by_speed]
     for name in [*wanted, *usable]:

@@ -378,9 +378,10 @@ def _all(script: Script) -> list[str]:
     first, second = script.sides
     recorded = ", ".join(f'"{side.name}": {_listed(side.counts)}' for side in script.sides)
     ratio = script.ratio if script.kept_ratio is None else script.kept_ratio
-    settings = ", ".join(f'"{name}": "{value}"' for name, value in KEEPS_MEMORY.items())
-    kept = [f"kept = {{**os.environ, {settings}}}  # memory that a call frees"]
-    begin = [f"recorded = {{{recorded}}}  # {script.counted} of a call", *([] if script.kept_ratio is None else kept)]
+    begin = [f"recorded = {{{recorded}}}  # {script.counted} of a call"]
+    if script.kept_ratio is not None:
+        settings = ", ".join(f'"{name}": "{value}"' for name, value in KEEPS_MEMORY.items())
+        begin.append(f"kept = {{**os.environ, {settings}}}  # memory that a call frees")
     tests = [] if None in (first.counts, second.counts) else ["counts == recorded"]
     if ratio is None:  # counts are the same in every process, and times say nothing
         lines = [*begin, "counts = {}", "for name in recorded:", *_started("    ", script)]
