@@ -18,6 +18,8 @@ import pytest
 import reviewed
 from builders import (
     a_comparison,
+    a_conversion,
+    a_kernel,
     a_ratio,
     a_recommendation,
     a_speedup,
@@ -27,6 +29,7 @@ from builders import (
     an_input,
     channels_last,
     contiguous,
+    kernels,
     recorded,
 )
 from golden.stories import STORIES
@@ -396,6 +399,43 @@ def test_a_script_starts_no_more_processes_once_its_verdict_is_sure(
         exec(script[script.index("recorded = ") :], names)
 
     assert (started, int(ended.value.code or 0)) == ([*recorded] * starts, status)
+
+
+def test_where_nothing_is_decided_it_compares_with_what_converts_less_and_starts_each_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wide = {"width": 0.5, "decided": False, "verdict": "no measurable difference"}
+    comparison = a_comparison(a_ratio("eager", 1.2, **wide), a_ratio("inductor-freezing", 0.9, **wide))
+    summaries = {
+        count: kernels(
+            *(a_conversion(f"reorder {number}") for number in range(count)),
+            count=count,
+            kernels=(a_kernel("reorder"),) * count,
+        )
+        for count in (0, 2)
+    }
+    nodes, output = a_chain(2)
+    trials = (
+        a_builtin("eager", nodes=nodes, output=output, kernels=summaries[2]),
+        a_builtin("inductor", kernels=summaries[2]),
+        a_builtin("inductor-freezing", kernels=summaries[0]),
+    )
+    record = msgspec.structs.replace(a_record(nodes, output, comparison=comparison, recommendation=None), trials=trials)
+    script = build_reproducer(record).script
+    recorded = {"inductor": [2, 0], "inductor-freezing": [0, 0]}
+    assert str(recorded).replace("'", '"') in script
+    started: list[str] = []
+
+    def run(words: list[str], **options: object) -> SimpleNamespace:
+        started.append(words[-1])
+        return SimpleNamespace(stdout=json.dumps([1e-3, recorded[words[-1]]]))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    names = {"json": json, "subprocess": subprocess, "sys": sys, "__file__": "reproducer.py"}
+    with pytest.raises(SystemExit) as ended:
+        exec(script[script.index("recorded = ") :], names)
+
+    assert (started, int(ended.value.code or 0)) == ([*recorded], 0)
 
 
 def test_the_same_record_gives_the_same_text() -> None:
