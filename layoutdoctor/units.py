@@ -8,7 +8,7 @@ from __future__ import annotations
 Seconds = float
 Bytes = int
 
-SECONDS_PER_NANOSECOND = 1e-9
+NANOSECONDS_PER_SECOND = 1e9
 
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _SIZE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))

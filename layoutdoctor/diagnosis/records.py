@@ -684,7 +684,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         share: ``conversion_seconds`` over ``seconds``; None where no kernel was recorded.
         conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
         not_understood_count: Lines and events that could not be read, or conversions that could not be described.
-        kernels: The list itself, in order.
+        kernels: The list itself, in order; a file has it once for all trials of the same code.
         sources: What the list was made from, such as ``("torch.profiler", "oneDNN verbose log")``.
         lacks: What could not be recorded and why; empty where all was.
         undecided_count: In a recorded trace, kernels that may convert a layout, though nothing says so: copies whose

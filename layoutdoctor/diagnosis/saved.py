@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion, FreshProcesses, Graph, RatioInterval, Speedup, Trial
+    from layoutdoctor.diagnosis.records import (
+        Conversion,
+        FreshProcesses,
+        Graph,
+        KernelSummary,
+        RatioInterval,
+        Speedup,
+        Trial,
+    )
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -252,9 +260,10 @@ def to_json(diagnosis: Diagnosis) -> bytes:
     The diagnosis as JSON, by the contract, on one line; what the contract does not name is left out where not known.
 
     Args:
-        diagnosis: Any diagnosis. Nodes and buffers of its large graphs are packed.
+        diagnosis: Any diagnosis. Nodes and buffers of its large graphs are packed, and a kernel list that is another
+            trial's, because their code is the same, stands there alone.
     """
-    return encoded(_with_graphs(diagnosis, _packed))
+    return encoded(_with_kernel_lists(_with_graphs(diagnosis, _packed), _without_list_of_another))
 
 
 class _Packed(msgspec.Struct, frozen=True):
@@ -267,6 +276,28 @@ class _Packed(msgspec.Struct, frozen=True):
 def _with_graphs(diagnosis: Diagnosis, change: Callable[[Graph], Graph]) -> Diagnosis:
     trials = tuple(replace(trial, graphs=tuple(map(change, trial.graphs))) for trial in diagnosis.trials)
     return replace(diagnosis, trials=trials)
+
+
+def _with_kernel_lists(
+    diagnosis: Diagnosis, change: Callable[[KernelSummary, KernelSummary], KernelSummary]
+) -> Diagnosis:
+    """With changed kernels in each trial of the same code as another, which are given beside its own."""
+
+    def changed(trial: Trial) -> Trial:
+        other = diagnosis.find_trial(trial.same_as) if trial.same_as is not None else None
+        if trial.kernels is None or other is None or other.kernels is None or other.same_as is not None:
+            return trial
+        return replace(trial, kernels=change(trial.kernels, other.kernels))
+
+    return replace(diagnosis, trials=tuple(map(changed, diagnosis.trials)))
+
+
+def _without_list_of_another(own: KernelSummary, other: KernelSummary) -> KernelSummary:
+    return replace(own, kernels=()) if own.kernels == other.kernels else own
+
+
+def _with_list_of_another(own: KernelSummary, other: KernelSummary) -> KernelSummary:
+    return replace(own, kernels=other.kernels) if own.count == other.count and not own.kernels else own
 
 
 def _packed(graph: Graph) -> Graph:
@@ -341,7 +372,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
             f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
         ) from error
     try:
-        diagnosis = _with_graphs(diagnosis, _unpacked)
+        diagnosis = _with_kernel_lists(_with_graphs(diagnosis, _unpacked), _with_list_of_another)
     except RecordError as error:
         raise RecordError(f"cannot read {name}: {error}; it was changed after it was saved: diagnose again") from error
     problem = first_problem(diagnosis)

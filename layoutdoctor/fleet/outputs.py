@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.diagnosis.saved import encoded
 from layoutdoctor.errors import UsageError
+from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.scan import ScannedRows
 
 _ROWS_PER_GROUP = 100_000
-_SECONDS_PER_NANOSECOND = 1e-9
 
 
 class LinesFile:
@@ -90,8 +90,8 @@ class ParquetTable:
                     "direction": row.direction,
                     "is_counted": row.is_counted,
                     "count": row.count,
-                    "seconds": row.nanoseconds * _SECONDS_PER_NANOSECOND,
-                    "exposed_seconds": None if exposed is None else exposed * _SECONDS_PER_NANOSECOND,
+                    "seconds": row.nanoseconds / NANOSECONDS_PER_SECOND,
+                    "exposed_seconds": None if exposed is None else exposed / NANOSECONDS_PER_SECOND,
                     "bytes": row.bytes_moved,
                 }
             )

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 MAXIMUM_ROUNDS = LOOKS[-1]
 # Without a budget, rounds may take this share of what compiling took, within these seconds.
 COMPILING_SHARE = 0.5
-LEAST_SECONDS = 10.0
+LEAST_SECONDS = 30.0
 MOST_SECONDS = 180.0
 # Rounds a budget should pay for; fewer calls per round make room for them.
 WANTED_ROUNDS = 32

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from layoutdoctor.errors import UsageError
 from layoutdoctor.isolation.rounds import SHORTEST_SECONDS
 from layoutdoctor.recording.reading import garbage_collection_paused
+from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ def cpu_timer(step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
             start = time.perf_counter_ns()
             step()
             times.append(time.perf_counter_ns() - start)
-    return tuple(max(nanoseconds * 1e-9, SHORTEST_SECONDS) for nanoseconds in times)
+    return tuple(max(nanoseconds / NANOSECONDS_PER_SECOND, SHORTEST_SECONDS) for nanoseconds in times)
 
 
 class CudaTimer:

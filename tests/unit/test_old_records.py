@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loops import for_each
 
@@ -24,13 +24,23 @@ SAVED = sorted(RECORDS.glob("*.json"))
 def test_it_is_in_the_table_loses_no_value_and_is_rendered_and_compared(path: Path) -> None:
     """A field that went would be ignored in silence."""
     diagnosis = load(path)
-    lost = list(differences(json.loads(path.read_text(encoding="utf-8")), json.loads(to_json(diagnosis)), "$"))
+    saved = with_kernel_lists(json.loads(to_json(diagnosis)))
+    lost = list(differences(json.loads(path.read_text(encoding="utf-8")), saved, "$"))
 
     assert lost == []
     assert f"| `{path.name}` |" in (RECORDS / "README.md").read_text(encoding="utf-8")
     assert compare(diagnosis, diagnosis).is_same
     for report_format in RENDERERS:
         assert render(diagnosis, report_format).strip(), report_format
+
+
+def with_kernel_lists(diagnosis: dict[str, Any]) -> dict[str, Any]:
+    """With the list of another trial of the same code in each that leaves it there."""
+    trials = {trial["configuration"]["name"]: trial for trial in diagnosis["trials"]}
+    for trial in trials.values():
+        if trial.get("same_as") and trial.get("kernels") and not trial["kernels"].get("kernels"):
+            trial["kernels"]["kernels"] = trials[trial["same_as"]]["kernels"]["kernels"]
+    return diagnosis
 
 
 def differences(old: object, new: object, place: str) -> list[str]:

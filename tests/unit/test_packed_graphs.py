@@ -1,4 +1,4 @@
-"""Large graphs in a saved diagnosis: packed there, whole again when it is loaded, refused where they were damaged."""
+"""What a saved diagnosis holds packed or once: large graphs, shared kernel lists; whole again when it is loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from builders import a_buffer, a_diagnosis, a_graph, a_node, a_trial
+from builders import a_buffer, a_diagnosis, a_graph, a_kernel, a_node, a_trial, recorded
 from loops import for_each
 
 from layoutdoctor.diagnosis import saved
@@ -17,7 +17,7 @@ from layoutdoctor.diagnosis.saved import MOST_PLAIN_ENTRIES, from_json, to_json
 from layoutdoctor.errors import RecordError
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.records import Diagnosis, Kernel, KernelSummary
 
 
 def of_nodes(count: int) -> Diagnosis:
@@ -74,3 +74,23 @@ def test_damaged_or_huge_ones_are_refused_in_a_sentence(packed: str, words: str)
             from_json(data, "d.json")
     assert words in str(caught.value)
     assert str(caught.value).endswith("; it was changed after it was saved: diagnose again")
+
+
+def listing(*kernels: Kernel) -> KernelSummary:
+    return recorded(count=len(kernels), kernels=kernels)
+
+
+def test_trials_of_the_same_code_share_one_kernel_list_in_the_file() -> None:
+    listed, other = (a_kernel("convolution"), a_kernel("relu")), (a_kernel("relu"), a_kernel("convolution"))
+    diagnosis = a_diagnosis(
+        a_trial(kernels=listing(*listed)),
+        a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", kernels=listing(*listed)),
+        a_trial("inductor-layout-opt-off", status="same_as", same_as="inductor", kernels=listing(*other)),
+        a_trial("chained", status="same_as", same_as="inductor-layout-opt-on", kernels=listing(*listed)),
+    )
+
+    data = to_json(diagnosis)
+
+    written = [trial["kernels"] for trial in json.loads(data)["trials"]]
+    assert [(kernels["count"], len(kernels["kernels"])) for kernels in written] == [(2, 2), (2, 0), (2, 2), (2, 2)]
+    assert from_json(data) == diagnosis

@@ -23,7 +23,7 @@ from layoutdoctor.examination.kernels.summaries import MOST_KERNELS_LISTED, conv
 from layoutdoctor.examination.kernels.waiting import exposed_nanoseconds, waiting_of
 from layoutdoctor.recording.reading import launched_count
 from layoutdoctor.recording.recording import NONE
-from layoutdoctor.units import SECONDS_PER_NANOSECOND, format_seconds
+from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
 from layoutdoctor.words import DTYPES, count_of, item_bytes
 
 if TYPE_CHECKING:
@@ -102,13 +102,13 @@ def describe_lacks(
     if is_possible.any():
         durations = np.where(is_possible, trace.kernels.duration, -1)
         name = trace.names[int(trace.kernels.name[int(np.argmax(durations))])]
-        seconds = int(trace.kernels.duration[is_possible].sum()) * SECONDS_PER_NANOSECOND
+        seconds = int(trace.kernels.duration[is_possible].sum()) / NANOSECONDS_PER_SECOND
         yield (
             f"{count_of(int(is_possible.sum()), 'kernel')} ({format_seconds(seconds)}) may convert a layout, which "
             f"names alone do not say: {name[:_NAME_LENGTH]}"
         )
     if undecided_copies:
-        seconds = int(trace.kernels.duration[list(undecided_copies)].sum()) * SECONDS_PER_NANOSECOND
+        seconds = int(trace.kernels.duration[list(undecided_copies)].sum()) / NANOSECONDS_PER_SECOND
         yield (
             f"{count_of(len(undecided_copies), 'kernel')} of eager copies ({format_seconds(seconds)}) may convert a "
             "layout: their strides were not recorded"
@@ -217,9 +217,9 @@ class Records:
         lost = sum(problem.count for problem in trace.problems if problem.is_loss)
         return KernelSummary(
             count=len(trace.kernels),
-            seconds=whole * SECONDS_PER_NANOSECOND,
+            seconds=whole / NANOSECONDS_PER_SECOND,
             conversion_count=int(self.is_library.sum()),
-            conversion_seconds=spent * SECONDS_PER_NANOSECOND,
+            conversion_seconds=spent / NANOSECONDS_PER_SECOND,
             share=spent / whole if whole else None,
             conversions=tuple(listed),
             not_understood_count=lost + int(possible.sum()),
@@ -227,10 +227,10 @@ class Records:
             sources=(trace.source,),
             lacks=tuple(describe_lacks(self.places, possible, copies)),
             undecided_count=int(undecided.sum()),
-            undecided_seconds=int(trace.kernels.duration[undecided].sum()) * SECONDS_PER_NANOSECOND,
-            exposed_conversion_seconds=self.exposed_total * SECONDS_PER_NANOSECOND,
+            undecided_seconds=int(trace.kernels.duration[undecided].sum()) / NANOSECONDS_PER_SECOND,
+            exposed_conversion_seconds=self.exposed_total / NANOSECONDS_PER_SECOND,
             convolution_count=count,
-            convolution_seconds=seconds * SECONDS_PER_NANOSECOND if seconds is not None else None,
+            convolution_seconds=seconds / NANOSECONDS_PER_SECOND if seconds is not None else None,
             totals=totals_of(self.attribution, self.modules, self.is_library),
         )
 
@@ -257,11 +257,11 @@ class Records:
             "op": self._operation_name(int(attribution.operation[row]), outermost=is_copy),
             "location": self.locations.get(row),
             "module": self.modules[row],
-            "seconds": int(trace.kernels.duration[row]) * SECONDS_PER_NANOSECOND,
+            "seconds": int(trace.kernels.duration[row]) / NANOSECONDS_PER_SECOND,
             "stream": int(trace.kernels.stream[row]),
-            "start_seconds": (int(trace.kernels.start[row]) - self.origin) * SECONDS_PER_NANOSECOND,
+            "start_seconds": (int(trace.kernels.start[row]) - self.origin) / NANOSECONDS_PER_SECOND,
             "seconds_source": "measured",
-            "exposed_seconds": exposed * SECONDS_PER_NANOSECOND if is_counted else None,
+            "exposed_seconds": exposed / NANOSECONDS_PER_SECOND if is_counted else None,
             "step": attribution.step_names[step] if step != NONE else None,
         }
 

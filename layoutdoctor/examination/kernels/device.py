@@ -22,7 +22,7 @@ from layoutdoctor.examination.kernels.conversions import Records
 from layoutdoctor.examination.kernels.convolutions import Evidence
 from layoutdoctor.examination.kernels.host import is_backward
 from layoutdoctor.recording.recording import NONE
-from layoutdoctor.units import SECONDS_PER_NANOSECOND
+from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -137,7 +137,7 @@ def device_seconds(attribution: Attribution) -> dict[int, float]:
     for operation, duration in zip(*columns, strict=True):
         if operation != NONE:
             external = int(trace.operations.external[operation])
-            seconds[external] = seconds.get(external, 0.0) + duration * SECONDS_PER_NANOSECOND
+            seconds[external] = seconds.get(external, 0.0) + duration / NANOSECONDS_PER_SECOND
     return seconds
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from layoutdoctor.diagnosis.records import Conversion, Kernel, KernelSummary
 from layoutdoctor.examination.kernels.primitives import RESULTS, annotate_sequence, describe_primitive
 from layoutdoctor.examination.kernels.shapes import parse_shapes
-from layoutdoctor.units import SECONDS_PER_NANOSECOND
+from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,7 +87,7 @@ def iteration_of(trace: RecordedTrace) -> ProfiledIteration:
     base = trace.metadata.get("baseTimeNanoseconds")
     return ProfiledIteration(
         operations=[operation for _, _, operation in found],
-        base_seconds=((base if isinstance(base, int) else 0) + trace.base_nanoseconds) * SECONDS_PER_NANOSECOND,
+        base_seconds=((base if isinstance(base, int) else 0) + trace.base_nanoseconds) / NANOSECONDS_PER_SECOND,
         not_understood_count=lost,
     )
 
@@ -122,7 +122,7 @@ _Timed = tuple[int, int, Operation]
 
 
 def _timed(trace: RecordedTrace, name: int, start: int, duration: int, thread: int, **more: Any) -> _Timed:
-    seconds, moment = duration * SECONDS_PER_NANOSECOND, start * SECONDS_PER_NANOSECOND
+    seconds, moment = duration / NANOSECONDS_PER_SECOND, start / NANOSECONDS_PER_SECOND
     return start, duration, Operation(trace.names[name], moment, seconds, " ".join(trace.threads[thread]), **more)
 
 

@@ -26,7 +26,7 @@ from layoutdoctor.examination.kernels.names import (
 )
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe_primitive, problem_shapes
 from layoutdoctor.recording.recording import NONE
-from layoutdoctor.units import SECONDS_PER_NANOSECOND, format_seconds
+from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
@@ -170,25 +170,25 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         np.array([row.count for row in rows], object),  # no sum of what a damaged table says runs over
         np.array([row.nanoseconds for row in rows], object),
         np.array(converts, bool),
-        SECONDS_PER_NANOSECOND,
+        NANOSECONDS_PER_SECOND,
     )
     own = [row for row in rows if _is_of_a_convolution(row)]
     unclear = [row for row in rows if _is_unclear(row)]
     lost = sum(problem.count for problem in table.problems if problem.is_loss)
     return KernelSummary(
         count=sum(row.count for row in rows),
-        seconds=whole * SECONDS_PER_NANOSECOND,
+        seconds=whole / NANOSECONDS_PER_SECOND,
         conversion_count=sum(row.count for row in real),
-        conversion_seconds=spent * SECONDS_PER_NANOSECOND,
+        conversion_seconds=spent / NANOSECONDS_PER_SECOND,
         share=spent / whole if whole else None,
         conversions=tuple(conversion for conversion in conversions if conversion is not None),
         not_understood_count=lost + sum(row.count for row in unclear),
         undecided_count=sum(row.count for row in unclear),
-        undecided_seconds=sum(row.nanoseconds for row in unclear) * SECONDS_PER_NANOSECOND,
+        undecided_seconds=sum(row.nanoseconds for row in unclear) / NANOSECONDS_PER_SECOND,
         sources=("table of kernel totals", table.source),
         lacks=tuple(_lacks(table, unclear)),
         convolution_count=sum(row.count for row in own),
-        convolution_seconds=sum(row.nanoseconds for row in own) * SECONDS_PER_NANOSECOND,
+        convolution_seconds=sum(row.nanoseconds for row in own) / NANOSECONDS_PER_SECOND,
         totals=(
             *_totals("kernel", *_numbered(row.name for row in rows), columns),
             *_totals("operation", *_numbered(row.operation for row in rows), columns),
@@ -213,7 +213,7 @@ def _conversion(number: int, row: KernelTotal) -> Conversion | None:
         target=None,
         direction=match.entry.direction if match.entry.role == "conversion" else "none",
         tensor="unknown",
-        seconds=row.nanoseconds * SECONDS_PER_NANOSECOND,
+        seconds=row.nanoseconds / NANOSECONDS_PER_SECOND,
         bytes_moved=None,
         dtype=dtypes[0] if dtypes else None,
         target_dtype=dtypes[1] if dtypes and dtypes[1] != dtypes[0] else None,
@@ -244,7 +244,7 @@ def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal]) -> Iterator[str]
         return
     yield _LACKS
     if unclear:
-        seconds = sum(row.nanoseconds for row in unclear) * SECONDS_PER_NANOSECOND
+        seconds = sum(row.nanoseconds for row in unclear) / NANOSECONDS_PER_SECOND
         yield (
             f"{count_of(sum(row.count for row in unclear), 'kernel')} ({format_seconds(seconds)}) may convert a "
             f"layout, which names alone do not say: {max(unclear, key=lambda row: row.nanoseconds).name[:60]}"
@@ -282,8 +282,8 @@ def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, .
     return tuple(
         Kernel(
             name=names[name],
-            seconds=duration * SECONDS_PER_NANOSECOND,
-            start_seconds=(start - origin) * SECONDS_PER_NANOSECOND,
+            seconds=duration / NANOSECONDS_PER_SECOND,
+            start_seconds=(start - origin) / NANOSECONDS_PER_SECOND,
             op=names[operation_names[operation]] if operation != NONE else None,
             library=libraries[name],
             stream=stream,
@@ -306,7 +306,7 @@ def totals_of(
     operations = np.full(len(trace.kernels), NONE, np.int64)
     known = attribution.operation != NONE
     operations[known] = trace.operations.name[attribution.outermost[attribution.operation[known]]]
-    spent = _Spent(np.ones(len(trace.kernels), np.int64), trace.kernels.duration, is_conversion, SECONDS_PER_NANOSECOND)
+    spent = _Spent(np.ones(len(trace.kernels), np.int64), trace.kernels.duration, is_conversion, NANOSECONDS_PER_SECOND)
     return (
         *_totals("kernel", trace.kernels.name, trace.names, spent),
         *_totals("operation", operations, trace.names, spent),
@@ -321,7 +321,7 @@ class _Spent(NamedTuple):
     launches: NDArray[Any]
     times: NDArray[Any]
     converts: NDArray[np.bool_]
-    unit_seconds: float = 1.0
+    units_per_second: float = 1.0
 
 
 def _numbered(names: Iterable[str | None]) -> tuple[Column, Sequence[str]]:
@@ -350,9 +350,9 @@ def _totals(kind: TotalKind, keys: Column, names: Sequence[str], spent: _Spent) 
             kind=kind,
             name=names[key],
             count=count,
-            seconds=time * spent.unit_seconds,
+            seconds=time / spent.units_per_second,
             conversion_count=conversion_count,
-            conversion_seconds=conversion_time * spent.unit_seconds,
+            conversion_seconds=conversion_time / spent.units_per_second,
             library=library_of(names[key]) if kind == "kernel" else None,
         )
         for key, time, count, conversion_time, conversion_count in zip(

@@ -9,7 +9,7 @@ import numpy as np
 
 from layoutdoctor.diagnosis.records import Waiting
 from layoutdoctor.recording.recording import NONE
-from layoutdoctor.units import SECONDS_PER_NANOSECOND
+from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,14 +42,14 @@ def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | 
     step = sorted(steps)[len(steps) // 2] if steps else None
     lag = _lag(attribution, is_collective)
     return Waiting(
-        span_seconds=whole * SECONDS_PER_NANOSECOND,
-        busy_seconds=busy * SECONDS_PER_NANOSECOND,
+        span_seconds=whole / NANOSECONDS_PER_SECOND,
+        busy_seconds=busy / NANOSECONDS_PER_SECOND,
         device_count=len(devices),
-        collective_seconds=int(trace.kernels.duration[is_collective].sum()) * SECONDS_PER_NANOSECOND,
-        copy_seconds=int(trace.transfers.duration.sum()) * SECONDS_PER_NANOSECOND,
+        collective_seconds=int(trace.kernels.duration[is_collective].sum()) / NANOSECONDS_PER_SECOND,
+        copy_seconds=int(trace.transfers.duration.sum()) / NANOSECONDS_PER_SECOND,
         step_count=len(steps) or None,
-        step_seconds=None if step is None else step * SECONDS_PER_NANOSECOND,
-        conversion_bound_seconds=exposed_nanoseconds * SECONDS_PER_NANOSECOND / (len(steps) or 1),
+        step_seconds=None if step is None else step / NANOSECONDS_PER_SECOND,
+        conversion_bound_seconds=exposed_nanoseconds / NANOSECONDS_PER_SECOND / (len(steps) or 1),
         launch_lag_seconds=lag,
         waits_for=_waits_for(busy / whole if whole else 1.0, lag),
     )
@@ -82,7 +82,7 @@ def _lag(attribution: Attribution, is_collective: NDArray[np.bool_]) -> float | 
     if not known.any():
         return None
     lags = trace.kernels.start[known] - trace.launches.start[launch[known]]
-    return float(np.median(np.maximum(lags, 0))) * SECONDS_PER_NANOSECOND
+    return float(np.median(np.maximum(lags, 0))) / NANOSECONDS_PER_SECOND
 
 
 def _waits_for(busy_share: float, lag: float | None) -> Literal["device", "host"] | None:

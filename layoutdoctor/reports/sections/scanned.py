@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.reports.sections.rows import UNKNOWN, Overview, Table, TableRow
 from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.rules import ALL_RULES
-from layoutdoctor.units import SECONDS_PER_NANOSECOND, format_bytes, format_seconds, format_share
+from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_bytes, format_seconds, format_share
 from layoutdoctor.words import count_of, joined, listing
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def _failed_table(scan: Scan, most: int) -> Table:
 
 
 def _time(nanoseconds: float) -> str:
-    return format_seconds(nanoseconds * SECONDS_PER_NANOSECOND)
+    return format_seconds(nanoseconds / NANOSECONDS_PER_SECOND)
 
 
 def _share(part: int, whole: int) -> str:
