@@ -146,6 +146,8 @@ def in_eager_mode(subject: LoadedSubject) -> Iterator[None]:
     except BaseException as error:
         what = f"it called sys.exit({error.code!r})" if isinstance(error, SystemExit) else first_line(error)
         cure = "give inputs that the model accepts (--input, or example_input in Python)"
+        if any(isinstance(value, (tuple, list, dict)) for value in subject.args):
+            cure += "; a tuple holds positional arguments, a dict arguments by their names"
         if out_of_memory(error) is not None:
             what, cure = str(out_of_memory(error)), "diagnose it on a machine with more memory, or with a smaller input"
         if isinstance(error, SystemExit):

@@ -20,7 +20,7 @@ from layoutdoctor.examination.costs import (
     irrelevance,
     sum_seconds,
 )
-from layoutdoctor.examination.ratios import EQUAL, WITHIN_EQUALITY, word_of
+from layoutdoctor.examination.ratios import EQUAL, WITHIN_EQUALITY, is_too_noisy, word_of
 from layoutdoctor.reports.sections.account import account_lines, convolution_line
 from layoutdoctor.reports.sections.rows import decision_cell, tensors_in_short
 from layoutdoctor.reports.sections.verdicts import (
@@ -215,7 +215,8 @@ def _why_others_lose(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str,
             why = "Looked faster, not confirmed"
         else:
             why = word.capitalize()
-        groups.setdefault(why, []).append(f"{clean_name(ratio.name)} {format_ratio(ratio.median)}")
+        number = "" if ratio.coverage is None or is_too_noisy(ratio) else f" {format_ratio(ratio.median)}"
+        groups.setdefault(why, []).append(clean_name(ratio.name) + number)
     same = [
         f"{clean_name(t.name)} as {clean_name(t.same_as or '?')}" for t in diagnosis.trials if t.status == "same_as"
     ]

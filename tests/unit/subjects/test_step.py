@@ -222,6 +222,17 @@ def test_a_model_that_raises_names_its_error_its_line_and_its_inputs(tmp_path: P
     assert "\n" not in message
 
 
+def test_containers_among_the_arguments_are_told_how_arguments_are_given(tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x, scale=1):\n"
+        "        return x * scale\ndef get_inputs(): return (torch.ones(2),), {'scale': 2}\n"
+    )
+
+    with pytest.raises(SubjectError, match="on tuple, dict: .* a tuple holds positional arguments, a dict arguments by"):
+        check_runs(load_target(str(path)), "inference")
+
+
 def test_missing_arguments_are_told_like_any_other_error() -> None:
     def needs_two(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return x * mask
