@@ -433,7 +433,7 @@ def _from_module(module: Any, attribute: str, name: str) -> _Found:
     names = public_names(module)
     raise SubjectError(
         f"cannot find a model in {name}: looked for {', '.join(_MODEL_NAMES)}, found {_listed(names)}; "
-        f"name it, as in {name}:{_likely_model(module, names)}"
+        f"name it, as in {name}:{_likely_model(module)}"
     )
 
 
@@ -441,12 +441,11 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "nothing"
 
 
-def _likely_model(module: Any, names: list[str]) -> str:
-    """A class or instance of nn.Module that the file itself defines; ``attr`` where there is none."""
-    for name in names:
-        value = getattr(module, name)
+def _likely_model(module: Any) -> str:
+    """The last class or instance of nn.Module of the file itself, as it is made of those before it; else ``attr``."""
+    for name, value in reversed(vars(module).items()):
         defined_here = isinstance(value, type) and value.__module__ == module.__name__ and issubclass(value, nn.Module)
-        if defined_here or isinstance(value, nn.Module):
+        if not name.startswith("_") and (defined_here or isinstance(value, nn.Module)):
             return name
     return "attr"
 

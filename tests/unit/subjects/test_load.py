@@ -150,6 +150,7 @@ def test_inputs_from_the_command_line_replace_the_files(write: Callable[..., str
             "cannot find a model in model.py: looked for Model, get_module, get_model, model, found Net; "
             "name it, as in model.py:Net",
         ),
+        (NET + "class Whole(Net): pass\nclass _Own(Net): pass\n", "found Net, Whole; name it, as in model.py:Whole"),
         (NET + "model = Net()\n", "looked for get_inputs, example_input, example_inputs; define get_inputs(), or give"),
         (NET + "model = Net()\ndef get_inputs(): return [3]\n", "got no tensor in list, expected at least one"),
         (NET + "model = Net()\ndef get_inputs(): return 3\n", "cannot use a int as example input"),

@@ -229,7 +229,7 @@ def test_containers_among_the_arguments_are_told_how_arguments_are_given(tmp_pat
         "        return x * scale\ndef get_inputs(): return (torch.ones(2),), {'scale': 2}\n"
     )
 
-    with pytest.raises(SubjectError, match="on tuple, dict: .* a tuple holds positional arguments, a dict arguments by"):
+    with pytest.raises(SubjectError, match=r"on tuple, dict: .*; a tuple holds positional arguments, a dict arguments"):
         check_runs(load_target(str(path)), "inference")
 
 
