@@ -426,10 +426,8 @@ class FxNode(Record, frozen=True, kw_only=True, omit_defaults=True):
         result_index: For a node that takes one result of another one: which.
         uses_running_statistics: For a batch norm: whether it normalizes by fixed statistics; None for other operations.
         arguments: The call's arguments as text, such as ``"value, weight, [1, 1]"``; None where not all of it is known.
-        called: What the user's line called, such as ``contiguous``, ``conv2d`` or ``instance_norm``; None where that
-            was not recorded.
-        is_called_directly: Whether the user's own line called it, not code of torch that the line called; None where
-            that was not recorded.
+        called: What the user's line called, such as ``contiguous`` or ``conv2d``; None where that was not recorded.
+        is_called_directly: Whether the user's own line called it, not code of torch that it called; None if not known.
     """
 
     name: str
@@ -696,8 +694,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         convolution_count: On a GPU, kernels that ran for a convolution, its conversions included; in a log of oneDNN,
             what stands with one.
         convolution_seconds: Their time; None where not known.
-        totals: In a recorded trace and on a GPU, the kernels added up by name, operation, module and step; longest
-            first.
+        totals: In a recorded trace and on a GPU, the kernels added up by name, operation, module, step; longest first.
     """
 
     count: Count
@@ -780,6 +777,8 @@ class Measurement(Record, frozen=True, kw_only=True):
             the rounds was another case, as the heap is one process's luck; None where the rounds stand for the starts.
         start_page_faults_per_call: The same of page faults.
         memory_seconds: What a usual call takes less where its memory is kept; None where that was not measured.
+        profiled_call_seconds: Least of the calls right after the profiled iterations, in their process and with its
+            memory kept; None where the times of kernels are not of a process that was timed.
     """
 
     round_seconds: tuple[PositiveSeconds, ...]
@@ -795,6 +794,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     start_seconds: PositiveSeconds | None = None
     start_page_faults_per_call: Magnitude | None = None
     memory_seconds: Seconds | None = None
+    profiled_call_seconds: PositiveSeconds | None = None
 
     @property
     def usual_seconds(self) -> Seconds:

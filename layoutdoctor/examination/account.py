@@ -8,6 +8,7 @@ rows of their own. What the kernels do not explain is a row as well, so that all
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.names import is_fallback
-from layoutdoctor.examination.trust import is_borne_out
+from layoutdoctor.examination.trust import is_borne_out, pace_of
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Acco
     difference = slower.measurement.usual_seconds - faster.measurement.usual_seconds
     sources = {name: source for graph in slower.graphs for name, source in graph.kernel_sources.items()}
     rows = [*_conversion_rows(sides[0], sides[1])]
-    rows += _together(_rows_of_groups(sides[0], sides[1], sources, is_same_model=is_same_model))
+    rows += _together(_group_rows(sides[0], sides[1], sources, is_same_model=is_same_model))
     kept = told(rows, difference)
     kept += _outside(slower, faster, sides[0], sides[1], difference - sum(row.seconds for row in kept))
     return Account(
@@ -184,9 +185,12 @@ class _Side:
 
 def _side_of(trial: Trial) -> _Side | None:
     kernels = trial.kernels
-    if kernels is None or not kernels.kernels or not kernels.seconds:
-        return None
-    if any(kernel.seconds is None for kernel in kernels.kernels):
+    if (
+        kernels is None
+        or not kernels.kernels
+        or not kernels.seconds
+        or None in {one.seconds for one in kernels.kernels}
+    ):
         return None
     graphs = {graph.name: graph for graph in trial.graphs}
     nodes = {(graph.name, node.name): node for graph in trial.graphs for node in graph.nodes}
@@ -199,7 +203,11 @@ def _side_of(trial: Trial) -> _Side | None:
     ]
     conversions = list(_split_off(trial, pieces, launches))
     places = {key for (name, _), node in nodes.items() for key in _keys(node, _is_backward(graphs[name], node))}
-    return _Side(pieces, conversions, places)
+    pace = pace_of(trial.measurement, kernels.seconds)
+    for piece in pieces:
+        piece.seconds *= pace
+    own = [(b, msgspec.structs.replace(one, seconds=(one.seconds or 0.0) * pace)) for b, one in conversions]
+    return _Side(pieces, own, places)
 
 
 def _launches(trial: Trial) -> tuple[dict[tuple[str, str], int], dict[int, tuple[Graph, list[Buffer]]]]:
@@ -361,14 +369,12 @@ def _conversion_rows(slower: _Side, faster: _Side) -> Iterator[AccountRow]:
 _Group = tuple[list[_Piece], list[_Piece]]
 
 
-def _rows_of_groups(
-    slower: _Side, faster: _Side, sources: Mapping[str, str], *, is_same_model: bool
-) -> Iterator[AccountRow]:
+def _group_rows(slow: _Side, fast: _Side, sources: Mapping[str, str], *, is_same_model: bool) -> Iterator[AccountRow]:
     alone: list[AccountRow] = []
-    for group in _aligned(slower, faster):
+    for group in _aligned(slow, fast):
         row = _row(group, sources)
         keys = frozenset().union(*(piece.keys for side in group for piece in side))
-        is_known = is_same_model or keys & (faster.places if group[0] else slower.places)
+        is_known = is_same_model or keys & (fast.places if group[0] else slow.places)
         if (group[0] and group[1]) or (is_known and not any(map(_is_call, (*group[0], *group[1])))):
             yield row
         else:
@@ -432,23 +438,16 @@ def _connected(
     sides: tuple[Sequence[_Piece], Sequence[_Piece]], names_of: Callable[[_Piece], Iterable[Hashable]]
 ) -> list[_Group]:
     """Pieces that share a name, directly or through others."""
-    leaders: dict[Hashable, Hashable] = {}
+    import networkx as nx  # late: a trace needs none
 
-    def leader(name: Hashable) -> Hashable:
-        while leaders.setdefault(name, name) != name:
-            leaders[name] = leaders[leaders[name]]
-            name = leaders[name]
-        return name
-
-    for pieces in sides:
-        for piece in pieces:
-            first, *others = names_of(piece) or (id(piece),)
-            for other in others:
-                leaders[leader(other)] = leader(first)
-    groups: dict[Hashable, _Group] = defaultdict(lambda: ([], []))
+    graph = nx.Graph()
+    for piece in itertools.chain(*sides):
+        nx.add_path(graph, names_of(piece) or (id(piece),))
+    number = {name: count for count, names in enumerate(nx.connected_components(graph)) for name in names}
+    groups: dict[int, _Group] = defaultdict(lambda: ([], []))
     for age, pieces in enumerate(sides):
         for piece in pieces:
-            groups[leader(next(iter(names_of(piece)), id(piece)))][age].append(piece)
+            groups[number[next(iter(names_of(piece)), id(piece))]][age].append(piece)
     return list(groups.values())
 
 

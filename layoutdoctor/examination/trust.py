@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Measurement,
         RedundantPair,
     )
+    from layoutdoctor.units import Seconds
 
 _DISTURBED_FACTOR = 1.5
 """Kernels that take this many times what an iteration takes in the rounds were disturbed."""
@@ -59,6 +60,22 @@ def doubt_by_rounds(kernels: KernelSummary | None, measurement: Measurement | No
         f"profiled kernels take {format_seconds(kernels.seconds)}, an iteration in the timing rounds "
         f"{format_seconds(measurement.usual_seconds)}"
     )
+
+
+def pace_of(measurement: Measurement | None, seconds: Seconds) -> float:
+    """
+    How many times as long kernels take in a usual call as in the profile, as the machine may have been quicker then.
+
+    Args:
+        seconds: The sum of the profile's kernels, above 0; in a call they take no longer than all of it.
+
+    Returns:
+        1 where the profile is not of a process that was timed.
+    """
+    if measurement is None or measurement.profiled_call_seconds is None or measurement.memory_seconds is None:
+        return 1.0
+    usual = measurement.usual_seconds - measurement.memory_seconds
+    return usual / max(measurement.profiled_call_seconds, seconds)
 
 
 def is_borne_out(account: Account) -> bool:

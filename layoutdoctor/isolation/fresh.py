@@ -20,7 +20,7 @@ from layoutdoctor.isolation.judged import time_in_turns
 from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_load
 from layoutdoctor.isolation.messages import SHORTEST_START_SECONDS, Progress
 from layoutdoctor.isolation.rounds import telling
-from layoutdoctor.isolation.starts import MOST_STARTS, iterations_of, least_kept, memory_share, time_in_fresh_processes
+from layoutdoctor.isolation.starts import MOST_STARTS, least_kept, memory_share, profile_of, time_in_fresh_processes
 from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
 from layoutdoctor.units import format_seconds
 
@@ -122,8 +122,7 @@ def timed(
             if measurement is not None and recording.name in asked_about:
                 tell(f"{recording.name}: profiling")
                 least = least_kept(min(measurement.round_seconds), shares[recording.name])
-                profiled = iterations_of(recording, processes[recording.name], least, limit)
-                found[number] = msgspec.structs.replace(recording, iterations=profiled)
+                found[number] = profile_of(recording, processes[recording.name], least, limit).of(recording)
         return tuple(found)
 
 

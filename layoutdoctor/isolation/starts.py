@@ -59,6 +59,27 @@ _DISTURBED = 1.25  # times the least call, what the profiler itself costs includ
 _CALM_PROFILES = 2  # while calls take what they took: after so many, it is the profiler that costs more
 
 
+class Profile(NamedTuple):
+    """
+    The profiled iterations of a configuration.
+
+    Attributes:
+        call_seconds: Least of the calls right after them, their memory kept; None where they are of another process.
+    """
+
+    iterations: tuple[Iteration, ...]
+    call_seconds: Seconds | None
+
+    def of(self, recording: Recording) -> Recording:
+        """The recording with these iterations, where it has times."""
+        measurement = recording.trial.measurement
+        if measurement is None:
+            return recording
+        measurement = msgspec.structs.replace(measurement, profiled_call_seconds=self.call_seconds)
+        trial = msgspec.structs.replace(recording.trial, measurement=measurement)
+        return msgspec.structs.replace(recording, trial=trial, iterations=self.iterations)
+
+
 class _Start(msgspec.Struct, frozen=True):
     """
     One start of every configuration.
@@ -67,13 +88,13 @@ class _Start(msgspec.Struct, frozen=True):
         seconds: Of each configuration the rounds, in order, the baseline first.
         page_faults: Of each configuration in one call; None where the system does not say.
         memory: Of each configuration which share of a call goes with its memory kept; None where not measured.
-        iterations: Of each configuration, where it was profiled.
+        profiles: Of each configuration, where it was profiled.
     """
 
     seconds: tuple[tuple[float, ...], ...]
     page_faults: tuple[float | None, ...]
     memory: tuple[float | None, ...]
-    iterations: tuple[tuple[Iteration, ...], ...] = ()
+    profiles: tuple[Profile, ...] = ()
 
     @property
     def round_count(self) -> int:
@@ -211,10 +232,10 @@ class _Starting:
                 return start
             tell("profiling")
             each = zip(self._recordings, start.seconds, start.memory, strict=True)
-            iterations = tuple(
-                iterations_of(one, processes[one.name], least_kept(min(seconds), share)) for one, seconds, share in each
+            profiles = tuple(
+                profile_of(one, processes[one.name], least_kept(min(seconds), share)) for one, seconds, share in each
             )
-            return msgspec.structs.replace(start, iterations=iterations)
+            return msgspec.structs.replace(start, profiles=profiles)
 
         configurations = [recording.trial.configuration for recording in self._recordings]
         found = _run_start(self._request, configurations, self._known, tell, profiled, backwards=number % 2 == 0)
@@ -284,7 +305,7 @@ class _Starting:
         def distance(start: _Start) -> float:
             return sum(abs(math.log(one / other)) for one, other in zip(start.ratios(), usual, strict=True))
 
-        nearest = min((start for start in self._usable() if start.iterations), key=distance, default=None)
+        nearest = min((start for start in self._usable() if start.profiles), key=distance, default=None)
         if nearest is None:
             return {}
         made = {}
@@ -298,9 +319,7 @@ class _Starting:
                     memory_seconds=nearest.memory_seconds(number),
                 )
             trial = msgspec.structs.replace(recording.trial, measurement=measurement)
-            made[recording.name] = msgspec.structs.replace(
-                recording, trial=trial, iterations=nearest.iterations[number]
-            )
+            made[recording.name] = nearest.profiles[number].of(msgspec.structs.replace(recording, trial=trial))
         return made
 
 
@@ -417,11 +436,11 @@ def least_kept(seconds: Seconds, share: float | None) -> Seconds:
     return seconds * (1 - (share or 0.0))
 
 
-def iterations_of(
+def profile_of(
     recording: Recording, process: TimedProcess, least: Seconds, limit: Seconds = LONGEST_SECONDS
-) -> tuple[Iteration, ...]:
+) -> Profile:
     """
-    Iterations of the process that was timed.
+    The profile of the process that was timed.
 
     They are taken again while calls right after them take longer than they did, as the machine is slower then: such
     ones count where there are no others and the recorded ones are no quieter. Where they ran anything else than what is
@@ -433,7 +452,7 @@ def iterations_of(
     names = {graph.code_fingerprint: graph.name for graph in recording.trial.graphs}
     known = recording.iterations
     if process.failure is not None or not known or len(names) < len(recording.trial.graphs):
-        return known
+        return Profile(known, None)
     profiles: list[tuple[Seconds, tuple[Iteration, ...]]] = []  # with what a call took right after
     end, calm = time.monotonic() + _PROFILING_SECONDS, 0
     with contextlib.suppress(SubjectError):
@@ -445,10 +464,11 @@ def iterations_of(
                 break
     iterations = _quietest(profiles)
     if not iterations or not ran_the_same(known, iterations):
-        return known
-    if not calm:
-        return min(known, iterations, key=_seconds_of)
-    return known if _seconds_of(iterations) > _DISTURBED * max(least, _seconds_of(known)) else iterations
+        return Profile(known, None)
+    is_worse = _seconds_of(known) <= _seconds_of(iterations)
+    if calm:
+        is_worse = _seconds_of(iterations) > _DISTURBED * max(least, _seconds_of(known))
+    return Profile(known, None) if is_worse else Profile(iterations, min(seconds for seconds, _ in profiles))
 
 
 def _quietest(profiles: Sequence[tuple[Seconds, tuple[Iteration, ...]]]) -> tuple[Iteration, ...]:

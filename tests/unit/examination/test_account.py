@@ -24,6 +24,7 @@ from builders import (
     kernels,
     recordings_of,
 )
+from loops import for_each
 
 from layoutdoctor.examination import examine
 from layoutdoctor.examination.account import account, accounts_of
@@ -290,6 +291,29 @@ def test_what_memory_takes_that_is_mapped_anew_is_a_row_of_its_own_where_it_was_
 
     assert parts(found)[-2:] == [("allocation", 4, ()), ("outside_kernels", 1, ())]
     assert [row.detail for row in found.rows[-2:]] == ["4700 against 40 page faults a call", "1 against 1 kernels"]
+
+
+@for_each(
+    ("takes", "memory", "beside", "kernel"),
+    [
+        (9.0, 0.0, 7.5, 7.2),  # the machine was quicker when it was profiled
+        (11.0, 2.0, 7.5, 7.2),  # and these calls kept their memory
+        (4.8, 0.0, 5.0, 4.8),  # in the profile kernels took longer than a call does
+        (9.0, 0.0, None, 6.0),  # another process was profiled
+        (9.0, None, 7.5, 6.0),
+    ],
+)
+def test_a_kernel_takes_in_an_account_what_it_takes_in_a_usual_call(
+    takes: float, memory: float | None, beside: float | None, kernel: float
+) -> None:
+    graph = eager(at(1, "relu"))
+    own = {"memory_seconds": memory, "profiled_call_seconds": beside}
+    seconds = {name: None if value is None else value * MS for name, value in own.items()}
+    slower = ran("eager", in_eager("relu", 6.0), takes=takes, graph=graph, **seconds)
+    faster = ran("inductor", in_eager("relu", 2.0), takes=2.5, graph=graph, memory_seconds=0.0)
+
+    row = row_of(told(slower, faster), "operation")
+    assert (row.slower_seconds, row.faster_seconds) == pytest.approx((kernel * MS, 2 * MS))
 
 
 def once_more(trial: Trial) -> Trial:

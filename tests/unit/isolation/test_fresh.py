@@ -452,16 +452,21 @@ def test_what_is_explained_is_profiled_where_it_was_timed(
 
 
 @pytest.mark.parametrize(
-    ("slow", "slower", "disturbed", "microseconds"),
+    ("slow", "slower", "disturbed", "microseconds", "call"),
     [
-        (3, 2, 20, 7),
-        (3, 2, 9, 7),  # its kernels fit into a call, but calls beside them take longer
-        (10**6, 2, 20, 5),
-        (3, 1, 20, 5),  # calls take what they took: what the profiler itself costs
+        (3, 2, 20, 7, 8e-6),
+        (3, 2, 9, 7, 8e-6),  # its kernels fit into a call, but calls beside them take longer
+        (10**6, 2, 20, 5, None),
+        (3, 1, 20, 5, None),  # calls take what they took: what the profiler itself costs
     ],
 )
 def test_what_is_profiled_in_the_slower_state_of_the_machine_is_profiled_again(
-    slow: int, slower: int, disturbed: int, microseconds: int, monkeypatch: pytest.MonkeyPatch
+    slow: int,
+    slower: int,
+    disturbed: int,
+    microseconds: int,
+    call: float | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     code = f"""
 CALL.update(inductor=8e-6, one=4e-6)
@@ -480,10 +485,12 @@ def seconds():
     given = kept("inductor", "one")
     recordings = tuple(msgspec.structs.replace(one, iterations=(profiled("aten::add"),)) for one in given.recordings)
     given = msgspec.structs.replace(given, recordings=recordings)
-    (iteration,) = timed(given, request_with(budget_seconds=1.0), lambda it: None)[0].iterations
-    (operation,) = operation_tree(iteration_of(iteration.events))
+    made = timed(given, request_with(budget_seconds=1.0), lambda it: None)[0]
+    (operation,) = operation_tree(iteration_of(made.iterations[0].events))
 
     assert round(operation.seconds() * 1e6) == microseconds
+    assert made.trial.measurement is not None
+    assert made.trial.measurement.profiled_call_seconds == (call and pytest.approx(call, rel=0.2))
 
 
 def test_a_configuration_whose_process_fails_costs_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:
