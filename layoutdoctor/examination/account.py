@@ -22,7 +22,7 @@ from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.names import is_fallback
-from layoutdoctor.examination.trust import is_borne_out, pace_of
+from layoutdoctor.examination.trust import is_borne_out, paces_of
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Acco
     """
     if slower.measurement is None or faster.measurement is None or slower is faster:
         return None
-    sides = _side_of(slower), _side_of(faster)
+    sides = [_side_of(trial, pace) for trial, pace in zip((slower, faster), paces_of(slower, faster), strict=True)]
     if sides[0] is None or sides[1] is None:
         return None
     difference = slower.measurement.usual_seconds - faster.measurement.usual_seconds
@@ -183,14 +183,11 @@ class _Side:
     places: set[_Key] = field(default_factory=set)
 
 
-def _side_of(trial: Trial) -> _Side | None:
+def _side_of(trial: Trial, pace: float) -> _Side | None:
     kernels = trial.kernels
-    if (
-        kernels is None
-        or not kernels.kernels
-        or not kernels.seconds
-        or None in {one.seconds for one in kernels.kernels}
-    ):
+    if kernels is None or not kernels.kernels or not kernels.seconds:
+        return None
+    if any(kernel.seconds is None for kernel in kernels.kernels):
         return None
     graphs = {graph.name: graph for graph in trial.graphs}
     nodes = {(graph.name, node.name): node for graph in trial.graphs for node in graph.nodes}
@@ -203,7 +200,6 @@ def _side_of(trial: Trial) -> _Side | None:
     ]
     conversions = list(_split_off(trial, pieces, launches))
     places = {key for (name, _), node in nodes.items() for key in _keys(node, _is_backward(graphs[name], node))}
-    pace = pace_of(trial.measurement, kernels.seconds)
     for piece in pieces:
         piece.seconds *= pace
     own = [(b, msgspec.structs.replace(one, seconds=(one.seconds or 0.0) * pace)) for b, one in conversions]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
         KernelSummary,
         Measurement,
         RedundantPair,
+        Trial,
     )
-    from layoutdoctor.units import Seconds
 
 _DISTURBED_FACTOR = 1.5
 """Kernels that take this many times what an iteration takes in the rounds were disturbed."""
@@ -62,20 +62,22 @@ def doubt_by_rounds(kernels: KernelSummary | None, measurement: Measurement | No
     )
 
 
-def pace_of(measurement: Measurement | None, seconds: Seconds) -> float:
+def paces_of(*trials: Trial) -> list[float]:
     """
-    How many times as long kernels take in a usual call as in the profile, as the machine may have been quicker then.
-
-    Args:
-        seconds: The sum of the profile's kernels, above 0; in a call they take no longer than all of it.
+    How many times as long kernels take in a usual call of each trial as in its profile, as the machine may be slower.
 
     Returns:
-        1 where the profile is not of a process that was timed.
+        1 for all, where the profile of one is not of a process that was timed.
     """
-    if measurement is None or measurement.profiled_call_seconds is None or measurement.memory_seconds is None:
-        return 1.0
-    usual = measurement.usual_seconds - measurement.memory_seconds
-    return usual / max(measurement.profiled_call_seconds, seconds)
+    paces = []
+    for trial in trials:
+        measured, kernels = trial.measurement, trial.kernels
+        if measured is None or measured.profiled_call_seconds is None or measured.memory_seconds is None:
+            return [1.0] * len(trials)
+        usual = max(0.0, measured.usual_seconds - measured.memory_seconds)
+        # In a call its kernels take no longer than all of it.
+        paces.append(usual / max(measured.profiled_call_seconds, (kernels and kernels.seconds) or 0.0))
+    return paces
 
 
 def is_borne_out(account: Account) -> bool:
