@@ -34,7 +34,9 @@ def check(case: Case, mode: Mode) -> None:
 
     trials = {r.name: r.trial for r in record_subject(subject_from_python(model, x), request)}
 
-    cured = trials[f"{base}+{case.cure}"]
+    # In training the default may be beside one that has layout optimization backward too: the better is cured.
+    (cured,) = (trial for name, trial in trials.items() if name.endswith(f"+{case.cure}"))
+    base = cured.name.removesuffix(f"+{case.cure}")
     assert (cured.status, cured.failure) == ("ok", None)
     assert cured.measurement is not None
     assert cured.equivalence is not None
