@@ -368,6 +368,8 @@ def _one(script: Script) -> list[str]:
         "if len(sys.argv) > 1:  # one configuration, in a process that does nothing else",
         "    for _ in range(3):",
         "        run()",
+        '    print("ready", flush=True)',
+        "    sys.stdin.readline()  # ends when it is its turn",
         f"    seconds = statistics.median(timeit.repeat(run, number=1, repeat={calls}))",
         "    print(json.dumps([seconds, conversions()]))",
         "    sys.exit()",
@@ -382,17 +384,18 @@ def _all(script: Script) -> list[str]:
     if script.kept_ratio is not None:
         settings = ", ".join(f'"{name}": "{value}"' for name, value in KEEPS_MEMORY.items())
         begin.append(f"kept = {{**os.environ, {settings}}}  # memory that a call frees")
+    env = "" if script.kept_ratio is None else ', "env": kept'
+    begin.append(f'pipes = {{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE{env}}}')
     tests = [] if None in (first.counts, second.counts) else ["counts == recorded"]
     if ratio is None:  # counts are the same in every process, and times say nothing
-        lines = [*begin, "counts = {}", "for name in recorded:", *_started("    ", script)]
+        lines = [*begin, "counts = {}", *_started("")]
         lines.append(f'    print(f"{{name:30}} {_TOLD.format("seconds", script.counted)}")')
     else:
         lines = [
             *begin,
             "times, counts = {name: [] for name in recorded}, {}",
             f"for _ in range({STARTS}):",
-            "    for name in recorded:",
-            *_started("        ", script),
+            *_started("    "),
             "        times[name].append(seconds)",
             "    ratios = [a / b for a, b in zip(*times.values(), strict=True)]",
             f"    if sum({_agrees(ratio)} for ratio in ratios) == {STARTS // 2 + 1}:",
@@ -413,12 +416,17 @@ def _all(script: Script) -> list[str]:
     ]
 
 
-def _started(indent: str, script: Script) -> list[str]:
-    """A process of the configuration ``name``, and what it found."""
-    kept = "" if script.kept_ratio is None else ", env=kept"
+def _started(indent: str) -> list[str]:
+    """A process of each configuration; the block that ends this goes on with what one found."""
     return [
-        f"{indent}printed = subprocess.run([sys.executable, __file__, name], stdout=subprocess.PIPE, check=True{kept})",
-        f"{indent}seconds, counts[name] = json.loads(printed.stdout.splitlines()[-1])",
+        f"{indent}{line}"
+        for line in (
+            "children = {name: subprocess.Popen([sys.executable, __file__, name], **pipes) for name in recorded}",
+            "for child in children.values():  # all have compiled before one is timed, and the others sleep then",
+            '    any(line.strip() == b"ready" for line in child.stdout)',
+            "for name, child in children.items():",
+            "    seconds, counts[name] = json.loads(child.communicate()[0].splitlines()[-1])",
+        )
     ]
 
 

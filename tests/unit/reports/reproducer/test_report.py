@@ -371,6 +371,12 @@ def test_no_reproducer_is_longer_than_promised(depth: int) -> None:
     assert code_line_count(script_of(*a_deep_network(depth))) <= MOST_CODE_LINES
 
 
+def a_child(found: list[object]) -> SimpleNamespace:
+    """A process that says more than asked for, and then what it found."""
+    printed = json.dumps(found).encode()
+    return SimpleNamespace(stdout=[b"the model prints\n", b"ready\n"], communicate=lambda: (b"and\n" + printed, None))
+
+
 @for_each(
     ("ratios", "starts", "status"),
     [
@@ -388,12 +394,12 @@ def test_a_script_starts_no_more_processes_once_its_verdict_is_sure(
     assert str(recorded).replace("'", '"') in script
     started: list[str] = []
 
-    def run(words: list[str], **options: object) -> SimpleNamespace:
+    def start(words: list[str], **options: object) -> SimpleNamespace:
         started.append(words[-1])
         seconds = 1e-3 if len(started) % 2 else 1e-3 / ratios[len(started) // 2 - 1]
-        return SimpleNamespace(stdout=json.dumps([seconds, recorded[words[-1]]]))
+        return a_child([seconds, recorded[words[-1]]])
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "Popen", start)
     names = {"json": json, "statistics": statistics, "subprocess": subprocess, "sys": sys, "__file__": "reproducer.py"}
     with pytest.raises(SystemExit) as ended:
         exec(script[script.index("recorded = ") :], names)
@@ -426,11 +432,11 @@ def test_where_nothing_is_decided_it_compares_with_what_converts_less_and_starts
     assert str(recorded).replace("'", '"') in script
     started: list[str] = []
 
-    def run(words: list[str], **options: object) -> SimpleNamespace:
+    def start(words: list[str], **options: object) -> SimpleNamespace:
         started.append(words[-1])
-        return SimpleNamespace(stdout=json.dumps([1e-3, recorded[words[-1]]]))
+        return a_child([1e-3, recorded[words[-1]]])
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "Popen", start)
     names = {"json": json, "subprocess": subprocess, "sys": sys, "__file__": "reproducer.py"}
     with pytest.raises(SystemExit) as ended:
         exec(script[script.index("recorded = ") :], names)
