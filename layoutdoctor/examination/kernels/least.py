@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Iteration
 
 
+_OF_ONE_PROCESS = ("Torch-Compiled Region", "## Call CompiledFxGraph")
+"""Ranges around compiled code; which compile it was, or its key in the cache, follows."""
+
+
 @dataclass(frozen=True)
 class LeastTimes:
     """
@@ -71,6 +75,10 @@ def _aligned(iterations: Sequence[Iteration]) -> tuple[list[_Run], list[_Run]]:
     return runs, max(groups.values(), key=len)
 
 
+def _in_any_process(name: str) -> str:
+    return next((start for start in _OF_ONE_PROCESS if name.startswith(start)), name)
+
+
 class _Run:
     """An iteration with its operations."""
 
@@ -88,7 +96,10 @@ class _Run:
                 tuple((names[kernels.name[row]], _item(grids, kernels.grid[row])) for row in rows)
                 for rows in self.streams()
             )
-        threads = tuple(tuple((entry.name, entry.operation.shapes) for entry in entries) for entries in self.threads())
+        threads = tuple(
+            tuple((_in_any_process(entry.name), entry.operation.shapes) for entry in entries)
+            for entries in self.threads()
+        )
         log = self.iteration.log
         return threads, log and tuple((p.kind, p.implementation, p.prop_kind, p.problem) for p in log.primitives)
 

@@ -10,7 +10,7 @@ import pytest
 from recorded_builders import LOGGED_SECONDS, Recorder, a_recording, logged
 
 from layoutdoctor.examination.examine import examine
-from layoutdoctor.examination.kernels.least import least_times
+from layoutdoctor.examination.kernels.least import least_times, ran_the_same
 from layoutdoctor.recording.onednn import read_onednn_log
 from layoutdoctor.recording.recording import Iteration
 
@@ -57,6 +57,15 @@ def test_one_that_ran_something_else_is_left_out() -> None:
     fast = on_a_cpu(1, 1, 0.001, "aten::add")
 
     assert seconds_of(on_a_cpu(relu=LATE), fast, on_a_cpu(convolution=LATE)) == seconds_of(on_a_cpu())
+
+
+def test_which_compile_of_its_process_a_code_was_is_no_other_operation() -> None:
+    def of(compiled: str, key: str, *more: str) -> list[Iteration]:
+        names = (f"Torch-Compiled Region: {compiled}", f"## Call CompiledFxGraph {key} ##", *more)
+        return [on_a_cpu(QUIET, QUIET, 0.01, *names)]
+
+    assert ran_the_same(of("1/0", "fabc"), of("0/0", "fdef"))
+    assert not ran_the_same(of("1/0", "fabc"), of("1/0", "fabc", "aten::add"))
 
 
 def changed(*iterations: Iteration) -> Recording:
