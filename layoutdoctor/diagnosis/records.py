@@ -777,8 +777,8 @@ class Measurement(Record, frozen=True, kw_only=True):
             the rounds was another case, as the heap is one process's luck; None where the rounds stand for the starts.
         start_page_faults_per_call: The same of page faults.
         memory_seconds: What a usual call takes less where its memory is kept; None where that was not measured.
-        profiled_call_seconds: Least of the calls right after the profiled iterations, in their process and with its
-            memory kept; None where the times of kernels are not of a process that was timed.
+        profiled_call_seconds: Least of the calls right after the profiled iterations, else of all in a process of its
+            own, their memory kept; None where the configuration was not profiled after the rounds.
     """
 
     round_seconds: tuple[PositiveSeconds, ...]

@@ -67,7 +67,7 @@ def paces_of(*trials: Trial) -> list[float]:
     How many times as long kernels take in a usual call of each trial as in its profile, as the machine may be slower.
 
     Returns:
-        1 for all, where the profile of one is not of a process that was timed.
+        1 for all, where it is not known of one.
     """
     paces = []
     for trial in trials:

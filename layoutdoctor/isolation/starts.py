@@ -64,11 +64,12 @@ class Profile(NamedTuple):
     The profiled iterations of a configuration.
 
     Attributes:
-        call_seconds: Least of the calls right after them, their memory kept; None where they are of another process.
+        call_seconds: Least of the calls right after them, their memory kept; of all calls, where these iterations are
+            of another process, whose least times meet the machine at its quickest as well.
     """
 
     iterations: tuple[Iteration, ...]
-    call_seconds: Seconds | None
+    call_seconds: Seconds
 
     def of(self, recording: Recording) -> Recording:
         """The recording with these iterations, where it has times."""
@@ -452,7 +453,7 @@ def profile_of(
     names = {graph.code_fingerprint: graph.name for graph in recording.trial.graphs}
     known = recording.iterations
     if process.failure is not None or not known or len(names) < len(recording.trial.graphs):
-        return Profile(known, None)
+        return Profile(known, least)
     profiles: list[tuple[Seconds, tuple[Iteration, ...]]] = []  # with what a call took right after
     end, calm = time.monotonic() + _PROFILING_SECONDS, 0
     with contextlib.suppress(SubjectError):
@@ -464,11 +465,11 @@ def profile_of(
                 break
     iterations = _quietest(profiles)
     if not iterations or not ran_the_same(known, iterations):
-        return Profile(known, None)
+        return Profile(known, least)
     is_worse = _seconds_of(known) <= _seconds_of(iterations)
     if calm:
         is_worse = _seconds_of(iterations) > _DISTURBED * max(least, _seconds_of(known))
-    return Profile(known, None) if is_worse else Profile(iterations, min(seconds for seconds, _ in profiles))
+    return Profile(known, least) if is_worse else Profile(iterations, min(seconds for seconds, _ in profiles))
 
 
 def _quietest(profiles: Sequence[tuple[Seconds, tuple[Iteration, ...]]]) -> tuple[Iteration, ...]:
