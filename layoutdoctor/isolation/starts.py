@@ -26,7 +26,7 @@ from layoutdoctor.isolation.messages import Progress
 from layoutdoctor.isolation.rounds import MAXIMUM_ROUNDS, MOST_CALLS
 from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
 from layoutdoctor.recording.recording import Iteration, Recording, busy_nanoseconds, unrest
-from layoutdoctor.units import format_seconds
+from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -481,7 +481,7 @@ def _quietest(profiles: Sequence[tuple[Seconds, tuple[Iteration, ...]]]) -> tupl
 
 def _seconds_of(iterations: Iterable[Iteration]) -> Seconds:
     """Of the quietest one."""
-    return min(busy_nanoseconds(iteration.events) for iteration in iterations) / 1e9
+    return min(busy_nanoseconds(iteration.events) for iteration in iterations) / NANOSECONDS_PER_SECOND
 
 
 def call_graphs_by_name(iterations: Iterable[Iteration], graphs: Mapping[str | None, str]) -> None:

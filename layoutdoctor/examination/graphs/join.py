@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.kernels.host import GENERATED_PREFIX, HostOperation, is_backward, outermost_name
+from layoutdoctor.examination.kernels.host import (
+    GENERATED_PREFIX,
+    GRAPH_CALL,
+    HostOperation,
+    is_backward,
+    outermost_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from layoutdoctor.diagnosis.records import FxNode, Graph
 
-_GRAPH_CALL = "## Call CompiledFxGraph"
 _TRITON_PREFIX = "triton_"  # on a GPU the launch of a generated kernel is an operation of its name
 _CONVOLUTIONS = (
     "aten::convolution",
@@ -50,7 +55,7 @@ def join_compiled(tree: Sequence[HostOperation], graphs: Sequence[Graph]) -> str
     Returns:
         Why some were not joined; None where all were.
     """
-    calls = [entry for entry in tree if entry.name.startswith(_GRAPH_CALL)]
+    calls = [entry for entry in tree if entry.name.startswith(GRAPH_CALL)]
     problems: list[str] = []
     for position, call in enumerate(calls):
         inside = list(_descendants(call))

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.onednn import OnednnLog, Primitive
     from layoutdoctor.recording.recording import RecordedTrace
 
+GRAPH_CALL = "## Call CompiledFxGraph"
+"""What the range around each call of a compiled graph begins with; its key in the cache follows."""
+
 GENERATED_PREFIX = "layoutdoctor::"
 """Annotated ranges around generated kernels are called ``layoutdoctor::<graph>::<kernel>``."""
 

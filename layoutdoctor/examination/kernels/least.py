@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.kernels.host import iteration_of, operation_tree
+from layoutdoctor.examination.kernels.host import GRAPH_CALL, iteration_of, operation_tree
 from layoutdoctor.recording.recording import unrest
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Iteration
 
 
-_OF_ONE_PROCESS = ("Torch-Compiled Region", "## Call CompiledFxGraph")
+_OF_ONE_PROCESS = ("Torch-Compiled Region", GRAPH_CALL)
 """Ranges around compiled code; which compile it was, or its key in the cache, follows."""
 
 

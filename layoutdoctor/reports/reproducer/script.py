@@ -425,7 +425,10 @@ def _started(indent: str) -> list[str]:
             "for child in children.values():  # all have compiled before one is timed, and the others sleep then",
             '    any(line.strip() == b"ready" for line in child.stdout)',
             "for name, child in children.items():",
-            "    seconds, counts[name] = json.loads(child.communicate()[0].splitlines()[-1])",
+            "    printed = child.communicate()[0]",
+            "    if child.returncode:",
+            '        sys.exit(f"{name} ended with exit status {child.returncode}")',
+            "    seconds, counts[name] = json.loads(printed.splitlines()[-1])",
         )
     ]
 

@@ -20,12 +20,13 @@ from layoutdoctor.examination.costs import (
     irrelevance,
     sum_seconds,
 )
-from layoutdoctor.examination.ratios import EQUAL, WITHIN_EQUALITY, is_too_noisy, word_of
+from layoutdoctor.examination.ratios import EQUAL, WITHIN_EQUALITY, word_of
 from layoutdoctor.reports.sections.account import account_lines, convolution_line
 from layoutdoctor.reports.sections.rows import decision_cell, tensors_in_short
 from layoutdoctor.reports.sections.verdicts import (
     MOST_NAMED,
     against_clause,
+    is_worth_a_number,
     leader_text,
     rival_lines,
     undecided_headline,
@@ -215,7 +216,7 @@ def _why_others_lose(diagnosis: Diagnosis, comparison: Comparison) -> tuple[str,
             why = "Looked faster, not confirmed"
         else:
             why = word.capitalize()
-        number = "" if ratio.coverage is None or is_too_noisy(ratio) else f" {format_ratio(ratio.median)}"
+        number = f" {format_ratio(ratio.median)}" if is_worth_a_number(ratio) else ""
         groups.setdefault(why, []).append(clean_name(ratio.name) + number)
     same = [
         f"{clean_name(t.name)} as {clean_name(t.same_as or '?')}" for t in diagnosis.trials if t.status == "same_as"

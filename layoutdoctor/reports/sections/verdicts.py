@@ -47,8 +47,7 @@ def against_clause(diagnosis: Diagnosis, comparison: Comparison, name: str) -> s
 def undecided_headline(comparison: Comparison, open_ones: Sequence[RatioInterval]) -> str:
     """What may be faster than the baseline though the rounds could not tell, and what would tell."""
     named = [
-        clean_name(ratio.name) + ("" if ratio.coverage is None or is_too_noisy(ratio) else f" ({_in_numbers(ratio)})")
-        for ratio in open_ones
+        clean_name(ratio.name) + (f" ({_in_numbers(ratio)})" if is_worth_a_number(ratio) else "") for ratio in open_ones
     ]
     rounds = count_of(comparison.round_count or 0, "round")
     what = f"{listing(named, MOST_NAMED)} may be faster than {baseline_phrase(comparison.baseline)}"
@@ -57,6 +56,11 @@ def undecided_headline(comparison: Comparison, open_ones: Sequence[RatioInterval
         again = f"{count_of(starts, 'start')} of fresh processes"
         return f"Undecided after {rounds} and {again}: {what}, too close for these to tell"
     return f"Undecided after {rounds}: {what}{_what_would_tell(comparison)}"
+
+
+def is_worth_a_number(ratio: RatioInterval) -> bool:
+    """Whether a ratio is told in words with its number; elsewhere the rounds were too few, or too noisy."""
+    return ratio.coverage is not None and not is_too_noisy(ratio)
 
 
 def _in_numbers(ratio: RatioInterval) -> str:

@@ -299,7 +299,7 @@ def test_what_memory_takes_that_is_mapped_anew_is_a_row_of_its_own_where_it_was_
         (9.0, 0.0, 7.5, 7.2),  # the machine was quicker when it was profiled
         (11.0, 2.0, 7.5, 7.2),  # and these calls kept their memory
         (4.8, 0.0, 5.0, 4.8),  # in the profile kernels took longer than a call does
-        (9.0, 0.0, None, 6.0),  # another process was profiled
+        (9.0, 0.0, None, 6.0),  # not known
         (9.0, None, 7.5, 6.0),
     ],
 )

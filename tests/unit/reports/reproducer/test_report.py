@@ -373,8 +373,9 @@ def test_no_reproducer_is_longer_than_promised(depth: int) -> None:
 
 def a_child(found: list[object]) -> SimpleNamespace:
     """A process that says more than asked for, and then what it found."""
-    printed = json.dumps(found).encode()
-    return SimpleNamespace(stdout=[b"the model prints\n", b"ready\n"], communicate=lambda: (b"and\n" + printed, None))
+    printed = b"and\n" + json.dumps(found).encode()
+    said = [b"the model prints\n", b"ready\n"]
+    return SimpleNamespace(stdout=said, communicate=lambda: (printed, None), returncode=0)
 
 
 @for_each(
