@@ -15,7 +15,7 @@ import traceback
 import types
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -201,10 +201,11 @@ _HOW_TO_GIVE_INPUTS = "define get_inputs(), or give --input 'f32[8,3,224,224]'"
 
 @dataclass(frozen=True)
 class _Found:
-    """A model as found, its inputs where it came with some, and where from."""
+    """A model as found, its inputs where it came with some (``kwargs`` beside the example input), and where from."""
 
     model: Any
     example_input: Any = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     source: str | None = None
     is_shared: bool = False
@@ -244,7 +245,7 @@ def load_target(
     if specs:
         args, kwargs = make_inputs(specs)
     else:
-        args, kwargs = _given_inputs(found.example_input, target)
+        args, kwargs = _given_inputs(found, target)
     recipe = found.recipe
     if recipe is not None:
         offered = None if specs else recipe.inputs
@@ -328,11 +329,11 @@ def _find(target: str, specs: Sequence[InputSpec], config: Sequence[str]) -> _Fo
         named = getattr(sys.modules[zoo], name, None)
         made_by: MadeBy = "call" if isinstance(named, type) and issubclass(named, nn.Module) else "is"
         again = Recipe(kind="zoo", source=zoo, attribute=name, made_by=made_by, config=made.config)
-        return _Found(made.model, made.example_input, made.notes, recipe=again)
+        return _Found(made.model, made.example_input, notes=made.notes, recipe=again)
     if config:
         raise UsageError(f"cannot use --config {config[0]!r} with {target!r}: only models of {', '.join(ZOOS)} take it")
     if target.endswith(".pt2"):
-        return _find_exported(Path(target), needs_input=not specs)
+        return _find_exported(Path(target))
     if target.endswith(".py") or ".py:" in target:
         path_text, _, attribute = target.partition(".py:") if ".py:" in target else (target[:-3], "", "")
         path = Path(f"{path_text}.py").resolve()
@@ -365,7 +366,7 @@ def _what_it_is(target: str) -> str:
     return ""
 
 
-def _find_exported(path: Path, *, needs_input: bool) -> _Found:
+def _find_exported(path: Path) -> _Found:
     """The module of an exported program, with the inputs that it was exported with; what the file says is run."""
     with users_code(path.name, path.parent, None, "load"):
         try:
@@ -381,9 +382,7 @@ def _find_exported(path: Path, *, needs_input: bool) -> _Found:
             shortened = textwrap.shorten(first_line(error), _MOST_CHARACTERS, placeholder=" ...").rstrip(".")
             raise SubjectError(f"cannot load {path.name}: {shortened}; {_AN_EXPORT}") from error
     args, kwargs = program.example_inputs or ((), {})
-    if needs_input and args and kwargs:
-        raise SubjectError(f"cannot use the example inputs of {path.name}: positional and keyword ones; give --input")
-    return _Found(model, kwargs or args, notes, recipe=Recipe(kind="exported", source=path.name))
+    return _Found(model, args, kwargs, notes, recipe=Recipe(kind="exported", source=path.name))
 
 
 def _check_archive(path: Path) -> None:
@@ -521,19 +520,20 @@ def _module_inputs(module: Any) -> Any:
     return None
 
 
-def _given_inputs(example_input: Any, target: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if example_input is None:
+def _given_inputs(found: _Found, target: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if found.example_input is None:
         raise SubjectError(
             f"cannot run {_name(target)} without inputs: looked for {', '.join(_INPUT_NAMES)}; {_HOW_TO_GIVE_INPUTS}"
         )
     try:
-        args, kwargs = split_example_input(example_input)
+        args, kwargs = split_example_input(found.example_input)
     except UsageError as error:
         raise SubjectError(f"cannot use the inputs of {_name(target)}: {error}") from error
+    kwargs.update(found.kwargs)
     if not input_tensors(args, kwargs):
         raise SubjectError(
-            f"cannot use the inputs of {_name(target)}: got no tensor in {type(example_input).__name__}, expected at "
-            f"least one; {_HOW_TO_GIVE_INPUTS}"
+            f"cannot use the inputs of {_name(target)}: got no tensor in {type(found.example_input).__name__}, "
+            f"expected at least one; {_HOW_TO_GIVE_INPUTS}"
         )
     return args, kwargs
 

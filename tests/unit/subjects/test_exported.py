@@ -146,7 +146,7 @@ def test_a_program_of_before_torch_2_8_loads_without_a_word(tmp_path: Path, capl
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_given_inputs_take_the_place_of_positional_and_keyword_ones(tmp_path: Path) -> None:
+def test_a_program_keeps_its_positional_and_keyword_inputs_unless_others_are_given(tmp_path: Path) -> None:
     class Scaled(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return x * y
@@ -154,12 +154,12 @@ def test_given_inputs_take_the_place_of_positional_and_keyword_ones(tmp_path: Pa
     path = tmp_path / "both.pt2"
     torch.export.save(torch.export.export(Scaled(), (IMAGE,), {"y": IMAGE}), path)
 
-    with pytest.raises(SubjectError) as caught:
-        load_target(str(path))
-    subject = load_target(str(path), inputs=["f32[2,3,8,8]", "f32[2,3,8,8]"])
+    kept = load_target(str(path))
+    given = load_target(str(path), inputs=["f32[2,3,8,8]", "f32[2,3,8,8]"])
 
-    assert str(caught.value) == ("cannot use the example inputs of both.pt2: positional and keyword ones; give --input")
-    assert len(subject.args) == 2
+    torch.testing.assert_close(kept.model(*kept.args, **kept.kwargs), IMAGE * IMAGE)
+    assert list(kept.kwargs) == ["y"]
+    assert (len(given.args), given.kwargs) == (2, {})
 
 
 def test_a_file_that_is_none_or_no_export_is_refused_in_one_sentence(
