@@ -22,7 +22,7 @@ from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.names import is_fallback
-from layoutdoctor.examination.trust import is_borne_out, paces_of
+from layoutdoctor.examination.trust import is_borne_out, mapping_seconds, paces_of
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
 
 if TYPE_CHECKING:
@@ -568,13 +568,12 @@ def sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:
 
 def _outside(slower: Trial, faster: Trial, slow: _Side, fast: _Side, left: float) -> Iterator[AccountRow]:
     """What the kernels leave of the measured difference; those of processes that were timed keep their memory."""
-    measured = [trial.measurement for trial in (slower, faster) if trial.measurement is not None]
-    faults = [one.usual_page_faults for one in measured]
-    mapping = [one.memory_seconds for one in measured if one.memory_seconds is not None]
+    faults = [trial.measurement.usual_page_faults for trial in (slower, faster) if trial.measurement is not None]
+    mapping = mapping_seconds(slower, faster)
     counts = [float(len(side.pieces)) for side in (slow, fast)]
     pages = [_against(faults, "page faults a call")] if any(count and count >= 0.5 for count in faults) else []
-    by_pages = not mapping and _would_cost(left, faults, _FAULT_SECONDS, _LEAST_FAULTS)
-    if len(mapping) == len(measured) and (seconds := mapping[0] - mapping[1]):
+    by_pages = mapping is None and _would_cost(left, faults, _FAULT_SECONDS, _LEAST_FAULTS)
+    if mapping is not None and (seconds := mapping[0] - mapping[1]):
         row = AccountRow(kind="allocation", seconds=seconds, slower_seconds=mapping[0], faster_seconds=mapping[1])
         yield msgspec.structs.replace(row, detail=", ".join(pages) or None)
         left, pages = left - seconds, []

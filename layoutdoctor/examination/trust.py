@@ -7,6 +7,7 @@ iteration takes in the timing rounds, or a conversion that is slower than any pr
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,6 +41,9 @@ _LEAST_CPU_BANDWIDTH = 1e9
 _START_SECONDS = 100e-6
 """What a conversion of any size may take to start: threads are woken, caches are cold."""
 
+_ALIKE = 0.1
+"""Page faults that differ by less are as many."""
+
 OUTSIDE_KERNELS: tuple[AccountKind, ...] = ("allocation", "launches", "outside_kernels")
 
 WITHOUT_SECONDS = "no times of kernels are told, counts and bytes hold"
@@ -62,6 +66,25 @@ def doubt_by_rounds(kernels: KernelSummary | None, measurement: Measurement | No
     )
 
 
+def mapping_seconds(*trials: Trial) -> list[float] | None:
+    """
+    What mapping memory anew takes in a usual call of each trial.
+
+    As many pages take as long in each: what was measured of one beside the other then differs by the machine's state.
+
+    Returns:
+        None where it is not known of one.
+    """
+    measured = [trial.measurement for trial in trials if trial.measurement is not None]
+    seconds = [one.memory_seconds for one in measured if one.memory_seconds is not None]
+    if len(seconds) < len(trials):
+        return None
+    faults = [one.usual_page_faults for one in measured if one.usual_page_faults is not None]
+    if len(faults) == len(seconds) and max(faults) <= (1 + _ALIKE) * min(faults):
+        return [statistics.mean(seconds)] * len(seconds)
+    return seconds
+
+
 def paces_of(*trials: Trial) -> list[float]:
     """
     How many times as long kernels take in a usual call of each trial as in its profile, as the machine may be slower.
@@ -70,14 +93,14 @@ def paces_of(*trials: Trial) -> list[float]:
         1 for all, where it is not known of one.
     """
     paces = []
-    for trial in trials:
+    for trial, mapping in zip(trials, mapping_seconds(*trials) or (), strict=False):
         measured, kernels = trial.measurement, trial.kernels
-        if measured is None or measured.profiled_call_seconds is None or measured.memory_seconds is None:
-            return [1.0] * len(trials)
-        usual = max(0.0, measured.usual_seconds - measured.memory_seconds)
+        if measured is None or measured.profiled_call_seconds is None:
+            break
+        usual = max(0.0, measured.usual_seconds - mapping)
         # In a call its kernels take no longer than all of it.
         paces.append(usual / max(measured.profiled_call_seconds, (kernels and kernels.seconds) or 0.0))
-    return paces
+    return paces if len(paces) == len(trials) else [1.0] * len(trials)
 
 
 def is_borne_out(account: Account) -> bool:

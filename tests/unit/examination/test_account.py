@@ -293,6 +293,18 @@ def test_what_memory_takes_that_is_mapped_anew_is_a_row_of_its_own_where_it_was_
     assert [row.detail for row in found.rows[-2:]] == ["4700 against 40 page faults a call", "1 against 1 kernels"]
 
 
+def test_as_many_pages_mapped_anew_take_as_long_in_both_whatever_each_was_measured_at() -> None:
+    graph = eager(at(1, "relu"))
+    slower, faster = (
+        ran(name, in_eager("relu", 3), takes=takes, graph=graph, page_faults_per_call=faults, memory_seconds=own * MS)
+        for name, takes, faults, own in (("eager", 6, 1528.0, 2.7), ("inductor", 5, 1530.0, 0.7))
+    )
+    found = told(slower, faster)
+
+    assert parts(found)[-1] == ("outside_kernels", 1, ())
+    assert found.rows[-1].detail == "1 against 1 kernels, 1528 against 1530 page faults a call"
+
+
 @for_each(
     ("takes", "memory", "beside", "kernel"),
     [
