@@ -92,15 +92,19 @@ def paces_of(*trials: Trial) -> list[float]:
     Returns:
         1 for all, where it is not known of one.
     """
+    unknown = [1.0] * len(trials)
+    mapping = mapping_seconds(*trials)
+    if mapping is None:
+        return unknown
     paces = []
-    for trial, mapping in zip(trials, mapping_seconds(*trials) or (), strict=False):
+    for trial, own in zip(trials, mapping, strict=True):
         measured, kernels = trial.measurement, trial.kernels
         if measured is None or measured.profiled_call_seconds is None:
-            break
-        usual = max(0.0, measured.usual_seconds - mapping)
+            return unknown
+        usual = max(0.0, measured.usual_seconds - own)
         # In a call its kernels take no longer than all of it.
         paces.append(usual / max(measured.profiled_call_seconds, (kernels and kernels.seconds) or 0.0))
-    return paces if len(paces) == len(trials) else [1.0] * len(trials)
+    return paces
 
 
 def is_borne_out(account: Account) -> bool:
