@@ -1,5 +1,5 @@
 """
-Does the account of a difference explain it? Networks that nobody here wrote, each in four or five configurations.
+Does the account of a difference explain it? Networks that nobody here wrote, each in five configurations.
 
 Each network is diagnosed by the command. Of each account in the diagnosis, the default against the recommended and
 against faster eager code, where they differ by 10 % or more: the measured difference, how much of it is explained (all
@@ -9,7 +9,7 @@ Where they differ by less, the slowest and the fastest configuration are diagnos
     pip install transformers diffusers
     python benchmarks/account.py --networks fire resnet18 unet --modes training
 
-Runs beside nothing else; a network takes about a minute. ``--keep DIR`` keeps diagnoses and recordings.
+Runs beside nothing else; a network takes one to five minutes. ``--keep DIR`` keeps diagnoses and recordings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Account, Diagnosis
 
 CONFIGURATIONS = {
-    "training": "eager,eager-channels-last,inductor,inductor-channels-last",
+    "training": "eager,eager-channels-last,inductor,inductor-channels-last,inductor-layout-opt-off",
     "inference": "eager,eager-channels-last,inductor,inductor-channels-last,inductor-channels-last-freezing",
 }
 WORTH_EXPLAINING = 1.10

@@ -144,7 +144,7 @@ def recommend(
     if chosen is None and not _is_right(comparison.baseline, trials):
         chosen = comparison.fastest[0]  # what is wrong is no alternative, however fast
     if chosen is None:
-        return _none(_why_baseline(comparison))
+        return _none(_why_baseline(comparison, trials))
     by_name = {trial.name: trial for trial in trials}
     free: WithoutFreezing | None = None
     if by_name[chosen].configuration.freezes:
@@ -533,12 +533,14 @@ def _beside_wrong(comparison: Comparison, trials: Sequence[Trial], reason: str) 
     return reason if is_right else f"the outputs of {_baseline_phrase(comparison)} are not right; {reason}"
 
 
-def _why_baseline(comparison: Comparison) -> str:
+def _why_baseline(comparison: Comparison, trials: Sequence[Trial]) -> str:
     name = _baseline_phrase(comparison)
     ties = [name for name in comparison.fastest if name != comparison.baseline]
     noisy = [ratio.name for ratio in comparison.ratios if word_of(ratio) == UNDECIDED]
     open_ones, equal = ([name for name in ties if (name in noisy) is is_noisy] for is_noisy in (True, False))
-    reasons = [f"nothing is measurably faster than {name}"]
+    eligible = eligible_names(trials)
+    is_beaten = any(ratio.verdict == FASTER and ratio.name not in eligible for ratio in comparison.ratios)
+    reasons = [f"nothing {'whose outputs are right ' if is_beaten else ''}is measurably faster than {name}"]
     if equal:
         reasons.append(f"{', '.join(equal)} {be(len(equal))} equal to it {WITHIN_EQUALITY}")
     if open_ones:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -20,9 +21,16 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, first_line
-from layoutdoctor.measure.equivalence import Reference, ReferenceTensor, named, reference_tensor, why_random
+from layoutdoctor.measure.equivalence import (
+    Reference,
+    ReferenceTensor,
+    named,
+    reference_tensor,
+    why_random,
+    with_disturbed,
+)
 from layoutdoctor.measure.memory import Need, out_of_memory, release_memory, resident_peak, trim_heap, why_too_little
-from layoutdoctor.subjects.copies import copy_model, input_tensors
+from layoutdoctor.subjects.copies import clone_tensor, copy_model, input_tensors
 from layoutdoctor.subjects.step import FIRST_CALL_SEED, Step, tensors_of
 from layoutdoctor.subjects.weights import (
     SharedTensors,
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import Mode
     from layoutdoctor.measure.equivalence import StepResults
+    from layoutdoctor.subjects.copies import Weights
     from layoutdoctor.subjects.subject import LoadedSubject
 
     OnGradient = Callable[[str, nn.Parameter], None]
@@ -51,6 +60,18 @@ _LARGE_GRADIENT = 1 << 18
 
 _TRIM_AFTER = 1 << 26
 """Bytes of gradients and weights that may lie about unused in the heap: the next ones do not fit into the gaps."""
+
+_DISTURBED_CALLS = 8
+_DISTURBED_SECONDS = 10.0
+"""No further call with disturbed weights is begun after so long."""
+
+_DISTURBANCE = {torch.float16: 1.0, torch.bfloat16: 1.0}
+_OF_OTHERS = 30.0
+"""
+By how many times its dtype's precision a weight is off at most in such a call. What is computed in float32 may come by
+another algorithm (Winograd's convolution, a batch norm's sums in another order), whose error is some ten times larger;
+half precision is rounded once, after sums in float32.
+"""
 
 OWN_WEIGHTS_NOTE = (
     "the model changes {count} of its weights in place: every configuration has a copy of its own of them ({size} each)"
@@ -223,6 +244,8 @@ def compute_reference(subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal |
     """
     Runs the model in eager on copies: in its own dtype, once more with another seed, and in float64.
 
+    In training it runs a few times more with weights that are off by some roundings, to see what these do to gradients.
+
     Args:
         rehearsal: What the first eager call showed; None where there was none.
 
@@ -261,7 +284,44 @@ def compute_reference(subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal |
         exact = eager  # another dtype draws other random numbers
     name = "float64" if exact is not eager else f"eager {_floating_dtype(eager)}"
     made = {**_reference_tensors(exact, eager), **gradients.compared}
+    if mode == "training" and random is None:
+        _note_disturbed(subject, made)
     return Reference(name, {key: made[key] for key in shapes}, mode, layouts, random, problem, terms, notes)
+
+
+def _note_disturbed(subject: LoadedSubject, made: dict[str, ReferenceTensor]) -> None:
+    """
+    What becomes of gradients where weights are off by a few roundings, as activations are in another configuration.
+
+    The weights alone: an input may be a number of a class or a step, which no rounding may change.
+    """
+    started = time.monotonic()
+    for seed in range(_DISTURBED_CALLS):
+        if time.monotonic() - started > _DISTURBED_SECONDS:
+            return
+        try:
+            with in_eager_mode(subject):
+                found = named(_run(subject, "training", weights=_disturbing(seed)))
+        except (Exception, SystemExit):  # a model may not like other weights: nothing is known of its gradients then
+            return
+        for name, gradient in found.items():
+            wanted = made.get(name)
+            if name.startswith("gradient of ") and wanted is not None and wanted.shape == gradient.shape:
+                made[name] = with_disturbed(wanted, gradient)
+
+
+def _disturbing(seed: int) -> Weights:
+    generator = torch.Generator().manual_seed(seed)
+
+    def disturbed(tensor: torch.Tensor) -> torch.Tensor | None:
+        if type(tensor) is not nn.Parameter or not tensor.is_floating_point():
+            return None
+        most = _DISTURBANCE.get(tensor.dtype, _OF_OTHERS) * torch.finfo(tensor.dtype).eps
+        copied = clone_tensor(tensor.detach())
+        share = torch.rand(copied.shape, generator=generator).to(copied.device)
+        return nn.Parameter(copied.mul_(share.mul_(2 * most).add_(1 - most)), tensor.requires_grad)
+
+    return disturbed
 
 
 class _LargeGradients:
@@ -339,9 +399,14 @@ def _reference_tensors(exact: dict[str, torch.Tensor], eager: dict[str, torch.Te
 
 
 def _run(
-    subject: LoadedSubject, mode: Mode, on_gradient: OnGradient | None = None, *, seed: int = FIRST_CALL_SEED
+    subject: LoadedSubject,
+    mode: Mode,
+    on_gradient: OnGradient | None = None,
+    *,
+    seed: int = FIRST_CALL_SEED,
+    weights: Weights | None = None,
 ) -> StepResults:
-    copied = copy_model(subject.model)
+    copied = copy_model(subject.model, weights)
     copied.set_mode(mode)
     _call_for_gradients(copied.module, on_gradient)
     return Step(copied.run, copied.module, subject.args, subject.kwargs, mode, first_seed=seed).results()

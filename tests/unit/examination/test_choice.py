@@ -287,6 +287,10 @@ def test_why_the_default_is_kept_is_said() -> None:
     assert nothing.reason == f"{kept}; {TWIN}, eager are undecided"
     assert one.reason == f"{kept}; eager is equal to it within 3 %; {TWIN} is undecided"
 
+    beaten = [a_trial(), a_trial(TWIN, equivalence=DIFFERENT)]
+    right = recommend(beaten, a_comparison(a_ratio(TWIN, 1.2), fastest=("inductor",)), None, HOW)
+    assert right.reason == "nothing whose outputs are right is measurably faster than torch.compile's default"
+
     wrong = [a_trial(equivalence=DIFFERENT), a_trial(TWIN)]
     only_right = recommend(wrong, a_comparison(a_ratio(TWIN, 0.8), fastest=(TWIN,)), None, HOW)
     assert only_right.configuration == TWIN  # slower, but what computes something else is no alternative
