@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from layoutdoctor.diagnosis.records import Equivalence
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,7 +190,7 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
         max_abs_error=worst.error if has_figures and worst.error == worst.error else None,
         tolerance=worst.tolerance if has_figures else None,
         reference=reference.name,
-        detail=_detail(worst, len(differences), reference),
+        detail=_detail(worst, len(differences), reference) + _of_no_gradient(reference, scales),
         gradients_checked=any(name.startswith("gradient of ") for name in reference.tensors),
         output_layouts=results.output_layouts,
         output_layouts_differ=_formats(results.output_layouts) != _formats(reference.output_layouts),
@@ -220,6 +221,12 @@ def _detail(worst: _Difference, count: int, reference: Reference) -> str:
     if reference.why_not_exact is not None:
         text += f"; float64 could not be the reference: {reference.why_not_exact}"
     return text
+
+
+def _of_no_gradient(reference: Reference, scales: dict[str, float]) -> str:
+    """What rounding alone changes as much as a wrong gradient would."""
+    sensitive = [name for name, one in reference.tensors.items() if DISTURBED_FACTOR * one.disturbed > scales[name] > 0]
+    return f"; too sensitive to rounding to be told: {count_of(len(sensitive), 'gradient')}" if sensitive else ""
 
 
 def _scales(reference: Reference) -> dict[str, float]:

@@ -299,15 +299,18 @@ def _note_disturbed(subject: LoadedSubject, made: dict[str, ReferenceTensor]) ->
     for seed in range(_DISTURBED_CALLS):
         if time.monotonic() - started > _DISTURBED_SECONDS:
             return
+        release_memory()
         try:
             with in_eager_mode(subject):
-                found = named(_run(subject, "training", weights=_disturbing(seed)))
+                gradients = _run(subject, "training", weights=_disturbing(seed)).gradients
         except (Exception, SystemExit):  # a model may not like other weights: nothing is known of its gradients then
             return
-        for name, gradient in found.items():
-            wanted = made.get(name)
-            if name.startswith("gradient of ") and wanted is not None and wanted.shape == gradient.shape:
-                made[name] = with_disturbed(wanted, gradient)
+        while gradients:  # let go of one by one, and all before the next call takes its own
+            name, gradient = gradients.popitem()
+            wanted = made.get(f"gradient of {name}")
+            if wanted is not None and wanted.shape == gradient.shape:
+                made[f"gradient of {name}"] = with_disturbed(wanted, gradient)
+            del gradient
 
 
 def _disturbing(seed: int) -> Weights:

@@ -199,7 +199,7 @@ print(rehearsed(1024, 48))
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells it")
-@pytest.mark.parametrize(("mode", "most"), [("inference", 2.2), ("training", 3.7)])
+@pytest.mark.parametrize(("mode", "most"), [("inference", 2.2), ("training", 4.3)])
 def test_a_reference_takes_two_copies_of_the_weights_and_in_training_one_of_the_gradients(
     mode: Mode, most: float
 ) -> None:
@@ -208,7 +208,7 @@ def test_a_reference_takes_two_copies_of_the_weights_and_in_training_one_of_the_
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
     assert ended.returncode == 0, ended.stderr
-    assert 1 < float(ended.stdout) < most  # in copies of the float32 weights: those in float64 are two
+    assert 1 < float(ended.stdout) < most  # copies of the float32 weights; one of 4 MB each scatters
 
 
 def benchmark() -> ModuleType:
