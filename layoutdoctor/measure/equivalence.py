@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 EAGER_ERROR_FACTOR = 10.0
 """How many times eager's own rounding error another order of the same additions may make."""
 
-DISTURBED_FACTOR = 3.0
-"""How many times what a gradient changed by in a few calls with disturbed weights it may in one more."""
+PERTURBED_FACTOR = 3.0
+"""How many times what a gradient changed by in a few calls with perturbed weights it may in one more."""
 
 # Some eighty roundings (80 x 2**-23 for float32) of the largest value: what is left where eager is exact by luck.
 RELATIVE_TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 8e-3, torch.bfloat16: 6e-2}
@@ -32,7 +32,7 @@ RELATIVE_TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 
 # A gradient is no continuous function of the activations: where one lies within rounding of the kink of a ReLU, or two
 # tie in a max pooling, another order of additions sends the gradient elsewhere. One such flip among 800,000 activations
 # changed a weight's gradient by 0.5 % of the largest. In front of batch norms over few values a flip changes all that
-# lies before it, by a third of the largest: how far that goes, calls with disturbed weights tell.
+# lies before it, by a third of the largest: how far that goes, calls with perturbed weights tell.
 GRADIENT_TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-2, torch.float16: 5e-2, torch.bfloat16: 1e-1}
 
 
@@ -51,7 +51,7 @@ class ReferenceTensor:
             one of both has NaN or infinity; None elsewhere.
         error_of_eager: Largest difference of eager from the exact values, where both are finite.
         largest: Largest magnitude of the exact values; 0 for whole numbers.
-        disturbed: Of a gradient: the largest difference of eager from the exact values where weights are off by a few
+        perturbed: Of a gradient: the largest difference of eager from the exact values where weights are off by a few
             roundings; 0 where nobody tried.
     """
 
@@ -61,7 +61,7 @@ class ReferenceTensor:
     dtype: torch.dtype
     error_of_eager: float
     largest: float
-    disturbed: float = 0.0
+    perturbed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -151,12 +151,12 @@ def named(results: StepResults) -> dict[str, torch.Tensor]:
     return {**outputs, **{f"gradient of {name}": gradient for name, gradient in results.gradients.items()}}
 
 
-def with_disturbed(wanted: ReferenceTensor, disturbed: torch.Tensor) -> ReferenceTensor:
-    """The same gradient, which may differ as eager's does that had disturbed weights."""
+def with_perturbed(wanted: ReferenceTensor, perturbed: torch.Tensor) -> ReferenceTensor:
+    """The same gradient, which may differ as eager's does that had perturbed weights."""
     error = 0.0
-    for one, exact in _pieces(_dense(disturbed), wanted.exact):
+    for one, exact in _pieces(_dense(perturbed), wanted.exact):
         error = max(error, _largest_error(one, exact, torch.isfinite(one) & torch.isfinite(exact)))
-    return replace(wanted, disturbed=max(wanted.disturbed, error))
+    return replace(wanted, perturbed=max(wanted.perturbed, error))
 
 
 def why_random(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> str | None:
@@ -173,7 +173,7 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
 
     Each tensor may differ by 10 times eager's own error there, or by a tolerance of its dtype times its largest value,
     whichever is more; a gradient's largest value is that among its module's parameters, and it may differ by 3 times
-    what disturbed weights make of it. Integers and booleans have to be equal. NaN and infinity count as equal where
+    what perturbed weights make of it. Integers and booleans have to be equal. NaN and infinity count as equal where
     eager has the same at the same place.
 
     Returns:
@@ -225,7 +225,7 @@ def _detail(worst: _Difference, count: int, reference: Reference) -> str:
 
 def _of_no_gradient(reference: Reference, scales: dict[str, float]) -> str:
     """What rounding alone changes as much as a wrong gradient would."""
-    sensitive = [name for name, one in reference.tensors.items() if DISTURBED_FACTOR * one.disturbed > scales[name] > 0]
+    sensitive = [name for name, one in reference.tensors.items() if PERTURBED_FACTOR * one.perturbed > scales[name] > 0]
     return f"; too sensitive to rounding to be told: {count_of(len(sensitive), 'gradient')}" if sensitive else ""
 
 
@@ -277,8 +277,8 @@ def _compare(name: str, found: torch.Tensor | None, wanted: ReferenceTensor, sca
 def _compare_floats(name: str, found: torch.Tensor, wanted: ReferenceTensor, scale: float) -> _Difference:
     allowed = GRADIENT_TOLERANCE if name.startswith("gradient of ") else RELATIVE_TOLERANCE
     relative = allowed.get(found.dtype, max(allowed.values()))
-    by_eager, by_disturbed = EAGER_ERROR_FACTOR * wanted.error_of_eager, DISTURBED_FACTOR * wanted.disturbed
-    tolerance = max(by_eager, by_disturbed, relative * scale)
+    by_eager, by_perturbed = EAGER_ERROR_FACTOR * wanted.error_of_eager, PERTURBED_FACTOR * wanted.perturbed
+    tolerance = max(by_eager, by_perturbed, relative * scale)
     error, wrong, lost = 0.0, 0, 0
     for one, exact, eager in _pieces(found, wanted.exact, wanted.exact if wanted.eager is None else wanted.eager):
         finite = torch.isfinite(eager) & torch.isfinite(exact)
@@ -293,10 +293,10 @@ def _compare_floats(name: str, found: torch.Tensor, wanted: ReferenceTensor, sca
         return _Difference(name, 0.0, 0.0, "", f"{wrong} values differ where eager gives NaN or infinity")
     if lost:
         return _Difference(name, 0.0, 0.0, "", f"{lost} of {found.numel()} values are NaN or infinite, finite in eager")
-    disturbed = f", {DISTURBED_FACTOR:.0f} x that with disturbed weights ({wanted.disturbed:.2g})"
+    perturbed = f", {PERTURBED_FACTOR:.0f} x that with perturbed weights ({wanted.perturbed:.2g})"
     rule = (
-        f"the larg{'est' if wanted.disturbed else 'er'} of {EAGER_ERROR_FACTOR:.0f} x eager's own error "
-        f"({wanted.error_of_eager:.2g}){disturbed if wanted.disturbed else ''} and {relative:.0e} x the largest value "
+        f"the larg{'est' if wanted.perturbed else 'er'} of {EAGER_ERROR_FACTOR:.0f} x eager's own error "
+        f"({wanted.error_of_eager:.2g}){perturbed if wanted.perturbed else ''} and {relative:.0e} x the largest value "
         f"({scale:.3g})"
     )
     return _Difference(name, error, tolerance, rule)

@@ -27,7 +27,7 @@ from layoutdoctor.measure.equivalence import (
     named,
     reference_tensor,
     why_random,
-    with_disturbed,
+    with_perturbed,
 )
 from layoutdoctor.measure.memory import Need, out_of_memory, release_memory, resident_peak, trim_heap, why_too_little
 from layoutdoctor.subjects.copies import clone_tensor, copy_model, input_tensors
@@ -61,11 +61,11 @@ _LARGE_GRADIENT = 1 << 18
 _TRIM_AFTER = 1 << 26
 """Bytes of gradients and weights that may lie about unused in the heap: the next ones do not fit into the gaps."""
 
-_DISTURBED_CALLS = 8
-_DISTURBED_SECONDS = 10.0
-"""No further call with disturbed weights is begun after so long."""
+_PERTURBED_CALLS = 8
+_PERTURBED_SECONDS = 10.0
+"""No further call with perturbed weights is begun after so long."""
 
-_DISTURBANCE = {torch.float16: 1.0, torch.bfloat16: 1.0}
+_PERTURBATION = {torch.float16: 0.5, torch.bfloat16: 0.5}
 _OF_OTHERS = 30.0
 """
 By how many times its dtype's precision a weight is off at most in such a call. What is computed in float32 may come by
@@ -285,46 +285,46 @@ def compute_reference(subject: LoadedSubject, mode: Mode, rehearsal: Rehearsal |
     name = "float64" if exact is not eager else f"eager {_floating_dtype(eager)}"
     made = {**_reference_tensors(exact, eager), **gradients.compared}
     if mode == "training" and random is None:
-        _note_disturbed(subject, made)
+        _note_perturbed(subject, made)
     return Reference(name, {key: made[key] for key in shapes}, mode, layouts, random, problem, terms, notes)
 
 
-def _note_disturbed(subject: LoadedSubject, made: dict[str, ReferenceTensor]) -> None:
+def _note_perturbed(subject: LoadedSubject, made: dict[str, ReferenceTensor]) -> None:
     """
     What becomes of gradients where weights are off by a few roundings, as activations are in another configuration.
 
     The weights alone: an input may be a number of a class or a step, which no rounding may change.
     """
     started = time.monotonic()
-    for seed in range(_DISTURBED_CALLS):
-        if time.monotonic() - started > _DISTURBED_SECONDS:
+    for seed in range(_PERTURBED_CALLS):
+        if time.monotonic() - started > _PERTURBED_SECONDS:
             return
         release_memory()
         try:
             with in_eager_mode(subject):
-                gradients = _run(subject, "training", weights=_disturbing(seed)).gradients
+                gradients = _run(subject, "training", weights=_perturbing(seed)).gradients
         except (Exception, SystemExit):  # a model may not like other weights: nothing is known of its gradients then
             return
         while gradients:  # let go of one by one, and all before the next call takes its own
             name, gradient = gradients.popitem()
             wanted = made.get(f"gradient of {name}")
             if wanted is not None and wanted.shape == gradient.shape:
-                made[f"gradient of {name}"] = with_disturbed(wanted, gradient)
+                made[f"gradient of {name}"] = with_perturbed(wanted, gradient)
             del gradient
 
 
-def _disturbing(seed: int) -> Weights:
+def _perturbing(seed: int) -> Weights:
     generator = torch.Generator().manual_seed(seed)
 
-    def disturbed(tensor: torch.Tensor) -> torch.Tensor | None:
+    def perturbed(tensor: torch.Tensor) -> torch.Tensor | None:
         if type(tensor) is not nn.Parameter or not tensor.is_floating_point():
             return None
-        most = _DISTURBANCE.get(tensor.dtype, _OF_OTHERS) * torch.finfo(tensor.dtype).eps
+        most = _PERTURBATION.get(tensor.dtype, _OF_OTHERS) * torch.finfo(tensor.dtype).eps
         copied = clone_tensor(tensor.detach())
         share = torch.rand(copied.shape, generator=generator).to(copied.device)
         return nn.Parameter(copied.mul_(share.mul_(2 * most).add_(1 - most)), tensor.requires_grad)
 
-    return disturbed
+    return perturbed
 
 
 class _LargeGradients:

@@ -9,7 +9,7 @@ beside the caller's own model and inputs::
     reference:  8/s (W + I + A - G) + R      the same in float64, s bytes being one number of the model's, without the
                                              large gradients G, which come one by one; where that does not fit, the
                                              reference is eager itself: W + I + A + R; in training the latter
-                                             as well, with disturbed weights
+                                             as well, with perturbed weights
     a trial:    W + C + Z W + T B + F I + L + A + R
     timing:     W + C + Z W + T B + F I + L + A
 

@@ -107,7 +107,7 @@ def test_a_gradient_may_be_lost_where_rounding_decides_whether_there_is_one(valu
 
     assert equivalence.status == status
     assert equivalence.detail is not None
-    assert ("with disturbed weights" in equivalence.detail) == (status == "equal")
+    assert ("with perturbed weights" in equivalence.detail) == (status == "equal")
     assert ("too sensitive to rounding to be told: 2 gradients" in equivalence.detail) == (status == "equal")
 
 
