@@ -65,8 +65,7 @@ _PERTURBED_CALLS = 8
 _PERTURBED_SECONDS = 10.0
 """No further call with perturbed weights is begun after so long."""
 
-_PERTURBATION = {torch.float16: 0.5, torch.bfloat16: 0.5}
-_OF_OTHERS = 30.0
+_PERTURBATION = {torch.float64: 30.0, torch.float32: 30.0, torch.float16: 0.5, torch.bfloat16: 0.5}
 """
 By how many times its dtype's precision a weight is off at most in such a call. What is computed in float32 may come by
 another algorithm (Winograd's convolution, a batch norm's sums in another order), whose error is some ten times larger;
@@ -307,9 +306,9 @@ def _note_perturbed(subject: LoadedSubject, made: dict[str, ReferenceTensor]) ->
             return
         while gradients:  # let go of one by one, and all before the next call takes its own
             name, gradient = gradients.popitem()
-            wanted = made.get(f"gradient of {name}")
-            if wanted is not None and wanted.shape == gradient.shape:
-                made[f"gradient of {name}"] = with_perturbed(wanted, gradient)
+            key = f"gradient of {name}"
+            if key in made and made[key].shape == gradient.shape:
+                made[key] = with_perturbed(made[key], gradient)
             del gradient
 
 
@@ -317,9 +316,9 @@ def _perturbing(seed: int) -> Weights:
     generator = torch.Generator().manual_seed(seed)
 
     def perturbed(tensor: torch.Tensor) -> torch.Tensor | None:
-        if type(tensor) is not nn.Parameter or not tensor.is_floating_point():
+        if type(tensor) is not nn.Parameter or tensor.dtype not in _PERTURBATION:
             return None
-        most = _PERTURBATION.get(tensor.dtype, _OF_OTHERS) * torch.finfo(tensor.dtype).eps
+        most = _PERTURBATION[tensor.dtype] * torch.finfo(tensor.dtype).eps
         copied = clone_tensor(tensor.detach())
         share = torch.rand(copied.shape, generator=generator).to(copied.device)
         return nn.Parameter(copied.mul_(share.mul_(2 * most).add_(1 - most)), tensor.requires_grad)
