@@ -302,15 +302,13 @@ class Conversion(Record, frozen=True, kw_only=True):
         required_by: FX nodes that read the converted value and accept it in no other layout.
         value: Inductor buffer, or eager operation, whose result is the converted value.
         source_value: Inductor buffer or graph input that it was converted from.
-        seconds_source: Whether ``seconds`` was measured in the profiled iteration or estimated from ``bytes_moved`` and
-            the device's measured copy bandwidth; None where there are no seconds.
+        seconds_source: ``measured``, or ``estimated`` from ``bytes_moved`` and the device's measured copy bandwidth.
         count: How many launches this entry stands for: more than 1 only where a table of totals was recorded.
         confidence: Of a kernel on a GPU, what its direction and tensor rest on: ``shapes`` that the operation recorded,
             the launch ``grid``, or the ``order`` of kernels alone; None elsewhere, and where only the name is known.
         exposed_seconds: On a GPU, the part of ``seconds`` in which nothing else ran on the device.
         step: In a recorded trace, the profiler's step it ran in, such as ``ProfilerStep#3``.
-        of_batch: By the launch grid alone, where no sizes were recorded: True for an activation or its gradient, False
-            for a weight or its gradient; None else.
+        of_batch: Where only the launch grid tells: True for an activation or its gradient, False for a weight or its.
     """
 
     id: str
@@ -682,7 +680,8 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         share: ``conversion_seconds`` over ``seconds``; None where no kernel was recorded.
         conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
         not_understood_count: Lines and events that could not be read, or conversions that could not be described.
-        kernels: The list itself, in order; a file has it once for all trials of the same code.
+        kernels: The list itself, in order; a file has it once for all trials of the same code, packed where it is long.
+        packed: In a saved file only: a long ``kernels``, packed as ``Graph.packed`` is.
         sources: What the list was made from, such as ``("torch.profiler", "oneDNN verbose log")``.
         lacks: What could not be recorded and why; empty where all was.
         undecided_count: In a recorded trace, kernels that may convert a layout, though nothing says so: copies whose
@@ -705,6 +704,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
     conversions: tuple[Conversion, ...]
     not_understood_count: Count
     kernels: tuple[Kernel, ...] = ()
+    packed: str | None = None
     sources: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     exposed_conversion_seconds: Seconds | None = None

@@ -8,12 +8,12 @@ import re
 import zlib
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from layoutdoctor.diagnosis.records import SCHEMA_VERSION, Buffer, Diagnosis, FxNode, Record
+from layoutdoctor.diagnosis.records import SCHEMA_VERSION, Buffer, Diagnosis, FxNode, Kernel, Record
 from layoutdoctor.errors import RecordError
 from layoutdoctor.units import format_bytes
 
@@ -246,9 +246,10 @@ DEFAULT_MOST_SAVED_BYTES = 128 << 20
 
 
 MOST_PLAIN_ENTRIES = 300
-"""Nodes and buffers of a graph that stand in a file as they are; those of a larger one are packed."""
+"""Nodes and buffers of a graph, or kernels, that stand in a file as they are; more are packed."""
 
 MOST_UNPACKED_BYTES = 64 << 20
+_Lists = TypeVar("_Lists", bound=msgspec.Struct)
 _UNSEEN = re.compile(
     "[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
@@ -260,22 +261,36 @@ def to_json(diagnosis: Diagnosis) -> bytes:
     The diagnosis as JSON, by the contract, on one line; what the contract does not name is left out where not known.
 
     Args:
-        diagnosis: Any diagnosis. Nodes and buffers of its large graphs are packed, and a kernel list that is another
-            trial's, because their code is the same, stands there alone.
+        diagnosis: Any diagnosis. Nodes and buffers of its large graphs are packed, so are long kernel lists, and a list
+            that is another trial's, because their code is the same, stands there alone.
     """
-    return encoded(_with_kernel_lists(_with_graphs(diagnosis, _packed), _without_list_of_another))
+    once = _with_kernel_lists(diagnosis, _without_list_of_another)
+    return encoded(_with_each(once, _packed_graph, _packed_kernels))
 
 
-class _Packed(msgspec.Struct, frozen=True):
+class _GraphLists(msgspec.Struct, frozen=True):
     """What is packed of a graph."""
 
     nodes: tuple[FxNode, ...]
     buffers: tuple[Buffer, ...]
 
 
-def _with_graphs(diagnosis: Diagnosis, change: Callable[[Graph], Graph]) -> Diagnosis:
-    trials = tuple(replace(trial, graphs=tuple(map(change, trial.graphs))) for trial in diagnosis.trials)
-    return replace(diagnosis, trials=trials)
+class _KernelList(msgspec.Struct, frozen=True):
+    """What is packed of what ran."""
+
+    kernels: tuple[Kernel, ...]
+
+
+def _with_each(
+    diagnosis: Diagnosis, of_graph: Callable[[Graph], Graph], of_kernels: Callable[[KernelSummary], KernelSummary]
+) -> Diagnosis:
+    """With every trial's graphs and kernels changed."""
+
+    def changed(trial: Trial) -> Trial:
+        kernels = of_kernels(trial.kernels) if trial.kernels is not None else None
+        return replace(trial, graphs=tuple(map(of_graph, trial.graphs)), kernels=kernels)
+
+    return replace(diagnosis, trials=tuple(map(changed, diagnosis.trials)))
 
 
 def _with_kernel_lists(
@@ -300,31 +315,50 @@ def _with_list_of_another(own: KernelSummary, other: KernelSummary) -> KernelSum
     return replace(own, kernels=other.kernels) if own.count == other.count and not own.kernels else own
 
 
-def _packed(graph: Graph) -> Graph:
+def _packed_graph(graph: Graph) -> Graph:
     if len(graph.nodes) + len(graph.buffers) <= MOST_PLAIN_ENTRIES:
         return graph
-    data = zlib.compress(msgspec.json.encode(_Packed(graph.nodes, graph.buffers)))
-    return replace(graph, nodes=(), buffers=(), packed=base64.b64encode(data).decode())
+    return replace(graph, nodes=(), buffers=(), packed=_packed(_GraphLists(graph.nodes, graph.buffers)))
 
 
-def _unpacked(graph: Graph) -> Graph:
-    """
-    The graph with its nodes and buffers in their own fields.
+def _packed_kernels(summary: KernelSummary) -> KernelSummary:
+    if len(summary.kernels) <= MOST_PLAIN_ENTRIES:
+        return summary
+    return replace(summary, kernels=(), packed=_packed(_KernelList(summary.kernels)))
 
-    Raises:
-        RecordError: What is packed is none of that, or too much.
-    """
+
+def _unpacked_graph(graph: Graph) -> Graph:
     if graph.packed is None:
         return graph
+    lists = _unpacked("graphs[].packed", graph.packed, _GraphLists)
+    return replace(graph, nodes=lists.nodes, buffers=lists.buffers, packed=None)
+
+
+def _unpacked_kernels(summary: KernelSummary) -> KernelSummary:
+    if summary.packed is None:
+        return summary
+    return replace(summary, kernels=_unpacked("kernels.packed", summary.packed, _KernelList).kernels, packed=None)
+
+
+def _packed(lists: msgspec.Struct) -> str:
+    return base64.b64encode(zlib.compress(msgspec.json.encode(lists))).decode()
+
+
+def _unpacked(field: str, packed: str, kind: type[_Lists]) -> _Lists:
+    """
+    What is packed in a field.
+
+    Raises:
+        RecordError: It is none of that, or too much.
+    """
     try:
         inflating = zlib.decompressobj()
-        data = inflating.decompress(base64.b64decode(graph.packed, validate=True), MOST_UNPACKED_BYTES)
+        data = inflating.decompress(base64.b64decode(packed, validate=True), MOST_UNPACKED_BYTES)
         if not inflating.eof:
-            raise RecordError(f"graphs[].packed is cut off or holds more than {format_bytes(MOST_UNPACKED_BYTES)}")
-        parts = msgspec.json.decode(data, type=_Packed)
+            raise RecordError(f"{field} is cut off or holds more than {format_bytes(MOST_UNPACKED_BYTES)}")
+        return msgspec.json.decode(data, type=kind)
     except (zlib.error, ValueError, *UNREADABLE) as error:
-        raise RecordError(f"graphs[].packed cannot be unpacked: {reason_of(error)}") from error
-    return replace(graph, nodes=parts.nodes, buffers=parts.buffers, packed=None)
+        raise RecordError(f"{field} cannot be unpacked: {reason_of(error)}") from error
 
 
 def encoded(record: Record) -> bytes:
@@ -372,7 +406,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
             f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
         ) from error
     try:
-        diagnosis = _with_kernel_lists(_with_graphs(diagnosis, _unpacked), _with_list_of_another)
+        diagnosis = _with_kernel_lists(_with_each(diagnosis, _unpacked_graph, _unpacked_kernels), _with_list_of_another)
     except RecordError as error:
         raise RecordError(f"cannot read {name}: {error}; it was changed after it was saved: diagnose again") from error
     problem = first_problem(diagnosis)

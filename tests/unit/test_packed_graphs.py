@@ -76,6 +76,28 @@ def test_damaged_or_huge_ones_are_refused_in_a_sentence(packed: str, words: str)
     assert str(caught.value).endswith("; it was changed after it was saved: diagnose again")
 
 
+def of_kernels(count: int) -> Diagnosis:
+    kernels = tuple(a_kernel("convolution", seconds=number * 1e-6) for number in range(count))
+    return a_diagnosis(a_trial(kernels=listing(*kernels)))
+
+
+def listed_in(data: bytes) -> dict[str, object]:
+    kernels: dict[str, object] = json.loads(data)["trials"][0]["kernels"]
+    return kernels
+
+
+def test_a_long_kernel_list_is_packed_and_comes_back_whole() -> None:
+    small, large = of_kernels(MOST_PLAIN_ENTRIES), of_kernels(MOST_PLAIN_ENTRIES + 1)
+    plain, packed = listed_in(to_json(small)), listed_in(to_json(large))
+
+    assert (len(plain["kernels"]), plain["packed"]) == (MOST_PLAIN_ENTRIES, None)  # type: ignore[arg-type]
+    assert (packed["kernels"], packed["count"]) == ([], MOST_PLAIN_ENTRIES + 1)
+    parts = json.loads(zlib.decompress(base64.b64decode(str(packed["packed"]))))
+    assert len(parts["kernels"]) == MOST_PLAIN_ENTRIES + 1
+    for diagnosis in (small, large):
+        assert from_json(to_json(diagnosis)) == diagnosis
+
+
 def listing(*kernels: Kernel) -> KernelSummary:
     return recorded(count=len(kernels), kernels=kernels)
 
