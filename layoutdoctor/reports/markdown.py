@@ -64,7 +64,6 @@ LIST_LENGTHS = (20, 12, 6, 3)
 
 COMPARED_LENGTHS = (200, 100, 50, 25, 12, 6, 3, 1, 0)
 WHOLE = sys.maxsize
-MOST_SCRIPT_CHARACTERS = 4_000
 MOST_ACCOUNT_ROWS = 5
 MOST_LOGS = 2
 MOST_SETTINGS = 12
@@ -124,7 +123,9 @@ def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tup
     details = _joined(_details(material)) if name is not None and not material.view.answer.is_short else None
     without = (replace(material, flows=()), replace(material, flows=(), accounts=()))
     tried = [*((material, most) for most in LIST_LENGTHS), *((less, LIST_LENGTHS[-1]) for less in without)]
-    reports = (_joined(_parts(of, most, name)) for of, most in tried)
+    # A script in the issue is worth more than a picture; elsewhere it stands only where it does not fit at all.
+    script_names = [None] if details is None else [None, name]
+    reports = (_joined(_parts(of, most, name, script_name)) for script_name in script_names for of, most in tried)
     report = first_that_fits(reports, lambda report: len(report) < USUAL_CHARACTERS)
     return report if _fits(report) else _joined(_shortest(material, name)), details
 
@@ -141,12 +142,12 @@ def _joined(parts: Iterator[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _parts(material: _Material, most: int, name: str | None) -> Iterator[str]:
+def _parts(material: _Material, most: int, name: str | None, script_name: str | None) -> Iterator[str]:
     diagnosis, view = material.diagnosis, material.view
     yield _title(view)
     yield from _bug(view, most)
     if material.reproducer is not None:
-        yield from _minimal_reproducer(material.reproducer, name)
+        yield from _minimal_reproducer(material.reproducer, script_name)
     yield from _comparison(material, most)
     yield from _error_logs(diagnosis, most)
     yield "### Versions"
@@ -186,7 +187,7 @@ def _details(material: _Material) -> Iterator[str]:
     yield "Everything behind the report, in full."
     yield "### Findings"
     yield _findings_list(view.findings, len(view.findings))
-    if reproducer is not None and reproducer.is_runnable and len(reproducer.script) > MOST_SCRIPT_CHARACTERS:
+    if reproducer is not None and reproducer.is_runnable:
         yield from _minimal_reproducer(reproducer, None)
     yield "### Tables"
     for table in (*view.tables, *(account.table for account in build_accounts(material.diagnosis))):
@@ -257,7 +258,7 @@ def _comparison(material: _Material, most: int) -> Iterator[str]:
     yield "\n".join([*remarks, bullets(measured, len(measured))])
     for account in material.accounts[:1]:
         yield folded(account.heading, table_of(account.table))
-    for flow in material.flows[:1]:
+    for flow in [flow for flow in material.flows if flow.is_main][:1]:
         yield folded(f"Layout flow: {flow.heading}", "\n\n".join((*_flow(flow), _LEGEND)))
 
 
@@ -292,12 +293,12 @@ def _reproducer_of(diagnosis: Diagnosis) -> Reproducer | None:
 
 
 def _minimal_reproducer(reproducer: Reproducer, name: str | None) -> Iterator[str]:
-    """The script; of a long one where it stands, which is nowhere else if no file is named."""
+    """The script, or the name of the file it stands in."""
     yield "### Minimal reproducer"
     if not reproducer.is_runnable:
         reason = (reproducer.reason or reproducer.title).removeprefix("no reproducer: ")
         yield f"None: {escape(reason)}."
-    elif name is not None and len(reproducer.script) > MOST_SCRIPT_CHARACTERS:
+    elif name is not None:
         lines = count_of(reproducer.script.count("\n"), "line")
         yield f"{paragraph(reproducer.title)}: {lines}, in {code_name(name)}."
     else:  # its first line is its title

@@ -57,11 +57,13 @@ class Flow:
     The layout flow around one redundant pair or conversion.
 
     Attributes:
+        is_main: Whether it is of the baseline or of what is recommended.
         left_out: Steps next to those drawn that are not drawn: weights, statistics, further readers.
     """
 
     title: str
     configuration: str
+    is_main: bool
     nodes: tuple[FlowNode, ...]
     edges: tuple[FlowEdge, ...]
     left_out: int
@@ -83,8 +85,8 @@ def build_flows(diagnosis: Diagnosis, most: int = 3) -> tuple[Flow, ...]:
     The flows around the worst that was found.
 
     Returns:
-        The worst first: by severity, then those of the baseline and of the recommended trial, then by seconds, then by
-        bytes; one for all round trips that look alike. Empty where nothing was found, or nothing can be drawn.
+        Those of the baseline and of the recommended trial first, the worst first of these: by severity, seconds, bytes;
+        one for all round trips that look alike. Empty where nothing was found, or nothing can be drawn.
     """
     flows: list[Flow] = []
     for scene in _choose_scenes(diagnosis):
@@ -111,6 +113,7 @@ class Scene:
     trial: Trial
     pair: RedundantPair | None
     conversions: tuple[Conversion, ...]
+    is_main: bool
     rank: tuple[float, ...]
 
     @property
@@ -137,7 +140,7 @@ def _choose_scenes(diagnosis: Diagnosis) -> tuple[Scene, ...]:
         found += _of_conversions(diagnosis, main, counted_conversions(main), None)
     kept: list[Scene] = []
     drawn: set[tuple[str, str]] = set()
-    for scene in sorted(found, key=lambda scene: scene.rank):
+    for scene in sorted(found, key=lambda scene: (not scene.is_main, *scene.rank)):
         ids = {(scene.trial.name, id_) for id_ in scene.ids}
         if not ids <= drawn:
             kept.append(scene)
@@ -193,7 +196,8 @@ def _of_pairs(
             trial=trial,
             pair=pair,
             conversions=tuple(conversion for conversion in own if conversion is not None),
-            rank=_rank(diagnosis, trial, finding, len(told), pair.seconds, pair.bytes_moved),
+            is_main=_is_main(diagnosis, trial),
+            rank=_rank(finding, len(told), pair.seconds, pair.bytes_moved),
         )
 
 
@@ -211,7 +215,8 @@ def _of_conversions(
         trial=trial,
         pair=None,
         conversions=tuple(ordered),
-        rank=_rank(diagnosis, trial, finding, 1, worst.seconds, worst.bytes_moved),
+        is_main=_is_main(diagnosis, trial),
+        rank=_rank(finding, 1, worst.seconds, worst.bytes_moved),
     )
 
 
@@ -256,15 +261,16 @@ def _cost_rank(seconds: float | None, moved: int | None) -> tuple[float, float]:
     return -(seconds or 0.0), -float(moved or 0)
 
 
-def _rank(
-    diagnosis: Diagnosis, trial: Trial, finding: Finding | None, number: int, seconds: float | None, moved: int | None
-) -> tuple[float, ...]:
-    """Severity, then one picture of each finding, then the trials the user has or is told to use, then the cost."""
-    severity = _SEVERITIES.index(finding.severity if finding is not None else "note")
+def _is_main(diagnosis: Diagnosis, trial: Trial) -> bool:
+    """Whether it is what the user has, or is told to use."""
     advised = diagnosis.recommendation.configuration if diagnosis.recommendation is not None else None
-    recommended = diagnosis.measured_trial(advised) if advised is not None else None
-    is_other = trial is not main_trial(diagnosis) and trial is not recommended
-    return severity, number, is_other, *_cost_rank(seconds, moved)
+    return trial is main_trial(diagnosis) or (advised is not None and trial is diagnosis.measured_trial(advised))
+
+
+def _rank(finding: Finding | None, number: int, seconds: float | None, moved: int | None) -> tuple[float, ...]:
+    """Severity, then one picture of each finding, then the cost."""
+    severity = _SEVERITIES.index(finding.severity if finding is not None else "note")
+    return severity, number, *_cost_rank(seconds, moved)
 
 
 def _draw(scene: Scene) -> Flow | None:
@@ -509,6 +515,7 @@ def _flow(scene: Scene, nodes: dict[str, FlowNode], edges: dict[tuple[str, str],
     return Flow(
         title=scene.title,
         configuration=clean_name(scene.trial.name),
+        is_main=scene.is_main,
         nodes=tuple(replace(node, key=keys[key]) for key, node in nodes.items()),
         edges=tuple(FlowEdge(keys[source], keys[target], label) for (source, target), label in ordered),
         left_out=left_out,

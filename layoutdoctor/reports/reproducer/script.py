@@ -385,6 +385,7 @@ def _all(script: Script) -> list[str]:
         settings = ", ".join(f'"{name}": "{value}"' for name, value in KEEPS_MEMORY.items())
         begin.append(f"kept = {{**os.environ, {settings}}}  # memory that a call frees")
     env = "" if script.kept_ratio is None else ', "env": kept'
+    where = "" if script.kept_ratio is None else " with the memory kept"
     begin.append(f'pipes = {{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE{env}}}')
     tests = [] if None in (first.counts, second.counts) else ["counts == recorded"]
     if ratio is None:  # counts are the same in every process, and times say nothing
@@ -403,7 +404,7 @@ def _all(script: Script) -> list[str]:
             "for name, seconds in times.items():",
             f'    print(f"{{name:30}} {_TOLD.format("min(seconds)", script.counted)}")',
             "ratio = statistics.median(ratios)",
-            f'print(f"{second.name}: {{ratio:.2f}}x as fast, recorded {format_ratio(ratio)}")',
+            f'print(f"{second.name}: {{ratio:.2f}}x as fast, recorded {format_ratio(ratio)}{where}")',
         ]
         tests.append(_agrees(ratio))
     if not tests:

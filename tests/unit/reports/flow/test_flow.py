@@ -258,7 +258,7 @@ def about(name: str, severity: str = "warning", code: str = "LD111") -> Finding:
     return a_finding(code, configuration=name, severity=severity, rule="r", evidence=(f"in {name}",))
 
 
-def test_severity_comes_first_then_the_trials_that_matter_then_the_cost() -> None:
+def test_the_trials_that_matter_come_first_then_severity_then_the_cost() -> None:
     names = ("inductor", "inductor-channels-last", "eager")
 
     assert ranked(*map(about, names)) == [
@@ -266,7 +266,8 @@ def test_severity_comes_first_then_the_trials_that_matter_then_the_cost() -> Non
         ("LD111 r", "inductor"),
         ("LD111 r", "eager"),
     ]
-    assert ranked(about("inductor", "note"), about("eager", "error"))[0] == ("LD111 r", "eager")
+    assert ranked(about("inductor", "note"), about("eager", "error"))[0] == ("LD111 r", "inductor")
+    assert ranked(about("eager", "note"), about("eager", "error", code="LD102"))[0] == ("LD102 r", "eager")
     assert len(ranked(*map(about, names), most=2)) == 2
     assert ranked(about("eager"), about("eager", code="LD102")) == [("LD111 r", "eager")]  # one picture of a conversion
 
