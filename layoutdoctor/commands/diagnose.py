@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.commands.conclusion import Conclusion
     from layoutdoctor.commands.isolation import Isolation
-    from layoutdoctor.diagnosis.records import Configuration, Diagnosis
+    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Trial
     from layoutdoctor.isolation.messages import Request
 
 _NO_LIMIT = "none"
@@ -427,19 +427,20 @@ class RecordSoFar:
                 self._told[trial.name] = time.monotonic()
                 # Of a failure its text is told, which may name what is the user's.
                 told = trial if trial.failure is None else for_others(trial, redact_names=self._is_redacted)
-                logger.info("%s%s", trial_in_short(told), self._estimate(len(diagnosis.trials)))
+                logger.info("%s%s", trial_in_short(told), self._estimate(diagnosis.trials))
         try:
             save_reports(diagnosis, self._outputs)
         except OutputError as error:
             # The diagnosis goes on: its end may be printed, or the disk have room again.
             say(f"warning: {error}")
 
-    def _estimate(self, done: int) -> str:
-        """What is left of the configurations, by what those took that are known; empty where nothing can be said."""
-        left, moments = self._left - done, list(self._told.values())
-        if left <= 0 or len(moments) < 2:
+    def _estimate(self, trials: Sequence[Trial]) -> str:
+        """What is left, by what lay between compiled configurations: before the first, all may have been lowered."""
+        left = self._left - len(trials)
+        compiled = [trial for trial in trials if trial.configuration.backend != "eager" and trial.same_as is None]
+        if left <= 0 or len(compiled) < 2:
             return ""
-        each = (moments[-1] - moments[0]) / (len(moments) - 1)
+        each = (self._told[compiled[-1].name] - self._told[compiled[0].name]) / (len(compiled) - 1)
         return f"; {count_of(left, 'configuration')} left, about {format_seconds(max(1.0, each * left))}"
 
 

@@ -345,6 +345,28 @@ def test_a_failure_is_told_as_it_may_be_written(capsys: pytest.CaptureFixture[st
     assert ("tumor" in told) is not is_redacted
 
 
+def test_what_is_left_is_told_by_what_lies_between_compiled_configurations(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("eager", "inductor", "inductor-layout-opt-on", "inductor-layout-opt-off", "inductor-freezing")
+    trials = [
+        a_trial(name, **({"status": "same_as", "same_as": "inductor"} if name.endswith("-on") else {}))
+        for name in names
+    ]
+    record = RecordSoFar((), len(names) + 2)
+    with logging_to_stderr(quiet=False, verbose=False):
+        for count, moment in enumerate((0.0, 60.0, 60.1, 62.0, 64.0), start=1):  # 58 s to lower all of them
+            monkeypatch.setattr("layoutdoctor.commands.diagnose.time.monotonic", lambda moment=moment: moment)
+            record(a_diagnosis(*trials[:count]))
+
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition("; ")[2] for line in told] == [
+        *[""] * 3,
+        "3 configurations left, about 6.00 s",
+        "2 configurations left, about 4.00 s",
+    ]
+
+
 def test_a_terminal_shows_the_scrubbed_report(
     saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
