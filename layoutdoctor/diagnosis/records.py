@@ -7,6 +7,7 @@ SI units, the unit in the field's name; ``None`` means "not recorded", never zer
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -269,7 +270,7 @@ class Failure(Record, frozen=True, kw_only=True):
     location: SourceLocation | None = None
 
 
-class Conversion(Record, frozen=True, kw_only=True):
+class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
     One layout conversion: a kernel, a part of one, or a step inside a library.
 
@@ -324,10 +325,11 @@ class Conversion(Record, frozen=True, kw_only=True):
     tensor: TensorKind
     seconds: Seconds | None
     bytes_moved: Count | None
-    fused: bool = False
-    stream: Integer | None = None
-    start_seconds: Moment | None = None
-    bandwidth_share: Magnitude | None = None
+    # Made by a factory, a default is written all the same: the contract names these.
+    fused: bool = msgspec.field(default_factory=bool)
+    stream: Integer | None = msgspec.field(default_factory=NoneType)
+    start_seconds: Moment | None = msgspec.field(default_factory=NoneType)
+    bandwidth_share: Magnitude | None = msgspec.field(default_factory=NoneType)
     dtype: str | None = None
     graph: str | None = None
     port: str | None = None
@@ -554,8 +556,6 @@ class Graph(Record, frozen=True, kw_only=True):
         graph_breaks: Breaks of the whole model, as dynamo counted them.
         nodes: FX nodes in order.
         buffers: Inductor's buffers in scheduled order.
-        packed: In a saved file only, of a large graph: nodes and buffers, as base64 of zlib of the JSON object that has
-            both. Who loads the file finds them in their own fields.
         kernel_names: Generated kernels in the order of their definition.
         output_names: Nodes the graph returns; in eager, those still held afterwards as well.
         code_fingerprint: Hash of the generated code with names that differ by compile made equal.
@@ -573,7 +573,6 @@ class Graph(Record, frozen=True, kw_only=True):
     graph_breaks: Count = 0
     nodes: tuple[FxNode, ...] = ()
     buffers: tuple[Buffer, ...] = ()
-    packed: str | None = None
     kernel_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     code_fingerprint: str | None = None
@@ -680,8 +679,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         share: ``conversion_seconds`` over ``seconds``; None where no kernel was recorded.
         conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
         not_understood_count: Lines and events that could not be read, or conversions that could not be described.
-        kernels: The list itself, in order; a file has it once for all trials of the same code, packed where it is long.
-        packed: In a saved file only: a long ``kernels``, packed as ``Graph.packed`` is.
+        kernels: The list itself, in order; a file has it once for all trials of the same code.
         sources: What the list was made from, such as ``("torch.profiler", "oneDNN verbose log")``.
         lacks: What could not be recorded and why; empty where all was.
         undecided_count: In a recorded trace, kernels that may convert a layout, though nothing says so: copies whose
@@ -704,7 +702,6 @@ class KernelSummary(Record, frozen=True, kw_only=True):
     conversions: tuple[Conversion, ...]
     not_understood_count: Count
     kernels: tuple[Kernel, ...] = ()
-    packed: str | None = None
     sources: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     exposed_conversion_seconds: Seconds | None = None
@@ -1247,6 +1244,8 @@ class Diagnosis(Record, frozen=True, kw_only=True):
             faster, that between it and eager.
         reproduction: What the reproducer did when it was run; None where it was not.
         stage_seconds: How long each stage of the diagnosis took, in their order; empty where nobody was there.
+        packed: In a saved file only, where they are long: nodes, buffers and kernels of all trials, as base64 of xz of
+            JSON. Who loads the file finds them in their own fields.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -1263,6 +1262,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     accounts: tuple[Account, ...] = ()
     reproduction: Reproduction | None = None
     stage_seconds: dict[str, Seconds] = {}
+    packed: str | None = None
 
     @property
     def redundant_pairs(self) -> tuple[RedundantPair, ...]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import os
 import re
-import zlib
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -245,11 +244,14 @@ DEFAULT_MOST_SAVED_BYTES = 128 << 20
 """Bytes of a saved diagnosis that are read without being asked for more; the largest ones known have 15 MiB."""
 
 
-MOST_PLAIN_ENTRIES = 300
-"""Nodes and buffers of a graph, or kernels, that stand in a file as they are; more are packed."""
+MOST_PLAIN_ENTRIES = 1_000
+"""Nodes, buffers and kernels that stand in a file as they are, of all trials together; more are packed."""
 
-MOST_UNPACKED_BYTES = 64 << 20
-_Lists = TypeVar("_Lists", bound=msgspec.Struct)
+MOST_UNPACKED_BYTES = 256 << 20
+_MOST_DICTIONARY_BYTES = 64 << 20
+_PRESET = 3
+"""The lowest of xz that sees megabytes of lists as a whole; higher ones gain little and take six times as long."""
+
 _UNSEEN = re.compile(
     "[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
@@ -261,36 +263,24 @@ def to_json(diagnosis: Diagnosis) -> bytes:
     The diagnosis as JSON, by the contract, on one line; what the contract does not name is left out where not known.
 
     Args:
-        diagnosis: Any diagnosis. Nodes and buffers of its large graphs are packed, so are long kernel lists, and a list
-            that is another trial's, because their code is the same, stands there alone.
+        diagnosis: Any diagnosis. Its lists of nodes, buffers and kernels are packed where they are long, and a kernel
+            list that is another trial's, because their code is the same, stands there alone.
     """
-    once = _with_kernel_lists(diagnosis, _without_list_of_another)
-    return encoded(_with_each(once, _packed_graph, _packed_kernels))
+    return encoded(_packed(_with_kernel_lists(diagnosis, _without_list_of_another)))
 
 
 class _GraphLists(msgspec.Struct, frozen=True):
     """What is packed of a graph."""
 
-    nodes: tuple[FxNode, ...]
-    buffers: tuple[Buffer, ...]
+    nodes: tuple[FxNode, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
 
 
-class _KernelList(msgspec.Struct, frozen=True):
-    """What is packed of what ran."""
+class _TrialLists(msgspec.Struct, frozen=True):
+    """What is packed of a trial."""
 
-    kernels: tuple[Kernel, ...]
-
-
-def _with_each(
-    diagnosis: Diagnosis, of_graph: Callable[[Graph], Graph], of_kernels: Callable[[KernelSummary], KernelSummary]
-) -> Diagnosis:
-    """With every trial's graphs and kernels changed."""
-
-    def changed(trial: Trial) -> Trial:
-        kernels = of_kernels(trial.kernels) if trial.kernels is not None else None
-        return replace(trial, graphs=tuple(map(of_graph, trial.graphs)), kernels=kernels)
-
-    return replace(diagnosis, trials=tuple(map(changed, diagnosis.trials)))
+    graphs: tuple[_GraphLists, ...]
+    kernels: tuple[Kernel, ...] = ()
 
 
 def _with_kernel_lists(
@@ -315,50 +305,64 @@ def _with_list_of_another(own: KernelSummary, other: KernelSummary) -> KernelSum
     return replace(own, kernels=other.kernels) if own.count == other.count and not own.kernels else own
 
 
-def _packed_graph(graph: Graph) -> Graph:
-    if len(graph.nodes) + len(graph.buffers) <= MOST_PLAIN_ENTRIES:
-        return graph
-    return replace(graph, nodes=(), buffers=(), packed=_packed(_GraphLists(graph.nodes, graph.buffers)))
+def _packed(diagnosis: Diagnosis) -> Diagnosis:
+    """With all lists packed together: trials differ in few of their nodes, and equal ones then take no room."""
+    lists = tuple(map(_lists_of, diagnosis.trials))
+    graphs = [graph for trial in lists for graph in trial.graphs]
+    count = sum(len(graph.nodes) + len(graph.buffers) for graph in graphs) + sum(len(trial.kernels) for trial in lists)
+    if count <= MOST_PLAIN_ENTRIES:
+        return diagnosis
+    try:
+        import lzma  # late: some builds of Python have none
+    except ImportError:
+        return diagnosis
+    data = lzma.compress(msgspec.json.encode(lists), preset=_PRESET)
+    empty = (_TrialLists(tuple(_GraphLists() for _ in trial.graphs)) for trial in diagnosis.trials)
+    return replace(_with_lists(diagnosis, empty), packed=base64.b64encode(data).decode())
 
 
-def _packed_kernels(summary: KernelSummary) -> KernelSummary:
-    if len(summary.kernels) <= MOST_PLAIN_ENTRIES:
-        return summary
-    return replace(summary, kernels=(), packed=_packed(_KernelList(summary.kernels)))
-
-
-def _unpacked_graph(graph: Graph) -> Graph:
-    if graph.packed is None:
-        return graph
-    lists = _unpacked("graphs[].packed", graph.packed, _GraphLists)
-    return replace(graph, nodes=lists.nodes, buffers=lists.buffers, packed=None)
-
-
-def _unpacked_kernels(summary: KernelSummary) -> KernelSummary:
-    if summary.packed is None:
-        return summary
-    return replace(summary, kernels=_unpacked("kernels.packed", summary.packed, _KernelList).kernels, packed=None)
-
-
-def _packed(lists: msgspec.Struct) -> str:
-    return base64.b64encode(zlib.compress(msgspec.json.encode(lists))).decode()
-
-
-def _unpacked(field: str, packed: str, kind: type[_Lists]) -> _Lists:
+def _unpacked(diagnosis: Diagnosis) -> Diagnosis:
     """
-    What is packed in a field.
+    The diagnosis with all lists in their own fields.
 
     Raises:
-        RecordError: It is none of that, or too much.
+        ImportError: This Python has no lzma.
+        RecordError: What is packed is none of that, too much, or of other trials.
     """
+    if diagnosis.packed is None:
+        return diagnosis
+    import lzma
+
     try:
-        inflating = zlib.decompressobj()
-        data = inflating.decompress(base64.b64decode(packed, validate=True), MOST_UNPACKED_BYTES)
+        inflating = lzma.LZMADecompressor(memlimit=_MOST_DICTIONARY_BYTES)
+        data = inflating.decompress(base64.b64decode(diagnosis.packed, validate=True), MOST_UNPACKED_BYTES)
         if not inflating.eof:
-            raise RecordError(f"{field} is cut off or holds more than {format_bytes(MOST_UNPACKED_BYTES)}")
-        return msgspec.json.decode(data, type=kind)
-    except (zlib.error, ValueError, *UNREADABLE) as error:
-        raise RecordError(f"{field} cannot be unpacked: {reason_of(error)}") from error
+            raise RecordError(f"$.packed is cut off or holds more than {format_bytes(MOST_UNPACKED_BYTES)}")
+        lists = msgspec.json.decode(data, type=tuple[_TrialLists, ...])
+        return replace(_with_lists(diagnosis, lists), packed=None)
+    except (lzma.LZMAError, ValueError, *UNREADABLE) as error:
+        raise RecordError(f"$.packed cannot be unpacked: {reason_of(error)}") from error
+
+
+def _lists_of(trial: Trial) -> _TrialLists:
+    graphs = tuple(_GraphLists(graph.nodes, graph.buffers) for graph in trial.graphs)
+    return _TrialLists(graphs, trial.kernels.kernels if trial.kernels is not None else ())
+
+
+def _with_lists(diagnosis: Diagnosis, lists: Iterable[_TrialLists]) -> Diagnosis:
+    """
+    With these lists in its trials, in their order.
+
+    Raises:
+        ValueError: There are more or fewer trials, or graphs of one.
+    """
+    trials = []
+    for trial, own in zip(diagnosis.trials, lists, strict=True):
+        pairs = zip(trial.graphs, own.graphs, strict=True)
+        graphs = tuple(replace(graph, nodes=given.nodes, buffers=given.buffers) for graph, given in pairs)
+        kernels = replace(trial.kernels, kernels=own.kernels) if trial.kernels is not None else None
+        trials.append(replace(trial, graphs=graphs, kernels=kernels))
+    return replace(diagnosis, trials=tuple(trials))
 
 
 def encoded(record: Record) -> bytes:
@@ -406,7 +410,11 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
             f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
         ) from error
     try:
-        diagnosis = _with_kernel_lists(_with_each(diagnosis, _unpacked_graph, _unpacked_kernels), _with_list_of_another)
+        diagnosis = _with_kernel_lists(_unpacked(diagnosis), _with_list_of_another)
+    except ImportError as error:
+        raise RecordError(
+            f"cannot read {name}: its lists are packed, and this Python was built without lzma; read it elsewhere"
+        ) from error
     except RecordError as error:
         raise RecordError(f"cannot read {name}: {error}; it was changed after it was saved: diagnose again") from error
     problem = first_problem(diagnosis)
