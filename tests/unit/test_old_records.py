@@ -47,10 +47,10 @@ def differences(old: object, new: object, place: str) -> list[str]:
     """
     The places of values that are not in ``new`` as they are in ``old``.
 
-    Further fields of ``new`` do not count, nor do empty ones that it leaves out.
+    Further fields of ``new`` do not count, nor do empty ones and a conversion's count of one, which it leaves out.
     """
     if isinstance(old, dict) and isinstance(new, dict):
-        said = [key for key in old if key in new or old[key]]
+        said = [key for key in old if key in new or (old[key] and (key, old[key]) != ("count", 1))]
         return [found for key in said for found in differences(old[key], new.get(key), f"{place}.{key}")]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [
