@@ -53,7 +53,7 @@ class Rule:
         self,
         configuration: str | None,
         message: str,
-        suggestion: str,
+        suggestion: str | None,
         *,
         severity: Severity = "note",
         conversions: Sequence[Conversion] = (),
@@ -67,6 +67,7 @@ class Rule:
 
         Args:
             configuration: The trial it is about; None for the whole diagnosis.
+            suggestion: What to do; None where nothing is to be done.
             conversions: Those it is about: they give place, time, bytes and evidence, where these are not given.
             at: Where it is; by default where the conversions cost most.
             seconds: What it costs per iteration.

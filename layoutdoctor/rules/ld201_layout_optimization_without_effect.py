@@ -130,11 +130,11 @@ def _finding(diagnosis: Diagnosis, trial: Trial, message: str, convolutions: Seq
     )
 
 
-def _suggestion(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str:
+def _suggestion(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str | None:
     wanted = "channels_last_3d" if ranks == {3} else "channels_last"
     if diagnosis.subject.parameter_formats.keys() == {wanted}:
         if not _returned_of(diagnosis, trial)[1]:
-            return f"nothing: the parameters are in torch.{wanted} already, which does what the flag cannot"
+            return None  # already there is what the flag cannot do
         return "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"
     advice = f"convert the parameters and the input to torch.{wanted} by hand"
     gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)

@@ -93,8 +93,8 @@ def _finding_about_gradients(diagnosis: Diagnosis, trial: Trial, gradients: list
         trial.name,
         f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in "
         f"both formats ({listing(names, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
-        f"(pytorch issue #47163) is spurious here{cause}",
-        "nothing to do: no byte has to be moved for it",
+        f"(pytorch issue #47163) is spurious here, no byte has to be moved for it{cause}",
+        None,
         evidence=[g.parameter for g in gradients],
     )
 
@@ -123,8 +123,9 @@ def _finding_about_inputs(trial: Trial, inputs: list[FxNode]) -> Finding:
     return RULE.finding(
         trial.name,
         f"{subject} of convolutions {verb} contiguous_format and {' or '.join(wanted)} at once "
-        f"({listing(names, _NAMED)}): the same bytes in both, so no conversion of {pronoun} can be due",
-        ("nothing to do: converting such a tensor changes no byte, and is_contiguous() is true for both formats"),
+        f"({listing(names, _NAMED)}): the same bytes in both, so no conversion of {pronoun} can be due, and "
+        "is_contiguous() is true for both formats",
+        None,
         evidence=[node.name for node in inputs],
         at=first,
     )

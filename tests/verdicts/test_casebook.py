@@ -468,7 +468,7 @@ def test_C27_the_warning_about_gradient_strides_is_called_spurious() -> None:
     )
     assert finding.severity == "note"
     assert tells(finding, "the same bytes in both formats ... 47163 ... is spurious here")
-    assert suggestion_of(finding).startswith("nothing to do")
+    assert finding.suggestion is None
     assert trial_of(diagnosis, "eager").gradient_layouts == ()
     assert [c for c in found if c.source is not None and c.source.shape[2:] == (1, 1)] == []
 

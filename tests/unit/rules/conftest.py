@@ -26,7 +26,8 @@ def text_of(finding: Finding) -> str:
         f"evidence: {', '.join(finding.evidence)}",
     )
     head = " | ".join(fact for fact in facts if fact is not None)
-    return f"{finding.code} {finding.severity} {head}\n  {finding.message}\n  -> {finding.suggestion}\n"
+    told = "" if finding.suggestion is None else f"  -> {finding.suggestion}\n"
+    return f"{finding.code} {finding.severity} {head}\n  {finding.message}\n{told}"
 
 
 @pytest.fixture(scope="module")
