@@ -298,8 +298,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
         port: Which tensor of that node was converted: ``input 0``, ``output 0``...; None where that is not certain.
         target_dtype: Element type after, where a cast travels with the conversion; None where it stays the same.
         cause: Why it is there, in words: whose line asked for it, or what needs the layout it makes.
-        role: ``entry`` for a graph input made ready, ``exit`` for a graph output put back into the caller's strides,
-            ``interior`` for everything between; None where not known.
+        role: ``entry`` of a graph input, ``exit`` to the caller's strides, ``interior`` between; None where not known.
         required_by: FX nodes that read the converted value and accept it in no other layout.
         value: Inductor buffer, or eager operation, whose result is the converted value.
         source_value: Inductor buffer or graph input that it was converted from.
@@ -682,8 +681,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         kernels: The list itself, in order; a file has it once for all trials of the same code.
         sources: What the list was made from, such as ``("torch.profiler", "oneDNN verbose log")``.
         lacks: What could not be recorded and why; empty where all was.
-        undecided_count: In a recorded trace, kernels that may convert a layout, though nothing says so: copies whose
-            strides were not recorded, generated kernels, names that tell no more. They are in no other sum.
+        undecided_count: Of a trace, kernels that may convert a layout, though nothing says so; in no other sum.
         undecided_seconds: Their time.
         waiting: What a recorded trace waited for; None elsewhere.
         exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
@@ -812,6 +810,7 @@ class Equivalence(Record, frozen=True, kw_only=True):
         status: ``equal``, ``different`` or ``not_checked``.
         max_abs_error: Largest difference from the reference, over the tensor that came closest to its tolerance.
         tolerance: What was allowed there.
+        largest_value: Largest magnitude there; of a gradient, among those of its module's parameters.
         reference: ``float64`` eager, or what else stood in for it.
         detail: Why it was not checked, or which output differed and by how much.
         gradients_checked: Whether parameter gradients were compared as well.
@@ -822,6 +821,7 @@ class Equivalence(Record, frozen=True, kw_only=True):
     status: Literal["equal", "different", "not_checked"]
     max_abs_error: Magnitude | None = None
     tolerance: Magnitude | None = None
+    largest_value: Magnitude | None = None
     reference: str | None = None
     detail: str | None = None
     gradients_checked: bool = False

@@ -104,13 +104,14 @@ class Reference:
 
 
 class _Difference(NamedTuple):
-    """How far one tensor is from the reference; ``reason`` where no figure can say it."""
+    """How far one tensor is from the reference; ``reason`` where no figure can say it, ``scale`` of what it holds."""
 
     name: str
     error: float
     tolerance: float
     rule: str
     reason: str | None = None
+    scale: float | None = None
 
     @property
     def share(self) -> float:
@@ -189,6 +190,7 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
         status=_status(worst, reference),
         max_abs_error=worst.error if has_figures and worst.error == worst.error else None,
         tolerance=worst.tolerance if has_figures else None,
+        largest_value=worst.scale if has_figures else None,
         reference=reference.name,
         detail=_detail(worst, len(differences), reference) + _of_no_gradient(reference, scales),
         gradients_checked=any(name.startswith("gradient of ") for name in reference.tensors),
@@ -299,7 +301,7 @@ def _compare_floats(name: str, found: torch.Tensor, wanted: ReferenceTensor, sca
         f"({wanted.error_of_eager:.2g}){perturbed if wanted.perturbed else ''} and {relative:.0e} x the largest value "
         f"({scale:.3g})"
     )
-    return _Difference(name, error, tolerance, rule)
+    return _Difference(name, error, tolerance, rule, scale=scale)
 
 
 def _largest_error(found: torch.Tensor, exact: torch.Tensor, where: torch.Tensor) -> float:

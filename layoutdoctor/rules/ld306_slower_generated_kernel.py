@@ -35,7 +35,7 @@ from layoutdoctor.examination.costs import Place
 from layoutdoctor.rules.advice import use_or_recommended
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import joined, listing
+from layoutdoctor.words import joined, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,37 +48,55 @@ _GENERATED = ("cpp_", "triton_")
 
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding a kernel, against the first configuration that does better."""
+    """One finding for all kernels that the same configuration does better without."""
     told: set[tuple[str, ...]] = set()
     for account in diagnosis.accounts:
-        for row in account.rows:
-            if row.kind == "generated_kernel" and row.slower_kernels not in told and _is_slower(account, row):
-                told.add(row.slower_kernels)
-                yield _finding(diagnosis, account, row)
+        rows = [row for row in account.rows if row.slower_kernels not in told and _is_slower(account, row)]
+        told.update(row.slower_kernels for row in rows)
+        if rows:
+            yield _finding(diagnosis, account, sorted(rows, key=lambda row: -row.seconds))
 
 
 def _is_slower(account: Account, row: AccountRow) -> bool:
+    if row.kind != "generated_kernel":
+        return False
     slower, faster = row.slower_seconds or 0.0, row.faster_seconds or 0.0
     return row.seconds >= _LEAST_SHARE * account.slower_seconds and slower >= _LEAST_FACTOR * faster > 0
 
 
-def _finding(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Finding:
-    slower, faster = row.slower_seconds or 0.0, row.faster_seconds or 0.0
-    names = [name for name in row.slower_kernels if name.startswith(_GENERATED)]
-    what = f"{listing(row.operations, 4)}{' in the backward' if row.backward else ''}"
+def _finding(diagnosis: Diagnosis, account: Account, rows: list[AccountRow]) -> Finding:
+    worst, *others = rows
+    slower, faster = worst.slower_seconds or 0.0, worst.faster_seconds or 0.0
+    names = [name for name in worst.slower_kernels if name.startswith(_GENERATED)]
     ratio = f"{format_ratio(slower / faster)} slower"
     times = f"{format_seconds(slower)}, in {account.faster} the same takes {format_seconds(faster)} ({ratio})"
     verb = "computes" if len(names) == 1 else "compute"
+    message = joined((f"{listing(names, 2)} {verb} {_what(worst)} in {times}", worst.detail))
+    if others:
+        lost = format_seconds(sum(row.seconds for row in others))
+        verb = "loses" if len(others) == 1 else "lose"
+        message += f"; {len(others)} more {verb} {lost} so: {listing(map(_short, others), 3)}"
     return RULE.finding(
         account.slower,
-        joined((f"{listing(names, 2)} {verb} {what} in {times}", row.detail)),
+        message,
         f"{use_or_recommended(diagnosis, account)}, and report the kernel to PyTorch: its source is in the HTML report "
         "and in the JSON",
         severity="warning",
-        at=Place(row.module, row.locations[0] if row.locations else None, 1, None),
-        evidence=row.slower_kernels,
-        seconds=row.seconds,
+        at=Place(worst.module, worst.locations[0] if worst.locations else None, 1, None),
+        evidence=[name for row in rows for name in row.slower_kernels],
+        seconds=sum(row.seconds for row in rows),
     )
+
+
+def _what(row: AccountRow) -> str:
+    return f"{listing(row.operations, 4)}{' in the backward' if row.backward else ''}"
+
+
+def _short(row: AccountRow) -> str:
+    """A further one, by what it computes, where, and how long both take."""
+    where = f" at {line_words(row.locations[0])}" if row.locations else ""
+    times = f"{format_seconds(row.slower_seconds or 0.0)} against {format_seconds(row.faster_seconds or 0.0)}"
+    return f"{_what(row)}{where} ({times})"
 
 
 RULE = document_rule("LD306", "slower-generated-kernel", check, __doc__)

@@ -284,7 +284,8 @@ def outputs_clause(equivalence: Equivalence) -> str:
     largest, allowed = equivalence.max_abs_error, equivalence.tolerance
     error = "" if largest is None else f", largest error {format_error(largest)}"
     if largest is not None and allowed is not None and largest > _TELLING_ERROR:
-        error += f" where {allowed:.2g} is allowed"
+        beside = "" if equivalence.largest_value is None else f" beside values up to {equivalence.largest_value:.3g}"
+        error += f"{beside}, where {allowed:.2g} is allowed"
     return f"{what} ({reference}{error})"
 
 

@@ -66,6 +66,7 @@ def test_one_wrong_value_is_different_and_named(relative: float) -> None:
 
     assert equivalence.status == "different"
     assert equivalence.max_abs_error == pytest.approx(relative * largest, rel=0.01)
+    assert equivalence.largest_value == largest
     assert equivalence.detail is not None
     assert equivalence.detail.startswith("output 0 differs by ")
     assert "the larger of 10 x eager's own error" in equivalence.detail

@@ -52,7 +52,7 @@ from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.rows import conversions_cell, decision_cell
 from layoutdoctor.reports.sections.several import build_row_of_model
 from layoutdoctor.reports.sections.view import build_measurement
-from layoutdoctor.reports.sections.wording import clean_line, waste_of
+from layoutdoctor.reports.sections.wording import clean_line, outputs_clause, waste_of
 from layoutdoctor.reports.text import plain_table, render_text
 
 GAIN, NO_CONVOLUTION, SMALL_SHARE = (
@@ -542,3 +542,18 @@ def test_what_was_made_by_a_call_speaks_of_arguments_and_no_options() -> None:
     assert f"-> {asked}" in texts[None]
     assert 'diagnosis.save("report.md") for an issue' in texts[None]
     assert "--" not in texts[None].split("Findings")[1]
+
+
+def test_an_error_is_told_beside_what_it_is_an_error_of() -> None:
+    near = Equivalence(status="equal", reference="float64", max_abs_error=3e-7, tolerance=1e-5, largest_value=2.0)
+    sums = msgspec.structs.replace(
+        near, max_abs_error=1.625, tolerance=5.625, largest_value=229.4, gradients_checked=True
+    )
+    older = msgspec.structs.replace(sums, largest_value=None)
+
+    assert [outputs_clause(equivalence) for equivalence in (near, sums, older)] == [
+        "outputs equal (float64 reference, largest error 3e-7)",
+        "outputs and gradients equal (float64 reference, largest error 1.6 beside values up to 229, where 5.6 is "
+        "allowed)",
+        "outputs and gradients equal (float64 reference, largest error 1.6, where 5.6 is allowed)",
+    ]

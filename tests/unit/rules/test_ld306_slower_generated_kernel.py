@@ -47,5 +47,13 @@ def test_what_is_no_finding() -> None:
 def test_what_it_says(told: Told) -> None:
     told("A kernel that is slower than what it replaces", findings(an_account(a_row())))
     told("In the backward", findings(an_account(a_row(backward=True, detail=None))))
+    more = [
+        a_row(
+            2 + number, slower_kernels=(f"cpp_fused_{number}",), operations=("cat",), module=None, backward=number == 3
+        )
+        for number in range(4)
+    ]
+    told("Several kernels are one finding, the worst in full", findings(an_account(*more[:1], a_row(), *more[1:])))
+    told("Two of them", findings(an_account(a_row(), more[0])))
     # Once, though the default is accounted for twice.
     assert len(findings(an_account(a_row(), faster="inductor-channels-last"), an_account(a_row()))) == 1
