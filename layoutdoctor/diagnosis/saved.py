@@ -247,7 +247,7 @@ DEFAULT_MOST_SAVED_BYTES = 128 << 20
 MOST_PLAIN_ENTRIES = 1_000
 """Nodes, buffers and kernels that stand in a file as they are, of all trials together; more are packed."""
 
-MOST_UNPACKED_BYTES = 256 << 20
+MOST_UNPACKED_BYTES = 64 << 20
 _MOST_DICTIONARY_BYTES = 64 << 20
 _PRESET = 3
 """The lowest of xz that sees megabytes of lists as a whole; higher ones gain little and take six times as long."""
@@ -316,7 +316,10 @@ def _packed(diagnosis: Diagnosis) -> Diagnosis:
         import lzma  # late: some builds of Python have none
     except ImportError:
         return diagnosis
-    data = lzma.compress(msgspec.json.encode(lists), preset=_PRESET)
+    data = msgspec.json.encode(lists)
+    if len(data) > MOST_UNPACKED_BYTES:  # of a long trace, which would take seconds
+        return diagnosis
+    data = lzma.compress(data, preset=_PRESET)
     empty = (_TrialLists(tuple(_GraphLists() for _ in trial.graphs)) for trial in diagnosis.trials)
     return replace(_with_lists(diagnosis, empty), packed=base64.b64encode(data).decode())
 

@@ -65,6 +65,16 @@ def test_without_xz_nothing_is_packed_and_what_is_cannot_be_read() -> None:
             from_json(packed)
 
 
+def test_what_could_not_be_unpacked_stands_there_plain() -> None:
+    diagnosis = of_entries(1_000, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saved, "MOST_UNPACKED_BYTES", 1024)
+
+        data = to_json(diagnosis)
+        assert json.loads(data)["packed"] is None
+        assert from_json(data) == diagnosis
+
+
 def wrapped(data: bytes) -> str:
     return base64.b64encode(lzma.compress(data)).decode()
 
