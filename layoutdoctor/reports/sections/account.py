@@ -175,7 +175,8 @@ def _sentence(row: AccountRow, count: int) -> str:
         what = f"{count_of(kernels, 'generated kernel') if kernels > 1 else 'a generated kernel'} for {name}"
         return f"{cost} in {what}{at}, {times}"
     if row.kind == "missing_fusion":
-        counted = f" {detail} ({place})" if detail and place else at
+        is_several = detail is not None and detail.startswith("at ")  # else it says how a kernel computes
+        counted = f" {detail} ({place})" if is_several and place else at
         return f"{cost} in {name}{counted}, {times}, which is computed within other kernels there"
     if row.kind in ("layout", "implementation"):
         codes = [listing((clean(k, KERNEL_LENGTH) for k in kernels), 2) for kernels in _computing(row)]

@@ -52,6 +52,14 @@ def test_each_kind_in_a_sentence() -> None:
             "1.00 ms in relu and max_pool2d at model.py:7 and 9, 1.00 ms against nothing, "
             "which is computed within other kernels there"
         ),
+        row("missing_fusion", 1, locations=(a_location(7), a_location(9)), detail="at 4 places"): (
+            "1.00 ms in relu and max_pool2d at 4 places (model.py:7 and 9), 1.00 ms against nothing, "
+            "which is computed within other kernels there"
+        ),
+        row("missing_fusion", 1, locations=(a_location(7),), detail="it transposes what it reads or writes"): (
+            "1.00 ms in relu and max_pool2d at model.py:7, 1.00 ms against nothing, "
+            "which is computed within other kernels there"
+        ),
         row("operation", 1, 2, 1, locations=(), module="body.0"): (
             "1.00 ms in relu and max_pool2d at body.0, 2.00 ms against 1.00 ms"
         ),
