@@ -124,7 +124,7 @@ def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tup
     without = (replace(material, flows=()), replace(material, flows=(), accounts=()))
     tried = [*((material, most) for most in LIST_LENGTHS), *((less, LIST_LENGTHS[-1]) for less in without)]
     # A script in the issue is worth more than a picture; elsewhere it stands only where it does not fit at all.
-    script_names = [None] if details is None else [None, name]
+    script_names = [None] if details is None or material.reproducer is None else [None, name]
     reports = (_joined(_parts(of, most, name, script_name)) for script_name in script_names for of, most in tried)
     report = first_that_fits(reports, lambda report: len(report) < USUAL_CHARACTERS)
     return report if _fits(report) else _joined(_shortest(material, name)), details
