@@ -1010,7 +1010,7 @@ class AccountRow(Record, frozen=True, kw_only=True):
         backward: Whether it runs in the backward.
         module: Path of the nn.Module; of several the one that takes most.
         locations: The user's lines.
-        slower_kernels: Names of its kernels in the slower one, with the library's code where it is known.
+        slower_kernels: Names of its kernels in the slower one, dearest first, with the library's code where known.
         faster_kernels: Those in the faster one.
         slower_layout: Of what it reads first, or a generated kernel writes, in the slower one.
         faster_layout: The same in the faster one.

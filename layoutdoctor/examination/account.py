@@ -53,6 +53,8 @@ _CALL = re.compile(r"conv|mm$|mv$|^addbmm|linear$|_linear_|matmul|inner_product|
 _GATHER = re.compile(r"tmpbuf\[[^\]]+\] = (?:static_cast<[^>]*>\()?in(?:_out)?_ptr")
 """Inductor's way to load a vector whose elements do not lie side by side."""
 
+_LEAST_SHARE_OF_A_CALL = 0.03
+
 _LEAST_FAULTS = 50.0
 _FAULT_SECONDS = (0.05e-6, 5e-6)
 """What mapping one page takes: a difference outside kernels that is less or more a page has another cause."""
@@ -468,8 +470,8 @@ def _row(group: _Group, sources: Mapping[str, str]) -> AccountRow:
         backward=first[0].backward,
         module=first[0].module,
         locations=tuple(sorted({place for piece in first for place in piece.locations}, key=_in_file)),
-        slower_kernels=_names(_kernel_name(piece.kernel) for piece in group[0]),
-        faster_kernels=_names(_kernel_name(piece.kernel) for piece in group[1]),
+        slower_kernels=_kernel_names(group[0]),
+        faster_kernels=_kernel_names(group[1]),
         slower_layout=layouts[0],
         faster_layout=layouts[1],
         tensor_bytes=known_sum(*(piece.tensor_bytes for piece in group[0])),
@@ -523,8 +525,12 @@ def _are_of_one_shape_in_other_formats(layouts: Sequence[Layout | None]) -> bool
     return is_one_shape and all(formats) and not set.intersection(*formats)
 
 
-def _kernel_name(kernel: Kernel) -> str:
-    return kernel.name if kernel.implementation is None else f"{kernel.name} {kernel.implementation}"
+def _kernel_names(pieces: Sequence[_Piece]) -> tuple[str, ...]:
+    """The dearest first; of what a call does besides for next to nothing (``aten::_nnpack_available``), none."""
+    least = _LEAST_SHARE_OF_A_CALL * sum(piece.seconds for piece in pieces)
+    telling = [piece for piece in pieces if piece.is_generated or piece.seconds >= least]
+    kernels = [piece.kernel for piece in sorted(telling, key=lambda piece: -piece.seconds)]
+    return _names(one.name if one.implementation is None else f"{one.name} {one.implementation}" for one in kernels)
 
 
 def _names(kernels: Iterable[str | None]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from layoutdoctor.examination.ratios import (
     UNDECIDED,
     WITHIN_EQUALITY,
     MedianInterval,
+    interval_over_starts,
     is_equal,
     judge,
     open_among_fastest,
@@ -348,15 +349,16 @@ def _with_starts(
     """
     best = 1.0 if chosen is None else fresh[chosen].median
     near = [name for name, seen in fresh.items() if seen.median * (1 + EQUALITY) >= best]
-    untold = [name for name in comparison.fastest if name not in fresh and name != comparison.baseline]
+    once = [name for name in comparison.fastest if name not in fresh and name != comparison.baseline]
     # What one start saw far behind, though its rounds told nothing, is no rival of what was started again.
     medians = {ratio.name: ratio.median for ratio in comparison.ratios}
     leading = max((medians[name] for name in fresh), default=1.0)
-    rivals = [name for name in untold if medians[name] * _NEAR_THE_BEST >= leading]
+    rivals = [name for name in once if medians[name] * _NEAR_THE_BEST >= leading]
     first = chosen or comparison.baseline
     is_level = best <= 1 + EQUALITY and _is_right(comparison.baseline, trials)
     names = [first, *near, *rivals, *((comparison.baseline,) if is_level else ())]
     open_ones = tuple(name for name in comparison.undecided if name in rivals)
+    untold = tuple(name for name in near if name != first and not _are_equal(fresh[name], fresh.get(first)))
     link = max(fresh, key=lambda name: (name == chosen, fresh[name].median))
     within = next(ratio for ratio in comparison.ratios if ratio.name == link)
     return msgspec.structs.replace(
@@ -366,9 +368,16 @@ def _with_starts(
             for ratio in comparison.ratios
         ),
         fastest=tuple(dict.fromkeys(names)),
-        undecided=open_ones,
+        undecided=(*untold, *open_ones),
         seconds_to_decide=comparison.seconds_to_decide if open_ones else None,
     )
+
+
+def _are_equal(one: FreshProcesses, other: FreshProcesses | None) -> bool:
+    """Whether the same starts say that two are as good as equally fast; None for the baseline."""
+    others = [1.0] * len(one.start_ratios) if other is None else other.start_ratios
+    ratios = [ratio / another for ratio, another in zip(one.start_ratios, others, strict=True)]
+    return len(ratios) > 1 and is_equal(MedianInterval(*interval_over_starts(ratios), COVERAGE_OF_STARTS))
 
 
 def _from_starts(ratio: RatioInterval, seen: FreshProcesses) -> RatioInterval:

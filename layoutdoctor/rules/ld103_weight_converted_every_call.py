@@ -125,8 +125,10 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: Sequence[Conversion
         return f"convert the parameters once: model.to(memory_format={wanted}){why}; and measure that"
     if frozen is not None and frozen.status in ("failed", "crashed", "timed_out"):
         return f"freezing converts them once, but {frozen.name} did not run here"
-    if frozen is not None and evidence.ratio_of(diagnosis, frozen.name) is not None:
-        return f"freezing is no faster here: {evidence.alternative_words(diagnosis, trial, frozen)}"
+    ratio = None if frozen is None else evidence.ratio_of(diagnosis, frozen.name)
+    if frozen is not None and ratio is not None:
+        said = "freezing was tried;" if ratio.decided is False else "freezing is no faster here:"
+        return f"{said} {evidence.alternative_words(diagnosis, trial, frozen)}"
     ways = frozen_ways(diagnosis)
     advice = (
         "freeze the model: set torch._inductor.config.freezing = True before the first compiled call, under "

@@ -74,8 +74,15 @@ def rival_lines(comparison: Comparison, chosen: str) -> Iterator[str]:
     equal = [clean_name(name) for name in rivals if name not in open_ones]
     if equal:
         yield f"Equal: {listing(equal, MOST_NAMED)} {be(len(equal))} as fast, {WITHIN_EQUALITY}"
-    if open_ones:
-        names = listing(map(clean_name, open_ones), MOST_NAMED)
+    starts = {ratio.name: ratio.start_count for ratio in comparison.ratios if ratio.start_count}
+    again = [name for name in open_ones if name in starts]
+    once = [name for name in open_ones if name not in starts]
+    if again:
+        whose = f"{'its' if len(again) == 1 else 'their'} {count_of(starts[again[0]], 'start')}"
+        names = listing(map(clean_name, again), MOST_NAMED)
+        yield f"Undecided: {names} may be as fast, {whose} of fresh processes scatter too much to tell"
+    if once:
+        names = listing(map(clean_name, once), MOST_NAMED)
         yield f"Undecided: {names} may be as fast{_what_would_tell(comparison)}"
 
 

@@ -143,6 +143,19 @@ def test_a_call_is_told_by_its_layout_else_by_the_code_that_the_library_chose() 
     )
 
 
+def test_kernels_of_a_call_are_named_the_dearest_first_and_its_helpers_not_at_all() -> None:
+    given, node = a_placeholder("x", contiguous()), at(4, "convolution", CONV, called="conv2d")
+    graph = eager(given, node)
+    names = {"aten::_nnpack_available": 0.01, "aten::copy_": 0.4, "aten::_slow_conv2d_forward": 3.6}
+    called = (in_eager("convolution", takes, name, op="aten::conv2d") for name, takes in names.items())
+    faster = in_eager("convolution", 2, "convolution", library="onednn", implementation="brgconv")
+
+    found = told(ran("a", *called, takes=4.01, graph=graph), ran("b", faster, takes=2, graph=graph))
+
+    assert found.rows[0].slower_kernels == ("aten::_slow_conv2d_forward", "aten::copy_")
+    assert found.rows[0].slower_seconds == pytest.approx(4.01 * MS)
+
+
 def test_tensors_of_other_shapes_are_not_compared_by_their_layouts() -> None:
     """A weight that is laid out within one kernel says nothing of the statistics that the other one writes."""
     weight, statistics = channels_last((256, 512, 3, 3)), contiguous((1, 32, 2, 1))

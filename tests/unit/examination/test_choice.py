@@ -36,6 +36,7 @@ from layoutdoctor.examination.choice import (
     choose_baseline,
     contenders,
     eligible_names,
+    has_open_questions,
     is_far_off,
     kept_memory_of,
     recommend,
@@ -43,6 +44,7 @@ from layoutdoctor.examination.choice import (
     with_fresh_processes,
     wrong_baseline,
 )
+from layoutdoctor.reports.sections.verdicts import rival_lines
 
 DIFFERENT = Equivalence(status="different", max_abs_error=1.0, tolerance=1e-4, reference="float64")
 TWIN = "inductor-channels-last"
@@ -62,7 +64,8 @@ def test_the_baseline_and_which_trials_may_win() -> None:
 
 
 def seen(median: float, width: float = 0.02, **changes: Any) -> FreshProcesses:
-    return FreshProcesses(starts=3, low=median - width, median=median, high=median + width, **changes)
+    fields: dict[str, Any] = {"starts": 3, "start_ratios": (median,) * 3, **changes}
+    return FreshProcesses(low=median - width, median=median, high=median + width, **fields)
 
 
 def after(fresh: dict[str, FreshProcesses], *ratios: RatioInterval, **changes: Any) -> Recommendation:
@@ -207,6 +210,30 @@ def test_what_was_not_started_again_stays_undecided_where_it_was_near() -> None:
 
     assert chosen.configuration == TWIN
     assert (after_starts.fastest, after_starts.undecided) == ((TWIN, near.name), (near.name,))
+
+
+@pytest.mark.parametrize("rival", ["starts that scatter", "starts that go along", "none but the default"])
+def test_only_what_goes_along_from_start_to_start_is_as_fast_as_the_recommended(rival: str) -> None:
+    """34_dilated_conv: three starts at 0.9x, 1.6x and 2.4x were told to be as fast as 1.18x, within 3 %."""
+    others = {"starts that scatter": (1.13, 1.18, 1.55), "starts that go along": (1.13, 1.18, 1.24)}
+    fresh = {TWIN: seen(1.18, 0.1, start_ratios=(1.13, 1.18, 1.23))}
+    ratios = [a_ratio(TWIN, 1.18)]
+    if rival in others:
+        fresh["eager"] = seen(1.28, 0.6, start_ratios=others[rival])
+        ratios.append(a_ratio("eager", 1.2))
+    chosen, comparison = both_after(fresh, *ratios)
+    diagnosis = a_diagnosis(*(a_trial(name) for name in fresh), comparison=comparison, recommendation=chosen)
+
+    assert chosen.configuration == TWIN
+    assert (list(rival_lines(comparison, TWIN)), comparison.undecided, has_open_questions(diagnosis)) == {
+        "none but the default": ([], (), False),
+        "starts that go along": (["Equal: eager is as fast, within 3 %"], (), False),
+        "starts that scatter": (
+            ["Undecided: eager may be as fast, its 3 starts of fresh processes scatter too much to tell"],
+            ("eager",),
+            True,
+        ),
+    }[rival]
 
 
 def test_what_is_surely_faster_is_recommended_though_a_better_one_is_undecided() -> None:

@@ -86,8 +86,9 @@ def test_what_it_suggests(told: Told) -> None:
             findings(trial, a_trial_with(*left, name=frozen), a_trial_with(name=last), comparison=comparison),
         )
     told(
-        "Where freezing was measured as no faster or did not run it is no cure",
+        "Where freezing was measured as no faster, left open or did not run it is no cure",
         findings(trial, a_trial_with(name=frozen), comparison=a_comparison(a_ratio(frozen, 1.0))),
+        findings(trial, a_trial_with(name=frozen), comparison=a_comparison(a_ratio(frozen, 0.95, 0.09, decided=False))),
         findings(trial, a_failed_trial(frozen, "boom"), comparison=a_comparison()),
     )
     told(
