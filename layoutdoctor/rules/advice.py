@@ -95,7 +95,7 @@ def refusal(diagnosis: Diagnosis, trial: Trial, ways: Sequence[str]) -> str:
         f"{listing(refuted)} {be(len(refuted))} not faster in fresh processes" if refuted else None,
         f"{listing(failed)} failed, or computed something else" if failed else None,
     )
-    return joined(("no configuration that was tried helps", joined(facts)), ": ")
+    return joined(("no configuration that was tried helps measurably", joined(facts)), ": ")
 
 
 def other_cure(diagnosis: Diagnosis, trial: Trial, is_this: Callable[[Configuration], bool]) -> str | None:
