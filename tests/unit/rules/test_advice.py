@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis
 
 OFF, LAST, LAST_OFF = "inductor-layout-opt-off", "inductor-channels-last", "inductor-channels-last-opt-off"
+NO_HELP = "no configuration that was tried helps measurably"
 SAME = Trial(configuration=a_configuration(LAST), status="same_as", same_as="inductor")
 
 
@@ -40,20 +41,19 @@ def said(diagnosis: Diagnosis, *ways: str, of: int = 0) -> str:
         (
             (a_trial(LAST),),
             (a_ratio(LAST, 0.9),),
-            "no configuration that was tried helps measurably: inductor-channels-last runs at 0.90x the speed of inductor "
-            "(0.87 to 0.93)",
+            f"{NO_HELP}: {LAST} runs at 0.90x the speed of inductor (0.87 to 0.93)",
         ),
         (
             (a_failed_trial(LAST),),
             (),
-            "no configuration that was tried helps measurably: inductor-channels-last failed, or computed something else",
+            f"{NO_HELP}: {LAST} failed, or computed something else",
         ),
         (
             (a_trial(LAST, equivalence=Equivalence(status="different")),),
             (a_ratio(LAST, 1.2),),
-            "no configuration that was tried helps measurably: inductor-channels-last failed, or computed something else",
+            f"{NO_HELP}: {LAST} failed, or computed something else",
         ),
-        ((SAME,), (), "no configuration that was tried helps measurably: inductor-channels-last runs the same code as inductor"),
+        ((SAME,), (), f"{NO_HELP}: {LAST} runs the same code as inductor"),
     ],
     ids=["not tried", "faster", "too noisy to tell", "slower", "failed", "other outputs", "the same"],
 )
@@ -81,8 +81,7 @@ def test_a_cure_that_goes_against_the_recommended_one_gives_way_to_it() -> None:
     assert said(diagnosis, OFF) == "use inductor-channels-last: 1.30x faster (1.27 to 1.33)"
     assert said(diagnosis, LAST) == "do it"
     assert said(diagnosis, "inductor", of=1) == (  # only of the baseline something is recommended
-        "no configuration that was tried helps measurably: inductor-channels-last runs at 1.30x the speed of inductor "
-        "(1.27 to 1.33)"
+        f"{NO_HELP}: {LAST} runs at 1.30x the speed of inductor (1.27 to 1.33)"
     )
 
 
