@@ -59,12 +59,8 @@ def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> t
     return tuple(found)
 
 
-def graph_conversions(graph: Graph) -> tuple[Conversion, ...]:
-    """The conversions of a compiled graph: one for each buffer and each kind of tensor and layout put into it."""
-    return _conversions(BufferGraph(graph))
-
-
 def _conversions(flow: BufferGraph) -> tuple[Conversion, ...]:
+    """One for each buffer and each kind of tensor and layout put into it."""
     gradients = _gradient_nodes(flow)
     found: list[Conversion] = []
     for buffer in flow.graph.buffers:

@@ -8,7 +8,7 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.layout import blocked_layout, strided_layout
 from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNode, Graph
-from layoutdoctor.examination.graphs.conversions import graph_conversions, layout_change
+from layoutdoctor.examination.graphs.conversions import layout_change, with_graph_conversions
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
@@ -43,6 +43,10 @@ def graph(*buffers: Buffer, nodes: tuple[FxNode, ...] = (), **changes: Any) -> G
 def convolution(name: str = "convolution", **changes: Any) -> FxNode:
     fields = {"inputs": ("relu", "w"), "layout": PLAIN, "module": "body.2", "location": a_location(6)}
     return a_node(name, "aten.convolution.default", **{**fields, **changes})
+
+
+def graph_conversions(graph: Graph) -> tuple[Conversion, ...]:
+    return with_graph_conversions((graph,), 0)[0].conversions
 
 
 def only(graph: Graph) -> Conversion:
