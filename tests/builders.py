@@ -37,6 +37,7 @@ from layoutdoctor.diagnosis.records import (
     Total,
     Trial,
 )
+from layoutdoctor.examination.graphs.conversions import with_graph_conversions
 from layoutdoctor.isolation.messages import Kept, TrialMemo
 from layoutdoctor.recording.recording import Head, Recording
 
@@ -393,3 +394,8 @@ Told = Callable[..., None]
 def finder(check: Callable[[Diagnosis], Iterator[Finding]]) -> Callable[..., list[Finding]]:
     """What a rule finds in the diagnosis of some trials; further arguments are fields of the diagnosis."""
     return lambda *trials, **changes: list(check(a_diagnosis(*trials, **changes)))
+
+
+def graph_conversions(graph: Graph) -> tuple[Conversion, ...]:
+    """What the examination finds in a graph alone."""
+    return with_graph_conversions((graph,), 0)[0].conversions

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Kernel,
         KernelSummary,
         RatioInterval,
+        RedundantPair,
         SourceLocation,
         Trial,
     )
@@ -80,6 +81,20 @@ def sum_known(values: Iterable[Number | None]) -> Number | None:
 def sum_seconds(conversions: Iterable[Conversion]) -> float | None:
     """Time of all; None where one of them was not measured, 0 for none."""
     return known_sum(0.0, *(conversion.seconds for conversion in conversions))
+
+
+def parts_of_pairs(
+    pairs: Sequence[RedundantPair], conversions: Iterable[Conversion]
+) -> Sequence[RedundantPair] | Sequence[Conversion]:
+    """
+    What the cost of round trips is a sum of: they themselves; where two share a conversion, these, each once.
+
+    A pair leaves out what rides along in a kernel that computes as well, which has no time of its own.
+    """
+    ids = [id_ for pair in pairs for id_ in (pair.first, *pair.also, pair.second)]
+    once = dict.fromkeys(ids)
+    known = {conversion.id: conversion for conversion in conversions}
+    return [known[id_] for id_ in once] if len(once) < len(ids) and known.keys() >= once.keys() else pairs
 
 
 def sides_words(conversions: Sequence[Conversion]) -> str:

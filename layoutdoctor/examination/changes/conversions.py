@@ -17,7 +17,7 @@ from layoutdoctor.diagnosis.comparison import (
     RoundTripChange,
 )
 from layoutdoctor.diagnosis.records import Conversion, RedundantPair
-from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
+from layoutdoctor.examination.costs import counted_conversions, launch_count, parts_of_pairs, sum_seconds
 from layoutdoctor.examination.graphs.regions import known_sum
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def cost_totals(trial: Trial | None, parts: int) -> CostTotals:
     in_convolutions = kernels.convolution_seconds if kernels is not None else None
     by_libraries = kernels.conversion_seconds if kernels is not None else None
     kernel_seconds = kernels.seconds if kernels is not None else None
-    pair_seconds, exposed_pair_seconds = _seconds_of_pairs(pairs, conversions)
+    round_trips = parts_of_pairs(pairs, conversions)
     return CostTotals(
         kernel_count=per(kernels.count if kernels is not None else 0, parts),
         kernel_seconds=_per_known(kernel_seconds, parts),
@@ -95,8 +95,8 @@ def cost_totals(trial: Trial | None, parts: int) -> CostTotals:
         convolution_share=by_libraries / in_convolutions if in_convolutions and by_libraries is not None else None,
         kernel_share=seconds / kernel_seconds if kernel_seconds and seconds is not None else None,
         redundant_pair_count=per(len(pairs), parts),
-        redundant_pair_seconds=_per_known(pair_seconds, parts),
-        exposed_redundant_pair_seconds=_per_known(exposed_pair_seconds, parts),
+        redundant_pair_seconds=_per_known(_sum_known(part.seconds for part in round_trips), parts),
+        exposed_redundant_pair_seconds=_per_known(_sum_known(part.exposed_seconds for part in round_trips), parts),
     )
 
 
@@ -208,18 +208,6 @@ def _exposed_seconds(trial: Trial | None, conversions: Sequence[Conversion]) -> 
     if by_libraries and kernels is not None and kernels.exposed_conversion_seconds is not None:
         by_libraries = [kernels.exposed_conversion_seconds]
     return _sum_known((*own, *by_libraries))
-
-
-def _seconds_of_pairs(
-    pairs: Sequence[RedundantPair], conversions: Sequence[Conversion]
-) -> tuple[float | None, float | None]:
-    """Time of the conversions in all round trips, each once, and the exposed part; where unknown, the pairs' own."""
-    known = {conversion.id: conversion for conversion in conversions}
-    ids = dict.fromkeys(id_ for pair in pairs for id_ in (pair.first, pair.second))
-    parts: list[Conversion] | list[RedundantPair] = [known[id_] for id_ in ids if id_ in known]
-    if len(parts) < len(ids):
-        parts = list(pairs)
-    return _sum_known(part.seconds for part in parts), _sum_known(part.exposed_seconds for part in parts)
 
 
 def _launches(item: Conversion | RedundantPair) -> int:

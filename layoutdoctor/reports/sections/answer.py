@@ -396,7 +396,7 @@ def _waste_line(trial: Trial) -> str | None:
     whole = trial.kernels.seconds if trial.kernels else None
     if waste.seconds is not None:
         of = f" of the {format_seconds(whole)} in its kernels{share_of(waste.seconds, whole)}" if whole else ""
-        cost = f"{format_seconds(waste.seconds)}{of}"
+        cost = f"{format_seconds(waste.seconds)}{of}{', estimated' if waste.is_estimated else ''}"
     else:
         moved = f", {format_bytes(waste.bytes_moved)} moved" if waste.bytes_moved is not None else ""
         cost = f"time not recorded{moved}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.choice import is_far_off
-from layoutdoctor.examination.costs import Number, counted_conversions, sum_known, sum_seconds
+from layoutdoctor.examination.costs import Number, counted_conversions, parts_of_pairs, sum_known
 from layoutdoctor.examination.failures import refuses_view
 from layoutdoctor.units import format_seconds, format_share
 from layoutdoctor.words import DIRECTION_WORDS, ONEDNN_LOG, STATUS_WORDS, TOTALS_TABLE, distinct, joined, line_words
@@ -168,7 +168,8 @@ class Waste:
     What the redundant pairs of one trial cost in one iteration.
 
     Attributes:
-        seconds: Time of all conversions in them, each counted once; None where not measured for every one.
+        seconds: Time of all conversions in them, each counted once; None where not known for every one.
+        is_estimated: Whether some of it is an estimate from bytes.
         bytes_moved: Bytes the same conversions move; None where not known for every one.
         owners: Who inserted these conversions, sorted.
         exposed_seconds: The part of ``seconds`` in which nothing else ran on the device; None where not known for all.
@@ -176,6 +177,7 @@ class Waste:
 
     pair_count: int
     seconds: float | None
+    is_estimated: bool
     bytes_moved: int | None
     owners: tuple[str, ...]
     exposed_seconds: float | None = None
@@ -309,15 +311,15 @@ def waste_of(trial: Trial) -> Waste | None:
     if not trial.redundant_pairs:
         return None
     known = listed_conversions(trial)
-    ids = dict.fromkeys(id_ for pair in trial.redundant_pairs for id_ in (pair.first, pair.second))
-    parts = [known[id_] for id_ in ids if id_ in known]
-    complete = len(parts) == len(ids)
+    ids = [id_ for pair in trial.redundant_pairs for id_ in (pair.first, *pair.also, pair.second)]
+    parts = parts_of_pairs(trial.redundant_pairs, known.values())
     return Waste(
         pair_count=len(trial.redundant_pairs),
-        seconds=sum_seconds(parts) if complete else _sum_of_all(pair.seconds for pair in trial.redundant_pairs),
-        bytes_moved=_sum_of_all(part.bytes_moved for part in parts) if complete else None,
-        owners=tuple(sorted({part.owner for part in parts})),
-        exposed_seconds=_sum_of_all(part.exposed_seconds for part in parts) if complete else None,
+        seconds=_sum_of_all(part.seconds for part in parts),
+        is_estimated=any(part.seconds_source == "estimated" for part in parts),
+        bytes_moved=_sum_of_all(part.bytes_moved for part in parts),
+        owners=tuple(sorted({known[id_].owner for id_ in ids if id_ in known})),
+        exposed_seconds=_sum_of_all(part.exposed_seconds for part in parts),
     )
 
 

@@ -18,6 +18,7 @@ from builders import (
     a_read,
     channels_last,
     contiguous,
+    graph_conversions,
 )
 from loops import for_each
 
@@ -30,7 +31,6 @@ from layoutdoctor.examination.graphs.breakers import (
     without_round_trips,
 )
 from layoutdoctor.examination.graphs.buffers import BufferGraph
-from layoutdoctor.examination.graphs.conversions import graph_conversions
 
 IMAGE = (2, 8, 6, 6)
 WIDE = (2, 16, 6, 6)

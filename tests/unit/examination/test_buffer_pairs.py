@@ -6,11 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from builders import a_buffer, a_graph, a_location, a_node, a_placeholder, a_read, channels_last, contiguous
+from builders import (
+    a_buffer,
+    a_graph,
+    a_location,
+    a_node,
+    a_placeholder,
+    a_read,
+    channels_last,
+    contiguous,
+    graph_conversions,
+)
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import Buffer, BufferRead, FxNode, Graph, RedundantPair
-from layoutdoctor.examination.graphs.conversions import graph_conversions
 from layoutdoctor.examination.graphs.round_trips import buffer_pairs
 
 if TYPE_CHECKING:

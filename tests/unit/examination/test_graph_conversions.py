@@ -3,12 +3,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import a_buffer, a_graph, a_location, a_node, a_placeholder, a_read, channels_last, contiguous
+from builders import (
+    a_buffer,
+    a_graph,
+    a_location,
+    a_node,
+    a_placeholder,
+    a_read,
+    channels_last,
+    contiguous,
+    graph_conversions,
+)
 from loops import for_each
 
 from layoutdoctor.diagnosis.layout import blocked_layout, strided_layout
 from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNode, Graph
-from layoutdoctor.examination.graphs.conversions import layout_change, with_graph_conversions
+from layoutdoctor.examination.graphs.conversions import layout_change
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
@@ -43,10 +53,6 @@ def graph(*buffers: Buffer, nodes: tuple[FxNode, ...] = (), **changes: Any) -> G
 def convolution(name: str = "convolution", **changes: Any) -> FxNode:
     fields = {"inputs": ("relu", "w"), "layout": PLAIN, "module": "body.2", "location": a_location(6)}
     return a_node(name, "aten.convolution.default", **{**fields, **changes})
-
-
-def graph_conversions(graph: Graph) -> tuple[Conversion, ...]:
-    return with_graph_conversions((graph,), 0)[0].conversions
 
 
 def only(graph: Graph) -> Conversion:

@@ -335,13 +335,13 @@ def test_a_conversion_shared_by_two_pairs_is_wasted_once_and_one_not_listed_keep
     conversions = tuple(a_conversion(f"reorder {i}", seconds=1e-3, bytes_moved=10) for i in range(3))
     pairs = a_pair("reorder 0", "reorder 1"), a_pair("reorder 1", "reorder 2")
     waste = waste_of(a_trial(kernels=kernels(*conversions), redundant_pairs=pairs))
-    bare = waste_of(a_trial(redundant_pairs=(a_pair("x", "y", seconds=2e-3),)))
+    bare = waste_of(a_trial(redundant_pairs=(a_pair("x", "y", seconds=2e-3, bytes_moved=7),)))
 
     assert waste is not None
     assert (waste.pair_count, waste.bytes_moved, waste.owners) == (2, 30, ("library",))
     assert waste.seconds == pytest.approx(3e-3)
     assert bare is not None
-    assert (bare.seconds, bare.bytes_moved, bare.owners) == (2e-3, None, ())
+    assert (bare.seconds, bare.bytes_moved, bare.owners) == (2e-3, 7, ())
 
 
 def test_an_unknown_time_is_no_zero_share() -> None:
