@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sympy
 import torch
-from builders import contiguous
+from builders import contiguous, graph_conversions
 from loops import for_each
 from torch._inductor.loop_body import MemoryUsageType
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -16,7 +16,6 @@ from layoutdoctor.capture.compat import compile_settings, distinct_options
 from layoutdoctor.capture.inductor_graph import _read_body, code_fingerprint
 from layoutdoctor.capture.session import CompileCapture, placeholder_kinds
 from layoutdoctor.diagnosis.records import BufferRead
-from layoutdoctor.examination.graphs.conversions import graph_conversions
 from layoutdoctor.state.dynamo import DynamoState
 
 if TYPE_CHECKING:
