@@ -76,7 +76,7 @@ def examine(recording: Recording) -> Examined:
 
 def _of_events_alone(iteration: Iteration) -> Examined:
     """Of a run whose graphs nobody recorded."""
-    facts = examine_recorded(iteration.events)
+    facts = examine_recorded(iteration.events, iteration.device)
     graph = Graph(name="recorded", direction="inference", decision=None, conversions=facts.conversions)
     return Examined(graphs=(graph,) if facts.conversions else (), kernels=facts.kernels, redundant_pairs=facts.pairs)
 

@@ -112,16 +112,18 @@ class Survey:
     What must be known of a trace before events are added to it, collected event by event.
 
     Attributes:
-        kernels: The kernels that were asked for, in the order of the file.
+        kernels: The kernels that were asked for, in the order of the file; of a CPU the operations.
+        first_start: Microseconds at which the first event of their kind began; infinity where there is none.
         sort_indices: Where viewers put the track of a process and thread (both as JSON).
         last_flow: The highest id of a flow.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, names: Collection[str], category: str = "kernel") -> None:
         self.kernels: list[KernelEvent] = []
+        self.first_start = math.inf
         self.sort_indices: dict[tuple[str, str], int] = {}
         self.last_flow = 0
-        self._names = frozenset(names)
+        self._names, self._category = frozenset(names), category
         self._known_names: dict[bytes, str | None] = {}
         self._ids: set[bytes] = set()
 
@@ -134,7 +136,7 @@ class Survey:
         """Takes the next event."""
         self._ids |= {bytes(event.tid), bytes(event.pid)}
         if event.ph == "X":
-            if event.cat.lower() == "kernel":
+            if event.cat.lower() == self._category:
                 self._add_kernel(event)
         elif event.ph == "M":
             self._add_metadata(event)
@@ -144,6 +146,7 @@ class Survey:
     def _add_kernel(self, event: _Event) -> None:
         name = self._wanted_name(bytes(event.name))
         start, duration = _time(event.ts), _time(event.dur)
+        self.first_start = min(self.first_start, math.inf if start is None else float(start))
         if name is not None and start is not None and duration is not None:
             kernel = KernelEvent(name, Span(start, duration), _id_text(event.pid), _id_text(event.tid))
             self.kernels.append(kernel)
@@ -169,14 +172,18 @@ class Survey:
             self.last_flow = number
 
 
-def survey_trace(file: TraceFile, names: Collection[str]) -> Survey:
+def survey_trace(file: TraceFile, names: Collection[str], category: str = "kernel") -> Survey:
     """
     Looks through a Chrome trace.
+
+    Args:
+        names: Of the kernels that are asked for.
+        category: Of their events.
 
     Raises:
         TraceError: It cannot be read, or is no Chrome trace.
     """
-    survey = Survey(names)
+    survey = Survey(names, category)
     _, batches = events_of(file, _decode_events, _decode_loosely)
     for batch in batches:
         for event in batch:

@@ -19,6 +19,7 @@ from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.writing import replacing
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.kernels.host import OF_A_CPU
 from layoutdoctor.recording.annotate import CATEGORY, annotated_pieces, assign_lanes, survey_trace
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.reading import recognize
@@ -71,7 +72,7 @@ def write_annotated_trace(
     if trial is None:
         raise UsageError(f"{cannot}: its diagnosis holds no run; expected what examine_trace returned for this file")
     conversions = counted_conversions(trial)
-    survey = survey_trace(file, _names(trial, conversions))
+    survey = survey_trace(file, _names(trial, conversions), "cpu_op" if _is_of_a_cpu(trial) else "kernel")
     kernels = _find_kernels(trial, conversions, survey)
     if len(kernels) < len(conversions):
         raise UsageError(
@@ -80,6 +81,10 @@ def write_annotated_trace(
         )
     marks = _Marks(trial, conversions, kernels, survey)
     _write_packed(target, annotated_pieces(file, marks.events()))
+
+
+def _is_of_a_cpu(trial: Trial) -> bool:
+    return trial.kernels is not None and OF_A_CPU in trial.kernels.sources
 
 
 def _names(trial: Trial, conversions: Sequence[Conversion]) -> set[str]:
@@ -105,11 +110,13 @@ def _find_kernels(trial: Trial, conversions: Sequence[Conversion], survey: Surve
     candidates: dict[tuple[str, int], list[KernelEvent]] = defaultdict(list)
     for kernel in survey.kernels:
         candidates[kernel.name, round(float(kernel.span.duration) * 1000)].append(kernel)
-    first = _first_kernel(trial)
-    if first is None or first[:2] not in candidates:
-        return {}
-    base = min(float(kernel.span.start) for kernel in candidates[first[:2]])
-    offset = first[2] * _NANOSECONDS
+    base, offset = survey.first_start, 0.0
+    if not _is_of_a_cpu(trial):
+        first = _first_kernel(trial)
+        if first is None or first[:2] not in candidates:
+            return {}
+        base = min(float(kernel.span.start) for kernel in candidates[first[:2]])
+        offset = first[2] * _NANOSECONDS
     wanted: dict[tuple[str, int], list[Conversion]] = defaultdict(list)
     for conversion in sorted(conversions, key=_start_seconds):
         if conversion.kernel is not None and conversion.seconds is not None:

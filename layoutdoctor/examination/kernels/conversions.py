@@ -16,6 +16,7 @@ from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.attribution import Places, attribute
 from layoutdoctor.examination.kernels.convolutions import Evidence
 from layoutdoctor.examination.kernels.copies import find_copies, undecided_copies
+from layoutdoctor.examination.kernels.host import OF_A_CPU, with_operations_as_kernels
 from layoutdoctor.examination.kernels.names import are_of_an_engine, dtypes_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
@@ -81,6 +82,9 @@ def describe_lacks(
             yield f"device kernels were not recorded ({how.kernels}), so nothing can be said of conversions"
         return
     count = len(trace.kernels)
+    is_of_a_cpu = trace.source == OF_A_CPU
+    if is_of_a_cpu:
+        yield "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a trace"
     if not len(trace.operations) and are_of_an_engine(trace.names[name] for name in trace.kernels.name.tolist()):
         yield "a TensorRT engine names its layers only where it was built with ProfilingVerbosity.DETAILED"
     elif not len(trace.operations):
@@ -92,7 +96,7 @@ def describe_lacks(
             f"{attribution.replayed_count} of {count} kernels were launched by graph replays, "
             "so their operations are not known"
         )
-    if attribution.unlaunched_count and len(trace.operations):
+    if attribution.unlaunched_count and len(trace.operations) and not is_of_a_cpu:
         yield (
             f"{attribution.unlaunched_count} of {count} kernels have no launch in the trace (queued before the "
             "recording began, or not recorded), so their operations are not known"
@@ -157,8 +161,33 @@ class TraceFacts:
     pairs: tuple[RedundantPair, ...]
 
 
-def examine_recorded(trace: RecordedTrace) -> TraceFacts:
-    """Everything that a trace proves about layouts."""
+def examine_recorded(trace: RecordedTrace, device: str | None = None) -> TraceFacts:
+    """
+    Everything that a trace proves about layouts.
+
+    Args:
+        device: What it was recorded on. A CPU's operations stand for kernels where some of them copy from one memory
+            format into another one; what oneDNN converts within its own is in no trace, so "none" would say nothing.
+    """
+    on_host = with_operations_as_kernels(trace) if device == "cpu" else None
+    if on_host is not None:
+        found = _facts(on_host)
+        if any(conversion.direction != "none" for conversion in found.conversions):
+            return _of_a_cpu(found)
+    return _facts(trace)
+
+
+def _of_a_cpu(found: TraceFacts) -> TraceFacts:
+    """Without what speaks of a device beside the host."""
+    alone = {"exposed_seconds": None, "stream": None}
+    return TraceFacts(
+        kernels=msgspec.structs.replace(found.kernels, waiting=None, exposed_conversion_seconds=None),
+        conversions=tuple(msgspec.structs.replace(conversion, **alone) for conversion in found.conversions),
+        pairs=found.pairs,
+    )
+
+
+def _facts(trace: RecordedTrace) -> TraceFacts:
     evidence = Evidence(attribute(trace))
     copies = find_copies(evidence)
     records = Records(evidence, Places(evidence.attribution), copies)

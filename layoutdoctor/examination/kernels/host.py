@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.diagnosis.records import Conversion, Kernel, KernelSummary
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 GRAPH_CALL = "## Call CompiledFxGraph"
 """What the range around each call of a compiled graph begins with; its key in the cache follows."""
+
+COMPILED_RANGES = ("Torch-Compiled Region", GRAPH_CALL)
+"""Ranges around compiled code; which compile it was, or its key in the cache, follows."""
 
 GENERATED_PREFIX = "layoutdoctor::"
 """Annotated ranges around generated kernels are called ``layoutdoctor::<graph>::<kernel>``."""
@@ -466,6 +469,43 @@ def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
         node=joined.node.name if joined is not None and joined.node is not None else None,
         graph=graph if joined is None else joined.graph,
     )
+
+
+OF_A_CPU = "operations of a Kineto trace"
+"""What wrote the kernels of a CPU's trace: its operations stand for them."""
+
+
+def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
+    """
+    A CPU's trace with the operations that move or compute elements as its kernels, each without those that it called.
+
+    Returns:
+        None where compiled code ran: its generated kernels are in no trace, so that the others would look like all.
+    """
+    import numpy as np  # late, as in _operations
+
+    from layoutdoctor.recording.recording import NONE, KernelEvents
+
+    if any(name.startswith(COMPILED_RANGES) for name in trace.names):
+        return None
+    tree = operation_tree(iteration_of(trace))
+    entries = [entry for entry in tree if entry.operation.row is not None and _is_kernel(entry)]
+    rows = np.array([entry.operation.row for entry in entries], np.int64)
+    seconds = np.array([entry.self_seconds() for entry in entries], np.float64)
+    operations, unknown = trace.operations, np.full(len(rows), NONE, np.int64)
+    kernels = KernelEvents(
+        name=operations.name[rows],
+        start=operations.start[rows],
+        duration=np.rint(seconds * NANOSECONDS_PER_SECOND).astype(np.int64),
+        device=np.zeros(len(rows), np.int64),
+        stream=operations.thread[rows],
+        correlation=unknown,
+        external=rows + 1,  # 0 stands for none
+        grid=unknown,
+        process=np.zeros(len(rows), np.int64),
+    )
+    operations = replace(operations, external=np.arange(1, len(operations) + 1))
+    return replace(trace, source=OF_A_CPU, kernels=kernels, operations=operations)
 
 
 def outermost_name(entry: HostOperation) -> str:

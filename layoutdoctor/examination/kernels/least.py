@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.kernels.host import GRAPH_CALL, iteration_of, operation_tree
+from layoutdoctor.examination.kernels.host import COMPILED_RANGES, iteration_of, operation_tree
 from layoutdoctor.recording.recording import unrest
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.examination.kernels.host import HostOperation, ProfiledIteration
     from layoutdoctor.recording.recording import Iteration
-
-
-_OF_ONE_PROCESS = ("Torch-Compiled Region", GRAPH_CALL)
-"""Ranges around compiled code; which compile it was, or its key in the cache, follows."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,7 @@ def _aligned(iterations: Sequence[Iteration]) -> tuple[list[_Run], list[_Run]]:
 
 
 def _in_any_process(name: str) -> str:
-    return next((start for start in _OF_ONE_PROCESS if name.startswith(start)), name)
+    return next((start for start in COMPILED_RANGES if name.startswith(start)), name)
 
 
 class _Run:

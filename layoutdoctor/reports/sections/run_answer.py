@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import count_by_tensor, counted_conversions, launch_count, sides_words, sum_seconds
+from layoutdoctor.examination.kernels.host import OF_A_CPU
 from layoutdoctor.examination.kernels.names import are_of_an_engine
 from layoutdoctor.reports.sections.answer import Answer, nothing_else_to_say
 from layoutdoctor.reports.sections.wording import (
@@ -49,6 +50,7 @@ _ON_A_CPU = (
     "To record them: run the model with ONEDNN_VERBOSE=1 and examine what it prints",
     _TO_DIAGNOSE,
 )
+_WITHIN_ONEDNN = "To see those within oneDNN as well: run the model with ONEDNN_VERBOSE=1 and examine what it prints"
 _ON_A_GPU = (
     "To record them: torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
     _TO_DIAGNOSE,
@@ -164,7 +166,8 @@ def _conversions_headline(trial: Trial, terms: Terms) -> str:
     if kernels.waiting is None:
         whole = f"{format_seconds(kernels.seconds)} {terms.time} ({precise_share(seconds, kernels.seconds)})"
         alone = alone_clause(exposed_seconds(trial), seconds)
-        return f"Layout conversions take {format_seconds(seconds)} of {whole}{alone}{undecided}"
+        least = "at least " if OF_A_CPU in kernels.sources else ""
+        return f"Layout conversions take {least}{format_seconds(seconds)} of {whole}{alone}{undecided}"
     bound, of = kernels.waiting.conversion_bound_seconds, kernels.waiting.step_seconds
     run = "a step of" if of is not None else "a run of"
     of = of if of is not None else kernels.waiting.span_seconds
@@ -228,6 +231,8 @@ def _recorded_lines(diagnosis: Diagnosis, trial: Trial, terms: Terms, counted: S
         return
     if terms.file != "log" and _wants_channels_last(diagnosis, counted):
         yield _TO_TRY
+    if trial.kernels is not None and OF_A_CPU in trial.kernels.sources:
+        yield _WITHIN_ONEDNN
     yield _TO_DIAGNOSE
 
 
