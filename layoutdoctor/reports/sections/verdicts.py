@@ -78,9 +78,9 @@ def rival_lines(comparison: Comparison, chosen: str) -> Iterator[str]:
     again = [name for name in open_ones if name in starts]
     once = [name for name in open_ones if name not in starts]
     if again:
-        whose = f"{'its' if len(again) == 1 else 'their'} {count_of(starts[again[0]], 'start')}"
         names = listing(map(clean_name, again), MOST_NAMED)
-        yield f"Undecided: {names} may be as fast, {whose} of fresh processes scatter too much to tell"
+        told_by = f"{count_of(starts[again[0]], 'start')} of fresh processes"
+        yield f"Undecided: {names} may be as fast, which {told_by} do not tell"
     if once:
         names = listing(map(clean_name, once), MOST_NAMED)
         yield f"Undecided: {names} may be as fast{_what_would_tell(comparison)}"

@@ -229,7 +229,7 @@ def test_only_what_goes_along_from_start_to_start_is_as_fast_as_the_recommended(
         "none but the default": ([], (), False),
         "starts that go along": (["Equal: eager is as fast, within 3 %"], (), False),
         "starts that scatter": (
-            ["Undecided: eager may be as fast, its 3 starts of fresh processes scatter too much to tell"],
+            ["Undecided: eager may be as fast, which 3 starts of fresh processes do not tell"],
             ("eager",),
             True,
         ),
