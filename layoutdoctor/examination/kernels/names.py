@@ -350,7 +350,12 @@ def library_of(name: str) -> str | None:
 
 def is_fallback(kernel: Kernel) -> bool:
     """Whether a convolution runs in code that is there so that every case has an answer: no library took it."""
-    return any(_FALLBACK.search(name) is not None for name in (kernel.name, kernel.op or ""))
+    return _names_fallback(kernel.name) or (kernel.op is not None and _names_fallback(kernel.op))
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def _names_fallback(name: str) -> bool:
+    return _FALLBACK.search(name) is not None
 
 
 def are_of_an_engine(names: Iterable[str | None]) -> bool:
