@@ -196,8 +196,7 @@ class Subject(Record, frozen=True, kw_only=True):
         convolution_module_count: nn.Conv* modules in the model; None where there is no module.
         parameter_formats: How many 4-D and 5-D parameters satisfy each memory format, before any configuration.
         notes: Facts the reader should know ("was compiled already: the module inside was diagnosed").
-        target: The device that the graphs were lowered for without its being there, such as ``cuda:90``; None where
-            the model really ran.
+        target: The device that graphs were lowered for without its being there (``cuda:90``); None where it really ran.
         recipe: None where the model was handed over as an object, and in a trace.
     """
 
@@ -999,10 +998,9 @@ class AccountRow(Record, frozen=True, kw_only=True):
     What one group of operations contributes to a difference.
 
     Attributes:
-        kind: ``conversion``; ``generated_kernel``, slower than what it replaces; ``layout``: another one;
-            ``implementation``: a library chose other code; ``missing_fusion``; ``operation``: the same, it seems;
-            ``not_aligned``: without a counterpart; ``small``: rows too small to be told one by one; ``allocation``:
-            pages that are mapped anew; ``launches``: more calls; ``outside_kernels``: the rest.
+        kind: ``conversion``; ``generated_kernel``, a slower one; ``layout``: another one; ``implementation``: another
+            code of a library; ``missing_fusion``; ``operation``: the same; ``not_aligned``: without a counterpart;
+            ``small``: too small to be told; ``allocation``: pages mapped anew; ``launches``: more calls; or the rest.
         seconds: How much of the difference it is; negative where it is faster on the slower side.
         slower_seconds: What it takes in the slower one; None where that is not a sum of kernels.
         faster_seconds: What it takes in the faster one.
@@ -1015,6 +1013,7 @@ class AccountRow(Record, frozen=True, kw_only=True):
         slower_layout: Of what it reads first, or a generated kernel writes, in the slower one.
         faster_layout: The same in the faster one.
         tensor_bytes: Of the activations that library operations read and write in the slower one.
+        count: At how many places it stands alike.
         detail: What more is known, in words.
         source: Of the generated kernel that takes most in the slower one.
     """
@@ -1032,6 +1031,7 @@ class AccountRow(Record, frozen=True, kw_only=True):
     slower_layout: Layout | None = None
     faster_layout: Layout | None = None
     tensor_bytes: Integer | None = None
+    count: Count = 1
     detail: str | None = None
     source: str | None = None
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.records import FASTER, Account, AccountRow
+from layoutdoctor.examination.account_rows import as_one, in_file, in_groups, sum_row, told
 from layoutdoctor.examination.costs import launch_count, launch_numbers, launches_of, shared_names
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
         SourceLocation,
         Trial,
     )
-
-MOST_ROWS = 30
-SMALL_SHARE = 0.01
-"""Of the difference: what contributes less is told together."""
 
 _CALL = re.compile(r"conv|mm$|mv$|^addbmm|linear$|_linear_|matmul|inner_product|attention|rnn|lstm|gru")
 """Operations that libraries run, by their base names and by the names of oneDNN's primitives."""
@@ -110,7 +107,9 @@ def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Acco
     difference = slower.measurement.usual_seconds - faster.measurement.usual_seconds
     sources = {name: source for graph in slower.graphs for name, source in graph.kernel_sources.items()}
     rows = [*_conversion_rows(sides[0], sides[1])]
-    rows += _together(_group_rows(sides[0], sides[1], sources, is_same_model=is_same_model))
+    # What is fused on one side only stands in every layer alike: one row for each kind of it.
+    for own in in_groups(_group_rows(sides[0], sides[1], sources, is_same_model=is_same_model)):
+        rows += [as_one(own)] if own[0].kind == "missing_fusion" else own
     kept = told(rows, difference)
     kept += _outside(slower, faster, sides[0], sides[1], difference - sum(row.seconds for row in kept))
     return Account(
@@ -122,23 +121,8 @@ def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Acco
     )
 
 
-def told(rows: Iterable[AccountRow], difference: float) -> list[AccountRow]:
-    """The rows in the order of what they contribute, those together that contribute little."""
-    ordered = sorted(rows, key=lambda row: (-_weight(row), row.kind, row.operations))
-    count = sum(_weight(row) > SMALL_SHARE * abs(difference) for row in ordered[:MOST_ROWS])
-    small = [row for row in ordered[count:] if _weight(row)]
-    return [*ordered[:count], *([sum_row("small", small)] if small else [])]
-
-
 _Nodes = dict[tuple[str, str], "FxNode"]
 """By the names of graph and node."""
-
-
-def _weight(row: AccountRow) -> float:
-    """What decides whether a row is told: what it contributes, or how much could not be aligned."""
-    if row.kind == "not_aligned":
-        return max(row.slower_seconds or 0.0, row.faster_seconds or 0.0)
-    return abs(row.seconds)
 
 
 @dataclass
@@ -469,7 +453,7 @@ def _row(group: _Group, sources: Mapping[str, str]) -> AccountRow:
         operations=tuple(distinct(name for piece in (named or first) for name in piece.operations)),
         backward=first[0].backward,
         module=first[0].module,
-        locations=tuple(sorted({place for piece in first for place in piece.locations}, key=_in_file)),
+        locations=tuple(sorted({place for piece in first for place in piece.locations}, key=in_file)),
         slower_kernels=_kernel_names(group[0]),
         faster_kernels=_kernel_names(group[1]),
         slower_layout=layouts[0],
@@ -491,10 +475,6 @@ def _how_it_computes(source: str) -> str | None:
     if gathers:
         notes.append(f"{count_of(gathers, 'strided read')} element by element")
     return ", ".join(notes) or None
-
-
-def _in_file(place: SourceLocation) -> tuple[str, int]:
-    return place.file, place.line
 
 
 def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> AccountKind:
@@ -535,41 +515,6 @@ def _kernel_names(pieces: Sequence[_Piece]) -> tuple[str, ...]:
 
 def _names(kernels: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(distinct(kernels))
-
-
-def _together(rows: Iterable[AccountRow]) -> Iterator[AccountRow]:
-    """What is fused on one side only stands in every layer alike: one row for each kind of it."""
-    groups: dict[Hashable, list[AccountRow]] = defaultdict(list)
-    for number, row in enumerate(rows):
-        same = (frozenset(row.operations), row.backward) if row.kind == "missing_fusion" else number
-        groups[same].append(row)
-    for own in groups.values():
-        dearest = max(own, key=lambda row: abs(row.seconds))
-        if len(own) == 1:
-            yield dearest
-            continue
-        yield msgspec.structs.replace(
-            sum_row("missing_fusion", own),
-            operations=dearest.operations,
-            backward=dearest.backward,
-            module=dearest.module,
-            locations=tuple(sorted({place for row in own for place in row.locations}, key=_in_file)),
-            slower_kernels=_names(name for row in own for name in row.slower_kernels),
-            faster_kernels=_names(name for row in own for name in row.faster_kernels),
-            detail=f"at {len(own)} places",
-        )
-
-
-def sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:
-    """Several rows as one."""
-    return AccountRow(
-        kind=kind,
-        seconds=sum(row.seconds for row in rows),
-        slower_seconds=sum(row.slower_seconds or 0.0 for row in rows),
-        faster_seconds=sum(row.faster_seconds or 0.0 for row in rows),
-        detail=count_of(len(rows), "row") if kind == "small" else None,
-        operations=() if kind == "small" else tuple(distinct(name for row in rows for name in row.operations)),
-    )
 
 
 def _outside(slower: Trial, faster: Trial, slow: _Side, fast: _Side, left: float) -> Iterator[AccountRow]:

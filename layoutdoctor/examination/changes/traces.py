@@ -15,7 +15,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.comparison import Amount, ComparedRun, ComparedTotal, Overlap, Regression, TraceComparison
 from layoutdoctor.diagnosis.records import Account, AccountRow
-from layoutdoctor.examination.account import SMALL_SHARE, sum_row, told
+from layoutdoctor.examination.account_rows import SMALL_SHARE, sum_row, told
 from layoutdoctor.examination.changes.conversions import (
     conversion_changes,
     cost_difference,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.examination.account_rows import as_one, computing, in_groups
 from layoutdoctor.examination.costs import convolution_seconds
 from layoutdoctor.examination.trust import OUTSIDE_KERNELS
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow
@@ -17,7 +15,7 @@ from layoutdoctor.units import format_seconds
 from layoutdoctor.words import count_of, joined, layout_words, line_words, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from layoutdoctor.diagnosis.records import Account, AccountRow, Diagnosis, Trial
 
@@ -71,42 +69,16 @@ def account_view(account: Account, most: int | None = None) -> AccountView:
     slower, faster = clean_name(account.slower), clean_name(account.faster)
     difference = account.slower_seconds - account.faster_seconds
     heading = f"Why {slower} is slower than {faster}, by {_difference(account)}"
-    costly = sorted(_alike(account.rows), key=lambda group: -group[0].seconds)
-    told = [
-        group for group in costly if group[0].seconds >= _WORTH_A_SENTENCE * abs(difference) and group[0].seconds > 0
-    ]
-    strange = [group for group in costly if group[0].kind == "not_aligned" and group not in told[:MOST_SENTENCES]]
+    costly = sorted(map(as_one, in_groups(account.rows)), key=lambda row: -row.seconds)
+    told = [row for row in costly if row.seconds >= _WORTH_A_SENTENCE * abs(difference) and row.seconds > 0]
+    strange = [row for row in costly if row.kind == "not_aligned" and row not in told[:MOST_SENTENCES]]
     largest = sorted(account.rows, key=lambda row: -abs(row.seconds))[:most]
     rows = tuple(TableRow(_cells(row)) for row in account.rows if row in largest)
     head = ("what", "where", "difference", f"in {slower}", f"in {faster}", "why")
     return AccountView(
         heading=heading,
-        sentences=tuple(itertools.starmap(_sentence, (*strange, *told[:MOST_SENTENCES]))),
+        sentences=tuple(map(_sentence, (*strange, *told[:MOST_SENTENCES]))),
         table=Table(head, rows, wraps_names=True, title=heading),
-    )
-
-
-def _alike(rows: Iterable[AccountRow]) -> list[tuple[AccountRow, int]]:
-    """The rows, and of how many each is: calls that lost alike, by a library's code or by their layouts, are one."""
-    groups: dict[Hashable, list[AccountRow]] = {}
-    for number, row in enumerate(rows):
-        same: Hashable = number
-        if row.kind in ("implementation", "layout"):
-            why = _layouts(row) if row.kind == "layout" else None
-            same = (row.kind, row.operations, row.backward, *map(tuple, _computing(row)), why)
-        groups.setdefault(same, []).append(row)
-    return [(_sum_of(own), len(own)) for own in groups.values()]
-
-
-def _sum_of(rows: Sequence[AccountRow]) -> AccountRow:
-    if len(rows) == 1:
-        return rows[0]
-    return msgspec.structs.replace(
-        max(rows, key=lambda row: row.seconds),
-        seconds=sum(row.seconds for row in rows),
-        slower_seconds=sum(row.slower_seconds or 0.0 for row in rows),
-        faster_seconds=sum(row.faster_seconds or 0.0 for row in rows),
-        locations=tuple(dict.fromkeys(place for row in rows for place in row.locations)),
     )
 
 
@@ -156,7 +128,7 @@ def row_name(row: AccountRow) -> str:
     return f"{operations} (backward)" if row.backward else operations
 
 
-def _sentence(row: AccountRow, count: int) -> str:
+def _sentence(row: AccountRow) -> str:
     cost, name, place = format_seconds(row.seconds), row_name(row), _place(row)
     at = f" at {place}" if place else ""
     detail = clean(row.detail) if row.detail else None
@@ -175,26 +147,19 @@ def _sentence(row: AccountRow, count: int) -> str:
         what = f"{count_of(kernels, 'generated kernel') if kernels > 1 else 'a generated kernel'} for {name}"
         return f"{cost} in {what}{at}, {times}"
     if row.kind == "missing_fusion":
-        is_several = detail is not None and detail.startswith("at ")  # else it says how a kernel computes
-        counted = f" {detail} ({place})" if is_several and place else at
+        counted = f" at {row.count} places{f' ({place})' if place else ''}" if row.count > 1 else at
         return f"{cost} in {name}{counted}, {times}, which is computed within other kernels there"
     if row.kind in ("layout", "implementation"):
-        codes = [listing((clean(k, KERNEL_LENGTH) for k in kernels), 2) for kernels in _computing(row)]
+        sides = map(computing, (row.slower_kernels, row.faster_kernels))
+        codes = [listing((clean(k, KERNEL_LENGTH) for k in kernels), 2) for kernels in sides]
         why = clean(_layouts(row)) if row.kind == "layout" else f"{codes[0]} against {codes[1]}"
-        calls = f"{count} calls of " if count > 1 else ""
+        calls = f"{row.count} calls of " if row.count > 1 else ""
         return f"{cost} in {calls}{name}{at}, {times}: {why}"
     return joined((f"{cost} in {name}{at}, {times}", detail if row.kind == "operation" else None), ", ")
 
 
 def _layouts(row: AccountRow) -> str:
     return f"{layout_words(row.slower_layout)} against {layout_words(row.faster_layout)}"
-
-
-def _computing(row: AccountRow) -> tuple[list[str], list[str]]:
-    """The kernels that are no conversions."""
-    sides = (row.slower_kernels, row.faster_kernels)
-    slower, faster = ([name for name in side if not name.startswith("reorder")] for side in sides)
-    return slower, faster
 
 
 def _operations(row: AccountRow) -> str:
@@ -207,8 +172,9 @@ def _cells(row: AccountRow) -> tuple[str, ...]:
         why = _layouts(row)
     elif row.detail and row.kind in ("conversion", *OUTSIDE_KERNELS):
         why = f"{why}: {row.detail}"
+    places = f", {row.count} places" if row.count > 1 else ""
     return (
-        row_name(row),
+        f"{row_name(row)}{places}",
         _place(row) or UNKNOWN,
         signed_seconds(row.seconds),
         UNKNOWN if row.slower_seconds is None else _seconds(row.slower_seconds),

@@ -218,7 +218,7 @@ def test_calls_that_took_the_place_of_what_is_fused_into_them_are_paired_in_orde
     calls = [row for row in found.rows if row.kind == "operation"]
     assert [(row.operations, round(row.seconds / MS, 6)) for row in calls] == [(("convolution",), 1)] * 3
     fused = row_of(found, "missing_fusion")
-    assert (fused.detail, [place.line for place in fused.locations]) == ("at 3 places", [2, 4, 6])
+    assert (fused.count, [place.line for place in fused.locations]) == (3, [2, 4, 6])
     assert fused.seconds == pytest.approx(1.5 * MS)
     # One more of a shape on one side: nobody knows which is which.
     more = ran("inductor-freezing", *ran_packed[1:], takes=7, graph=a_graph(nodes=tuple(packed[1:])))

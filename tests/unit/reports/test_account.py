@@ -52,7 +52,7 @@ def test_each_kind_in_a_sentence() -> None:
             "1.00 ms in relu and max_pool2d at model.py:7 and 9, 1.00 ms against nothing, "
             "which is computed within other kernels there"
         ),
-        row("missing_fusion", 1, locations=(a_location(7), a_location(9)), detail="at 4 places"): (
+        row("missing_fusion", 1, locations=(a_location(7), a_location(9)), count=4): (
             "1.00 ms in relu and max_pool2d at 4 places (model.py:7 and 9), 1.00 ms against nothing, "
             "which is computed within other kernels there"
         ),
@@ -98,6 +98,9 @@ def test_calls_that_lost_alike_are_one_sentence() -> None:
     calls = [row("implementation", 0.5, 0.6, 0.1, locations=(a_location(line),), **code) for line in (7, 9, 9)]
     others = [row("layout", 1, 3, 2, backward=backward, **code, **layouts) for backward in (True, True, False)]
 
+    # What was summed before is of as many calls: the account itself sums what is small.
+    further = row("implementation", 0.3, 0.4, 0.1, locations=(a_location(9),), **code, count=60)
+    assert told(calls[0], further)[0].startswith("800 us in 61 calls of conv3d at model.py:7 and 9, 1.00 ms against")
     assert told(*calls, *others) == (
         "2.00 ms in 2 calls of conv3d (backward) at model.py:30 to 32, 6.00 ms against 4.00 ms: "
         "contiguous against channels_last",
