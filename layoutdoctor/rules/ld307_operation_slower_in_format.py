@@ -55,7 +55,8 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     for account in diagnosis.accounts:
         for row in account.rows:
             place = account.slower, row.module, row.locations, row.backward
-            if row.kind != "layout" or row.seconds < _LEAST_SHARE * account.slower_seconds or place in told:
+            is_one_call = row.kind == "layout" and row.count == 1  # of many small ones none is worth a change
+            if not is_one_call or row.seconds < _LEAST_SHARE * account.slower_seconds or place in told:
                 continue
             if not _is_slow_in_both(diagnosis, account, row):
                 told.add(place)

@@ -46,6 +46,7 @@ def findings(*rows: AccountRow, third: Any = None) -> list[Any]:
 
 def test_what_is_no_finding() -> None:
     assert findings() == findings(a_row(0.1), a_row(-4), a_row(kind="operation"), a_row(kind="conversion")) == []
+    assert findings(a_row(count=40)) == []  # the sum of small ones
 
 
 def test_an_operation_that_is_as_slow_in_a_third_configuration_has_no_layout_to_blame() -> None:
