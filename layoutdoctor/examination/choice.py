@@ -11,6 +11,7 @@ from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE, KeptMemory, Re
 from layoutdoctor.examination.ratios import (
     COVERAGE_OF_STARTS,
     EQUALITY,
+    MOST_STARTS,
     RESOLUTION,
     UNDECIDED,
     WITHIN_EQUALITY,
@@ -481,6 +482,8 @@ def _scatter(seen: FreshProcesses, baseline: Trial | None, trial: Trial, phrase:
     ]
     if mapped:
         return f"{scatter}, where {' and '.join(mapped)}, by what else lies on the heap of a process"
+    if seen.starts < MOST_STARTS:
+        return f"{scatter}; up to {MOST_STARTS} are made without --quick and with a larger --budget"
     return f"{scatter}; measure on a machine that does nothing else"
 
 

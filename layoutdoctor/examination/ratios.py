@@ -49,6 +49,9 @@ _NO_NUMBER = 4.0
 _SLOW = 1.1
 _STATES_APART = 5.0
 COVERAGE_OF_STARTS = 0.95
+FEWEST_STARTS = 3
+MOST_STARTS = 5
+"""Of those that met the machine as it is at its best."""
 _ROUNDING = 1 + 1e-9
 _STRONGEST_CHAIN = 0.98
 # Of Student's t for that, two-sided, by the number of values.

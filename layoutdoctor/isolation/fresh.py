@@ -16,11 +16,12 @@ from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError
 from layoutdoctor.examination.account import differences
 from layoutdoctor.examination.choice import contenders, kept_memory_of, memory_kept, with_fresh_processes
+from layoutdoctor.examination.ratios import MOST_STARTS
 from layoutdoctor.isolation.judged import time_in_turns
 from layoutdoctor.isolation.load import LoadMeter, Reading, core_count, read_load
 from layoutdoctor.isolation.messages import SHORTEST_START_SECONDS, Progress
 from layoutdoctor.isolation.rounds import telling
-from layoutdoctor.isolation.starts import MOST_STARTS, least_kept, memory_share, profile_of, time_in_fresh_processes
+from layoutdoctor.isolation.starts import least_kept, memory_share, profile_of, time_in_fresh_processes
 from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
 from layoutdoctor.units import format_seconds
 

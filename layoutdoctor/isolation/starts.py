@@ -21,7 +21,7 @@ from layoutdoctor.errors import LayoutDoctorError, SubjectError
 from layoutdoctor.examination.choice import AGREEMENT, TELLING_SHARE, telling_faults
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
 from layoutdoctor.examination.kernels.least import ran_the_same
-from layoutdoctor.examination.ratios import interval_over_starts, median_ratio
+from layoutdoctor.examination.ratios import FEWEST_STARTS, MOST_STARTS, interval_over_starts, median_ratio
 from layoutdoctor.isolation.messages import Progress
 from layoutdoctor.isolation.rounds import MAXIMUM_ROUNDS, MOST_CALLS
 from layoutdoctor.isolation.timed_process import LONGEST_SECONDS, TimedProcess, started
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from layoutdoctor.isolation.messages import Request
     from layoutdoctor.units import Seconds
 
-FEWEST_STARTS = 3
-MOST_STARTS = 5
-"""Of those that met the machine as it is at its best."""
 LIMIT_SECONDS = 240.0
 """No start is begun that would end later than this; beyond the fewest, none that would overrun the budget."""
 
