@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import operator
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_TORCH_DIRECTORY = str(Path(torch.__file__).parent)
-_PACKAGE_DIRECTORY = str(Path(__file__).parent.parent)
+# With the separator: torchvision is a user's package.
+_NOT_THE_USERS = (*(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1])), "<")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _SUBSCRIPT = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
 
@@ -61,7 +62,7 @@ def first_tensor(value: Any) -> torch.Tensor | None:
 
 def is_user_file(path: str) -> bool:
     """Whether a source file is neither torch's, nor ours, nor generated."""
-    return not (path.startswith((_TORCH_DIRECTORY, _PACKAGE_DIRECTORY, "<")) or "/torchinductor_" in path)
+    return not (path.startswith(_NOT_THE_USERS) or "/torchinductor_" in path)
 
 
 def location_in_stack(stack: str | None) -> SourceLocation | None:

@@ -12,6 +12,7 @@ import itertools
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -381,26 +382,22 @@ def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
 
     A call that other operations were fused into stands at the place of the last of them.
     """
-    left: dict[Hashable, tuple[list[_Group], list[_Group]]] = defaultdict(lambda: ([], []))
+    left: dict[Hashable, tuple[list[tuple[int, _Piece]], list[tuple[int, _Piece]]]] = defaultdict(lambda: ([], []))
     found = []
     for group in groups:
         age = 0 if group[0] else 1
-        call = group[age][0].call if not group[1 - age] else None
-        if call is None:
+        calls = [] if group[1 - age] else [(piece, piece.call) for piece in group[age] if piece.call is not None]
+        if not calls:
             found.append(group)
-        else:
-            left[group[age][0].backward, call[0]][age].append(group)
+        for piece, (shape, position) in calls:  # one place has several where one module activates them all
+            left[piece.backward, shape][age].append((position, piece))
     for sides in left.values():
-        if len(sides[0]) != len(sides[1]):
-            found += [*sides[0], *sides[1]]
-            continue
-        ordered = (sorted(side, key=lambda group: _order(group[0] or group[1])) for side in sides)
-        found += [(slow[0], fast[1]) for slow, fast in zip(*ordered, strict=True)]
+        slow, fast = ([piece for _, piece in sorted(side, key=itemgetter(0))] for side in sides)
+        if len(slow) == len(fast):
+            found += [([one], [other]) for one, other in zip(slow, fast, strict=True)]
+        else:
+            found += [*(([piece], []) for piece in slow), *(([], [piece]) for piece in fast)]
     return found
-
-
-def _order(pieces: Sequence[_Piece]) -> int:
-    return min(piece.call[1] for piece in pieces if piece.call is not None)
 
 
 def _is_call(piece: _Piece) -> bool:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import nn
 
+from layoutdoctor.capture.fx_graph import is_user_file
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError
 from layoutdoctor.isolation.processes import die_with
 from layoutdoctor.isolation.program import ModuleTime, Outcome
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     Names = Mapping[str, Any]
 
 _MOST_LISTED = 12
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 _INDEX = re.compile(r"\[['\"]?(\w+)['\"]?\]")
 _INSTEAD = "record it in the script with layoutdoctor.record_inputs and call diagnose there with isolate=False"
 
@@ -253,7 +253,7 @@ def _scopes(is_wanted: Callable[[FrameType], bool]) -> Iterator[Names]:
     for innermost in (sys._getframe(1), *others):
         frame: FrameType | None = innermost
         while frame is not None:
-            if not frame.f_code.co_filename.startswith(_NOT_THE_USERS) and is_wanted(frame):
+            if is_user_file(frame.f_code.co_filename) and is_wanted(frame):
                 yield frame.f_locals
                 yield frame.f_globals
             frame = frame.f_back

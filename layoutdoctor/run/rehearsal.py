@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from layoutdoctor.capture.fx_graph import is_user_file
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, first_line
 from layoutdoctor.measure.equivalence import (
     Reference,
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
     OnGradient = Callable[[str, nn.Parameter], None]
 
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 
 _LARGE_GRADIENT = 1 << 18
 """Elements; smaller gradients are compared when all of them are there."""
@@ -197,7 +197,7 @@ def _place(error: BaseException, source: str | None) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == source]
     if not own:
-        own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+        own = [frame for frame in frames if is_user_file(frame.filename)]
     line = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else None
     where = joined((line, _module_of(error)), ", ")
     return f" ({where})" if where else ""

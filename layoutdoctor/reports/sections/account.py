@@ -71,13 +71,14 @@ def account_view(account: Account, most: int | None = None) -> AccountView:
     heading = f"Why {slower} is slower than {faster}, by {_difference(account)}"
     costly = sorted(map(as_one, in_groups(account.rows)), key=lambda row: -row.seconds)
     told = [row for row in costly if row.seconds >= _WORTH_A_SENTENCE * abs(difference) and row.seconds > 0]
-    strange = [row for row in costly if row.kind == "not_aligned" and row not in told[:MOST_SENTENCES]]
+    told = told[:MOST_SENTENCES]
+    strange = [row for row in costly if row.kind == "not_aligned" and row not in told]
     largest = sorted(account.rows, key=lambda row: -abs(row.seconds))[:most]
     rows = tuple(TableRow(_cells(row)) for row in account.rows if row in largest)
     head = ("what", "where", "difference", f"in {slower}", f"in {faster}", "why")
     return AccountView(
         heading=heading,
-        sentences=tuple(map(_sentence, (*strange, *told[:MOST_SENTENCES]))),
+        sentences=tuple(map(_sentence, (*told, *strange))),
         table=Table(head, rows, wraps_names=True, title=heading),
     )
 

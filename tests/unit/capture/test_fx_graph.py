@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ def test_what_is_no_strided_tensor_has_no_layout() -> None:
 
 def test_the_innermost_line_of_the_user_is_the_location() -> None:
     own, library = "/home/me/model.py", inspect.getfile(torch.nn.Conv2d)
+    torchvision = Path(torch.__file__).parent.with_name("torchvision") / "models" / "resnet.py"
     for not_the_users in (library, fx_graph.__file__, "<eval_with_key>.1", "/tmp/torchinductor_me/ab/cab.py"):
         assert not is_user_file(not_the_users)
         assert location_in_stack(f'File "{not_the_users}", line 5, in g') is None
@@ -66,6 +68,7 @@ def test_the_innermost_line_of_the_user_is_the_location() -> None:
     found = location_in_stack(stack)
 
     assert is_user_file(own)
+    assert is_user_file(str(torchvision))
     assert found is not None
     assert (found.file, found.line) == (own, 9)
     assert location_in_stack(None) is None

@@ -220,6 +220,10 @@ def test_calls_that_took_the_place_of_what_is_fused_into_them_are_paired_in_orde
     fused = row_of(found, "missing_fusion")
     assert (fused.count, [place.line for place in fused.locations]) == (3, [2, 4, 6])
     assert fused.seconds == pytest.approx(1.5 * MS)
+    # One module that activates them all makes one place of several.
+    one_place = [msgspec.structs.replace(node, location=relus[0].location) for node in packed]
+    shared = ran("inductor-freezing", *ran_packed, takes=9.1, graph=a_graph(nodes=tuple(one_place)))
+    assert len([row for row in told(apart, shared).rows if row.kind == "operation"]) == 3
     # One more of a shape on one side: nobody knows which is which.
     more = ran("inductor-freezing", *ran_packed[1:], takes=7, graph=a_graph(nodes=tuple(packed[1:])))
     row = row_of(told(apart, more), "not_aligned")
