@@ -359,6 +359,8 @@ def _is_as_fast(diagnosis: Diagnosis, name: str, than: str) -> bool:
 # ---------------------------------------------------------------------------------------------- how it is told
 def speed_words(ratio: RatioInterval, baseline: str) -> str:
     """What was measured: ``"eager runs at 0.61x the speed of inductor (0.60 to 0.62)"``."""
+    if is_too_noisy(ratio):
+        return f"the times of {ratio.name} are too noisy to tell how fast it is"
     return f"{ratio.name} runs at {format_ratio(ratio.median)} the speed of {baseline} ({_ends(ratio)})"
 
 

@@ -15,10 +15,11 @@ Example:
     call against 18 ms in float32.
 
 What to do:
-    It is not the layout. Try the other dtype (float32 where the processor has no bfloat16), another version of torch or
-    of the library, and another shape: some are left out for their size, such as small 3-D convolutions at batch 1,
-    which frozen weights bring back into the library; a configuration that was measured to run other code is named. On a
-    GPU ``torch.backends.cudnn.benchmark = True`` lets the library look for a better one.
+    Use a configuration that runs other code there, where one is named: some convolutions are left out for their size,
+    such as small 3-D ones at batch 1, and frozen weights bring them back into the library. Where none does it is not
+    the layout: try the other dtype (float32 where the processor has no bfloat16), another version of torch or of the
+    library, and another shape. On a GPU ``torch.backends.cudnn.benchmark = True`` lets the library look for a better
+    one.
 
 When it is fine:
     Small problems for which torch chooses its own code on purpose, because the library's would take longer to start. A
@@ -84,10 +85,22 @@ def _severity(diagnosis: Diagnosis, other: Trial | None, *, is_reference: bool) 
 def _suggestion(diagnosis: Diagnosis, trial: Trial, other: Trial | None) -> str:
     if other is not None:
         return use_instead(diagnosis, trial, other, "runs other code there")
-    return (
-        "it is not the layout: compare another dtype, another version of torch, and on a GPU "
-        "torch.backends.cudnn.benchmark = True; small convolutions are left to this code on purpose"
+    try_else = (
+        "another dtype, another version of torch, and on a GPU torch.backends.cudnn.benchmark = True; small "
+        "convolutions are left to this code on purpose"
     )
+    clean = [one for one in evidence.own_trials(diagnosis) if _runs_other_code(diagnosis, one)]
+    if not clean:
+        return f"it is not the layout: compare {try_else}"
+    measured = distinct(evidence.alternative_words(diagnosis, trial, one) for one in clean)
+    told = listing([words for words in measured if words]) or "too few rounds were timed to tell how fast that is"
+    names = listing([one.name for one in clean], _NAMED)
+    return f"{names} {'runs' if len(clean) == 1 else 'run'} other code there: {told}; compare also {try_else}"
+
+
+def _runs_other_code(diagnosis: Diagnosis, one: Trial) -> bool:
+    is_known = one.status == "ok" and one.kernels is not None and bool(one.kernels.seconds)
+    return is_known and not _dear_fallbacks(one) and not evidence.has_different_outputs(diagnosis, one.name)
 
 
 def _finding(diagnosis: Diagnosis, trial: Trial, kernels: list[Kernel]) -> Finding:

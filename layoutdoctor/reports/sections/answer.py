@@ -131,7 +131,7 @@ def _nothing_compared(diagnosis: Diagnosis, measured: list[Trial]) -> Answer:
     if len(times) > 1:
         headline = f"Not compared yet: {listing(times, MOST_NAMED)}"
     elif diagnosis.interrupted is None and {trial.status for trial in others} == {"same_as"}:
-        headline = f"Nothing to choose: every configuration is the same as {times[0]} for this model"
+        headline = f"Nothing to choose: every configuration that was tried is the same as {times[0]} for this model"
     else:
         headline = f"Only {times[0]} was measured, so there is nothing to compare it with"
     failed = [trial for trial in diagnosis.trials if trial.failure is not None]

@@ -60,6 +60,8 @@ def test_an_alternative_is_free_of_the_trouble_and_not_measurably_slower() -> No
     diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison(noise))
     told = evidence.alternative_words(diagnosis, *diagnosis.trials)
     assert told == "the times are too noisy to tell what it brings"
+    told = evidence.alternative_words(diagnosis, *reversed(diagnosis.trials))
+    assert told == f"the times of {LAST} are too noisy to tell how fast it is"
 
     # One round is no measurement: nothing follows from its ratio.
     one_round = a_ratio(LAST, 0.17, low=0.17, high=0.17, verdict=NO_DIFFERENCE, coverage=None, round_count=1)

@@ -16,6 +16,7 @@ from builders import (
     kernels,
 )
 
+from layoutdoctor.diagnosis.records import NO_DIFFERENCE
 from layoutdoctor.rules.ld305_reference_kernel import check
 
 findings = finder(check)
@@ -65,6 +66,13 @@ def test_what_it_says(told: Told) -> None:
                 recommendation=a_recommendation("inductor-freezing", verified=verified),
             ),
         )
+    frozen = ran(*fast, name="inductor-freezing")
+    few = a_ratio("inductor-freezing", 4.99, low=3.5, high=5.5, verdict=NO_DIFFERENCE, coverage=None, round_count=3)
+    for title, ratio in (
+        ("Other code that few rounds timed is not called irrelevant", few),
+        ("Other code that is slower is no advice", a_ratio("inductor-freezing", 0.61)),
+    ):
+        told(title, findings(ran(*fallbacks), frozen, comparison=a_comparison(ratio)))
     # The default first; eager where it has none.
     assert [f.configuration for f in findings(ran(), ran(*fallbacks, name="eager"))] == ["eager"]
     assert len(findings(ran(*fallbacks), ran(*fallbacks, name="eager"))) == 1
