@@ -3,8 +3,9 @@ Convolutions or matrix products run in a library's reference code, or in ATen's 
 
 What it finds:
     Operations that oneDNN ran in a reference implementation (``ref:any``, ``gemm:ref``), and convolutions that no
-    library took: ATen's ``slow_conv2d``, ``slow_conv3d``, ``slow_conv_dilated``, on a GPU ``vol2col`` and MIOpen's
-    ``naive_conv``. Where they take at least 10 % of the kernel time of the default, else of eager; told once.
+    library took: ATen's ``slow_conv2d``, ``slow_conv3d``, ``slow_conv_dilated``, ``convolution_backward`` where it
+    computes itself, on a GPU ``vol2col`` and MIOpen's ``naive_conv``. Where they take at least 10 % of the kernel time
+    of the default, else of eager; told once.
 
 Why it costs:
     These are there so that every case has an answer, not to be fast: the unfolding ones copy the input many times over,
@@ -37,11 +38,12 @@ import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import Place
+from layoutdoctor.examination.kernels.host import CONVOLUTION_BACKWARD
 from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import is_cured, use_instead
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.words import count_of, distinct, listing, op_words
+from layoutdoctor.words import ONEDNN_LOG, count_of, distinct, listing, op_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,8 +63,12 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _dear_fallbacks(trial: Trial) -> list[Kernel]:
-    kernels = trial.kernels.kernels if trial.kernels is not None else ()
-    found = [kernel for kernel in kernels if _is_reference(kernel) or is_fallback(kernel)]
+    if trial.kernels is None:
+        return []
+    # Without oneDNN's log its primitives may run in there.
+    own = {CONVOLUTION_BACKWARD} if ONEDNN_LOG in trial.kernels.sources else frozenset[str]()
+    kernels = trial.kernels.kernels
+    found = [kernel for kernel in kernels if _is_reference(kernel) or is_fallback(kernel) or kernel.name in own]
     share = evidence.share_of_kernels(trial, _seconds(found))
     return found if share is not None and share >= _LEAST_SHARE else []
 

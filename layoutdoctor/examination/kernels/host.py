@@ -193,9 +193,9 @@ def _is_backward(own: Sequence[Primitive]) -> bool:
 _NOT_KERNELS = frozenset(
     f"aten::{name}"
     for name in (
-        "empty empty_like empty_strided new_empty new_empty_strided as_strided as_strided_ resize_ resize set_ view "
-        "_unsafe_view reshape _reshape_alias expand permute transpose t squeeze unsqueeze slice select narrow detach "
-        "detach_ alias unflatten flatten chunk split unbind result_type is_floating_point lift_fresh "
+        "empty empty_like empty_strided new_empty new_empty_strided as_strided as_strided_ resize_ resize resize_as_ "
+        "set_ view _unsafe_view reshape _reshape_alias expand permute transpose t squeeze unsqueeze slice select "
+        "narrow detach detach_ alias unflatten flatten chunk split unbind result_type is_floating_point lift_fresh "
         "_has_compatible_shallow_copy_type view_as expand_as movedim diagonal unfold real imag"
     ).split()
 )
@@ -209,6 +209,9 @@ _COMPUTING_THEMSELVES = frozenset(
     ).split()
 )
 """Operations that compute in their own code though they call others that do as well."""
+
+CONVOLUTION_BACKWARD = "aten::convolution_backward"
+"""Where it runs no primitive and calls no other that does, it computes in ATen's own code, which has no other name."""
 
 _PREPARING = frozenset(
     f"aten::{name}"
@@ -433,7 +436,9 @@ def _is_kernel(entry: HostOperation) -> bool:
     """Whether an operation that ran no primitive moves or computes elements in its own code."""
     if not _may_work(entry):
         return False
-    working = [child.name for child in entry.children if _works(child)]
+    working = {child.name for child in entry.children if _works(child)}
+    if entry.name == CONVOLUTION_BACKWARD:
+        working.discard("aten::sum")  # the bias's gradient, beside ATen's own code for the others
     if not working or entry.name in _COMPUTING_THEMSELVES:
         return entry.name not in _NEVER_ALONE
     return entry.name not in _ONLY_PREPARING and _PREPARING.issuperset(working)

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 MOST_HOW_LINES = 40
 MOST_REASONS = 4
 _TELLING_RATIO = 1.05
+_SLOW_CODE = "LD305"  # most of what such a model loses, though no layout brings it back
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,8 @@ def nothing_else_to_say(diagnosis: Diagnosis) -> bool:
     """Whether the report may end after the answer: all ran to its end and was recorded, and no rule found a loss."""
     ran = all(trial.status in ("ok", "same_as") for trial in diagnosis.trials)
     different = any(t.equivalence is not None and t.equivalence.status == "different" for t in diagnosis.trials)
-    harmless = all(f.severity == "note" or f.code in ABOUT_MEASUREMENT for f in diagnosis.findings)
+    rest = [finding for finding in diagnosis.findings if finding.code not in ABOUT_MEASUREMENT]
+    harmless = all(finding.severity == "note" and finding.code != _SLOW_CODE for finding in rest)
     recorded = all(trial.kernels is not None for trial in diagnosis.trials if trial.status == "ok")
     if is_recording(diagnosis):  # of one file, what it lacks is said as well
         recorded = not diagnosis.subject.notes and all(map(_was_read_in_full, diagnosis.trials))

@@ -273,6 +273,26 @@ def test_what_counts_as_a_kernel_whose_it_is_and_what_is_only_counted() -> None:
         ("aten::copy_", 6),
     ]
 
+    found = summary(  # ATen's own code for gradients, and what only calls it
+        profile(
+            operation("aten::convolution_backward", 0, 90),
+            operation("aten::resize_as_", 1, 8),
+            operation("aten::sum", 10, 20),
+            operation("aten::fill_", 11, 3),
+            operation("aten::convolution_backward", 100, 90),
+            operation("aten::_slow_conv2d_backward", 110, 60),
+            operation("aten::sum", 175, 5),
+        )
+    )
+
+    assert [(kernel.name, round((kernel.seconds or 0) / MICROSECOND)) for kernel in found.kernels] == [
+        ("aten::convolution_backward", 62),
+        ("aten::sum", 17),
+        ("aten::fill_", 3),
+        ("aten::_slow_conv2d_backward", 60),
+        ("aten::sum", 5),
+    ]
+
     found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG, reorder(at=500)))
 
     assert (found.count, found.conversion_count) == (5, 4)

@@ -80,8 +80,8 @@ def with_trials(story: Diagnosis, **changes: object) -> Diagnosis:
     return msgspec.structs.replace(story, trials=trials)
 
 
-def with_finding(diagnosis: Diagnosis, severity: str) -> Diagnosis:
-    finding = a_finding("LD203", severity=severity, configuration=None)
+def with_finding(diagnosis: Diagnosis, severity: str, code: str = "LD203") -> Diagnosis:
+    finding = a_finding(code, severity=severity, configuration=None)
     return msgspec.structs.replace(diagnosis, findings=(finding,))
 
 
@@ -123,6 +123,7 @@ CASES = {
         a_trial(graphs=(a_graph(conversions=UNTIMED),), redundant_pairs=(a_pair("a", "b", seconds=None),))
     ),
     "irrelevant, a note": with_finding(SMALL_SHARE, "note"),
+    "irrelevant, slow code": with_finding(SMALL_SHARE, "note", "LD305"),
     "irrelevant, a warning": with_finding(SMALL_SHARE, "warning"),
     "irrelevant, one not recorded": msgspec.structs.replace(
         SMALL_SHARE, trials=(*SMALL_SHARE.trials, a_trial("eager", kernels=None, notes=("not recorded: OSError",)))

@@ -73,6 +73,10 @@ def test_what_it_says(told: Told) -> None:
         ("Other code that is slower is no advice", a_ratio("inductor-freezing", 0.61)),
     ):
         told(title, findings(ran(*fallbacks), frozen, comparison=a_comparison(ratio)))
+    own = a_kernel("aten::convolution_backward", 6e-3, library="aten", backward=True)
+    for sources, count in ((("torch.profiler",), 0), (("torch.profiler", "oneDNN verbose log"), 1)):
+        logged = a_trial(kernels=kernels(seconds=10e-3, kernels=(own,), count=1, sources=sources))
+        assert len(findings(logged)) == count
     # The default first; eager where it has none.
     assert [f.configuration for f in findings(ran(), ran(*fallbacks, name="eager"))] == ["eager"]
     assert len(findings(ran(*fallbacks), ran(*fallbacks, name="eager"))) == 1

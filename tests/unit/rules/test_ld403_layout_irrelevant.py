@@ -61,6 +61,7 @@ def test_what_is_no_finding() -> None:
         {"comparison": None},
         {"comparison": a_comparison()},
         {"comparison": a_comparison(a_ratio(OFF, 1.0, width=0.2))},
+        {"comparison": a_comparison(a_ratio(OFF, 0.9, coverage=None, round_count=7))},
         {"interrupted": "Ctrl-C"},
     ):
         assert findings(a_model(**changes)) == []
