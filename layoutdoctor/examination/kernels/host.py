@@ -205,7 +205,8 @@ _COMPUTING_THEMSELVES = frozenset(
     f"aten::{name}"
     for name in (
         "addmm addmm_ addmv addmv_ addr baddbmm baddbmm_ bmm mm dot _slow_conv2d_forward _slow_conv2d_backward "
-        "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d"
+        "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d "
+        "glu_backward _embedding_bag_dense_backward _linalg_svd linalg_lu_solve"
     ).split()
 )
 """Operations that compute in their own code though they call others that do as well."""
@@ -438,7 +439,7 @@ def _is_kernel(entry: HostOperation) -> bool:
         return False
     working = {child.name for child in entry.children if _works(child)}
     if entry.name == CONVOLUTION_BACKWARD:
-        working.discard("aten::sum")  # the bias's gradient, beside ATen's own code for the others
+        working -= {"aten::sum", "aten::add_"}  # the bias's gradient, beside ATen's own code for the others
     if not working or entry.name in _COMPUTING_THEMSELVES:
         return entry.name not in _NEVER_ALONE
     return entry.name not in _ONLY_PREPARING and _PREPARING.issuperset(working)

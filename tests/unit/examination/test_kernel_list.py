@@ -165,6 +165,24 @@ def test_both_ways_to_place_agree_on_a_real_training_step() -> None:
     assert sum(map(len, placed[0])) == len(recording.log.primitives)
 
 
+@pytest.mark.parametrize(
+    ("convolution", "rank"),
+    [(torch.nn.Conv3d(4, 4, 3), 3), (torch.nn.Conv2d(4, 4, 3, dilation=2), 2), (torch.nn.ConvTranspose3d(4, 4, 2), 3)],
+    ids=["conv3d", "dilated", "transposed"],
+)
+def test_gradients_in_code_of_atens_own_are_in_the_list(convolution: torch.nn.Module, rank: int) -> None:
+    convolution = convolution.double()  # which oneDNN takes none of
+    x = torch.randn(2, 4, *[8] * rank, dtype=torch.float64, requires_grad=True)
+
+    def step() -> None:
+        convolution(x).sum().backward()
+
+    step()
+    recorded = iteration_of(record_iteration(step, "cpu").events)
+
+    assert [kernel.name for kernel in summary(recorded).kernels].count("aten::convolution_backward") == 1
+
+
 def test_the_list_has_each_primitive_and_conversion_sorted_by_start() -> None:
     found = summary(profile(*ONE_CONVOLUTION), log(*ITS_LOG), {"aten::convolution": "conv"})
 
