@@ -149,6 +149,9 @@ def _no_recommendation(diagnosis: Diagnosis, comparison: Comparison) -> Answer:
     if diagnosis.interrupted is not None and leader:
         return Answer(f"{leader}; nothing is recommended yet", lines=(*([clean(reason)] if reason else []), *costs))
     why = clean(reason) if reason else "no configuration may be recommended"
+    wrong = wrong_baseline(diagnosis)
+    if wrong is not None:
+        why = f"{wrong_clause(wrong)}{_by_how_much(wrong)}; {why}"
     return Answer(f"No recommendation: {why}", lines=(*([leader] if leader else []), *costs))
 
 

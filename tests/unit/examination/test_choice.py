@@ -343,6 +343,9 @@ def test_a_baseline_that_computes_something_else_is_no_alternative_however_fast(
     random = msgspec.structs.replace(diagnosis, trials=(trials[0], a_trial("eager", equivalence=DIFFERENT)))
     assert wrong_baseline(random) is None  # the model is, not torch.compile
     assert wrong_baseline(a_diagnosis(a_trial(), a_trial("eager"))) is None
+    for reference, known in (("float64", True), ("eager float32", False)):  # what is allowed knows eager's own error
+        without = a_trial(equivalence=Equivalence(status="different", reference=reference))
+        assert (wrong_baseline(a_diagnosis(without, a_trial(TWIN))) is without) is known
 
 
 def test_by_how_much_outputs_are_far_off() -> None:

@@ -168,6 +168,12 @@ CASES = {
             ("but not by much", 0.8, a_speedup(0.8), {"max_abs_error": 0.2, "tolerance": 0.1}),
         )
     },
+    "a default that computes something else, and nothing else was right": a_diagnosis(
+        a_trial(equivalence=Equivalence(status="different", max_abs_error=7.1, tolerance=0.1, reference="float64")),
+        a_trial(BEST, equivalence=Equivalence(status="different", reference="float64")),
+        comparison=a_comparison(a_ratio(BEST, 1.0), fastest=()),
+        recommendation=a_recommendation(None, how=None, reason="no configuration whose outputs are right was measured"),
+    ),
     "a range without coverage": uncovered(GAIN),
     "no convolution, one time": a_diagnosis(
         a_trial(graphs=(a_graph(a_decision(applied=False, rule="no-convolution", convolution_count=0)),)), subject=BARE
@@ -264,6 +270,7 @@ def test_the_row_of_a_model_says_that_its_default_is_wrong() -> None:
         ("eager", "1.20x (1.17 to 1.23)", "verified; torch.compile's default computes something else"),
         ("eager", "-", "not verified; torch.compile's default computes something else"),
         ("eager", "0.80x (0.77 to 0.83)", "verified; torch.compile's default is less exact than is allowed"),
+        ("-", "-", "all outputs differ"),
     ]
 
 
