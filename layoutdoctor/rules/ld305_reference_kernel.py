@@ -17,10 +17,10 @@ Example:
 
 What to do:
     Use a configuration that runs other code there, where one is named: some convolutions are left out for their size,
-    such as small 3-D ones at batch 1, and frozen weights bring them back into the library. Where none does it is not
-    the layout: try the other dtype (float32 where the processor has no bfloat16), another version of torch or of the
-    library, and another shape. On a GPU ``torch.backends.cudnn.benchmark = True`` lets the library look for a better
-    one.
+    such as small 3-D ones at batch 1, and frozen weights or a larger batch bring them back into the library. Where
+    none does it is not the layout: try the other dtype (float32 where the processor has no bfloat16), another version
+    of torch or of the library, and another shape. On a GPU ``torch.backends.cudnn.benchmark = True`` lets the library
+    look for a better one.
 
 When it is fine:
     Small problems for which torch chooses its own code on purpose, because the library's would take longer to start. A
@@ -46,9 +46,9 @@ from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import ONEDNN_LOG, count_of, distinct, listing, op_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Kernel, Severity, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Kernel, Severity, Trial
 
 _LEAST_SHARE = 0.10
 _NAMED = 4
@@ -88,13 +88,12 @@ def _severity(diagnosis: Diagnosis, other: Trial | None, *, is_reference: bool) 
     return "warning" if is_reference else by_gain
 
 
-def _suggestion(diagnosis: Diagnosis, trial: Trial, other: Trial | None) -> str:
+def _suggestion(diagnosis: Diagnosis, trial: Trial, other: Trial | None, nodes: Sequence[FxNode | None]) -> str:
     if other is not None:
         return use_instead(diagnosis, trial, other, "runs other code there")
-    try_else = (
-        "another dtype, another version of torch, and on a GPU torch.backends.cudnn.benchmark = True; small "
-        "convolutions are left to this code on purpose"
-    )
+    first = {node.layout.shape[0] for node in nodes if node is not None and node.layout is not None}
+    larger = "a larger batch (small convolutions at batch 1 are left to this code on purpose), " if 1 in first else ""
+    try_else = f"{larger}another dtype, another version of torch, and on a GPU torch.backends.cudnn.benchmark = True"
     clean = [one for one in evidence.own_trials(diagnosis) if _runs_other_code(diagnosis, one)]
     if not clean:
         return f"it is not the layout: compare {try_else}"
@@ -124,7 +123,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, kernels: list[Kernel]) -> Findi
         trial.name,
         f"{count_of(len(kernels), 'call')}{where}{dtype} {'runs' if len(kernels) == 1 else 'run'} in code that is not "
         f"made to be fast ({listing(codes, _NAMED)}): {cost}",
-        _suggestion(diagnosis, trial, other),
+        _suggestion(diagnosis, trial, other, nodes),
         severity=_severity(diagnosis, other, is_reference=any(map(_is_reference, kernels))),
         evidence=codes,
         at=Place(modules[0] if modules else None, dearest.location if dearest is not None else None, 1, None),

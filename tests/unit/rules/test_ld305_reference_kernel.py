@@ -12,6 +12,7 @@ from builders import (
     a_ratio,
     a_recommendation,
     a_trial,
+    contiguous,
     finder,
     kernels,
 )
@@ -54,6 +55,9 @@ def test_what_it_says(told: Told) -> None:
         a_kernel("aten::_slow_conv2d_forward", 1e-3, library="aten", op="aten::thnn_conv2d"),
     )
     told("Fallbacks of ATen are a note", findings(ran(*fallbacks)))
+    one = a_node("conv", "aten.convolution.default", layout=contiguous((1, 8, 16, 16)))
+    alone = a_kernel("aten::slow_conv_dilated2d", 3e-3, library="aten", node="conv")
+    told("At batch 1 a larger one is worth a try", findings(ran(alone, graphs=(a_graph(nodes=(one,)),))))
     told("On a GPU the kernel's name says it", findings(ran(a_kernel("void vol2col_kernel<float>(int)", 4e-3))))
     fast = (a_kernel("mkldnn::_convolution_pointwise", 1e-3, library="onednn", implementation="brgconv:avx512_core"),)
     for verified in (False, True):
