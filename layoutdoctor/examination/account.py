@@ -12,7 +12,6 @@ import itertools
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -382,22 +381,28 @@ def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
 
     A call that other operations were fused into stands at the place of the last of them.
     """
-    left: dict[Hashable, tuple[list[tuple[int, _Piece]], list[tuple[int, _Piece]]]] = defaultdict(lambda: ([], []))
+    left: dict[Hashable, tuple[list[list[_Piece]], list[list[_Piece]]]] = defaultdict(lambda: ([], []))
     found = []
     for group in groups:
         age = 0 if group[0] else 1
-        calls = [] if group[1 - age] else [(piece, piece.call) for piece in group[age] if piece.call is not None]
-        if not calls:
+        if group[1 - age] or not all(map(_is_call, group[age])):
             found.append(group)
-        for piece, (shape, position) in calls:  # one place has several where one module activates them all
-            left[piece.backward, shape][age].append((position, piece))
+            continue
+        # One place has several where one module activates them all; one call several primitives.
+        for _, call in itertools.groupby(sorted(group[age], key=_position), _position):
+            pieces = list(call)
+            left[pieces[0].backward, pieces[0].call and pieces[0].call[0]][age].append(pieces)
     for sides in left.values():
-        slow, fast = ([piece for _, piece in sorted(side, key=itemgetter(0))] for side in sides)
+        slow, fast = (sorted(side, key=lambda pieces: _position(pieces[0])) for side in sides)
         if len(slow) == len(fast):
-            found += [([one], [other]) for one, other in zip(slow, fast, strict=True)]
+            found += zip(slow, fast, strict=True)
         else:
-            found += [*(([piece], []) for piece in slow), *(([], [piece]) for piece in fast)]
+            found += [*((pieces, []) for pieces in slow), *(([], pieces) for pieces in fast)]
     return found
+
+
+def _position(piece: _Piece) -> tuple[str, int]:
+    return piece.kernel.graph or "", -1 if piece.call is None else piece.call[1]
 
 
 def _is_call(piece: _Piece) -> bool:
