@@ -46,7 +46,7 @@ from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import ONEDNN_LOG, count_of, distinct, listing, op_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Kernel, Severity, Trial
 
@@ -88,12 +88,14 @@ def _severity(diagnosis: Diagnosis, other: Trial | None, *, is_reference: bool) 
     return "warning" if is_reference else by_gain
 
 
-def _suggestion(diagnosis: Diagnosis, trial: Trial, other: Trial | None, nodes: Sequence[FxNode | None]) -> str:
+def _suggestion(diagnosis: Diagnosis, trial: Trial, other: Trial | None, *, has_batch_of_one: bool) -> str:
     if other is not None:
         return use_instead(diagnosis, trial, other, "runs other code there")
-    first = {node.layout.shape[0] for node in nodes if node is not None and node.layout is not None}
-    larger = "a larger batch (small convolutions at batch 1 are left to this code on purpose), " if 1 in first else ""
-    try_else = f"{larger}another dtype, another version of torch, and on a GPU torch.backends.cudnn.benchmark = True"
+    larger = "a larger batch (small convolutions at batch 1 are left to this code on purpose), "
+    try_else = (
+        f"{larger if has_batch_of_one else ''}another dtype, another version of torch, and on a GPU "
+        "torch.backends.cudnn.benchmark = True"
+    )
     clean = [one for one in evidence.own_trials(diagnosis) if _runs_other_code(diagnosis, one)]
     if not clean:
         return f"it is not the layout: compare {try_else}"
@@ -101,6 +103,12 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, other: Trial | None, nodes: 
     told = listing([words for words in measured if words]) or "too few rounds were timed to tell how fast that is"
     names = listing([one.name for one in clean], _NAMED)
     return f"{names} {'runs' if len(clean) == 1 else 'run'} other code there: {told}; compare also {try_else}"
+
+
+def _is_of_one(kernel: Kernel, node: FxNode | None) -> bool:
+    """Whether ATen convolves a batch of one sample on a CPU."""
+    shape = () if node is None or node.layout is None else node.layout.shape
+    return kernel.library == "aten" and kernel.name.startswith("aten::") and len(shape) > 2 and shape[0] == 1
 
 
 def _runs_other_code(diagnosis: Diagnosis, one: Trial) -> bool:
@@ -123,7 +131,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, kernels: list[Kernel]) -> Findi
         trial.name,
         f"{count_of(len(kernels), 'call')}{where}{dtype} {'runs' if len(kernels) == 1 else 'run'} in code that is not "
         f"made to be fast ({listing(codes, _NAMED)}): {cost}",
-        _suggestion(diagnosis, trial, other, nodes),
+        _suggestion(diagnosis, trial, other, has_batch_of_one=any(map(_is_of_one, kernels, nodes))),
         severity=_severity(diagnosis, other, is_reference=any(map(_is_reference, kernels))),
         evidence=codes,
         at=Place(modules[0] if modules else None, dearest.location if dearest is not None else None, 1, None),
