@@ -202,7 +202,7 @@ def irrelevance(diagnosis: Diagnosis) -> str | None:
         graphs = (graph for trial in diagnosis.trials for graph in trial.graphs)
         # A batch norm that reads a turned tensor runs another kernel: layouts matter without any convolution.
         return None if any(any(strided_norms(graph)) for graph in graphs) else "it has no convolution"
-    if share is None or any(ratio.lacks_rounds or may_hide_gain(ratio) for ratio in comparison.ratios):
+    if share is None or any(may_hide_gain(ratio) for ratio in comparison.ratios):
         return None
     if any(trial.status in ("failed", "crashed", "timed_out") for trial in diagnosis.trials):
         return None  # what it would have gained is not known
@@ -212,8 +212,8 @@ def irrelevance(diagnosis: Diagnosis) -> str | None:
 
 
 def may_hide_gain(ratio: RatioInterval) -> bool:
-    """Whether "no measurable difference" rests on times too noisy to exclude a gain that matters."""
-    return ratio.verdict == NO_DIFFERENCE and ratio.high > 1 + HIDDEN_GAIN
+    """Whether times are too few, or too noisy for "no measurable difference", to exclude a gain that matters."""
+    return ratio.lacks_rounds or (ratio.verdict == NO_DIFFERENCE and ratio.high > 1 + HIDDEN_GAIN)
 
 
 def _trial_convolution_counts(trial: Trial) -> Iterable[int]:

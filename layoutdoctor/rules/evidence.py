@@ -229,6 +229,19 @@ def severity_of_loss(diagnosis: Diagnosis, name: str, than: str) -> Severity:
     return "warning" if is_surely_slower(diagnosis, name, than) and gain >= 1 + NEGLIGIBLE_SHARE else "note"
 
 
+def clean_trials(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial], bool]) -> list[Trial]:
+    """The other trials that compute the same without the trouble, however fast; arguments as below."""
+    return [
+        other
+        for other in own_trials(diagnosis)
+        if other.name != trial.name
+        and other.status == "ok"
+        and other.kernels is not None
+        and not has_different_outputs(diagnosis, other.name)
+        and is_clean(other)
+    ]
+
+
 def clean_alternative(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial], bool]) -> Trial | None:
     """
     A measured trial without the trouble that is at least as fast: the recommended one, else of the fastest that which
@@ -239,14 +252,8 @@ def clean_alternative(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Tr
     """
     candidates = [
         other
-        for other in own_trials(diagnosis)
-        if other.name != trial.name
-        and other.status == "ok"
-        and other.kernels is not None
-        and not has_different_outputs(diagnosis, other.name)
-        and not is_refuted(diagnosis, other.name)
-        and is_clean(other)
-        and _is_as_fast(diagnosis, other.name, trial.name)
+        for other in clean_trials(diagnosis, trial, is_clean)
+        if not is_refuted(diagnosis, other.name) and _is_as_fast(diagnosis, other.name, trial.name)
     ]
     best = _best_of(diagnosis, [other.name for other in candidates])
     return next((other for other in candidates if other.name == best), None)
@@ -359,8 +366,6 @@ def _is_as_fast(diagnosis: Diagnosis, name: str, than: str) -> bool:
 # ---------------------------------------------------------------------------------------------- how it is told
 def speed_words(ratio: RatioInterval, baseline: str) -> str:
     """What was measured: ``"eager runs at 0.61x the speed of inductor (0.60 to 0.62)"``."""
-    if is_too_noisy(ratio):
-        return f"the times of {ratio.name} are too noisy to tell how fast it is"
     return f"{ratio.name} runs at {format_ratio(ratio.median)} the speed of {baseline} ({_ends(ratio)})"
 
 
@@ -378,6 +383,8 @@ def alternative_words(diagnosis: Diagnosis, trial: Trial, other: Trial) -> str:
     baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else ""
     better = None if is_baseline(diagnosis, other.name) else ratio_of(diagnosis, other.name)
     own = None if is_baseline(diagnosis, trial.name) else ratio_of(diagnosis, trial.name)
+    if better is None and own is not None and is_too_noisy(own):
+        return f"the times of {own.name} are too noisy to tell how fast it is"
     if better is None:
         return "" if own is None else speed_words(own, baseline)
     against = "" if own is None else f", {own.name} at {format_ratio(own.median)}"

@@ -96,7 +96,7 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, other: Trial | None, *, has_
         f"{larger if has_batch_of_one else ''}another dtype, another version of torch, and on a GPU "
         "torch.backends.cudnn.benchmark = True"
     )
-    clean = [one for one in evidence.own_trials(diagnosis) if _runs_other_code(diagnosis, one)]
+    clean = evidence.clean_trials(diagnosis, trial, _runs_other_code)
     if not clean:
         return f"it is not the layout: compare {try_else}"
     measured = distinct(evidence.alternative_words(diagnosis, trial, one) for one in clean)
@@ -108,12 +108,11 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, other: Trial | None, *, has_
 def _is_of_one(kernel: Kernel, node: FxNode | None) -> bool:
     """Whether ATen convolves a batch of one sample on a CPU."""
     shape = () if node is None or node.layout is None else node.layout.shape
-    return kernel.library == "aten" and kernel.name.startswith("aten::") and len(shape) > 2 and shape[0] == 1
+    return kernel.name.startswith("aten::") and len(shape) > 2 and shape[0] == 1
 
 
-def _runs_other_code(diagnosis: Diagnosis, one: Trial) -> bool:
-    is_known = one.status == "ok" and one.kernels is not None and bool(one.kernels.seconds)
-    return is_known and not _dear_fallbacks(one) and not evidence.has_different_outputs(diagnosis, one.name)
+def _runs_other_code(one: Trial) -> bool:
+    return one.kernels is not None and bool(one.kernels.seconds) and not _dear_fallbacks(one)
 
 
 def _finding(diagnosis: Diagnosis, trial: Trial, kernels: list[Kernel]) -> Finding:
