@@ -195,11 +195,14 @@ def ir_layout(inner: Any) -> Layout | None:
         layout = inner.get_layout()
     except Exception:  # some classes raise, some have the attribute only
         layout = getattr(inner, "layout", None)
+    # What is changed in place has its sizes and the strides of what it is a view of; asked itself, it has its own.
+    changed = getattr(layout, "target", None)
     try:
-        sizes, strides = list(layout.size), list(layout.stride)
+        sizes, strides = (layout.size, layout.stride) if changed is None else (changed.get_size(), changed.get_stride())
+        sizes, strides = list(sizes), list(strides)
     except Exception:  # no such attributes, no sequences, or a class that raises when asked
         return None
-    if len(sizes) != len(strides):  # a change in place of a view: sizes of the view, strides of its base
+    if len(sizes) != len(strides):
         return None
     return strided_layout([size_of(size) for size in sizes], [size_of(step) for step in strides])
 

@@ -107,6 +107,30 @@ def test_moves_that_rearrange_elements_are_no_conversions(batch: int) -> None:
     assert graph_conversions(graph) == ()
 
 
+class FrameCache(Chain):
+    """Keeps its last result as a frame of a video, as decoders of videos do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("frames", torch.zeros(2, 16, 3, 12, 12))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        self.frames[:, :, 0].copy_(y)
+        return y.sum()
+
+
+@pytest.mark.compile
+def test_what_is_written_in_place_through_a_view_lies_as_the_view_does() -> None:
+    (graph,) = captured(FrameCache(), image())
+
+    (written,) = (buffer for buffer in graph.buffers if "copy__default" in buffer.origins)
+    assert written.layout is not None
+    assert (written.layout.shape, written.layout.stride) == ((2, 16, 12, 12), (6912, 432, 12, 1))
+    assert [read.stride for read in written.accesses] == [(2304, 1, 192, 16)]
+    assert graph.not_understood == ()
+
+
 @pytest.mark.compile
 @pytest.mark.smoke
 def test_in_training_gradients_and_what_was_saved_are_told_apart() -> None:
