@@ -96,7 +96,7 @@ def kernels(*conversions: Conversion, seconds: float = 15e-3, **changes: Any) ->
         "seconds": seconds,
         "conversion_count": len(real),
         "conversion_seconds": spent,
-        "share": spent / seconds,
+        "share": spent / seconds if seconds else None,
         "conversions": conversions,
         "not_understood_count": 0,
         "sources": ("torch.profiler", "oneDNN verbose log"),

@@ -82,7 +82,7 @@ def _is_reference(kernel: Kernel) -> bool:
 
 
 def _severity(diagnosis: Diagnosis, other: Trial | None, *, is_reference: bool) -> Severity:
-    if is_cured(diagnosis, lambda cure: not _dear_fallbacks(cure)):
+    if is_cured(diagnosis, _runs_other_code):
         return "error"
     by_gain = "note" if other is None else evidence.severity_of_gain(evidence.faster_ratio(diagnosis, other.name))
     return "warning" if is_reference else by_gain
@@ -91,14 +91,18 @@ def _severity(diagnosis: Diagnosis, other: Trial | None, *, is_reference: bool) 
 def _suggestion(diagnosis: Diagnosis, trial: Trial, other: Trial | None, *, has_batch_of_one: bool) -> str:
     if other is not None:
         return use_instead(diagnosis, trial, other, "runs other code there")
-    larger = "a larger batch (small convolutions at batch 1 are left to this code on purpose), "
-    try_else = (
-        f"{larger if has_batch_of_one else ''}another dtype, another version of torch, and on a GPU "
-        "torch.backends.cudnn.benchmark = True"
-    )
+    tries = ["another dtype", "another version of torch"]
+    if has_batch_of_one:
+        tries.insert(0, "a larger batch (small convolutions at batch 1 are left to this code on purpose)")
+    if diagnosis.subject.device == "cuda":
+        tries.append("torch.backends.cudnn.benchmark = True")
     clean = evidence.clean_trials(diagnosis, trial, _runs_other_code)
     if not clean:
-        return f"it is not the layout: compare {try_else}"
+        others = [one for one in evidence.own_trials(diagnosis) if one.name != trial.name and one.status == "ok"]
+        if others and all(map(_dear_fallbacks, others)):
+            return f"it is not the layout: compare {listing(tries)}"
+        return f"compare {listing(['another memory format', *tries])}"
+    try_else = listing(tries)
     measured = distinct(evidence.alternative_words(diagnosis, trial, one) for one in clean)
     told = listing([words for words in measured if words]) or "too few rounds were timed to tell how fast that is"
     names = listing([one.name for one in clean], _NAMED)
@@ -125,7 +129,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, kernels: list[Kernel]) -> Findi
     dearest = next((node for node in nodes if node is not None), None)
     where = f" ({listing(modules, _NAMED)})" if modules else ""
     dtype = f" in {listing(dtypes)}" if dtypes else ""
-    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: not _dear_fallbacks(candidate))
+    other = evidence.clean_alternative(diagnosis, trial, _runs_other_code)
     return RULE.finding(
         trial.name,
         f"{count_of(len(kernels), 'call')}{where}{dtype} {'runs' if len(kernels) == 1 else 'run'} in code that is not "

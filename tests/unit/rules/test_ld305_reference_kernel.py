@@ -11,6 +11,7 @@ from builders import (
     a_node,
     a_ratio,
     a_recommendation,
+    a_subject,
     a_trial,
     contiguous,
     finder,
@@ -46,9 +47,11 @@ def test_what_is_no_finding() -> None:
 
 def test_what_it_says(told: Told) -> None:
     nodes = (a_node("conv", "aten.convolution.default", location=a_location(9), module="net.0", dtype="bfloat16"),)
+    reference = a_convolution(6e-3, "ref:any")
+    told("A reference implementation of oneDNN is a warning", findings(ran(reference, graphs=(a_graph(nodes=nodes),))))
     told(
-        "A reference implementation of oneDNN is a warning",
-        findings(ran(a_convolution(6e-3, "ref:any"), graphs=(a_graph(nodes=nodes),))),
+        "Where all run the same it is not the layout",
+        findings(ran(reference), ran(reference, name="inductor-freezing")),
     )
     fallbacks = (
         a_kernel("aten::slow_conv_dilated2d", 3e-3, library="aten"),
@@ -58,7 +61,13 @@ def test_what_it_says(told: Told) -> None:
     one = a_node("conv", "aten.convolution.default", layout=contiguous((1, 8, 16, 16)))
     alone = a_kernel("aten::slow_conv_dilated2d", 3e-3, library="aten", node="conv")
     told("At batch 1 a larger one is worth a try", findings(ran(alone, graphs=(a_graph(nodes=(one,)),))))
-    told("On a GPU the kernel's name says it", findings(ran(a_kernel("void vol2col_kernel<float>(int)", 4e-3))))
+    unfolding = a_kernel("void vol2col_kernel<float>(int)", 4e-3)
+    told("On a GPU the kernel's name says it", findings(ran(unfolding), subject=a_subject(device="cuda")))
+    unknown = a_trial("inductor-freezing", kernels=kernels(kernels=(), seconds=0.0, share=None))
+    told(
+        "A faster configuration whose kernels have no times is not said to run other code",
+        findings(ran(*fallbacks), unknown, comparison=a_comparison(a_ratio("inductor-freezing", 3.4))),
+    )
     fast = (a_kernel("mkldnn::_convolution_pointwise", 1e-3, library="onednn", implementation="brgconv:avx512_core"),)
     for verified in (False, True):
         told(
