@@ -1,6 +1,16 @@
 from __future__ import annotations
 
-from builders import a_comparison, a_configuration, a_diagnosis, a_failed_trial, a_ratio, a_recommendation, a_trial
+from builders import (
+    a_comparison,
+    a_configuration,
+    a_diagnosis,
+    a_failed_trial,
+    a_graph,
+    a_ratio,
+    a_recommendation,
+    a_trial,
+    kernels,
+)
 from trace_builders import (
     a_recorded_kernel,
     a_recorded_trial,
@@ -45,6 +55,15 @@ def test_an_alternative_is_free_of_the_trouble_and_not_measurably_slower() -> No
     assert alternative(*trials, comparison=ratios, recommendation=a_recommendation(OFF)) == OFF
     for median, found in ((1.4, LAST), (1.0, LAST), (0.9, None)):
         assert alternative(a_trial(), a_trial(LAST), comparison=a_comparison(a_ratio(LAST, median))) == found
+
+    # Of one that was recorded in part it is not known.
+    for part in (
+        {"kernels": None},
+        {"kernels": kernels(count=0, seconds=0.0)},
+        {"kernels": kernels(lacks=("oneDNN's log",))},
+        {"graphs": (a_graph(hook_failure="the graph could not be read"),)},
+    ):
+        assert alternative(a_trial(), a_trial(LAST, **part), comparison=a_comparison(a_ratio(LAST, 1.4))) is None
 
     # What noise leaves undecided is none where it looks far slower.
     for median, found in ((0.28, None), (0.98, LAST)):

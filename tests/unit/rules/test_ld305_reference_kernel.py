@@ -63,7 +63,7 @@ def test_what_it_says(told: Told) -> None:
     told("At batch 1 a larger one is worth a try", findings(ran(alone, graphs=(a_graph(nodes=(one,)),))))
     unfolding = a_kernel("void vol2col_kernel<float>(int)", 4e-3)
     told("On a GPU the kernel's name says it", findings(ran(unfolding), subject=a_subject(device="cuda")))
-    unknown = a_trial("inductor-freezing", kernels=kernels(kernels=(), seconds=0.0, share=None))
+    unknown = a_trial("inductor-freezing", kernels=kernels(kernels=(), seconds=0.0))
     told(
         "A faster configuration whose kernels have no times is not said to run other code",
         findings(ran(*fallbacks), unknown, comparison=a_comparison(a_ratio("inductor-freezing", 3.4))),
