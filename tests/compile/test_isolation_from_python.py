@@ -41,6 +41,10 @@ diagnosis = layoutdoctor.diagnose(
 print([trial.status for trial in diagnosis.trials], diagnosis.subject.notes, diagnosis.environment.thread_count)
 """
 SAID = "['ok'] () 1"
+PLACES = """
+locations = [node.location for graph in diagnosis.trials[0].graphs for node in graph.nodes]
+print(sorted({f"{os.path.basename(at.file)}:{at.line}" for at in locations if at is not None}))
+"""
 
 
 def run(*arguments: str, folder: Path, text: str = "") -> list[str]:
@@ -61,11 +65,14 @@ def run(*arguments: str, folder: Path, text: str = "") -> list[str]:
 
 
 def test_a_script_without_a_guard_runs_once_also_where_it_calls_from_a_thread(tmp_path: Path) -> None:
-    call = "\n".join(f"    {line}" for line in CALL.splitlines())
+    call = "\n".join(f"    {line}" for line in (CALL + PLACES).splitlines())
     text = f"{MODEL}\nprint('running')\ndef work():\n{call}\nthread = threading.Thread(target=work)\n"
     (tmp_path / "script.py").write_text(f"{text}thread.start()\nthread.join()\n")
 
-    assert run("script.py", folder=tmp_path) == ["running", SAID]
+    computes = ("torch.tanh(", "x.relu()", "output + 1")
+    lines = [at for at, line in enumerate(text.splitlines(), 1) if any(words in line for words in computes)]
+    assert len(lines) == len(computes)
+    assert run("script.py", folder=tmp_path) == ["running", SAID, str([f"script.py:{line}" for line in lines])]
 
 
 GUARDED = "from blocks import *\nif __name__ == '__main__':" + CALL.replace("\n", "\n    ")

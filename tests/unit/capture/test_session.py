@@ -9,6 +9,7 @@ import sympy
 import torch
 from builders import contiguous, graph_conversions
 from loops import for_each
+from packaging.version import Version
 from torch._inductor.loop_body import MemoryUsageType
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -121,6 +122,7 @@ class FrameCache(Chain):
 
 
 @pytest.mark.compile
+@pytest.mark.skipif(Version(torch.__version__) < Version("2.13"), reason="torch 2.7 gives this view no strides")
 def test_what_is_written_in_place_through_a_view_lies_as_the_view_does() -> None:
     (graph,) = captured(FrameCache(), image())
 

@@ -381,8 +381,9 @@ def test_text_of_code_in_no_file_comes_along(tmp_path: Path) -> None:
     save_subject(subject_from_python(namespace["Model"](), torch.ones(2)), directory)
     del linecache.cache[name]
 
-    load_subject(directory)
+    model = load_subject(directory).model
 
+    assert type(model).forward.__code__.co_filename == name
     assert linecache.getline(name, SOURCE.splitlines().index("class Model(Block):") + 1) == "class Model(Block):\n"
     del linecache.cache[name]
 
