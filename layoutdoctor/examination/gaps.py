@@ -99,3 +99,10 @@ def _is_homeless(conversion: Conversion) -> bool:
     """Whether it is not known which value was converted, so that no pair with it can be proved."""
     is_known = conversion.node is not None and conversion.port is not None
     return not is_known and conversion.direction != "none" and conversion.tensor != "weight"
+
+
+def is_whole(trial: Trial) -> bool:
+    """Whether all of a trial was recorded, so that what is not in it is not there."""
+    kernels = trial.kernels
+    is_listed = kernels is not None and kernels.count > 0 and not kernels.lacks
+    return is_listed and all(graph.hook_failure is None for graph in trial.graphs)

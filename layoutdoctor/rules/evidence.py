@@ -15,6 +15,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.records import FASTER, SLOWER
 from layoutdoctor.examination.choice import Demands, demands
 from layoutdoctor.examination.costs import all_conversions_of, conversion_places, sum_known
+from layoutdoctor.examination.gaps import is_whole
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.examination.ratios import EQUALITY, is_too_noisy
 from layoutdoctor.examination.trust import exceeds_rounds
@@ -229,13 +230,6 @@ def severity_of_loss(diagnosis: Diagnosis, name: str, than: str) -> Severity:
     return "warning" if is_surely_slower(diagnosis, name, than) and gain >= 1 + NEGLIGIBLE_SHARE else "note"
 
 
-def _is_whole(trial: Trial) -> bool:
-    """Whether all of a trial was recorded, so that what is not in it is not there."""
-    kernels = trial.kernels
-    is_listed = kernels is not None and kernels.count > 0 and not kernels.lacks
-    return is_listed and all(graph.hook_failure is None for graph in trial.graphs)
-
-
 def clean_trials(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial], bool]) -> list[Trial]:
     """The other trials that compute the same without the trouble, however fast; arguments as below."""
     return [
@@ -243,7 +237,7 @@ def clean_trials(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial],
         for other in own_trials(diagnosis)
         if other.name != trial.name
         and other.status == "ok"
-        and _is_whole(other)
+        and is_whole(other)
         and not has_different_outputs(diagnosis, other.name)
         and is_clean(other)
     ]
@@ -268,7 +262,7 @@ def clean_alternative(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Tr
 
 def is_worth_it(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial], bool]) -> bool:
     """Whether every trial without the trouble that was measured is slower: then the trouble pays."""
-    others = [o for o in own_trials(diagnosis) if o.name != trial.name and _is_whole(o) and is_clean(o)]
+    others = clean_trials(diagnosis, trial, is_clean)
     is_known = [is_baseline(diagnosis, o.name) or ratio_of(diagnosis, o.name) is not None for o in (trial, *others)]
     return is_known[0] and any(is_known[1:]) and clean_alternative(diagnosis, trial, is_clean) is None
 
