@@ -101,8 +101,8 @@ def _is_homeless(conversion: Conversion) -> bool:
     return not is_known and conversion.direction != "none" and conversion.tensor != "weight"
 
 
-def is_whole(trial: Trial) -> bool:
-    """Whether all of a trial was recorded, so that what is not in it is not there."""
-    kernels = trial.kernels
-    is_listed = kernels is not None and kernels.count > 0 and not kernels.lacks
+def is_recorded_like(trial: Trial, other: Trial) -> bool:
+    """Whether all that shows something of another trial was recorded here too: what is not in it is not there."""
+    kernels, sources = trial.kernels, set(other.kernels.sources) if other.kernels is not None else set()
+    is_listed = kernels is not None and kernels.count > 0 and sources <= set(kernels.sources)
     return is_listed and all(graph.hook_failure is None for graph in trial.graphs)

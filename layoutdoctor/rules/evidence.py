@@ -15,7 +15,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.records import FASTER, SLOWER
 from layoutdoctor.examination.choice import Demands, demands
 from layoutdoctor.examination.costs import all_conversions_of, conversion_places, sum_known
-from layoutdoctor.examination.gaps import is_whole
+from layoutdoctor.examination.gaps import is_recorded_like
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.examination.ratios import EQUALITY, is_too_noisy
 from layoutdoctor.examination.trust import exceeds_rounds
@@ -237,7 +237,7 @@ def clean_trials(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial],
         for other in own_trials(diagnosis)
         if other.name != trial.name
         and other.status == "ok"
-        and is_whole(other)
+        and is_recorded_like(other, trial)
         and not has_different_outputs(diagnosis, other.name)
         and is_clean(other)
     ]
@@ -249,7 +249,7 @@ def clean_alternative(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Tr
     changes least.
 
     Args:
-        is_clean: Whether a trial is free of it; asked only of trials of which all was recorded.
+        is_clean: Whether a trial is free of it; asked only of trials that were recorded as ``trial`` was.
     """
     candidates = [
         other

@@ -60,10 +60,14 @@ def test_an_alternative_is_free_of_the_trouble_and_not_measurably_slower() -> No
     for part in (
         {"kernels": None},
         {"kernels": kernels(count=0, seconds=0.0)},
-        {"kernels": kernels(lacks=("oneDNN's log",))},
+        {"kernels": kernels(lacks=("oneDNN's log",), sources=("torch.profiler",))},
         {"graphs": (a_graph(hook_failure="the graph could not be read"),)},
     ):
         assert alternative(a_trial(), a_trial(LAST, **part), comparison=a_comparison(a_ratio(LAST, 1.4))) is None
+
+    # What neither has tells them not apart.
+    partly = {"kernels": kernels(lacks=("2 kernels may convert a layout",))}
+    assert alternative(a_trial(**partly), a_trial(LAST, **partly), comparison=a_comparison(a_ratio(LAST, 1.4))) == LAST
 
     # What noise leaves undecided is none where it looks far slower.
     for median, found in ((0.28, None), (0.98, LAST)):
