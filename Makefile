@@ -9,7 +9,7 @@ STAMP := $(VENV)/installed
 PYTEST := -n $(JOBS) --dist loadgroup
 # What works on torch itself has folders of its own.
 QUICK := tests/unit tests/verdicts tests/test_architecture.py tests/test_public_api.py tests/test_readme.py \
-  $(addprefix --ignore=tests/unit/,capture measure subjects isolation)
+  $(addprefix --ignore=tests/unit/,capture measure subjects)
 
 # Tests start many processes; without cached bytecode each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiler demo quick test test-all coverage check format house notebooks golden
+.PHONY: help install compiler demo quick test test-all coverage check format house notebooks golden gpu-wheels
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,15 @@ golden: $(STAMP) ## write the golden files and copies of the schema again; revie
 
 notebooks: $(STAMP) compiler ## execute the notebooks in place
 	$(BIN)/python notebooks/run.py
+
+# Only what a machine with Python 3.12, torch and numpy lacks; newer wheels take the place of older ones.
+gpu-wheels: ## put wheels of the dependencies into .whl, for a machine with a GPU that cannot fetch any
+	@rm -rf .whl && mkdir .whl
+	@sed -n '/^dependencies = /,/^]/s/^  "\([a-z].*\)",$$/\1/p' pyproject.toml | grep -vE '^(torch|triton|numpy|networkx|jinja2)\b' > .whl/needed.txt
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --only-binary=:all: --implementation cp --python-version 3.12 \
+	  $(foreach n,12 17 24 27 28 34,--platform manylinux_2_$(n)_x86_64) --platform manylinux2014_x86_64 \
+	  --dest .whl --requirement .whl/needed.txt
+	@du -cb .whl/*.whl | awk '{print $$1, $$2}'; echo "$$(git ls-files -z | xargs -0 du -cb | tail -n 1 | cut -f 1) bytes in tracked files"
 
 compiler:
 	@command -v "$${CXX:-g++}" >/dev/null || { \

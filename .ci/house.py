@@ -29,7 +29,7 @@ LINES = (
     ("layoutdoctor.measure",),
     ("layoutdoctor.state",),
     # ------------------------------------------- the torch line: nothing below imports torch
-    ("layoutdoctor.isolation",),
+    ("layoutdoctor.workers",),
     ("layoutdoctor.fleet",),
     ("layoutdoctor.reports",),
     ("layoutdoctor.rules",),
@@ -46,7 +46,7 @@ UPWARD = {
     ("layoutdoctor.diagnosis.records", "layoutdoctor.reports"),
     ("layoutdoctor.diagnosis.records", "layoutdoctor.subjects.prepare"),
 }
-TORCH_LINE = LINES.index(("layoutdoctor.isolation",))
+TORCH_LINE = LINES.index(("layoutdoctor.workers",))
 
 MODULES = {
     ".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path

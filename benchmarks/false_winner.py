@@ -29,24 +29,23 @@ from tabulate import tabulate
 from torch import nn
 
 import layoutdoctor
-from layoutdoctor.examination.ratios import word_of
 from layoutdoctor.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.records import Diagnosis, RatioInterval
+    from layoutdoctor.diagnosis.records import Diagnosis, Ratio
 
 SLOWDOWN = 0.05
 CONFIGURATIONS = ("eager", "eager-channels-last")
 TRUE_RATIOS = {"the same": 1.0, "5 % slower": 1 / (1 + SLOWDOWN)}
-WORDS = ("faster", "slower", "equal", "undecided")
+WORDS = ("faster", "slower", "equal", "inconclusive")
 
 
 class Outcome(NamedTuple):
     """One diagnosis of one model: the ratio of the two configurations, what was recommended, and what it took."""
 
-    ratio: RatioInterval
+    ratio: Ratio
     is_verified: bool
     round_count: int
     other_cores: float | None
@@ -54,7 +53,7 @@ class Outcome(NamedTuple):
 
 
 class Elements(nn.Module):
-    """Reads and writes every element a few times; one 4-D parameter makes the two configurations two."""
+    """Reads and writes every element a few times; a convolution of next to nothing makes the two configurations two."""
 
     def __init__(self, slowdown: float) -> None:
         super().__init__()
@@ -64,7 +63,7 @@ class Elements(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Takes images, gives as many."""
         start = time.perf_counter_ns()
-        y = x
+        y = x + torch.conv2d(x[:1, :, :2, :2], self.mask)
         for _ in range(4):
             y = torch.relu(y * 1.01 + 0.5)
         if self.slowdown and not x.is_contiguous():
@@ -86,7 +85,7 @@ def main() -> None:
         for number in range(arguments.repeats):
             for name, found in outcomes.items():
                 found.append(diagnose_once(name, number))
-                print(f"{name}: {word_of(found[-1].ratio)} in {format_seconds(found[-1].seconds)}", flush=True)
+                print(f"{name}: {found[-1].ratio.verdict} in {format_seconds(found[-1].seconds)}", flush=True)
                 if arguments.output:
                     arguments.output.write_text(json.dumps(as_json(arguments, outcomes), indent=1) + "\n", "utf-8")
     print(describe(arguments, [outcome for found in outcomes.values() for outcome in found]))
@@ -129,8 +128,8 @@ def outcome_of(diagnosis: Diagnosis, seconds: float) -> Outcome:
     comparison, advice = diagnosis.comparison, diagnosis.recommendation
     if comparison is None or advice is None:
         raise RuntimeError(f"cannot judge a diagnosis: {[trial.failure for trial in diagnosis.trials]}")
-    others = comparison.load.other_cores if comparison.load is not None else None
-    return Outcome(comparison.ratios[0], advice.verified, comparison.round_count or 0, others, seconds)
+    ratio = comparison.ratios[0]
+    return Outcome(ratio, advice.verified, ratio.round_count, comparison.other_cores, seconds)
 
 
 def describe(arguments: argparse.Namespace, outcomes: list[Outcome]) -> str:
@@ -149,7 +148,7 @@ def summarize(outcomes: dict[str, list[Outcome]]) -> list[dict[str, object]]:
         truth = TRUE_RATIOS[name]
         row: dict[str, object] = {"model": name, "true ratio": truth}
         for word in WORDS:
-            row[word] = sum(word_of(outcome.ratio) == word for outcome in found)
+            row[word] = sum(outcome.ratio.verdict == word for outcome in found)
         row["verified"] = sum(outcome.is_verified for outcome in found)
         row["covered"] = sum(outcome.ratio.low <= truth <= outcome.ratio.high for outcome in found)
         row["mean width"] = statistics.fmean(outcome.ratio.high - outcome.ratio.low for outcome in found)
@@ -173,7 +172,7 @@ def as_json(arguments: argparse.Namespace, outcomes: dict[str, list[Outcome]]) -
                     "other_cores": outcome.other_cores,
                     "verified": outcome.is_verified,
                     "interval": [outcome.ratio.low, outcome.ratio.median, outcome.ratio.high],
-                    "word": word_of(outcome.ratio),
+                    "word": outcome.ratio.verdict,
                 }
                 for outcome in found
             ]

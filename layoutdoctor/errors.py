@@ -73,21 +73,6 @@ class InconclusiveError(LayoutDoctorError):
     exit_status = 4
 
 
-class DeviceLostError(LayoutDoctorError):
-    """
-    A configuration left the device in a state in which this process can run nothing more (exit status 3).
-
-    Attributes:
-        configuration: Its name.
-        stage: What was being done.
-        log: Last lines of the traceback.
-    """
-
-    def __init__(self, configuration: str, stage: str, message: str, log: str | None) -> None:
-        super().__init__(message)
-        self.configuration, self.stage, self.log = configuration, stage, log
-
-
 class UnknownConfigurationError(UsageError):
     """A configuration name that is not built in."""
 

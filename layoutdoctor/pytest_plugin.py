@@ -159,6 +159,7 @@ def _write(item: pytest.Item, diagnoses: list[Diagnosis], directory: str) -> str
     """What was written where; a failure to write is said as well, and hides no failing test."""
     written = []
     try:
+        from layoutdoctor.diagnosis.writing import write_file
         from layoutdoctor.reports import render
 
         folder = item.config.invocation_params.dir / directory
@@ -167,7 +168,7 @@ def _write(item: pytest.Item, diagnoses: list[Diagnosis], directory: str) -> str
             stem = _file_stem(item.nodeid, number)
             for suffix, report_format in ((".md", "markdown"), (".json", "json")):
                 path = folder / f"{stem}{suffix}"
-                path.write_bytes(render(diagnosis, report_format).encode("utf-8", "backslashreplace"))
+                write_file(path, render(diagnosis, report_format))
                 written.append(f"wrote {_shown(path, item.config.invocation_params.dir)}")
     except Exception as error:  # the test's own failure is what matters
         written.append(f"cannot write the diagnosis to {directory!r}: {type(error).__name__}: {error}")

@@ -8,7 +8,6 @@ look: it never passes for want of evidence.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
@@ -17,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.diagnosis.accepted import AcceptedFile, accept, load_accepted
 from layoutdoctor.diagnosis.records import Configuration, Diagnosis
-from layoutdoctor.errors import InconclusiveError, UsageError, needs_torch
+from layoutdoctor.errors import InconclusiveError, UsageError
 from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.examination.gaps import examination_of
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.sections.wording import project_path
 from layoutdoctor.rules.ld101_round_trip_conversion import RULE as ROUND_TRIP
+from layoutdoctor.run.diagnose import record_only
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import count_of, distinct, layout_words, op_words
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIGURATIONS = ("inductor",)
 """What ``torch.compile(model)(x)`` does, with model and input as the test made them."""
-
-BUDGET_SECONDS = 0.01
-"""For the timing rounds, whose result is not asked for; the doctor times a few all the same."""
 
 _MOST_NAMED = 10
 _MOST_REASONS = 5
@@ -94,7 +91,7 @@ def assert_no_redundant_conversions(
             operations, symbolic sizes): round trips there would not be seen.
 
     Returns:
-        The diagnosis, for further checks. Its times rest on a few rounds only.
+        The diagnosis, for further checks. Nothing was timed.
 
     Raises:
         AssertionError: There are round trips; its first lines say how many, where and what they cost.
@@ -126,35 +123,20 @@ def diagnose_quickly(
     configurations: object = DEFAULT_CONFIGURATIONS,
 ) -> Diagnosis:
     """
-    A diagnosis for the sake of its conversions: all is captured and profiled, and timed as little as can be.
-
-    What is warned of meanwhile is not shown, also where the test makes errors of warnings: a compile that fails of one
-    would leave nothing to examine.
+    A diagnosis for the sake of its conversions: all is compiled and profiled, and nothing is timed.
 
     Raises:
         UsageError: An argument is wrong.
         SubjectError: The model does not run in eager mode.
+        TransportError: The model cannot travel to another process.
     """
     if example_input is None:
         raise UsageError(
             "cannot diagnose a model without an example input: expected a tensor, a tuple of positional or a dict of "
             "keyword arguments as the second argument"
         )
-    with needs_torch():
-        from layoutdoctor.run.diagnose import diagnose  # brings torch, which a ready diagnosis does not need
-
     chosen: Any = (configurations,) if isinstance(configurations, str) else configurations  # none is made of these
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        # Here, as a test's model is small and its own process the one that a debugger sees: a start takes seconds.
-        return diagnose(
-            model,
-            example_input,
-            mode=mode,
-            configurations=chosen,
-            budget_seconds=BUDGET_SECONDS,
-            isolate=False,
-        )
+    return record_only(model, example_input, mode=mode, configurations=chosen)
 
 
 def _check(max_share: object) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from layoutdoctor.units import format_ratio
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout, Size
-    from layoutdoctor.diagnosis.records import SourceLocation
+    from layoutdoctor.diagnosis.records import Ratio, SourceLocation
 
 OWNER_WORDS = {
     "library": "inside library calls",
@@ -207,6 +209,50 @@ def line_words(location: SourceLocation, *, with_folders: bool = False) -> str:
     if _CELL.fullmatch(name):
         return f"notebook cell, line {location.line}"
     return str(location) if with_folders else f"{name}:{location.line}"
+
+
+_CONFIGURATIONS = {
+    "eager": "eager",
+    "eager-channels-last": "eager + channels_last",
+    "inductor": "compiled (the default)",
+    "inductor-layout-opt-off": "compiled, layout optimization off",
+    "inductor-layout-opt-on": "compiled, layout optimization on",
+    "inductor-layout-opt-forced": "compiled, layout optimization forced",
+    "inductor-channels-last": "compiled + channels_last",
+    "inductor-channels-last-opt-off": "compiled + channels_last, layout optimization off",
+    "inductor-freezing": "compiled + frozen",
+    "inductor-opt-off-freezing": "compiled + frozen, layout optimization off",
+    "inductor-channels-last-freezing": "compiled + channels_last + frozen",
+    "inductor-channels-last-opt-off-freezing": "compiled + channels_last + frozen, layout optimization off",
+}
+"""The configurations that are built in, in words, by name."""
+
+
+def name_in_words(name: str) -> str:
+    """
+    The name of a configuration in words: ``"compiled + channels_last + frozen"``.
+
+    Args:
+        name: Such as ``inductor-channels-last+flat-conv3d``. A name that is not built in stays as it is.
+    """
+    base, *added = name.split("+")
+    if base not in _CONFIGURATIONS:
+        return name
+    words = _CONFIGURATIONS[base]
+    return " + ".join((words.removesuffix(" (the default)"), *added)) if added else words
+
+
+def ratio_words(ratio: Ratio) -> str:
+    """How much faster or slower than the baseline: ``"looks 1.15x faster (0.98 to 1.31), not certain"``."""
+    low, median, high = ratio.low, ratio.median, ratio.high
+    word = "faster"
+    if median < 1 and ratio.verdict != "equal":
+        low, median, high, word = 1 / high, 1 / median, 1 / low, "slower"
+    interval = f"({low:.2f} to {high:.2f})"
+    if ratio.verdict == "equal":
+        return f"as fast {interval}"
+    words = f"{format_ratio(median)} {word} {interval}"
+    return words if ratio.verdict == word else f"looks {words}, not certain"
 
 
 # ---------------------------------------------------------------------------------------------- reports only

@@ -28,17 +28,16 @@ from layoutdoctor.diagnosis.records import (
     KernelSummary,
     LayoutBreaker,
     Measurement,
-    RatioInterval,
+    Ratio,
     Recommendation,
     RedundantPair,
     SourceLocation,
-    Speedup,
     Subject,
     Total,
     Trial,
 )
 from layoutdoctor.examination.graphs.conversions import with_graph_conversions
-from layoutdoctor.isolation.messages import Kept, TrialMemo
+from layoutdoctor.examination.ratios import judge
 from layoutdoctor.recording.recording import Head, Recording
 
 IMAGE = (4, 64, 56, 56)
@@ -174,7 +173,6 @@ def a_measurement(*round_seconds: float, **changes: Any) -> Measurement:
         "compile_seconds": 12.0,
         "peak_memory_bytes": 12_845_056,
         "calls_per_round": 8,
-        "stopped_because": "precise",
     }
     return Measurement(**{**fields, **changes})
 
@@ -185,7 +183,14 @@ def a_trial(name: str = "inductor", **changes: Any) -> Trial:
         "status": "ok",
         "kernels": kernels(),
         "measurement": a_measurement(),
-        "equivalence": Equivalence(status="equal", max_abs_error=3e-7, tolerance=1e-4, reference="float64"),
+        "equivalence": Equivalence(
+            status="equal",
+            max_abs_error=3e-7,
+            relative_error=2e-7,
+            eager_relative_error=1e-7,
+            tolerance=1e-4,
+            reference="float64",
+        ),
     }
     return Trial(**{**fields, **changes})
 
@@ -198,28 +203,24 @@ def a_failed_trial(name: str = "inductor-layout-opt-on", message: str = "Runtime
     )
 
 
-def a_ratio(name: str, median: float, width: float = 0.03, **changes: Any) -> RatioInterval:
+def a_ratio(name: str, median: float, width: float = 0.03, **changes: Any) -> Ratio:
     low, high = median - width, median + width
-    verdict = "faster" if low > 1 else "slower" if high < 1 else "no measurable difference"
     fields: dict[str, Any] = {
         "name": name,
         "low": low,
         "median": median,
         "high": high,
-        "verdict": verdict,
-        "coverage": 0.99,
+        "verdict": judge(low, high),
         "round_count": 24,
     }
-    return RatioInterval(**{**fields, **changes})
+    return Ratio(**{**fields, **changes})
 
 
-def a_comparison(*ratios: RatioInterval, fastest: tuple[str, ...] = ("inductor",), **changes: Any) -> Comparison:
+def a_comparison(*ratios: Ratio, fastest: tuple[str, ...] = ("inductor",), **changes: Any) -> Comparison:
     fields: dict[str, Any] = {
         "baseline": "inductor",
         "ratios": ratios,
         "fastest": fastest,
-        "resolution": 0.01,
-        "round_count": 24,
     }
     return Comparison(**{**fields, **changes})
 
@@ -230,13 +231,13 @@ def a_recommendation(configuration: str | None = "inductor", **changes: Any) -> 
         "speedup": None,
         "how": "model = torch.compile(model)",
         "verified": False,
-        "reason": "nothing measured is faster than torch.compile's default",
     }
     return Recommendation(**{**fields, **changes})
 
 
-def a_speedup(median: float = 1.28, width: float = 0.03) -> Speedup:
-    return Speedup(low=median - width, median=median, high=median + width)
+def a_speedup(median: float = 1.28, width: float = 0.03, name: str = "inductor-channels-last") -> Ratio:
+    """Over three further starts."""
+    return a_ratio(name, median, width, start_ratios=(median - width / 3, median, median + width / 3))
 
 
 def an_input(layout: Layout | None = None, dtype: str = "float32", name: str | None = "x") -> InputTensor:
@@ -287,14 +288,11 @@ def a_diagnosis(*trials: Trial, **changes: Any) -> Diagnosis:
 
 def recordings_of(diagnosis: Diagnosis) -> tuple[Recording, ...]:
     """Recordings of a diagnosis whose trials were neither profiled nor compiled."""
-    shared = {field: getattr(diagnosis, field) for field in Head.__struct_fields__ if field != "configurations"}
+    names = [field for field in Head.__struct_fields__ if field not in ("configurations", "other_cores")]
+    shared = {field: getattr(diagnosis, field) for field in names}
     head = Head(**shared, configurations=tuple(trial.name for trial in diagnosis.trials))
     trials = (msgspec.structs.replace(trial, graphs=(), kernels=None, redundant_pairs=()) for trial in diagnosis.trials)
     return tuple(Recording(head=head, trial=trial, source="live") for trial in trials)
-
-
-def a_kept(*trials: Trial, memos: dict[str, TrialMemo] | None = None) -> Kept:
-    return Kept(recordings=recordings_of(a_diagnosis(*trials)), memos=memos or {})
 
 
 def a_finding(code: str = "LD101", **changes: Any) -> Finding:

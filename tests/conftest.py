@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # has lowered. Children inherit it; what is about the cache turns it on.
 os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE_DEFAULT", "0")
 
-SHARING = {"browser", "compile", "faults", "isolation", "notebooks", "security"}
+SHARING = {"browser", "compile", "faults", "notebooks", "security"}
 # In these each case starts processes of its own, with files of its own: the longest of all goes to whoever is free.
 NOT_SHARING = {"test_fresh_recordings"}
 

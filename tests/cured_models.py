@@ -81,18 +81,6 @@ class Normed(nn.Sequential):
         super().__init__(nn.Conv2d(4, 8, 3), nn.InstanceNorm2d(8), nn.Conv2d(8, 4, 3))
 
 
-class Sliced(nn.Module):
-    """One of a batch: where that is channels_last, its strides are not those of the format."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = nn.AvgPool2d(2)
-        self.conv = nn.Conv2d(4, 8, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.conv(self.pool(x[0].unsqueeze(0)))
-
-
 class Usual(nn.Sequential):
     """What no cure fits, in any format."""
 
@@ -129,6 +117,5 @@ CASES = (
     Case("dense-batch-norm-input", Unfolded, "eager", ("norm",)),
     Case("without-contiguous", Contiguous, "eager-channels-last", ()),
     Case("restored-format", Normed, "eager-channels-last", ("1",)),
-    Case("exact-strides", Sliced, "eager-channels-last", ("pool",)),
     Case("view-as-reshape", Viewed, "eager-channels-last", ()),
 )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Decision, Diagnosis, Finding, Graph, Trial
     from layoutdoctor.recording.recording import Recording
 
-BY_TIME = frozenset({"LD103", "LD203", "LD204", "LD205", "LD303", "LD304", "LD308", "LD401", "LD403"})
+BY_TIME = frozenset({"LD103", "LD205", "LD303", "LD304", "LD308"})
 """Whether these are told, and how severe, depends on what was measured in a run."""
 
 REORDERS = (
@@ -56,7 +56,7 @@ def diagnosed(name: str, only: str | None = None) -> Diagnosis:
     recordings = kept(name)
     if only is not None:
         names = tuple(only.split())
-        head = msgspec.structs.replace(recordings[0].head, configurations=names, comparison=None, recommendation=None)
+        head = msgspec.structs.replace(recordings[0].head, configurations=names)
         recordings = tuple(msgspec.structs.replace(r, head=head) for r in recordings if r.name in names)
         assert len(recordings) == len(names)
     return diagnose_recordings(recordings)

@@ -1,32 +1,58 @@
-"""Diagnoses of small models in this process, for tests that look at one trial of them."""
+"""Diagnoses of small models without times: in workers, or for one configuration in the process of the test."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copy
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
+from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.isolation.messages import Request
-from layoutdoctor.run.diagnose import record_subject
-from layoutdoctor.run.recorded import diagnose_recordings
+from layoutdoctor.diagnosis.records import Trial
+from layoutdoctor.examination.examine import diagnosis_of
+from layoutdoctor.recording.recording import Head, Recording
+from layoutdoctor.rules import run_rules
+from layoutdoctor.run.diagnose import diagnose_object, diagnose_request, record_only
+from layoutdoctor.run.kept_launcher import kept_launcher
+from layoutdoctor.run.rehearsal import compute_reference
+from layoutdoctor.run.trial import TrialWork, failure_of
+from layoutdoctor.run.watching import Watch
+from layoutdoctor.run.work import describe_loaded
 from layoutdoctor.subjects.subject import subject_from_python
+from layoutdoctor.workers.messages import Request
 
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Mode, Trial
-    from layoutdoctor.measure.timing import Timer
-    from layoutdoctor.subjects.subject import LoadedSubject
-
-
-def diagnosed_here(subject: LoadedSubject, request: Request, *, timer: Timer | None = None) -> Diagnosis:
-    return diagnose_recordings(record_subject(subject, request, timer=timer))
+    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Mode
+    from layoutdoctor.workers.messages import Proposal
 
 
 def diagnosed(
-    model: torch.nn.Module, x: torch.Tensor, configurations: str = "inductor", mode: Mode = "inference"
+    model: Callable[..., Any],
+    x: Any,
+    configurations: str | Iterable[str | Configuration] = "inductor",
+    mode: Mode = "inference",
 ) -> Diagnosis:
-    chosen = choose_configurations(configurations)
-    return diagnosed_here(subject_from_python(model, x), Request(mode=mode, configurations=chosen, budget_seconds=0.1))
+    """Compiled, checked and profiled in workers; nothing is timed."""
+    chosen = configurations.split(",") if isinstance(configurations, str) else configurations
+    return record_only(model, x, mode=mode, configurations=chosen)
+
+
+def requested(model: Callable[..., Any], x: Any, request: Request) -> Diagnosis:
+    """All that a request asks for, of a model of the test."""
+    return diagnose_object(model, x, request, Watch(lambda progress: None))
+
+
+def requested_of_target(target: str, request: Request) -> Diagnosis:
+    """All that a request asks for, of a file."""
+    request = msgspec.structs.replace(request, target=target)
+    return diagnose_request(kept_launcher(), request, Watch(lambda progress: None))
 
 
 def trial_of(diagnosis: Diagnosis, name: str = "inductor") -> Trial:
@@ -34,3 +60,59 @@ def trial_of(diagnosis: Diagnosis, name: str = "inductor") -> Trial:
     assert trial is not None
     assert trial.status == "ok", trial.failure
     return trial
+
+
+class SeenHere(NamedTuple):
+    """What a worker would send of its configuration."""
+
+    diagnosis: Diagnosis
+    trial: Trial
+    proposals: tuple[Proposal, ...]
+
+
+def seen_here(
+    model: Callable[..., Any], x: Any, configuration: str | Configuration = "eager", mode: Mode = "inference"
+) -> SeenHere:
+    """
+    One configuration as a worker has it, but in this process, so that what a test has changed of torch is in effect.
+
+    The model is copied, because a worker changes its own.
+    """
+    (chosen,) = choose_configurations((configuration,))
+    request = Request(mode=mode, configurations=(chosen,), is_timed=False)
+    loaded, subject = describe_loaded(subject_from_python(model, x), request, None)
+    work = TrialWork(replace(subject, model=copy.deepcopy(subject.model)), chosen, mode)
+    with tempfile.TemporaryDirectory() as folder:
+        reference = Path(folder) / "reference"
+        compute_reference(subject, mode).save(str(reference))
+        try:
+            work.prepare()
+            compiled = work.compile()
+            checked = work.check(str(reference))
+            profiled = work.profile(None)
+        except Exception as error:
+            failure = failure_of(error, work.stage)
+            trial, iterations = Trial(configuration=chosen, status="failed", failure=failure), ()
+            proposals = work.proposals(work.captured_graphs, failure)
+        else:
+            trial, iterations, proposals = compiled.trial, profiled.iterations, checked.proposals or compiled.proposals
+            trial = msgspec.structs.replace(
+                trial,
+                equivalence=checked.equivalence,
+                gradient_layouts=checked.gradient_layouts,
+                graphs=(*trial.graphs, *checked.graphs),
+                notes=(*trial.notes, *checked.notes, *profiled.notes),
+            )
+    head = Head(
+        layoutdoctor_version=__version__,
+        created_at="2026-11-20T12:00:00Z",
+        environment=loaded.environment,
+        subject=loaded.subject,
+        configurations=(chosen.name,),
+    )
+    recording = Recording(
+        head=head, trial=trial, source="live", iterations=iterations, was_profiled=bool(iterations), how=None
+    )
+    diagnosis = diagnosis_of([recording])
+    diagnosis = msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
+    return SeenHere(diagnosis, diagnosis.trials[0], proposals)

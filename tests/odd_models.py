@@ -1,4 +1,4 @@
-"""Models as nobody expects them, each with what a diagnosis must leave alone, and how to see whether it did."""
+"""Models as nobody expects them, what a diagnosis says of each, and how to see that it left the caller's alone."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def _with_method_of_its_own() -> Odd:
     net, other = conv(), conv()
     model = CallsFunction(net=net)
     model.function = types.MethodType(lambda self, x: self.net(x) + other(x), model)
-    return Odd(model, (model, other), refused="of the copy is still the original's")
+    return Odd(model, (model, other))
 
 
 def _with_parent() -> Odd:
@@ -351,7 +351,7 @@ def _with_parent() -> Odd:
     model = CallsParent()
     model.parent, parent.child = weakref.ref(parent), model
     parent.forward = lambda x: parent.child(x)  # type: ignore[assignment]
-    return Odd(parent, (parent,))
+    return Odd(parent, (parent,), "model.child.parent (ReferenceType) cannot be pickled")
 
 
 def _with_cycle() -> Odd:
@@ -368,7 +368,7 @@ def _with_lru_cache() -> Odd:
     def get(name: str) -> nn.Module:
         return net
 
-    return Odd(lambda x: get("net")(x), (net,), refused="of the copy is still the original's")
+    return Odd(lambda x: get("net")(x), (net,))
 
 
 def _with_optimizer() -> Odd:
@@ -381,7 +381,7 @@ def _with_optimizer() -> Odd:
 def _of_class() -> Odd:
     net = conv()
     kind = type("OfItsOwnClass", (OfItsClass,), {"net": net})
-    return Odd(kind(), (net,), refused="it reaches OfItsOwnClass.net.0.weight, which is no part of it")
+    return Odd(kind(), (net,))
 
 
 def _frozen_part() -> Odd:
@@ -424,16 +424,12 @@ def _with_input(net: nn.Module, batch: Batch) -> Odd:
     return Odd(uses_batch(net), (net, batch.image), inputs=(batch,))
 
 
-def _writes_global() -> Odd:
-    return _around(WritesGlobal)._replace(refused="GLOBAL_MEAN of WritesGlobal.forward (values)")
-
-
 def _of_callable(name: str) -> Odd:
     net = conv()
     return Odd(_closures(net)[name], (net,))
 
 
-SHARED = "of the copy is still the original's"
+SHARED = "its copy holds the parameters of the original"
 
 ODD: dict[str, Callable[[], Odd]] = {
     "__deepcopy__ of itself": lambda: (lambda net: Odd(net, (net,), SHARED))(FrozenNet(conv())),
@@ -470,13 +466,13 @@ ODD: dict[str, Callable[[], Odd]] = {
     "weights halved in forward": lambda: _around(WritesWeights),
     "flags changed in forward": lambda: _around(TogglesFlags),
     "constant of the module": lambda: _around(ReadsConstant),
-    "constant written in forward": _writes_global,
-    "method that reads a global": lambda: Odd(ReadsGlobal(), (GLOBAL_NET,), "it reaches global GLOBAL_NET of"),
+    "constant written in forward": lambda: _around(WritesGlobal),
+    "method that reads a global": lambda: Odd(ReadsGlobal(), (GLOBAL_NET,)),
     "attribute of its class": _of_class,
     "function of a global": lambda: Odd(reads_global, (GLOBAL_NET,)),
     "function of a helper's global": lambda: Odd(reads_global_by_helper, (GLOBAL_NET,)),
     "function of a global collection": lambda: Odd(reads_global_collection, (GLOBAL_NETS["nets"][0],)),
-    "function of a Python module": lambda: Odd(reads_module, (ELSEWHERE.net,), "it reaches layoutdoctor_elsewhere.net"),
+    "function of a Python module": lambda: Odd(reads_module, (ELSEWHERE.net,)),
     "no module": lambda: Odd(no_module, (), inputs=torch.ones(2, 3, 8, 8, requires_grad=True)),
     "input written in forward": lambda: _with_input(conv(), Batch(torch.ones(2, 3, 8, 8))),
     **{name: functools.partial(_of_callable, name) for name in _closures(nn.Identity())},

@@ -1,10 +1,11 @@
-"""``benchmarks/gpu.py``: what it counts, what it finds to disagree, and that it goes on where it stopped."""
+"""``benchmarks/gpu.py``: what is run next, what comes back, and what counts as right. No GPU, no compiler, no torch."""
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
-import shutil
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,6 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from builders import a_buffer, a_conversion, a_decision, a_diagnosis, a_failed_trial, a_graph, a_node, a_pair, a_trial
-from builders import kernels as listed
-
-from layoutdoctor.recording.reading import read_recorded
-from layoutdoctor.recording.saved import save_recording
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -25,30 +21,137 @@ ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "gpu.py"
 TRACES = ROOT / "tests" / "traces"
 NO_TORCH = "import runpy, sys; sys.modules['torch'] = None; runpy.run_path(sys.argv.pop(1), {}, '__main__')"
-MACHINE = {"device": "cpu", "name": "a GPU", "target": None}
 
 
 @pytest.fixture(scope="module")
 def gpu() -> ModuleType:
-    """The script as a module."""
+    """The program as a module."""
     with mock.patch.object(sys, "path", [str(SCRIPT.parent), *sys.path]):
         return importlib.import_module("gpu")
 
 
-def an_item(out: Path, name: str, recorded: str, traced: str | None = None) -> Path:
-    """An item as ``record`` leaves it, of a trace of others; ``traced`` puts another trace beside the recording."""
-    folder = out / name.replace("/", ".")
-    for part in ("recordings", "traces"):
-        (folder / part).mkdir(parents=True)
-    save_recording(read_recorded(TRACES / f"{recorded}.json.gz"), folder / "recordings" / "recorded.recording")
-    shutil.copy(TRACES / f"{traced or recorded}.json.gz", folder / "traces" / "recorded.json.gz")
-    return folder
+def a_row(seconds: float, ratio: float, *, applied: bool | None = None, **more: Any) -> dict[str, Any]:
+    """What was seen by hand of a configuration."""
+    decisions = [] if applied is None else [{"applied": applied, "convolutions": 1}]
+    row = {
+        "loop_seconds": seconds,
+        "flushed_seconds": 2 * seconds,
+        "kernel_seconds": seconds,
+        "launch_seconds": seconds,
+    }
+    return row | {"ratio": ratio, "kernels": 3, "conversions": {}, "decisions": decisions} | more
 
 
-def run(*arguments: str) -> str:
-    """What the script prints, where torch cannot be imported."""
-    command = [sys.executable, "-c", NO_TORCH, str(SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, cwd=ROOT).stdout
+def a_trial(name: str, seconds: float | None = None, **more: Any) -> dict[str, Any]:
+    """A configuration in the product's JSON."""
+    trial = {"configuration": {"name": name}, "status": "ok", "same_as": None, "failure": None, "graphs": []}
+    trial |= {"kernels": {"conversion_count": 0, "conversions": []}, "equivalence": {"status": "equal"}}
+    return trial | {"measurement": {"median_seconds": seconds} if seconds else None} | more
+
+
+def a_graph(*conversions: str, applied: bool = True) -> dict[str, Any]:
+    """A graph in the product's JSON; its conversions are Inductor's, of the directions given."""
+    own = [{"owner": "compiler", "tensor": "weight", "direction": direction} for direction in conversions]
+    decision = {"applied": applied, "channels_last_convolution_count": int(applied)}
+    return {"direction": "forward", "decision": decision, "conversions": own}
+
+
+def a_diagnosis(*trials: dict[str, Any], chosen: str | None, promise: float | None = None, **verdicts: str) -> Any:
+    """The product's JSON; verdicts are by configuration, with _ for -."""
+    ratios = [
+        {"name": n.replace("_", "-"), "low": 1.9, "median": 2.0, "high": 2.1, "verdict": v} for n, v in verdicts.items()
+    ]
+    speedup = promise and {"low": promise, "median": promise, "high": promise}
+    return {
+        "trials": list(trials),
+        "findings": [],
+        "comparison": {"baseline": "inductor", "ratios": ratios, "fastest": []},
+        "recommendation": {"configuration": chosen, "speedup": speedup, "verified": True},
+    }
+
+
+def words(judgements: Any) -> list[tuple[str, str]]:
+    """The first words and the outcome of each judgement."""
+    outcomes = {True: "right", False: "wrong", None: "open"}
+    return [(" ".join(text.split()[:3]).rstrip(":;"), outcomes[is_right]) for is_right, text in judgements]
+
+
+def test_plans_name_cases_that_exist_and_no_item_twice(gpu: ModuleType) -> None:
+    cases = (SCRIPT.parent / "gpu_cases.py").read_text(encoding="utf-8")
+    for name in gpu.PLANS:
+        plan = gpu.plan_of(name)
+        assert plan[0].key == "probe.facts"
+        assert len({item.key for item in plan}) == len(plan), name
+        for item in plan[1:]:
+            assert item.what == "probe" or f"\ndef {item.name}() -> Case:" in cases, item
+            assert item.mode in (*gpu.MODES, "-"), item
+            assert (
+                item.configurations in ("-", "quick", "default", "all")
+                or "inductor" in item.configurations
+                or (item.configurations == "eager,eager-channels-last")
+            ), item
+    keys = [item.key for item in gpu.plan_of("third") if item.name == "chain"]
+    assert keys == [f"{what}.chain.{mode}" for mode in gpu.MODES for what in ("truth", "product", "static")]
+
+
+def test_what_is_done_is_left_out_and_what_takes_too_long_is_passed_over(gpu: ModuleType) -> None:
+    long, short, failed = (
+        gpu.Item(name, "truth", "training", "eager", seconds)
+        for name, seconds in (("long", 80.0), ("short", 10.0), ("failed", 5.0))
+    )
+    done = {"truth.failed.training": {"error": "exit status 1: boom"}}
+    assert gpu.due([long, short, failed], done) == [long, short]
+    assert gpu.due([long, short, failed], done, again=True) == [long, short, failed]
+    assert gpu.due([long, short, failed], done, only="short,failed") == [short]
+    assert gpu.next_that_fits([long, short], 80.0) == long
+    assert gpu.next_that_fits([long, short], 79.0) == short
+    assert gpu.next_that_fits([long, short], 9.0) is None
+    assert gpu.next_that_fits([long, short], 16.0, small=True) == long
+
+
+def test_a_run_goes_on_where_the_last_one_stopped(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = {"a": "print('fine')", "b": "raise SystemExit('it broke')", "c": "import time; time.sleep(60)"}
+    log = tmp_path / "log"
+    plan = [gpu.Item(name, "truth", "training", "eager", seconds) for name, seconds in (("a", 0), ("b", 0), ("c", 2))]
+
+    def command_of(item: Any, *_: Any) -> list[str]:
+        return [sys.executable, "-ISc", f"open({str(log)!r}, 'a').write({item.name!r}); {codes[item.name]}"]
+
+    def errors(*options: str) -> dict[str, Any]:
+        out = tmp_path / "out"
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), "run", str(out), "--device", "cpu", *options])
+        assert gpu.main() == 0
+        return {key: one["error"] for key, one in json.loads((out / "manifest.json").read_text())["items"].items()}
+
+    monkeypatch.setattr(gpu, "plan_of", lambda _: plan)
+    monkeypatch.setattr(gpu, "command_of", command_of)
+    monkeypatch.setattr(gpu, "gpu_state", lambda: None)
+    monkeypatch.setattr(gpu.tempfile, "gettempdir", lambda: str(tmp_path))
+    first = {"truth.a.training": None, "truth.b.training": "exit status 1: it broke"}
+    assert errors("--seconds", "1.5") == first  # no time was left for c
+    assert errors("--seconds", "3")["truth.c.training"].startswith("took longer than ")
+    assert log.read_text() == "abc"
+    codes["b"] = codes["c"] = "pass"
+    assert set(errors("--again").values()) == {None}
+    assert log.read_text() == "abcbc"
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert len(names) == 8
+    assert {"compared.txt", "manifest.json", "recordings.training.tar", "truth.json"} <= names
+    assert ("truth.a.training.log", b"fine") in [
+        (name, data.splitlines()[-1]) for name, data in gpu.unpacked(tmp_path / "out" / "logs.tar")
+    ]
+
+
+def test_a_tar_file_stays_below_its_limit(gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "MOST_BYTES", 20480)
+    packed = gzip.compress(b"recorded")
+    large = bytes(range(256)) * 4
+    files = {"a/one.json": b"{}", "two.recording": packed, "large.gz": gzip.compress(large, 0) + b"\0" * 9000}
+    assert gpu.pack(tmp_path / "x.tar", files) == ["large.gz"]
+    assert (tmp_path / "x.tar").stat().st_size <= 20480
+    assert dict(gpu.unpacked(tmp_path / "x.tar")) == {"a/one.json": b"{}", "two.recording": b"recorded"}
 
 
 def test_conversions_of_recorded_traces_are_counted_by_hand(gpu: ModuleType) -> None:
@@ -59,139 +162,150 @@ def test_conversions_of_recorded_traces_are_counted_by_hand(gpu: ModuleType) -> 
         "h100_bert_control": (60, {}),
     }
     for trace, (count, expected) in known.items():
-        conversions, seconds, names = gpu.count_kernels(TRACES / f"{trace}.json.gz")
-        assert (names.total(), dict(conversions)) == (count, expected), trace
-        assert (seconds > 0) == bool(expected), trace
-    conversions, _, _ = gpu.count_kernels(TRACES / "mi300_resnet_act_checkpoint.json.gz")
-    assert conversions.total() == 999
-    assert conversions["batched_transpose_16x32_half"] == 452
+        events = json.loads(gzip.decompress((TRACES / f"{trace}.json.gz").read_bytes()))["traceEvents"]
+        counted = gpu.kernel_counts(events)
+        assert (counted["kernels"], counted["conversions"]) == (count, expected), trace
+        assert (counted["conversion_seconds"] > 0) == bool(expected), trace
+        assert counted["kernel_seconds"] > counted["conversion_seconds"], trace
 
 
-def test_what_disagrees_stands_first_and_a_broken_recording_costs_itself(tmp_path: Path) -> None:
-    an_item(tmp_path, "agreeing/inference/bf16", "a100_alexnet")
-    an_item(tmp_path, "other/inference/bf16", "a100_alexnet", traced="h100_vit_patch_embed")
-    broken = an_item(tmp_path, "broken/inference/bf16", "h100_bert_control")
-    (broken / "recordings" / "recorded.recording").write_bytes(b"\x1f\x8bcut")
-    items = [f"{name}/inference/bf16" for name in ("agreeing", "other", "broken")]
-    steps = {f"{item} diagnosis": {"seconds": 1.0, "error": None} for item in items}
-    (tmp_path / "manifest.json").write_text(json.dumps({"machine": MACHINE, "steps": steps}), encoding="utf-8")
-
-    said = run("examine", str(tmp_path)).splitlines()
-    assert said[0] == "agreeing/inference/bf16: agrees"
-    assert "by hand {'nchwToNhwcKernel': 2, 'nhwcToNchwKernel': 1}" in said[1]
-    assert said[2].startswith("broken/inference/bf16: RecordError: ")
-
-    table = run("compare", str(tmp_path)).splitlines()
-    assert table[0].startswith("device cpu, name a GPU")
-    assert [row.split("/")[0] for row in table[4:7]] == ["| other", "| broken", "| agreeing"]
-    assert [row.split(" | ")[4] for row in table[4:7]] == ["12 / 3", "-", "12 / 12"]
-
-
-def test_lowerings_are_compared_fact_by_fact(gpu: ModuleType) -> None:
-    graph = a_graph(a_decision(), nodes=(a_node("convolution", dtype="bfloat16"),), buffers=(a_buffer(),))
-    other = a_graph(a_decision(applied=False), nodes=(a_node("convolution"),), buffers=graph.buffers)
-    static, real = (a_diagnosis(a_trial(graphs=(one,))) for one in (graph, other))
-
-    same = {"compared": {"decision": 1, "node": 1, "buffer": 1}, "differences": []}
-    assert gpu.compare_lowerings(static, static) == same
-    found, named = gpu.compare_lowerings(static, real), ("decision inference", "node convolution")
-    assert found["compared"] == {"decision": 1, "decision differing": 1, "node": 1, "node differing": 1, "buffer": 1}
-    assert [text.split(":")[0] for text in found["differences"]] == [f"inductor, {what}" for what in named]
-    assert gpu.compare_lowerings(static, a_diagnosis(a_trial()))["compared"]["node differing"] == 1
-    failed = gpu.compare_lowerings(static, a_diagnosis(a_failed_trial("inductor")))
-    assert failed["differences"] == ["inductor cannot be compared: RuntimeError: boom"]
-
-
-def test_round_trips_told_have_to_be_gone_by_hand(gpu: ModuleType) -> None:
-    there, back = a_conversion("there", kernel="nchwToNhwcKernel"), a_conversion("back", kernel="nhwcToNchwKernel")
-    trips = [a_pair("there", "back"), a_pair("there", "back"), a_pair("there", "elsewhere")]
-    told = {"inductor": trips, "inductor-channels-last": trips[1:], "eager": []}
-    own = listed(there, back)
-    trials = [a_trial(name, kernels=own, redundant_pairs=tuple(pairs)) for name, pairs in told.items()]
-    diagnosis = a_diagnosis(*trials)
-    counts = {name: {"by_hand": {"nchwToNhwcKernel": n}} for name, n in zip(told, (9, 7), strict=False)}
-    gone = {"told": 2, "cure": "inductor-channels-last", "gone": 2, "problem": None}
-    assert gpu.round_trips(diagnosis, "inductor", counts) == gone
-    counts["inductor"]["by_hand"]["nchwToNhwcKernel"] = 8
-    problem = "1 round trips fewer are told of inductor-channels-last, which has 7 conversions by hand, not 8"
-    assert gpu.round_trips(diagnosis, "inductor", counts) == {**gone, "gone": 1, "problem": problem}
-    assert gpu.round_trips(diagnosis, "eager", counts)["told"] == 0
-
-
-def test_promises_are_held_against_the_plain_times(gpu: ModuleType, tmp_path: Path) -> None:
-    chosen = "inductor-channels-last"
-    diagnosis = {"recommendation": {"configuration": chosen, "speedup": {"median": 2.0}}, "trials": []}
-    (tmp_path / "diagnosis.json").write_text(json.dumps(diagnosis), encoding="utf-8")
-
-    def row(*seconds: float) -> tuple[list[str], list[str]]:
-        names = ("inductor", "inductor-channels-last", "eager")
-        plain = {"seconds": {name: [one] * 10 for name, one in zip(names, seconds, strict=True)}}
-        (tmp_path / "plain.json").write_text(json.dumps({**plain, "do_bench_seconds": {}, "errors": {}}))
-        problems: list[str] = []
-        return gpu._times(tmp_path, problems), problems
-
-    assert row(2.0, 1.0, 3.0) == ([chosen, "2.00 / 2.00", chosen], [])
-    assert row(2.0, 1.6, 3.0)[1] == [f"{chosen} was promised to be 2.00x as fast and is 1.25x"]
-    assert row(2.0, 1.0, 0.5)[1] == [f"eager is 100.0% faster than {chosen}"]
+def test_what_is_said_is_right_or_wrong(gpu: ModuleType) -> None:
+    by_hand = {
+        "eager": a_row(2.0, 0.5),
+        "inductor": a_row(1.0, 1.0, applied=True, conversions={"nchwToNhwcKernel": 2}),
+        "inductor-channels-last": a_row(0.5, 2.0, applied=True, error_over_largest=0.001),
+        "inductor-layout-opt-off": {"error": "RuntimeError: boom"},
+    }
+    kernel = {"kernel": "void cudnn::ops::nchwToNhwcKernel<float>(...)"}
+    right = a_diagnosis(
+        a_trial("eager", 2.1),
+        a_trial("inductor", 1.9, kernels={"conversions": [kernel, kernel, {"kernel": None}]}, graphs=[a_graph()]),
+        a_trial("inductor-channels-last", 0.52, graphs=[a_graph()]),
+        a_trial("inductor-layout-opt-off", 9.0),
+        chosen="inductor-channels-last",
+        promise=1.98,
+        inductor_channels_last="faster",
+        eager="slower",
+    )
+    outcome = words(gpu.judged(by_hand, right))
+    assert {word for _, word in outcome} == {"right"}
+    assert [text for text, _ in outcome] == [
+        "the time of",
+        "conversions of eager",
+        "the time of",
+        "conversions of inductor",
+        "decisions of inductor",
+        "the time of",
+        "conversions of inductor-channels-last",
+        "decisions of inductor-channels-last",
+        "inductor-channels-last is called",
+        "eager is called",
+        "the choice is",
+        "the promise is",
+    ]
+    wrong = a_diagnosis(
+        a_trial("eager", 2.5),
+        a_trial("inductor", 1.0, kernels={"conversions": [kernel]}),
+        a_trial("inductor-channels-last", 0.5, graphs=[a_graph(applied=False)], equivalence={"status": "different"}),
+        chosen="eager",
+        promise=0.6,
+        inductor_channels_last="equal",
+        eager="faster",
+    )
+    assert words(gpu.judged(by_hand, wrong)) == [
+        ("the time of", "wrong"),
+        ("conversions of eager", "right"),
+        ("the time of", "right"),
+        ("conversions of inductor", "wrong"),
+        ("decisions of inductor", "wrong"),  # none was recorded
+        ("the time of", "right"),
+        ("conversions of inductor-channels-last", "right"),
+        ("decisions of inductor-channels-last", "wrong"),
+        ("outputs of inductor-channels-last", "wrong"),
+        ("inductor-channels-last is called", "wrong"),
+        ("eager is called", "wrong"),
+        ("the choice is", "wrong"),
+        ("the promise is", "wrong"),
+    ]
+    untimed = a_diagnosis(
+        a_trial("inductor", 1.0), a_trial("inductor+max-autotune", 0.5), chosen="inductor+max-autotune"
+    )
+    assert words(gpu.judged(by_hand, untimed))[-1] == ("the choice is", "open")
 
 
-def test_items_are_of_networks_that_exist(gpu: ModuleType) -> None:
-    own = (SCRIPT.parent / "gpu_networks.py").read_text(encoding="utf-8")
-    assert len(gpu.items()) == sum(2 * len(network.kinds) for network in (*gpu.FIRST, *gpu.OTHERS))
-    for item, (network, _, _) in gpu.items().items():
-        file, _, name = network.target.partition(":")
-        assert len(network.shape) == len(network.small), item
-        assert not file.endswith(".py") or (ROOT / file).is_file(), item
-        assert not name or file in ("timm", "torchvision") or f"def {name}(" in own or f"class {name}(" in own, item
-        assert not name.endswith("_autocast") or network.kinds == ("autocast",), item
+def test_equal_configurations_are_judged_by_the_one_that_ran(gpu: ModuleType) -> None:
+    by_hand = {"inductor": a_row(1.0, 1.0, applied=False), "inductor-layout-opt-off": a_row(1.0, 1.0, applied=False)}
+    ran = a_trial("inductor", 1.0, graphs=[a_graph(applied=False)])
+    same = a_trial("inductor-layout-opt-off", status="same_as", same_as="inductor", kernels=None, equivalence=None)
+    outcome = words(gpu.judged(by_hand, a_diagnosis(ran, same, chosen=None, inductor_layout_opt_off="inconclusive")))
+    assert [text for text, word in outcome if word != "right"] == ["inductor-layout-opt-off is called"]
+    assert ("inductor-layout-opt-off is called", "open") in outcome
 
 
-def test_what_is_done_is_not_done_again_and_what_fails_costs_itself(
-    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    codes = {"a": "raise SystemExit(4)", "b": "raise SystemExit('it broke')", "c": "import time; time.sleep(60)"}
-
-    def planned(out: Path, *_: object) -> Any:
-        for item, code in codes.items():
-            count = f"open({str(out / item / 'calls')!r}, 'a').write('.'); "
-            yield f"{item} diagnosis", [sys.executable, "-ISc", count + code]
-
-    def record(*more: str) -> int:
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), "record", str(tmp_path), "--device", "cpu", *more])
-        status: int = gpu.main()
-        return status
-
-    def manifest() -> Any:
-        return json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
-
-    monkeypatch.setattr(gpu, "_itself", lambda *_: ["echo", json.dumps(MACHINE)])
-    monkeypatch.setattr(gpu, "_planned", planned)
-    monkeypatch.setattr(gpu, "LEAST_SECONDS", 0.1)
-    assert record("--seconds", "4") == 75
-    errors = {name: step["error"] for name, step in manifest()["steps"].items()}
-    assert errors == {"a diagnosis": None, "b diagnosis": "exit status 1: it broke"}
-    assert manifest()["begun"] == {}  # it had not the whole time
-    assert record("--seconds", "1") == record("--seconds", "1") == 75
-    assert manifest()["begun"] == {"c diagnosis": 2}
-    assert record("--seconds", "1") == 0
-    assert manifest()["steps"]["c diagnosis"]["error"].startswith("it took longer than ")
-    codes["b"] = codes["c"] = "pass"
-    assert record("--again") == 0
-    assert [step["error"] for step in manifest()["steps"].values()] == [None, None, None]
-    assert [len((tmp_path / item / "calls").read_text(encoding="utf-8")) for item in "ab"] == [1, 2]
-    assert record("--small") == 2
+def test_a_crash_has_to_stay_in_channels_last(gpu: ModuleType) -> None:
+    names = ("eager", "eager-channels-last", "inductor")
+    crashed = [a_trial(name, status=status) for name, status in zip(names, ("ok", "crashed", "failed"), strict=True)]
+    assert [right for right, _ in gpu.judged_failures("illegal_access.inference", {"trials": crashed})] == [
+        True,
+        True,
+        False,
+    ]
+    assert [right for right, _ in gpu.judged_failures("chain.inference", {"trials": crashed})] == [False, False]
+    assert list(gpu.judged_failures("chain.inference", {"trials": [a_trial("eager")]})) == []
 
 
-@pytest.mark.slow
-@pytest.mark.compile
-@pytest.mark.timeout(1800)
-def test_an_item_is_recorded_on_a_processor_through_resume(tmp_path: Path) -> None:
-    item = "conv3d-stack/inference/bf16"
-    command = [sys.executable, str(SCRIPT), "record", str(tmp_path), "--device", "cpu", "--small", "--only", item]
-    first = subprocess.run([*command, "--seconds", "20"], capture_output=True, text=True, check=False, timeout=300)
-    assert first.returncode == 75, first.stderr
-    again = subprocess.run([*command, "--seconds", "900"], capture_output=True, text=True, check=False, timeout=1200)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert run("examine", str(tmp_path)) == f"{item}: agrees\n"
-    assert f"| {item} | " in run("compare", str(tmp_path))
-    assert (tmp_path / "conv3d-stack.inference.bf16" / "static" / "inductor.recording").exists()
+def test_lowerings_are_compared_graph_by_graph(gpu: ModuleType) -> None:
+    def said(*graphs: dict[str, Any]) -> dict[str, Any]:
+        return {"trials": [a_trial("eager"), a_trial("inductor", graphs=list(graphs))]}
+
+    compiled = said(a_graph("to_channels_last"))
+    assert words(gpu.judged_lowerings(compiled, compiled)) == [("graphs of inductor", "right")]
+    for static in (said(a_graph()), said(a_graph("to_channels_last", applied=False)), said()):
+        assert words(gpu.judged_lowerings(static, compiled)) == [("graphs of inductor", "wrong")]
+
+
+def test_results_are_compared_and_kept_without_torch(gpu: ModuleType, tmp_path: Path) -> None:
+    new, old, kept = (tmp_path / name for name in ("new", "old", "kept"))
+    rows = {"inductor": a_row(1.0, 1.0), "eager": {"error": "RuntimeError: boom"}}
+    saved = json.dumps(a_diagnosis(a_trial("inductor", 1.0), chosen=None)).encode()
+    for out, truths, products in (
+        (new, {"facts": {"name": "A GPU"}, "chain.inference": rows}, {}),
+        (old, {}, {"product.chain.inference.json": saved}),
+    ):
+        out.mkdir()
+        (out / "truth.json").write_text(json.dumps(truths))
+        gpu.pack(out / "products.tar", products)
+    files = {"chain/inductor.recording": b"recorded", "chain/eager.recording": random.Random(0).randbytes(1_000_000)}
+    gpu.pack(new / "recordings.inference.tar", {name: gzip.compress(data) for name, data in files.items()})
+    gpu.pack(new / "recordings.training.tar", {})
+
+    def run(*arguments: str) -> list[str]:
+        command = [sys.executable, "-c", NO_TORCH, str(SCRIPT), *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
+        ).stdout.splitlines()
+
+    assert run("compare", str(new), str(old)) == [
+        'facts: {"name": "A GPU"}',
+        "",
+        "chain.inference",
+        "  by hand inductor: 1.00x, ms {'loop': 1000.0, 'flushed': 2000.0, 'kernel': 1000.0, 'launch': 1000.0}, "
+        "3 kernels, conversions {}, decisions [], errors [None, None]",
+        "  by hand eager: RuntimeError: boom",
+        "  product recommends None, None",
+        "  RIGHT the time of inductor is 1000.0000 ms, +0.0% from the time by hand",
+        "  RIGHT conversions of inductor: {}; by hand {}",
+        "  RIGHT the choice is inductor, which takes 1.000x the time of inductor, the fastest by hand",
+        "",
+        "3 RIGHT, 0 WRONG, 0 OPEN",
+    ]
+    said = run("fixtures", str(new), str(kept))
+    assert [line.split(":")[0] for line in said] == [
+        "chain.inference inductor.recording",
+        "chain.inference eager.recording",
+    ]
+    folder = kept / "chain.inference.a-gpu"
+    assert {file.name for file in folder.iterdir()} == {"inductor.recording", "truth.json"}
+    assert said[1].endswith(" bytes, left out")
+    assert gzip.decompress((folder / "inductor.recording").read_bytes()) == b"recorded"
+    assert json.loads((folder / "truth.json").read_text()) == rows

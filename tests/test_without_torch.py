@@ -15,7 +15,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_diagnose_says_that_torch_is_missing() -> None:
-    result = run("import layoutdoctor; layoutdoctor.diagnose")
+    result = run("import layoutdoctor; layoutdoctor.diagnose(lambda x: x, 1)")
 
     assert result.stderr.strip().splitlines()[-1] == (
         "layoutdoctor.errors.UnsupportedTorchError: cannot diagnose: torch is not installed; install it "

@@ -6,7 +6,6 @@ What of a subject must be the same in another process, and the program that find
 
 from __future__ import annotations
 
-import random
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,8 +108,6 @@ def main(directories: list[str]) -> None:
 
 def _surroundings() -> dict[str, Any]:
     return {
-        "torch's generator": torch.get_rng_state().tolist(),
-        "Python's generator": random.getstate(),
         "default dtype": torch.get_default_dtype(),
         "default device": torch.get_default_device(),
         "sys.path": list(sys.path),

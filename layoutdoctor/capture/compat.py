@@ -17,7 +17,6 @@ import logging
 import operator
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 OLDEST = (2, 7)
 NEWEST = (2, 15)
-CHECKED = ("2.7.1", "2.11.0", "2.13.0", "2.15.0")
-"""What ``.ci/version_matrix.py`` was run with (benchmarks/results/version_matrix.json)."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +59,10 @@ class PrivateName:
 
 
 _CACHES = "fresh compiles of every configuration (a cache may answer, and then no graph is seen)"
-_DISTINCT = "code of its own for each configuration behind graph breaks (another's may be used)"
-_SAVED = "time (what a diagnosis has lowered is lowered again by whoever compiles it later)"
 _DECISION = "why Inductor chose or left channels-last"
 _GRAPHS = "compiled graphs: their nodes, buffers, conversions and generated code"
 _BUFFERS = "buffers and conversions inside compiled graphs"
 _KERNELS = "names of generated kernels, and which buffers each of them writes"
-_AHEAD = "time (each graph waits for the C++ compiler before the next one is lowered)"
 _BREAKS = "graph breaks and their reasons"
 _RECOMPILES = "why a graph was compiled again"
 _RECOMPILE_LIMITS = "a raised limit of recompiles (many configurations may meet torch's own)"
@@ -78,13 +72,6 @@ _TARGET = "lowering for a GPU that is not there"
 PRIVATE_NAMES: tuple[PrivateName, ...] = (
     PrivateName("torch._inductor.config", "fx_graph_cache", _CACHES),
     PrivateName("torch._functorch.config", "enable_autograd_cache", _CACHES),
-    PrivateName("torch._inductor.codecache", "FxGraphCache.prepare_key", _SAVED, ("gm",)),
-    PrivateName("torch._inductor.codecache", "FxGraphCache._lookup_graph", _SAVED, ("key",)),
-    PrivateName("torch._inductor.codecache", "FxGraphCache._get_tmp_dir_for_key", _SAVED),
-    PrivateName("torch._inductor.codecache", "FxGraphCache._write_to_local_cache", _SAVED, ("key", "content")),
-    PrivateName("torch._inductor.codecache", "PyCodeCache.modules", _SAVED),
-    PrivateName("torch._inductor.config", "trace.debug_dir", _DISTINCT),
-    PrivateName("torch._dynamo.utils", "get_debug_dir", _DISTINCT),
     PrivateName("torch._dynamo.config", "recompile_limit", _RECOMPILE_LIMITS),
     PrivateName("torch._dynamo.config", "accumulated_recompile_limit", _RECOMPILE_LIMITS),
     PrivateName("torch._dynamo.config", "automatic_dynamic_shapes", "static shapes (sizes may become symbolic)"),
@@ -108,7 +95,6 @@ PRIVATE_NAMES: tuple[PrivateName, ...] = (
     PrivateName("torch._inductor.ir", "IRNode.get_origin_node", "which operation a library call comes from"),
     PrivateName("torch._inductor.loop_body", "MemoryUsageType.LOAD", _BUFFERS),
     PrivateName("torch._inductor.loop_body", "MemoryUsageType.STORE", _BUFFERS),
-    PrivateName("torch._inductor.async_compile", "AsyncCompile.wait", _AHEAD),
     PrivateName("torch._dynamo.utils", "counters", _BREAKS),
     PrivateName("torch._dynamo.utils", "guard_failures", _RECOMPILES),
     PrivateName("torch._dynamo.convert_frame", "FRAME_COUNTER", _RECOMPILES),
@@ -268,18 +254,16 @@ def inductor_config() -> Any:
 
 
 @contextlib.contextmanager
-def compile_settings(global_options: Mapping[str, Any], *, uses_cache: bool = False) -> Iterator[None]:
+def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     """
     Settings under which graphs are lowered afresh, while compiled kernels are shared by source.
 
-    The AOTAutograd cache is off, and by default the FX-graph cache, too (a hit skips GraphLowering, so nothing would be
-    captured); the kernel caches stay, so that equal C++ and Triton kernels are compiled once for all configurations.
-    Shapes stay static and the recompile limit is raised, since several configurations share the code objects of one
-    model.
+    The caches of AOTAutograd and of FX graphs are off (a hit skips GraphLowering, so nothing would be captured); the
+    kernel caches stay, so that equal C++ and Triton kernels are compiled once for all configurations. Shapes stay
+    static. The graph of a backward is lowered with that of the forward, not when it first runs.
 
     Args:
         global_options: Inductor settings that act only when set globally, such as ``freezing``.
-        uses_cache: Whether the FX-graph cache is on, where torch has it on.
 
     Source:
         ``torch/_inductor/config.py``, ``torch/_functorch/config.py``, ``torch/_dynamo/config.py``; torch 2.7 to 2.15.
@@ -288,8 +272,9 @@ def compile_settings(global_options: Mapping[str, Any], *, uses_cache: bool = Fa
     import torch._dynamo.config as dynamo_config
     import torch._functorch.config as functorch_config
 
-    inductor = {"fx_graph_remote_cache": False, **({} if uses_cache else {"fx_graph_cache": False}), **global_options}
+    inductor = {"fx_graph_remote_cache": False, "fx_graph_cache": False, **global_options}
     functorch = {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}
+    functorch |= {"force_non_lazy_backward_lowering": True}
     dynamo = {"recompile_limit": 512, "cache_size_limit": 512, "accumulated_recompile_limit": 4096}
     dynamo |= {"automatic_dynamic_shapes": False, "suppress_errors": False}
     # What a job has seen of shapes is kept between processes: a diagnosis has no part in it.
@@ -299,27 +284,6 @@ def compile_settings(global_options: Mapping[str, Any], *, uses_cache: bool = Fa
             known = {name: value for name, value in values.items() if hasattr(module, name)}
             stack.enter_context(module.patch(**known))
         yield
-
-
-def distinct_options(name: str) -> dict[str, str]:
-    """
-    An option without effect on generated code that makes one compile's options differ from all others'.
-
-    Dynamo compares backends by their options, so a frame behind a graph break could reuse another configuration's code.
-
-    Args:
-        name: Unique within the diagnosis.
-
-    Source:
-        ``trace.debug_dir``, where Inductor writes with ``TORCH_COMPILE_DEBUG=1`` only (torch/_inductor/debug.py), and
-        ``_cache_config_ignore_prefix``, by which the FX-graph cache's key has no option of ``trace``; torch 2.7 to
-        2.15.
-    """
-    try:
-        folder = private("torch._inductor.config.trace.debug_dir") or private("torch._dynamo.utils.get_debug_dir")()
-    except UnsupportedTorchError:
-        return {}
-    return {"trace.debug_dir": str(Path(folder, f"layoutdoctor {name}"))}
 
 
 def missing_cpp_compiler() -> str | None:

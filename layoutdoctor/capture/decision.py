@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layoutdoctor.capture.compat import counts_backward_convolutions, decision_source, inductor_config
+from layoutdoctor.capture.compat import counts_backward_convolutions, inductor_config
 from layoutdoctor.capture.fx_graph import (
     first_of,
     first_tensor,
@@ -332,17 +332,6 @@ def convolution_class(shape: tuple[int, ...] | None, groups: int | None) -> Conv
     if _is_small(shape):
         return "small"
     return "in_out" if _is_in_out(shape) else "default"
-
-
-def layout_multipliers() -> dict[str, float]:
-    """
-    By class the constant in this torch's decision: what channels_last takes over what contiguous takes.
-
-    Source:
-        ``GROUPED_MULTIPLIER = 1.358`` and the like in ``decide_layout_opt``, torch 2.7 to 2.15.
-    """
-    found = re.findall(r"^\s*([A-Z_]+)_MULTIPLIER = ([0-9.]+)$", decision_source() or "", re.MULTILINE)
-    return {name.lower(): float(value) for name, value in found}
 
 
 def _vetoes(node: Any, rule: str) -> bool:

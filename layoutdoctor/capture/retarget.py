@@ -31,7 +31,7 @@ from torch.utils import _pytree as pytree
 from layoutdoctor.capture.compat import inductor_config, triton_version
 from layoutdoctor.capture.retarget_device import cudnn_formats, forget_fake_results, pretended_device, required
 from layoutdoctor.errors import LayoutDoctorError, first_line
-from layoutdoctor.isolation.processes import scratch_prefix
+from layoutdoctor.workers.processes import scratch_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,8 +11,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from layoutdoctor.capture.compat import InductorHooks, graph_break_counters, guard_failure_reasons, next_frame_number
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
 from layoutdoctor.capture.fx_graph import described, fx_nodes, not_understood_in, output_names
@@ -22,7 +20,7 @@ from layoutdoctor.errors import first_line
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import Buffer, GraphDirection, TensorKind
@@ -43,22 +41,16 @@ class CompileCapture:
     """
     Records every graph that Inductor lowers between enter and exit; it may be entered again for what is left of it.
 
-    Args:
-        on_module: Called with the generated module of each graph.
-
     Attributes:
-        on_lowered: Called with the FX graph and the record of each graph that was lowered.
         graph_break_reasons: Reasons of graph breaks met meanwhile, one line each.
         recompile_reasons: Guards that failed meanwhile, so that dynamo compiled again, one line each.
     """
 
-    def __init__(self, on_module: Callable[[Any], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.captured: list[CapturedGraph] = []
-        self.on_lowered: Callable[[Any, Graph], None] | None = None
         self.graph_break_reasons: tuple[str, ...] = ()
         self.recompile_reasons: tuple[str, ...] = ()
         self._decisions: list[tuple[Any, RawDecision]] = []
-        self._on_module = on_module
         self._hooks = InductorHooks(self._on_decision, self._on_graph)
         self._breaks: dict[str, int] | None = None
         self._failed_guards: dict[int, tuple[str, ...]] | None = None
@@ -120,20 +112,7 @@ class CompileCapture:
         except Exception as error:  # a graph that cannot be read at all still counts as one that was compiled
             problem = f"nothing of it could be read: {first_line(error)}"
             graph = Graph(name=name, direction="inference", decision=None, nodes=(), hook_failure=problem)
-        self._add(graph, module)
-        if self.on_lowered is not None:
-            self.on_lowered(getattr(lowering, "module", None), graph)
-
-    def add_known(self, graph: Graph, module: Any) -> None:
-        """Adds a graph that was lowered before, as if that had been done now."""
-        with self._hooks.guard("a compiled graph"):
-            self._hooks.lowered_count = (self._hooks.lowered_count or 0) + 1
-            self._add(msgspec.structs.replace(graph, name=f"graph {len(self.captured)}"), module)
-
-    def _add(self, graph: Graph, module: Any) -> None:
         self.captured.append(CapturedGraph(graph, module))
-        if self._on_module is not None:
-            self._on_module(module)
 
     def _decision_of(self, lowering: Any) -> RawDecision | None:
         """The decision made about the graph that was lowered, not about a sub-graph of it."""

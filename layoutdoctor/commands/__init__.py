@@ -24,7 +24,6 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "compare": "what changed between two recorded traces or saved diagnoses",
         "scan": "many recorded traces, added up: by rule, kernel, module, rank; here or on a Dask cluster",
         "explain": "the rules, and what each means",
-        "calibrate": "the constants of torch's layout heuristic, measured on this device",
         "schema": "the JSON Schema of a saved diagnosis",
     }
 )

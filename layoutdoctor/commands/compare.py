@@ -9,7 +9,6 @@ from layoutdoctor.commands.output import (
     add_output_options,
     for_others,
     prepare_outputs,
-    replace_file,
     say_what_was_written,
     write_outputs,
 )
@@ -48,7 +47,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "or more conversions); it failed; or there is a new finding, warning or error, that does not rest on times. "
         "Two traces: more round trips, or more time for layout conversions: over 10 %% more, and 0.1 %% of the kernel "
         "time (between two devices: more conversions). Exit with 4 if that cannot be judged: other inputs or mode, an "
-        "interrupted diagnosis, times of the baseline or the fastest that are unstable (LD401) or too few. Between "
+        "interrupted diagnosis, or too few times. Between "
         "two machines times are not judged, the rest is",
     )
     add_output_options(parser, COMPARISON_FORMATS)
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     shown = for_others(comparison, redact_names=arguments.redact)
 
     def write(output: OutputFile) -> None:
-        replace_file(output.path, render_comparison(shown, output.report_format).encode("utf-8", "backslashreplace"))
+        output.write(render_comparison(shown, output.report_format))
 
     try:
         write_outputs(outputs, write)

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from layoutdoctor.commands.output import (
     add_output_options,
     for_others,
@@ -22,7 +24,6 @@ from layoutdoctor.commands.output import (
 )
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say
 from layoutdoctor.diagnosis.accepted import (
-    ABOUT_MEASUREMENT,
     Acceptance,
     AcceptedFile,
     accept,
@@ -30,6 +31,7 @@ from layoutdoctor.diagnosis.accepted import (
     load_accepted,
     save_accepted,
 )
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.words import count_of, listing
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.commands.output import InputFile, OutputFile
-    from layoutdoctor.diagnosis.accepted import AcceptedFinding
     from layoutdoctor.diagnosis.records import Diagnosis, Finding
     from layoutdoctor.diagnosis.scan import ScanFinding
 
@@ -119,7 +120,7 @@ class Conclusion:
         Raises:
             OutputError: Something could not be written after all.
         """
-        acceptance = self._accept(diagnosis)
+        acceptance, accepted = self._accept(diagnosis)
         diagnosis = acceptance.diagnosis
         written: tuple[Path, ...] = ()
         try:
@@ -127,59 +128,50 @@ class Conclusion:
         finally:
             (show or self.print_report)(diagnosis)
         say_what_was_written(written)
-        self._save_accepted(acceptance)
-        failing = failing_findings(diagnosis, self.fail_on)
-        if self.fail_on is not None:
-            _say_what_failed(for_others(diagnosis, redact_names=self.is_redacted), self.fail_on)
-        if failing:
+        self._save_accepted(acceptance, accepted)
+        if self.fail_on is None:
+            return status
+        _say_what_failed(for_others(diagnosis, redact_names=self.is_redacted), self.fail_on)
+        if failing_findings(diagnosis, self.fail_on):
             return EXIT_FOUND
-        return EXIT_INCONCLUSIVE if self.fail_on is not None and not can_be_judged(diagnosis) else status
+        return status if can_be_judged(diagnosis) else EXIT_INCONCLUSIVE
 
     def print_report(self, diagnosis: Diagnosis) -> None:
         """The report to standard output."""
         print_report(diagnosis, self.report_format, redact=self.is_redacted)
 
-    def _accept(self, diagnosis: Diagnosis) -> Acceptance:
+    def _accept(self, diagnosis: Diagnosis) -> tuple[Acceptance, AcceptedFile]:
+        """What is accepted, and the file that says so."""
         if self.accepted_path is None:
-            return Acceptance(diagnosis)
+            return Acceptance(diagnosis), AcceptedFile()
         diagnosis = for_others(diagnosis)  # the file is for others too, and a saved diagnosis is known by these names
-        return accept(diagnosis, self._accepted_file(diagnosis))
+        file = accept_all(diagnosis, self.accepted) if self.writes_accepted else self.accepted or AcceptedFile()
+        return accept(diagnosis, file), file
 
-    def _accepted_file(self, diagnosis: Diagnosis) -> AcceptedFile:
-        return accept_all(diagnosis, self.accepted) if self.writes_accepted else self.accepted or AcceptedFile()
-
-    def _save_accepted(self, acceptance: Acceptance) -> None:
+    def _save_accepted(self, acceptance: Acceptance, file: AcceptedFile) -> None:
         if self.accepted_path is None:
             return
         if self.writes_accepted:
             try:
-                save_accepted(self.accepted_path, self._accepted_file(acceptance.diagnosis))
+                save_accepted(self.accepted_path, file)
             except OSError as error:
                 raise OutputError(f"cannot write {str(self.accepted_path)!r}: {error.strerror or error}") from error
         for line in self._notes(clean(str(self.accepted_path), 200), acceptance):
             logger.info("%s", line)
 
     def _notes(self, file: str, acceptance: Acceptance) -> Iterator[str]:
-        def of(entries: Sequence[AcceptedFinding]) -> tuple[str, str, str]:
-            """How many there are, the verb that follows, and their names."""
-            shown = [clean_name(entry.code) if self.is_redacted else clean(str(entry), 200) for entry in entries]
-            count = count_of(len(entries), "accepted finding")
-            return count, "is" if len(entries) == 1 else "are", listing(shown, _MOST_ENTRIES)
-
         if self.writes_accepted:
             yield f"wrote {file}: it accepts {count_of(acceptance.count, 'finding')}; fill in the reasons"
         elif acceptance.count:
-            verb = "is" if acceptance.count == 1 else "are"
-            yield f"{count_of(acceptance.count, 'finding')} {verb} accepted by {file}"
-        if acceptance.gone:
-            count, verb, names = of(acceptance.gone)
-            yield f"{count} {verb} gone: remove {'it' if verb == 'is' else 'them'} from {file}: {names}"
-        if acceptance.expired:
-            count, verb, names = of(acceptance.expired)
-            yield f"{count} {verb} past {'its' if verb == 'is' else 'their'} last day in {file}: {names}"
-        if acceptance.outgrown:
-            count, verb, names = of(acceptance.outgrown)
-            yield f"{count} {'has' if verb == 'is' else 'have'} more evidence than {file} accepts: {names}"
+            yield f"{count_of(acceptance.count, 'finding')} accepted by {file}"
+        for entries, what in (
+            (acceptance.gone, f"gone, to be removed from {file}"),
+            (acceptance.expired, f"past the last day in {file}"),
+            (acceptance.outgrown, f"with more evidence than {file} accepts"),
+        ):
+            if entries:
+                shown = [clean_name(entry.code) if self.is_redacted else clean(str(entry), 200) for entry in entries]
+                yield f"{count_of(len(entries), 'accepted finding')} {what}: {listing(shown, _MOST_ENTRIES)}"
 
 
 def prepare_conclusion(
@@ -252,7 +244,7 @@ def check_fail_on(fail_on: str | None) -> str | None:
 
 def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding, ...]:
     """
-    The findings that the user wants to fail on; accepted ones are none of them, nor what is about the measurement.
+    The findings that the user wants to fail on; accepted ones are none of them.
 
     Args:
         diagnosis: Any diagnosis.
@@ -264,7 +256,7 @@ def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding
 def is_failing(finding: Finding | ScanFinding, fail_on: str | None) -> bool:
     """Whether a finding, where it is not accepted, is one that the user wants to fail on."""
     severities = {"error": ("error",), "warning": ("error", "warning")}.get(fail_on or "", ())
-    return finding.code == fail_on or (finding.severity in severities and finding.code not in ABOUT_MEASUREMENT)
+    return finding.code == fail_on or finding.severity in severities
 
 
 def can_be_judged(diagnosis: Diagnosis) -> bool:
@@ -307,14 +299,10 @@ def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: s
     Raises:
         UsageError: There are several, and an output was asked for.
     """
-    if count > 1 and arguments.output:
+    if count > 1 and (arguments.output or arguments.write_accepted is not None):
         raise UsageError(
-            f"cannot write one output for {count} {what}: expected one FILE with --output; examine them one at a time"
-        )
-    if count > 1 and arguments.write_accepted is not None:
-        raise UsageError(
-            f"cannot write the accepted findings of {count} {what} at once: expected one FILE with "
-            "--write-accepted; examine them one at a time, with --force from the second one on"
+            f"cannot write one file for {count} {what}: --output and --write-accepted take those of one; examine them "
+            "one at a time, with --force for --write-accepted from the second one on"
         )
 
 
@@ -333,16 +321,17 @@ def conclude_several(
         The exit status: the worst of them.
     """
     statuses: list[int] = []
-    count = 0
+    records: list[bytes] = []
+    is_first = True
 
     def show(diagnosis: Diagnosis) -> None:
-        nonlocal count
-        count += 1
+        nonlocal is_first
         if conclusion.report_format == "json":
-            _print_next(for_others(diagnosis, redact_names=conclusion.is_redacted), count)
+            records.append(to_json(for_others(diagnosis, redact_names=conclusion.is_redacted)))
             return
-        if count > 1:
+        if not is_first:
             print_text("\n")
+        is_first = False
         conclusion.print_report(diagnosis)
 
     for make in makers:
@@ -355,7 +344,7 @@ def conclude_several(
             statuses.append(conclusion.conclude(diagnosis, status_of(diagnosis), show=show))
             del diagnosis  # the next one needs the memory
     if conclusion.report_format == "json":
-        _print_end(count)
+        print_records(records)
     return worst_of(statuses)
 
 
@@ -364,21 +353,7 @@ def worst_of(statuses: Sequence[int]) -> int:
     return next((status for status in (EXIT_FAILED, EXIT_FOUND, EXIT_INCONCLUSIVE) if status in statuses), 0)
 
 
-def print_diagnoses(diagnoses: Sequence[Diagnosis]) -> None:
-    """Several diagnoses as one JSON list, to standard output; they are scrubbed already."""
-    for number, diagnosis in enumerate(diagnoses, 1):
-        _print_next(diagnosis, number)
-    _print_end(len(diagnoses))
-
-
-def _print_next(diagnosis: Diagnosis, number: int) -> None:
-    """The next entry of a JSON list, which is printed as it comes: no two are in memory at once."""
-    import msgspec
-
-    from layoutdoctor.diagnosis.saved import to_json
-
-    print_text(("[\n" if number == 1 else ",\n") + msgspec.json.format(to_json(diagnosis), indent=1).decode())
-
-
-def _print_end(count: int) -> None:
-    print_text("\n]\n" if count else "[]\n")
+def print_records(records: Iterable[bytes]) -> None:
+    """Several records of JSON as one list, to standard output; they are scrubbed already."""
+    texts = [msgspec.json.format(record, indent=1).decode() for record in records]
+    print_text("[\n" + ",\n".join(texts) + "\n]\n" if texts else "[]\n")

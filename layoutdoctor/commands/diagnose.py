@@ -11,8 +11,7 @@ import argparse
 import math
 import re
 import shlex
-import time
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -28,28 +27,25 @@ from layoutdoctor.commands.output import (
     OutputFile,
     files_of_target,
     for_others,
-    prepare_recordings,
-    prepare_traces,
+    prepare_raw,
+    save_recordings,
     save_reports,
 )
 from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
-from layoutdoctor.diagnosis.configurations import QUICK, TARGETS, choose_configurations, find_target, is_a_group
+from layoutdoctor.diagnosis.configurations import ALL, QUICK, TARGETS, choose_configurations, find_target, is_a_group
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
-from layoutdoctor.examination.choice import undecided
-from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS
 from layoutdoctor.reports.sections.rows import trial_in_short
 from layoutdoctor.reports.sections.wording import clean_name
 from layoutdoctor.units import format_seconds
-from layoutdoctor.words import count_of
+from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from layoutdoctor.commands.conclusion import Conclusion
-    from layoutdoctor.commands.isolation import Isolation
-    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Trial
-    from layoutdoctor.isolation.messages import Request
+    from layoutdoctor.commands.running import Folder, Running
+    from layoutdoctor.diagnosis.records import Configuration, Diagnosis
+    from layoutdoctor.workers.messages import Request
 
 _NO_LIMIT = "none"
 
@@ -61,7 +57,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "Exit status: 0 done; 1 a finding at or above --fail-on; 2 wrong usage; 3 the model could not be "
-        "examined; 4 nothing could be concluded; 130 interrupted."
+        "examined; 4 nothing was measured; 130 interrupted."
     )
     parser.add_argument(
         "targets",
@@ -92,12 +88,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", help="where to run, such as cpu or cuda (default: where the model is)")
     parser.add_argument("--dtype", help="floating dtype of model and inputs, such as float32 or bf16")
-    parser.add_argument(
-        "--no-isolation",
-        action="store_true",
-        help="run the model in the command's own process, as a debugger needs it: a crash or a hang of the model is "
-        "then one of the command",
-    )
     add_options_of_diagnosis(parser)
 
 
@@ -126,15 +116,14 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
         const=QUICK,
         dest="configurations",
         help="the three that tell most: torch.compile's default, channels_last and, in inference, channels_last with "
-        "frozen weights; no more than three further starts of fresh processes",
+        "frozen weights",
     )
     parser.add_argument(
         "--budget",
         metavar="SECONDS",
         type=positive_seconds,
-        help="for the timing rounds, and as much again, from 10 on, for starts of fresh processes beyond three; "
-        "capturing and profiling come on top (default: rounds until there is a verdict, for at most half of what "
-        "compiling took, at least 10 and at most 180, and at most 240 for all starts)",
+        help="for timing all configurations in turns and the best again in further processes; compiling and profiling "
+        "come on top (default: as long as compiling took, at least 10 and at most 60)",
     )
     parser.add_argument("--save-traces", metavar="DIR", help="keep the profiler's traces in this directory")
     parser.add_argument(
@@ -152,8 +141,8 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         metavar="DIR",
-        help="continue the run whose journal is in this directory; one that is new or empty gets the journal of this "
-        "run",
+        help="keep recordings in this directory, and go on from those that it holds: what failed or hung is not tried "
+        "again, and a run that came to its end is examined once more",
     )
     add_conclusion_options(parser)
 
@@ -193,31 +182,30 @@ def run(arguments: argparse.Namespace) -> int:
     targets = several.targets_of(arguments)
     if len(targets) > 1:
         several.refuse_what_is_of_one(arguments, targets)
-        count = len(choose_configurations(arguments.configurations, arguments.mode))
+        choose_configurations(arguments.configurations, arguments.mode)  # before the first of them runs
         prepare_conclusion(arguments, arguments.targets)
-        return several.diagnose_several(
-            arguments, targets, _diagnose_one, partial(status_of, configuration_count=count), _command_of
-        )
+        return several.diagnose_several(arguments, targets, _diagnose_one, status_of, _command_of)
     arguments.target = targets[0]
     plan, request = _prepared(arguments)
     return carry_out(arguments, plan, request)
 
 
-def _diagnose_one(arguments: argparse.Namespace) -> Diagnosis:
+def _diagnose_one(arguments: argparse.Namespace, running: Running) -> Diagnosis:
     """The diagnosis of one of several targets, whose report nobody has asked for."""
-    from layoutdoctor.commands import isolation as isolated  # late, as below
-
     plan, request = _prepared(arguments)
-    record = RecordSoFar((), len(plan.configurations), is_redacted=plan.conclusion.is_redacted)
-    with isolated.prepare_isolation(arguments, request) as isolation:
-        with showing_progress(quiet=arguments.quiet) as display:
-            diagnosis = isolation.diagnose(display, record)
-        isolation.is_done = True
-    return diagnosis
+    record = RecordSoFar((), is_redacted=plan.conclusion.is_redacted)
+    with showing_progress(quiet=arguments.quiet) as display:
+        return running.diagnose(request, display, record, record.show_table, _folder(arguments, request))
+
+
+def _folder(arguments: argparse.Namespace, request: Request) -> Folder | None:
+    from layoutdoctor.commands.running import Folder  # late, as below
+
+    return None if arguments.resume is None else Folder(Path(arguments.resume), request)
 
 
 def _prepared(arguments: argparse.Namespace) -> tuple[Plan, Request]:
-    from layoutdoctor.isolation.messages import Request  # late: what is wrong with the command line is said at once
+    from layoutdoctor.workers.messages import Request  # late: what is wrong with the command line is said at once
 
     plan = prepare_diagnosis(arguments, arguments.target)
     request = Request(
@@ -239,11 +227,18 @@ def with_options(request: Request, arguments: argparse.Namespace, plan: Plan) ->
         mode=arguments.mode,
         configurations=plan.configurations,
         derives=is_a_group(arguments.configurations),
-        is_quick=arguments.configurations == QUICK,
+        tries_all=arguments.configurations == ALL,
         lower_for=arguments.lower_for,
         budget_seconds=arguments.budget,
         trace_directory=str(plan.traces) if plan.traces is not None else None,
+        timeout_seconds=_limit(arguments.timeout),
     )
+
+
+def _limit(seconds: float | None) -> float | None:
+    if seconds is None:
+        return DEFAULT_TIMEOUT_SECONDS
+    return None if seconds == math.inf else seconds
 
 
 def _command_of(arguments: argparse.Namespace) -> str:
@@ -280,17 +275,9 @@ def prepare_diagnosis(arguments: argparse.Namespace, target: str) -> Plan:
     configurations = choose_configurations(arguments.configurations, arguments.mode)
     read = files_of_target(target)
     conclusion = prepare_conclusion(arguments, read)
-    traces = prepare_traces(
-        arguments.save_traces,
-        configurations,
-        force=arguments.force,
-        redact=arguments.redact,
-        is_static=arguments.lower_for is not None,
-        read=(*read, arguments.accepted),
-    )
-    recordings = prepare_recordings(
-        arguments.save_recordings, configurations, force=arguments.force, redact=arguments.redact
-    )
+    is_static = arguments.lower_for is not None
+    traces = None if is_static else prepare_raw(arguments, "traces", configurations, (*read, arguments.accepted))
+    recordings = prepare_raw(arguments, "recordings", configurations)
     return Plan(configurations, conclusion, traces, recordings)
 
 
@@ -304,51 +291,51 @@ def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> in
     Raises:
         LayoutDoctorError: The target could not be examined.
     """
-    from layoutdoctor.commands import isolation as isolated  # late, as above
+    from layoutdoctor.commands.running import Running, Terminated, ending_signals, say_how_to_continue
 
-    configurations, conclusion, _, recordings = plan
+    _, conclusion, _, recordings = plan
     kept = tuple(output for output in conclusion.outputs if output.report_format == "json")
-    record = RecordSoFar(kept, len(configurations), is_redacted=conclusion.is_redacted)
-    with isolated.prepare_isolation(arguments, request) as isolation:
+    record = RecordSoFar(kept, is_redacted=conclusion.is_redacted)
+    folder = _folder(arguments, request)
+    with Running() as running:
         try:
-            with isolated.ending_signals(), showing_progress(quiet=arguments.quiet) as display:
-                diagnosis = isolation.diagnose(display, record)
-        except (KeyboardInterrupt, isolated.Terminated) as stop:
-            how = stop.how if isinstance(stop, isolated.Terminated) else "interrupted from the keyboard"
-            isolation.save_recordings(recordings, how)
-            _conclude_interrupted(how, record, conclusion, isolation)
-            return stop.exit_status if isinstance(stop, isolated.Terminated) else EXIT_INTERRUPTED
+            with ending_signals(), showing_progress(quiet=arguments.quiet) as display:
+                diagnosis = running.diagnose(request, display, record, record.show_table, folder)
+        except (KeyboardInterrupt, Terminated) as stop:
+            how = stop.how if isinstance(stop, Terminated) else "interrupted from the keyboard"
+            _save(recordings, running, how)
+            if _save_interrupted(how, record, conclusion):
+                say_how_to_continue(arguments.words)
+            return stop.exit_status if isinstance(stop, Terminated) else EXIT_INTERRUPTED
         except LayoutDoctorError as error:
-            isolation.save_recordings(recordings, first_line(error))
+            _save(recordings, running, first_line(error))
             _save_partial(record, conclusion.outputs, first_line(error))
-            isolation.say_how_to_continue()
             raise
-        isolation.is_done = True
-        isolation.save_recordings(recordings)
+        _save(recordings, running)
     diagnosis = _with_reproduction(diagnosis, conclusion.outputs, request.target or "", quiet=arguments.quiet)
     logger.debug("%s", stages_in_short(diagnosis))
-    status = status_of(diagnosis, len(configurations))
-    if conclusion.fail_on is None and undecided(diagnosis):
-        status = EXIT_INCONCLUSIVE  # with --fail-on, findings are what was asked for
-    return conclusion.conclude(diagnosis, status)
+    return conclusion.conclude(diagnosis, status_of(diagnosis))
+
+
+def _save(directory: Path | None, running: Running, interrupted: str | None = None) -> None:
+    """Writes what was seen of each configuration, if that was asked for."""
+    if directory is not None and running.watch is not None:
+        save_recordings(running.watch.latest, directory, interrupted)
 
 
 def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], target: str, *, quiet: bool) -> Diagnosis:
     """With what the reproducer printed where a report will hold one; an interruption costs only that."""
-    from layoutdoctor.commands import isolation as isolated  # late, as below: few runs come to it
-    from layoutdoctor.commands import reproduction
-    from layoutdoctor.isolation.messages import Progress
+    from layoutdoctor.commands import reproduction  # late, as below: few runs come to it
+    from layoutdoctor.commands.running import Terminated, ending_signals
+    from layoutdoctor.workers.messages import Progress
 
     if not reproduction.is_wanted(outputs, diagnosis):
         return diagnosis
-    with isolated.ending_signals(), showing_progress(quiet=quiet) as display:
-        total = len(diagnosis.trials)
-        display(
-            Progress(stage="running the reproducer, each configuration in fresh processes", done=total, total=total)
-        )
+    with ending_signals(), showing_progress(quiet=quiet) as display:
+        display(Progress(stage="running the reproducer", done=99))
         try:
             return reproduction.with_reproduction(diagnosis, target)
-        except isolated.Terminated as stop:
+        except Terminated as stop:
             why = stop.how
         except KeyboardInterrupt:
             why = "interrupted from the keyboard"
@@ -358,15 +345,15 @@ def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], targ
         return diagnosis
 
 
-def _conclude_interrupted(how: str, record: RecordSoFar, conclusion: Conclusion, isolation: Isolation) -> None:
-    """Writes and prints what there is."""
+def _save_interrupted(how: str, record: RecordSoFar, conclusion: Conclusion) -> bool:
+    """Writes and prints what there is; False if there is nothing."""
     partial = _save_partial(record, conclusion.outputs, how)
     if partial is None:
-        say("interrupted before the first configuration was done")
-        return
-    say("interrupted; the report holds what was recorded until then")
-    isolation.say_how_to_continue()
+        say("interrupted before the first configuration was ready")
+        return False
+    say("interrupted; the report holds what was measured until then")
     conclusion.print_report(partial)
+    return True
 
 
 def check_target(target: str | None, device: str | None) -> None:
@@ -404,44 +391,41 @@ def stages_in_short(diagnosis: Diagnosis) -> str:
 
 class RecordSoFar:
     """
-    Remembers the latest record of a running diagnosis and keeps it in the JSON outputs.
+    Remembers the latest record of a running diagnosis, tells of each configuration, and keeps it in the JSON outputs.
 
     Attributes:
-        latest: The record after the latest trial; None before the first.
+        latest: The record so far; None before the first configuration is ready.
     """
 
-    def __init__(
-        self, outputs: Sequence[OutputFile], configuration_count: int = 0, *, is_redacted: bool = False
-    ) -> None:
+    def __init__(self, outputs: Sequence[OutputFile], *, is_redacted: bool = False) -> None:
         self._outputs = outputs
         self._is_redacted = is_redacted
-        self._left = configuration_count
-        self._told: dict[str, float] = {}
+        self._named: set[str] = set()
         self.latest: Diagnosis | None = None
 
     def __call__(self, diagnosis: Diagnosis) -> None:
-        """Takes the record after a trial."""
+        """Takes the record so far."""
         self.latest = diagnosis
         for trial in diagnosis.trials:
-            if trial.name not in self._told:
-                self._told[trial.name] = time.monotonic()
-                # Of a failure its text is told, which may name what is the user's.
-                told = trial if trial.failure is None else for_others(trial, redact_names=self._is_redacted)
-                logger.info("%s%s", trial_in_short(told), self._estimate(diagnosis.trials))
+            if trial.name not in self._named:
+                self._named.add(trial.name)
+                # A failure's text may name what is the user's.
+                shown = trial if trial.failure is None else for_others(trial, redact_names=self._is_redacted)
+                logger.info("%s", trial_in_short(shown))
         try:
             save_reports(diagnosis, self._outputs)
         except OutputError as error:
             # The diagnosis goes on: its end may be printed, or the disk have room again.
             say(f"warning: {error}")
 
-    def _estimate(self, trials: Sequence[Trial]) -> str:
-        """What is left, by what lay between compiled configurations: before the first, all may have been lowered."""
-        left = self._left - len(trials)
-        compiled = [trial for trial in trials if trial.configuration.backend != "eager" and trial.same_as is None]
-        if left <= 0 or len(compiled) < 2:
-            return ""
-        each = (self._told[compiled[-1].name] - self._told[compiled[0].name]) / (len(compiled) - 1)
-        return f"; {count_of(left, 'configuration')} left, about {format_seconds(max(1.0, each * left))}"
+    def show_table(self, diagnosis: Diagnosis) -> None:
+        """Prints the first table, whose times are provisional."""
+        from layoutdoctor.reports.sections.view import build_view  # late, as the reports take their time
+        from layoutdoctor.reports.text import table_lines
+
+        shown = for_others(diagnosis, redact_names=self._is_redacted)
+        rows = [line for table in build_view(shown).tables[:1] for _, line in table_lines(table.narrow, 100)]
+        logger.info("first times, provisional (others are still compiling):\n%s", "\n".join(rows))
 
 
 def _save_partial(record: RecordSoFar, outputs: Sequence[OutputFile], reason: str) -> Diagnosis | None:
@@ -456,12 +440,9 @@ def _save_partial(record: RecordSoFar, outputs: Sequence[OutputFile], reason: st
     return partial
 
 
-def status_of(diagnosis: Diagnosis, configuration_count: int) -> int:
-    """What the command ends with if nothing failed."""
-    if diagnosis.subject.target is not None:
-        return 0 if any(trial.status == "ok" for trial in diagnosis.trials) else EXIT_INCONCLUSIVE
-    measured = any(trial.measurement is not None for trial in diagnosis.trials)
-    others = [trial for trial in diagnosis.trials if trial.measurement is None]
-    all_the_same = bool(others) and all(trial.status == "same_as" for trial in others)
-    compared = diagnosis.comparison is not None or configuration_count == 1 or all_the_same
-    return 0 if measured and compared else EXIT_INCONCLUSIVE
+def status_of(diagnosis: Diagnosis) -> int:
+    """What the command ends with: 0 if anything was measured or lowered, or there is no convolution."""
+    was_lowered = diagnosis.subject.target is not None and any(trial.status == "ok" for trial in diagnosis.trials)
+    was_measured = any(trial.measurement is not None for trial in diagnosis.trials)
+    has_no_convolution = all(trial.status == "skipped" and trial.failure is None for trial in diagnosis.trials)
+    return 0 if was_lowered or was_measured or has_no_convolution else EXIT_INCONCLUSIVE

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.machinery import PathFinder
-from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width, wants_colour
-from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, check_directory, file_name_of, replacing, target_of, trace_name
+from layoutdoctor.diagnosis.writing import (
+    TRACE_SUFFIX,
+    check_directory,
+    file_name_of,
+    is_packed_name,
+    target_of,
+    write_file,
+)
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import TypeVar
 
     import msgspec
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     InputFile = str | Path | None
 
 RECORDING_SUFFIX = ".recording"
+_RAW_SUFFIXES = {"recordings": RECORDING_SUFFIX, "traces": TRACE_SUFFIX}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,18 @@ class OutputFile:
         report_format: What to write.
         is_redacted: Whether names of modules and files become pseudonyms in it.
         details: Where to write what does not fit into a Markdown report; None for the other formats.
+        is_packed: Whether it is gzipped.
     """
 
     path: Path
     report_format: str
     is_redacted: bool = False
     details: Path | None = None
+    is_packed: bool = False
+
+    def write(self, text: str) -> None:
+        """Writes it; a link is replaced, as those that the user meant were followed by ``prepare_outputs``."""
+        write_file(self.path, text, follow=False, is_packed=self.is_packed)
 
 
 def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str] = RENDERERS) -> None:
@@ -102,21 +113,38 @@ def prepare_outputs(
         UsageError: A file is read by the command, its suffix names no format, it exists already, it is named twice, it
             cannot be written, or it would hold raw data though reports are to be redacted.
     """
-    outputs: dict[Path, OutputFile] = {}
-    for name in paths:
+    taken: set[Path] = set()
+
+    def claim(name: str) -> Path:
         refuse_what_is_read(name, read)
+        path = _writable(name, force=force)
+        if path.resolve() in taken:
+            raise UsageError(f"cannot write {name!r} twice: it is given with --output more than once")
+        taken.add(path.resolve())
+        return path
+
+    outputs = []
+    for name in paths:
         other = next((kind for end, kind in further.items() if name.lower().endswith(end)), None)
         if redact and other is not None:
             raise UsageError(
                 f"cannot write {name!r} with --redact: this {other} holds every name as it was recorded; leave out "
                 "--redact, or this output"
             )
-        report_format = other or format_of_suffix(name)
-        path = _writable(name, force=force)
-        if path.resolve() in outputs:
-            raise UsageError(f"cannot write {name!r} twice: it is given with --output more than once")
-        outputs[path.resolve()] = OutputFile(path, report_format, is_redacted=redact)
-    return _with_details(outputs, read, force=force)
+        path = claim(name)
+        outputs.append(OutputFile(path, other or format_of_suffix(name), redact, is_packed=is_packed_name(name)))
+    return tuple(
+        replace(output, details=claim(_details_name(output.path))) if output.report_format == "markdown" else output
+        for output in outputs
+    )
+
+
+def _details_name(report: Path) -> str:
+    """The file beside a Markdown report for what does not fit into it; nobody named it, so no link is followed."""
+    path = report.with_name(f"{report.stem}.details.md")
+    if path.is_symlink():
+        raise UsageError(f"cannot write {str(path)!r}, which belongs to the report: it is a link; remove it")
+    return str(path)
 
 
 def files_of_target(target: str) -> list[Path]:
@@ -126,18 +154,13 @@ def files_of_target(target: str) -> list[Path]:
     Args:
         target: As on the command line: a file, a file with the name of an attribute, or ``package.module:attr``.
     """
-    files = [path_of_target(target)]
-    module = target.partition(":")[0] if ":" in target and ".py:" not in target else ""
-    places = [str(Path.cwd()), *sys.path]
-    with contextlib.suppress(Exception):  # whatever a finder of somebody else raises
-        # One name after the other: to look for a dotted name would import the package around it.
-        for number, part in enumerate(module.split(".")):
-            found = PathFinder.find_spec(part, places) or (None if number else importlib.util.find_spec(part))
-            if found is None:
-                break
-            files += [Path(str(found.origin))] if found.has_location else []
-            places = list(found.submodule_search_locations or ())
-    return files
+    found = [path_of_target(target)]
+    parts = target.partition(":")[0].split(".") if ":" in target and ".py:" not in target else []
+    for end in range(1, len(parts) + 1):
+        stems = [Path(place, *parts[:end]) for place in (str(Path.cwd()), *sys.path)]
+        candidates = (path for stem in stems for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")))
+        found += [path for path in candidates if path.is_file()]
+    return found
 
 
 def path_of_target(target: str) -> Path:
@@ -153,48 +176,12 @@ def refuse_what_is_read(name: str | Path, read: Iterable[InputFile]) -> None:
         name: Where to write.
         read: As for ``prepare_outputs``.
     """
-    source = _read_as(name, read)
-    if source is not None:
-        raise UsageError(
-            f"cannot write {str(name)!r}: it is {str(source)!r}, which this command reads; name another file"
-        )
-
-
-def _read_as(name: str | Path, read: Iterable[InputFile]) -> InputFile:
-    """The name under which the command reads a file, by links of either kind as well; None where it does not."""
     for source in read:
         with contextlib.suppress(OSError, ValueError):  # there is no such file, or can be none
             if source is not None and Path(name).samefile(source):
-                return source
-    return None
-
-
-def _with_details(
-    outputs: Mapping[Path, OutputFile], read: Sequence[InputFile], *, force: bool
-) -> tuple[OutputFile, ...]:
-    """
-    The same with a path beside each Markdown report for what will not fit into it, ``report.details.md``.
-
-    It is chosen now, so that all saves of one run agree. Whether it will be needed is not known yet, so a file in its
-    way is no reason to refuse: without ``--force`` the next free name is taken, ``report.details-2.md``.
-    """
-    taken = set(outputs)
-    found = []
-    for output in outputs.values():
-        if output.report_format == "markdown":
-            ends = ("" if number == 1 else f"-{number}" for number in count(1))
-            paths = (output.path.with_name(f"{output.path.stem}.details{end}.md") for end in ends)
-            free = (path for path in paths if _is_free(path, force=force) and _read_as(path, read) is None)
-            details = next(path for path in free if path.resolve() not in taken)
-            taken.add(details.resolve())
-            found.append(replace(output, details=details))
-        else:
-            found.append(output)
-    return tuple(found)
-
-
-def _is_free(path: Path, *, force: bool) -> bool:
-    return not os.path.lexists(path) or (force and path.is_file() and not path.is_symlink())
+                raise UsageError(
+                    f"cannot write {str(name)!r}: it is {str(source)!r}, which this command reads; name another file"
+                )
 
 
 def _writable(name: str, *, force: bool) -> Path:
@@ -253,84 +240,46 @@ def prepare_directory(name: str, what: str) -> Path:
     return directory.absolute()  # the model may change the current folder
 
 
-def prepare_recordings(
-    name: str | None, configurations: Sequence[Configuration], *, force: bool, redact: bool
-) -> Path | None:
-    """
-    The directory that recordings go to; None where none were asked for.
-
-    Args:
-        name: What the user gave with ``--save-recordings``.
-        configurations: What will be recorded.
-        force: Whether earlier recordings may be replaced.
-        redact: Whether reports are to be redacted.
-
-    Raises:
-        UsageError: A recording is there already, the directory cannot be used, or reports are to be redacted.
-    """
-    if name is None:
-        return None
-    if redact:
-        raise UsageError(
-            f"cannot save recordings in {name!r} with --redact: they hold the names of modules and files; leave out "
-            "--redact, or --save-recordings"
-        )
-    directory = prepare_directory(name, "recordings")
-    _refuse_to_replace(directory, configurations, RECORDING_SUFFIX, "recordings", force=force)
-    return directory
-
-
-def prepare_traces(
-    name: str | None,
+def prepare_raw(
+    arguments: argparse.Namespace,
+    what: str,
     configurations: Sequence[Configuration],
-    *,
-    force: bool,
-    redact: bool,
-    is_static: bool,
-    read: Sequence[InputFile],
+    read: Sequence[InputFile] = (),
 ) -> Path | None:
     """
-    The directory that the profiler's traces go to; None where none were asked for, or nothing is run.
+    The directory that raw data of each configuration go to; None where none were asked for.
 
     Args:
-        name: What the user gave with ``--save-traces``.
-        configurations: What will be profiled.
-        force: Whether earlier traces may be replaced.
-        redact: Whether reports are to be redacted.
-        is_static: Whether nothing is run.
+        arguments: The parsed command line.
+        what: ``recordings`` or ``traces``, as in ``--save-traces``.
+        configurations: What will be recorded.
         read: What the command reads; none of it is ever replaced.
 
     Raises:
-        UsageError: A trace is there already, or is read, the directory cannot be used, or reports are to be redacted.
+        UsageError: A file is there already, that of a cure (NAME+CURE) included, or is read, the directory cannot be
+            used, or reports are to be redacted.
     """
-    if name is not None and redact:
-        raise UsageError(
-            f"cannot save traces in {name!r} with --redact: the profiler writes paths and the names of modules "
-            "and files into them; leave out --redact, or --save-traces"
-        )
-    if name is None or is_static:
+    name = getattr(arguments, f"save_{what}")
+    if name is None:
         return None
-    directory = prepare_directory(name, "traces")
-    for configuration in configurations:
-        refuse_what_is_read(directory / trace_name(configuration.name), read)
-    _refuse_to_replace(directory, configurations, TRACE_SUFFIX, "traces", force=force)
-    return directory
-
-
-def _refuse_to_replace(
-    directory: Path, configurations: Sequence[Configuration], suffix: str, what: str, *, force: bool
-) -> None:
-    """Refuses where a file of a configuration is there already, or of one that is made of it, such as NAME+CURE."""
-    if force:
-        return
-    names = [configuration.name for configuration in configurations]
-    files = [path.name for name in names if os.path.lexists(path := directory / f"{file_name_of(name)}{suffix}")]
-    files += [p.name for p in sorted(directory.glob("*+*" + suffix)) if p.name.partition("+")[0] in names]
-    if files:
+    if arguments.redact:
         raise UsageError(
-            f"cannot save {what} in {str(directory)!r}: {files[0]!r} is there already; pass --force to replace it, or "
+            f"cannot save {what} in {name!r} with --redact: they hold the names of modules and files; leave out "
+            f"--redact, or --save-{what}"
+        )
+    directory, suffix = prepare_directory(name, what), _RAW_SUFFIXES[what]
+    names = [configuration.name for configuration in configurations]
+    files = [directory / f"{file_name_of(name)}{suffix}" for name in names]
+    for file in files:
+        refuse_what_is_read(file, read)
+    there = [file.name for file in files if os.path.lexists(file)]
+    there += [p.name for p in sorted(directory.glob("*+*" + suffix)) if p.name.partition("+")[0] in names]
+    if there and not arguments.force:
+        raise UsageError(
+            f"cannot save {what} in {str(directory)!r}: {there[0]!r} is there already; pass --force to replace it, or "
             "name another directory"
         )
+    return directory
 
 
 def save_recordings(recordings: Iterable[Recording], directory: Path, interrupted: str | None = None) -> None:
@@ -352,15 +301,11 @@ def save_recordings(recordings: Iterable[Recording], directory: Path, interrupte
         if interrupted is not None:
             head = msgspec.structs.replace(recording.head, interrupted=interrupted)
             recording = msgspec.structs.replace(recording, head=head)
-        path = _recording_path(directory, recording.name)
+        path = directory / f"{file_name_of(recording.name)}{RECORDING_SUFFIX}"
         try:
             save_recording(for_others(recording), path)
         except OSError as error:
             say(f"warning: cannot write {str(path)!r}: {error.strerror or error}")
-
-
-def _recording_path(directory: Path, configuration: str) -> Path:
-    return directory / f"{file_name_of(configuration)}{RECORDING_SUFFIX}"
 
 
 def for_others(record: AnyRecord, *, redact_names: bool = False) -> AnyRecord:
@@ -397,9 +342,17 @@ def save_reports(
             further[output.report_format](diagnosis, output.path)
             written.append(output.path)
             return
-        for path, text in _texts(cleaned(output.is_redacted), output):
-            replace_file(path, text.encode("utf-8", "backslashreplace"))
-            written.append(path)
+        if output.details is None:
+            output.write(renderer_of(output.report_format)(cleaned(output.is_redacted)))
+        else:
+            from layoutdoctor.reports.markdown import markdown_parts  # late: the other formats need none of it
+
+            report, details = markdown_parts(cleaned(output.is_redacted), output.details.name)
+            if details is not None:
+                write_file(output.details, details, follow=False)
+                written.append(output.details)
+            output.write(report)
+        written.append(output.path)
 
     write_outputs(outputs, write)
     return tuple(written)
@@ -422,19 +375,6 @@ def write_outputs(outputs: Sequence[OutputFile], write: Callable[[OutputFile], N
         raise OutputError("; ".join(failures))
 
 
-def _texts(diagnosis: Diagnosis, output: OutputFile) -> Iterator[tuple[Path, str]]:
-    """The report, and before it the file that it names for what did not fit, where there is such."""
-    if output.details is None:
-        yield output.path, renderer_of(output.report_format)(diagnosis)
-        return
-    from layoutdoctor.reports.markdown import markdown_parts
-
-    report, details = markdown_parts(diagnosis, output.details.name)
-    if details is not None:
-        yield output.details, details
-    yield output.path, report
-
-
 def say_what_was_written(paths: Sequence[Path]) -> None:
     """Each file with its size."""
     from layoutdoctor.reports.sections.wording import clean  # late: most commands write no file
@@ -445,21 +385,6 @@ def say_what_was_written(paths: Sequence[Path]) -> None:
             size = path.stat().st_size
             shown = f" ({format_bytes(size)})" if size else ""
             logger.info("wrote %s%s", clean(str(path), 200), shown)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """
-    Writes a file; a reader sees the old one or the new one, never half of one.
-
-    Args:
-        path: Where to; a link is replaced, ``prepare_outputs`` has followed those that the user meant.
-        data: What to write.
-
-    Raises:
-        OSError: It could not be written.
-    """
-    with replacing(path, follow=False) as stream:
-        stream.write(data)
 
 
 def print_report(diagnosis: Diagnosis, report_format: str, *, redact: bool = False) -> None:

@@ -14,9 +14,9 @@ import msgspec
 
 from layoutdoctor.commands.output import path_of_target
 from layoutdoctor.diagnosis.records import Reproduction
-from layoutdoctor.isolation.processes import kill_with_all_it_started
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.reproducer.script import COUNTS_REPRODUCED, NOT_REPRODUCED, REPRODUCED
+from layoutdoctor.workers.processes import kill_with_all_it_started
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from layoutdoctor.isolation.program import ModuleTime
+    from layoutdoctor.workers.program import ModuleTime
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "What follows -- are the script's own arguments. Exit status: 0 done; 1 a finding at or above --fail-on; 2 "
-        "wrong usage; 3 the module could not be examined; 4 nothing could be concluded; 130 interrupted."
+        "wrong usage; 3 the module could not be examined; 4 nothing was measured; 130 interrupted."
     )
     parser.add_argument("script", metavar="SCRIPT", help="a Python file, run as 'python SCRIPT' runs it")
     parser.add_argument(
@@ -42,7 +42,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "to its end and its modules with convolutions are listed, with their share of the time",
     )
     add_options_of_diagnosis(parser)
-    parser.set_defaults(no_isolation=False, device=None)
+    parser.set_defaults(device=None)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,27 +52,27 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         LayoutDoctorError: The command line is wrong, the script failed, or the module could not be examined.
     """
-    from layoutdoctor.commands import isolation as isolated  # late: what is wrong with the command line is said at once
-    from layoutdoctor.isolation.messages import Request
-    from layoutdoctor.isolation.processes import private_directory
-    from layoutdoctor.isolation.program import run_script
+    from layoutdoctor.commands.running import Terminated, can_import_torch, ending_signals  # late, as it takes its time
+    from layoutdoctor.workers.messages import Request
+    from layoutdoctor.workers.processes import private_directory
+    from layoutdoctor.workers.program import run_script
 
     script = Path(arguments.script)
     if not script.is_file():
         raise UsageError(f"cannot run {arguments.script!r}: there is no such file; give the path of a Python script")
     plan = prepare_diagnosis(arguments, arguments.script)
-    if not isolated.can_import_torch():
+    if not can_import_torch():
         raise UnsupportedTorchError(NO_TORCH)
     with private_directory() as directory:
         until = "its end" if arguments.module is None else f"it calls {arguments.module}"
         if not arguments.quiet:
             say(f"running {script.name} until {until}")
         try:
-            with isolated.ending_signals():
+            with ending_signals():
                 outcome = run_script(script, arguments.module, arguments.words_of_script, Path(directory))
-        except (KeyboardInterrupt, isolated.Terminated) as stop:
+        except (KeyboardInterrupt, Terminated) as stop:
             say(f"interrupted while {script.name} ran")
-            return stop.exit_status if isinstance(stop, isolated.Terminated) else EXIT_INTERRUPTED
+            return stop.exit_status if isinstance(stop, Terminated) else EXIT_INTERRUPTED
         if arguments.module is None:
             raise _without_module(script.name, outcome.modules)
         request = Request(

@@ -11,17 +11,16 @@ from layoutdoctor.commands.output import (
     add_output_options,
     for_others,
     prepare_outputs,
-    replace_file,
     say_what_was_written,
     write_outputs,
 )
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, showing_progress, terminal_width
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.errors import UsageError
-from layoutdoctor.isolation.messages import Progress
 from layoutdoctor.reports.overviews import SCAN_FORMATS, render_scan
 from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.units import format_bytes
+from layoutdoctor.workers.messages import Progress
 
 if TYPE_CHECKING:
     import argparse
@@ -192,21 +191,13 @@ class _Listener:
         for sink in self._sinks:
             sink.add(found)
         left = (time.monotonic() - self._started) / self._done * (total - self._done)
-        self._show(Progress(f"examining; about {_rough(left)} left", self._done, total))
+        self._show(Progress(stage="examining", done=self._done, total=total, left_seconds=left))
         logger.debug("%s", clean(found.file.failure or found.file.name))
-
-
-def _rough(seconds: float) -> str:
-    """A time to wait, as one would say it."""
-    for scale, unit in ((3600, "h"), (60, "min")):
-        if seconds >= 1.5 * scale:
-            return f"{seconds / scale:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _write(scan: Scan, reports: Sequence[OutputFile], sinks: Sequence[_Sink]) -> None:
     def write(output: OutputFile) -> None:
-        replace_file(output.path, render_scan(scan, output.report_format).encode("utf-8", "backslashreplace"))
+        output.write(render_scan(scan, output.report_format))
 
     write_outputs(reports, write)
     say_what_was_written([*(output.path for output in reports), *(sink.path for sink in sinks if not sink.failure)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from layoutdoctor.commands.output import prepare_outputs, replace_file, say_what_was_written, write_outputs
+from layoutdoctor.commands.output import prepare_outputs, say_what_was_written, write_outputs
 from layoutdoctor.commands.streams import print_text
 from layoutdoctor.diagnosis.records import SCHEMA_VERSION, Diagnosis
 from layoutdoctor.diagnosis.schema import Schema, schema_of, to_text
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     text = to_text(SCHEMAS[arguments.kind]())
     outputs = prepare_outputs(arguments.output, force=arguments.force, further={"": "schema"})  # whatever its suffix
-    write_outputs(outputs, lambda output: replace_file(output.path, text.encode()))
+    write_outputs(outputs, lambda output: output.write(text))
     say_what_was_written([output.path for output in outputs])
     if not outputs:
         print_text(text)

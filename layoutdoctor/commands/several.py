@@ -14,11 +14,12 @@ from layoutdoctor.commands.conclusion import (
     EXIT_INTERRUPTED,
     check_fail_on,
     failing_findings,
-    print_diagnoses,
+    print_records,
     worst_of,
 )
 from layoutdoctor.commands.output import OutputFile, for_others, save_reports
 from layoutdoctor.commands.streams import logger, print_text, say, terminal_width
+from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError, first_line
 from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.words import TARGET_FORMS
@@ -26,6 +27,7 @@ from layoutdoctor.words import TARGET_FORMS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from layoutdoctor.commands.running import Running
     from layoutdoctor.diagnosis.records import Diagnosis
 
 _WIDTH = 120
@@ -83,7 +85,7 @@ def refuse_what_is_of_one(arguments: argparse.Namespace, targets: Sequence[str])
 def diagnose_several(
     arguments: argparse.Namespace,
     targets: Sequence[str],
-    diagnose: Callable[[argparse.Namespace], Diagnosis],
+    diagnose: Callable[[argparse.Namespace, Running], Diagnosis],
     status_of: Callable[[Diagnosis], int],
     command_of: Callable[[argparse.Namespace], str],
 ) -> int:
@@ -98,20 +100,20 @@ def diagnose_several(
     Returns:
         The worst of them.
     """
-    from layoutdoctor.commands.isolation import Terminated, ending_signals  # late: what is wrong is said at once
+    from layoutdoctor.commands.running import Running, Terminated, ending_signals  # late: it takes its time
 
     folder, fail_on = None if arguments.resume is None else Path(arguments.resume), check_fail_on(arguments.fail_on)
     found: dict[str, Diagnosis | str] = {}
     statuses: list[int] = []
     try:
-        with ending_signals():
+        with ending_signals(), Running() as running:
             for number, (target, name) in enumerate(zip(targets, _file_names(targets), strict=True), 1):
                 one = argparse.Namespace(**{**vars(arguments), "target": target})
                 one.resume = None if folder is None else str(folder / name)
                 kept = None if folder is None else folder / f"{name}.json"
                 logger.info("%s", clean(f"{target} ({number} of {len(targets)})"))
                 try:
-                    found[target] = diagnosis = _kept(kept, command_of(one)) or diagnose(one)
+                    found[target] = diagnosis = _kept(kept, command_of(one)) or diagnose(one, running)
                     if kept is not None:
                         save_reports(diagnosis, (OutputFile(kept, "json"),))
                     statuses.append(EXIT_FOUND if failing_findings(diagnosis, fail_on) else status_of(diagnosis))
@@ -140,17 +142,14 @@ def _file_names(targets: Sequence[str]) -> list[str]:
 
 
 def _kept(path: Path | None, command: str | None) -> Diagnosis | None:
-    """What an earlier call made of the same target with the same options; what it left undecided goes on."""
-    from layoutdoctor.diagnosis.saved import load
-    from layoutdoctor.examination.choice import undecided
-
+    """What an earlier call made of the same target with the same options."""
     if path is None or not path.is_file():
         return None
     try:
         diagnosis = load(path)
     except RecordError:
         return None
-    if diagnosis.environment.command != command or diagnosis.interrupted is not None or undecided(diagnosis):
+    if diagnosis.environment.command != command or diagnosis.interrupted is not None:
         return None
     logger.info("taken from %s", clean(path.name))
     return diagnosis
@@ -171,7 +170,7 @@ def _print_table(found: dict[str, Diagnosis | str], arguments: argparse.Namespac
         for target, one in found.items()
     }
     if arguments.format == "json":
-        print_diagnoses([one for one in shown.values() if not isinstance(one, str)])
+        print_records(to_json(one) for one in shown.values() if not isinstance(one, str))
         return
     table = build_table_of_models(shown)
     if arguments.format == "markdown":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import shutil
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -16,12 +18,12 @@ from layoutdoctor.errors import LayoutDoctorError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from layoutdoctor.isolation.messages import Progress
+    from layoutdoctor.workers.messages import Progress
 
 WIDEST_REPORT = 140
 """Longer lines are hard to read, whatever the terminal's width."""
 
-_SILENT_SECONDS = 10.0  # for which a stage that only counts on is not told again
+_SILENT_SECONDS = 8.0  # a stage that only counts on is shown again after so long
 _COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)
 
 logger = logging.getLogger("layoutdoctor")
@@ -138,32 +140,6 @@ def open_standard_streams() -> None:
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
-@contextlib.contextmanager
-def stdout_to_stderr() -> Iterator[None]:
-    """
-    Meanwhile whatever is written to standard output goes to standard error.
-
-    Also what C code and child processes write there: standard output is the report's.
-    """
-    with contextlib.redirect_stdout(sys.stderr):
-        _flush_c_streams()
-        saved = os.dup(1)
-        try:
-            os.dup2(2, 1)
-            yield
-        finally:
-            _flush_c_streams()
-            os.dup2(saved, 1)
-            os.close(saved)
-
-
-def _flush_c_streams() -> None:
-    import ctypes
-
-    with contextlib.suppress(Exception):  # a C library without it has nothing to flush
-        ctypes.CDLL(None).fflush(None)
-
-
 def silence(stream: TextIO) -> None:
     """Gives a stream that cannot be written somewhere to go: Python flushes the standard ones once more as it ends."""
     with contextlib.suppress(OSError, ValueError):
@@ -219,21 +195,64 @@ def showing_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
-        last, told = "", 0.0
-
-        def show_line(progress: Progress) -> None:
-            nonlocal last, told
-            stage = re.sub(r"\d+", "#", progress.stage)  # a stage that only counts on is still the same
-            if stage != last or time.monotonic() - told > _SILENT_SECONDS:
-                last, told = stage, time.monotonic()
-                say(f"[{progress.done}/{progress.total}] {clean(progress.stage)}")
-
-        yield show_line
+        with _Lines() as lines:
+            yield lines.show
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda step: bar.update(task, description=clean(step.stage), completed=step.done, total=step.total)
+        task = bar.add_task("starting", total=100)
+        yield lambda step: bar.update(
+            task, description=f"{clean(step.stage)}{_estimate(step)}", completed=step.done, total=step.total
+        )
+
+
+class _Lines:
+    """Plain lines: one for each stage, and one more after eight seconds of silence."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._stage, self._shown = "", -math.inf
+        self._latest: Progress | None = None
+        self._thread = threading.Thread(target=self._break_silence, daemon=True)
+
+    def __enter__(self) -> _Lines:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def show(self, progress: Progress) -> None:
+        """Prints a line if the stage is another one, or nothing was printed for a while."""
+        with self._lock:
+            self._latest = progress
+            stage = re.sub(r"\d+", "#", progress.stage)  # a stage that only counts on is still the same
+            if stage != self._stage or time.monotonic() - self._shown > _SILENT_SECONDS:
+                self._stage = stage
+                self._say(progress)
+
+    def _say(self, progress: Progress) -> None:
+        from layoutdoctor.reports.sections.wording import clean
+
+        self._shown = time.monotonic()
+        share = 100 * progress.done // max(progress.total, 1)
+        say(f"[{share:3d} %] {clean(progress.stage)}{_estimate(progress)}")
+
+    def _break_silence(self) -> None:
+        while not self._ended.wait(1.0):
+            with self._lock:
+                if self._latest is not None and time.monotonic() - self._shown > _SILENT_SECONDS:
+                    self._say(self._latest)
+
+
+def _estimate(progress: Progress) -> str:
+    """About how long it will still take, in the words of a person."""
+    if progress.left_seconds is None:
+        return ""
+    left = progress.left_seconds
+    return f", about {round(left / 60)} min left" if left >= 90 else f", about {max(5, 5 * round(left / 5))} s left"

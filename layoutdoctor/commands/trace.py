@@ -46,9 +46,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_MOST_BYTES,
         help=f"read at most this much of a file, after unpacking (default: {format_bytes(DEFAULT_MOST_BYTES)})",
     )
-    parser.add_argument(
-        "--jobs", metavar="N", type=int, default=1, help="examine several files in this many processes (default: 1)"
-    )
     add_conclusion_options(parser)
 
 
@@ -64,14 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"cannot read at most {arguments.max_bytes} bytes: expected a number above 0 for --max-bytes")
     refuse_outputs_of_several(arguments, len(arguments.files), "traces")
     conclusion = prepare_conclusion(arguments, arguments.files, {".json.gz": ANNOTATED})
-    if arguments.jobs < 1:
-        raise UsageError(f"cannot examine in {arguments.jobs} processes: expected 1 or more for --jobs")
     makers: list[Callable[[], Diagnosis]] = [partial(_examine, file, arguments.max_bytes) for file in arguments.files]
-    if min(arguments.jobs, len(makers)) > 1:
-        from layoutdoctor.fleet.engines import ahead  # late: one file needs no other process
-
-        with ahead(makers, arguments.jobs) as results:
-            return conclude_several(conclusion, results, _status_of)
     _import_numpy()
     if len(makers) > 1:
         return conclude_several(conclusion, makers, _status_of)

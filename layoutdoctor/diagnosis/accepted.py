@@ -30,9 +30,6 @@ ACCEPTED_SCHEMA_VERSION = 1
 MOST_BYTES = 16 << 20
 """An accepted file is written by hand in part: one of more bytes is some other file."""
 
-ABOUT_MEASUREMENT = frozenset({"LD401"})
-"""Rules that say something of a run and its machine, and nothing of the model: no reason to fail a build."""
-
 _FINGERPRINT_CHARACTERS = 32
 
 
@@ -221,8 +218,6 @@ def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None) -> Ac
     known = _by_fingerprint(before.accepted)
     entries: dict[str, AcceptedFinding] = {}
     for finding in diagnosis.findings:
-        if finding.code in ABOUT_MEASUREMENT:
-            continue
         new = _entry(diagnosis, finding)
         old = next(iter(known.get(fingerprint_of(finding), ())), None)
         if old is not None:
@@ -279,6 +274,11 @@ def _order(entry: AcceptedFinding) -> tuple[str, ...]:
     return tuple(part or "" for part in parts)
 
 
+class _SchemaVersion(msgspec.Struct):
+    schema_version: int
+    accepted: msgspec.Raw  # tells it from a diagnosis
+
+
 def load_accepted(path: str | Path) -> AcceptedFile:
     """
     Reads a file of accepted findings.
@@ -289,38 +289,16 @@ def load_accepted(path: str | Path) -> AcceptedFile:
     Raises:
         RecordError: It cannot be read, is no such file, is of a newer form, or an entry contradicts itself.
     """
-    name = repr(str(path))
+    doing = f"cannot read accepted findings from {str(path)!r}"
     try:
         with Path(path).open("rb") as stream:
             data = stream.read(MOST_BYTES + 1)
     except OSError as error:
-        raise RecordError(
-            f"cannot read accepted findings from {name}: {error.strerror or error}; write them with --write-accepted"
-        ) from error
+        raise RecordError(f"{doing}: {error.strerror or error}; write them with --write-accepted") from error
     if len(data) > MOST_BYTES:
         raise RecordError(
-            f"cannot read accepted findings from {name}: it has more than {MOST_BYTES >> 20} MiB, expected a file "
-            "written by --write-accepted"
+            f"{doing}: it has more than {MOST_BYTES >> 20} MiB, expected a file written by --write-accepted"
         )
-    return accepted_from_json(data, name)
-
-
-class _SchemaVersion(msgspec.Struct):
-    schema_version: int
-    accepted: msgspec.Raw  # tells it from a diagnosis
-
-
-def accepted_from_json(data: bytes, name: str) -> AcceptedFile:
-    """
-    Accepted findings from their JSON.
-
-    Args:
-        name: What to call it in an error.
-
-    Raises:
-        RecordError: It is no such file, of a newer form, or an entry contradicts itself.
-    """
-    doing = f"cannot read accepted findings from {name}"
     try:
         version = msgspec.json.decode(data, type=_SchemaVersion).schema_version
     except UNREADABLE as error:

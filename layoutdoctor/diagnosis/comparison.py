@@ -15,15 +15,13 @@ from layoutdoctor.diagnosis.layout import Size
 from layoutdoctor.diagnosis.records import (
     Account,
     ConversionDirection,
-    ConvolutionClass,
     Owner,
+    Ratio,
     Record,
     Severity,
-    Speedup,
     TensorKind,
     TotalKind,
     TrialStatus,
-    Verdict,
     reports_layer,
 )
 from layoutdoctor.diagnosis.saved import encoded
@@ -36,24 +34,6 @@ Change = Literal["came", "went", "more", "fewer", "same"]
 
 
 # ---------------------------------------------------------------------------------------------- what both kinds say
-class RatioBounds(Record, frozen=True, kw_only=True):
-    """
-    A ratio of times between two runs, old over new, so that above 1 is faster.
-
-    Attributes:
-        low: Lower end of its interval.
-        median: Ratio of the two medians.
-        high: Upper end.
-        coverage: How often all intervals of the comparison hold together, at least; None where there were too few
-            rounds for any: the ends are then those of what was seen.
-    """
-
-    low: float
-    median: float
-    high: float
-    coverage: float | None
-
-
 class Regression(Record, frozen=True, kw_only=True):
     """
     Whether the new one loses more to layouts.
@@ -231,8 +211,6 @@ class ComparedTotal(Record, frozen=True, kw_only=True):
         old: What ran under it in the old run; None where nothing did.
         new: The same in the new run.
         seconds_difference: New minus old; what is not there counts as nothing.
-        old_names: For a loose match: the old run's names.
-        new_names: For a loose match: the new run's names.
     """
 
     name: str
@@ -240,8 +218,6 @@ class ComparedTotal(Record, frozen=True, kw_only=True):
     old: Amount | None
     new: Amount | None
     seconds_difference: float
-    old_names: tuple[str, ...] = ()
-    new_names: tuple[str, ...] = ()
 
 
 class TraceComparison(Record, frozen=True, kw_only=True):
@@ -261,7 +237,6 @@ class TraceComparison(Record, frozen=True, kw_only=True):
         is_same: Whether the two say the same, number by number.
         unequal_work: Why the two seem not to have done the same work; None where nothing says so.
         environment: Versions and devices that are not the same.
-        account: Where the difference of the kernel times goes, where that is 5 % or more; None where it cannot be told.
         conversions: By owner, operation, module, direction, tensor and shape; largest difference of seconds first.
         round_trips: By module, what is between, and shape; likewise.
         operations: By name; likewise.
@@ -282,7 +257,6 @@ class TraceComparison(Record, frozen=True, kw_only=True):
     is_same: bool
     unequal_work: str | None
     environment: tuple[EnvironmentDifference, ...]
-    account: Account | None = None
     conversions: tuple[ConversionChange, ...]
     round_trips: tuple[RoundTripChange, ...]
     operations: tuple[ComparedTotal, ...]
@@ -306,11 +280,10 @@ class ComparedSubject(Record, frozen=True, kw_only=True):
         mode: Inference or training.
         device: What it ran on.
         recommended: The configuration it recommends; None for none.
-        speedup: What that one gained against the baseline; None where it is the baseline, or nothing was confirmed.
+        speedup: Its ratio to the baseline; None for the baseline.
         baseline: The configuration that ratios referred to; None where nothing was compared.
-        fastest: The fastest configurations: the best one and those that cannot be told from it.
+        fastest: The fastest configurations: the best one and those within 3 % of it.
         target: The device it was lowered for without its being there; None where it ran.
-        reason: Why this one is recommended, or none.
     """
 
     name: str
@@ -318,11 +291,10 @@ class ComparedSubject(Record, frozen=True, kw_only=True):
     mode: str
     device: str | None
     recommended: str | None
-    speedup: Speedup | None = None
+    speedup: Ratio | None = None
     baseline: str | None = None
     fastest: tuple[str, ...] = ()
     target: str | None = None
-    reason: str | None = None
 
 
 class GraphDecision(Record, frozen=True, kw_only=True):
@@ -334,94 +306,30 @@ class GraphDecision(Record, frozen=True, kw_only=True):
     convolution_count: int
 
 
-class ConvolutionChange(Record, frozen=True, kw_only=True):
-    """
-    A convolution that Inductor classed or laid out otherwise.
-
-    Attributes:
-        module: Path of the nn.Module; None where not recorded.
-        node: FX node in the new graph.
-        old_class: Its class before.
-        new_class: Its class now.
-        old_channels_last: Whether its output was channels-last; None where not recorded.
-        new_channels_last: Whether it is now.
-    """
-
-    module: str | None
-    node: str
-    old_class: ConvolutionClass
-    new_class: ConvolutionClass
-    old_channels_last: bool | None
-    new_channels_last: bool | None
-
-
 class DecisionChange(Record, frozen=True, kw_only=True):
-    """A graph, by its name, that Inductor decided otherwise in the new diagnosis, and its convolutions that changed."""
+    """A graph, by its name, that Inductor decided otherwise in the new diagnosis."""
 
     graph: str
     old: GraphDecision
     new: GraphDecision
-    convolutions: tuple[ConvolutionChange, ...] = ()
 
 
 class TimeChange(Record, frozen=True, kw_only=True):
     """
-    What became of the time of one configuration.
+    What became of the speed of one configuration, beside the baseline of its own diagnosis.
 
     Attributes:
-        old_round_count: Rounds in the old diagnosis.
-        new_round_count: Rounds in the new one.
-        absolute: Old median over new one, as timed; None where the two were not given the same work. It holds for these
-            two runs, not for the code: the machine may have been another one on the next day, so it is no verdict.
-        references: The configurations it was judged against; among them itself where it is one of those.
-        change: How many times faster it became relative to the references, on the geometric mean; None where there are
-            none. 1 for a reference: nothing of its change is its own, as far as can be told.
-        relative_to_baseline: How many times faster than the baseline it was in its own run, new over old; None for
-            the baseline itself, and where either was not measured.
-        baseline_verdict: What may be said of that; None where it cannot be judged.
-        verdict: What may be said of ``change``; None where it was not judged.
-        not_judged: Why it was not; None where it was.
-        has_same_code: Whether both runs ran the same code: operations in eager, generated code else, under the same
-            versions and settings; None where that was not recorded.
+        old_ratio: Its ratio to the baseline in the old diagnosis; None for the baseline, and if not measured.
+        new_ratio: The same in the new one.
+        change: The new ratio over the old one; above 1, it became faster beside the baseline. It is ``faster`` or
+            ``slower`` from 5 % on, and ``equal`` within 5 % of 1. None for the baseline.
+        not_judged: Why there is no change; None if there is, and for the baseline.
     """
 
-    old_round_count: int
-    new_round_count: int
-    absolute: RatioBounds | None = None
-    references: tuple[str, ...] = ()
-    change: RatioBounds | None = None
-    relative_to_baseline: RatioBounds | None = None
-    baseline_verdict: Verdict | None = None
-    verdict: Verdict | None = None
+    old_ratio: Ratio | None = None
+    new_ratio: Ratio | None = None
+    change: Ratio | None = None
     not_judged: str | None = None
-    has_same_code: bool | None = None
-
-
-class TimeSummary(Record, frozen=True, kw_only=True):
-    """
-    How the times of two diagnoses were judged.
-
-    Attributes:
-        resolution: Smallest relative change of a configuration against the references that is called one.
-        steadiness: How far a time may move between two runs for the machine to count as unchanged.
-        references: Configurations that stand for the machine; empty where none could be told.
-        basis: Why these do: ``same code``; ``steady`` (most moved alike, by less than the steadiness); ``majority``
-            (most moved alike, by more); None where there are none.
-        drift: What the times of the references became, old over new, on the geometric mean; None where that has no
-            interval.
-        has_drifted: Whether that is beyond doubt and noticeable: everything became faster or slower by it.
-        not_judged: Why no time was judged at all; None where some were.
-        is_other_machine: Whether the two ran on different machines, or with another thread count.
-    """
-
-    resolution: float | None = None
-    steadiness: float | None = None
-    references: tuple[str, ...] = ()
-    basis: str | None = None
-    drift: RatioBounds | None = None
-    has_drifted: bool = False
-    not_judged: str | None = None
-    is_other_machine: bool = False
 
 
 class ComparedTrial(Record, frozen=True, kw_only=True):
@@ -432,9 +340,10 @@ class ComparedTrial(Record, frozen=True, kw_only=True):
         name: The configuration.
         old_status: How its trial ended; None where it is not in the old diagnosis.
         new_status: The same in the new one.
-        old_median_seconds: Median of its rounds; None where not measured.
+        old_median_seconds: Time of one call; None if not measured.
         new_median_seconds: The same in the new one.
-        median_ratio: Old over new. Both were measured at another time, so this is no verdict.
+        median_ratio: Old over new, without a verdict: the machine may have been slower at one of the two times. None
+            unless device, thread count and versions are the same in both.
         old_costs: What one iteration spent; None where no kernels were recorded, unless the trial is a static one.
         new_costs: The same in the new one.
         difference: New minus old; None unless both have their costs.
@@ -442,15 +351,11 @@ class ComparedTrial(Record, frozen=True, kw_only=True):
         round_trips: The same of round trips.
         decisions: Graphs that Inductor decided otherwise; empty where none was.
         regression: Whether the new one loses more to layouts.
-        time: What became of its time; None where it was not measured in both.
+        time: What became of its ratio to the baseline; None if it was not measured in both.
         old_same_as: The configuration it was found to be the same as, and that was measured for it.
         new_same_as: The same in the new one.
         old_failure: Why it had no result, in one line; None where it had one.
         new_failure: The same in the new one.
-        old_graph_break_count: Graph breaks; None where it is not there or has no result.
-        new_graph_break_count: The same in the new one.
-        old_recompile_count: Compiles beyond the first of the same code; None likewise.
-        new_recompile_count: The same in the new one.
         account: Where the difference of its times goes, where that is 5 % or more; None where kernels have no times.
     """
 
@@ -472,34 +377,25 @@ class ComparedTrial(Record, frozen=True, kw_only=True):
     new_same_as: str | None = None
     old_failure: str | None = None
     new_failure: str | None = None
-    old_graph_break_count: int | None = None
-    new_graph_break_count: int | None = None
-    old_recompile_count: int | None = None
-    new_recompile_count: int | None = None
     account: Account | None = None
 
 
 class FindingChange(Record, frozen=True, kw_only=True):
     """
-    Findings of one rule about one configuration, module and file; lines move with every edit, so they do not count.
+    Findings of one rule about one configuration.
 
     Attributes:
-        change: What happened to their number; ``same`` where they stayed.
+        change: What happened to their number.
         code: The rule's code.
         rule: Its name.
         severity: That of the most severe one, of the new diagnosis where there are any.
         configuration: The trial they are about; None where they are about the whole diagnosis.
-        module: Path of the nn.Module.
+        module: Path of the nn.Module that the first names, of the new diagnosis where there are any.
         message: That of the first, of the new diagnosis where there are any.
         old_count: How many there were.
         new_count: How many there are.
         place: File and line of the first, of the new diagnosis where there are any; None where not recorded.
-        old_severity: That of the most severe one before; None where there was none.
-        new_severity: The same now.
-        old_seconds: What they cost together; None where one of them has no cost, or there was none.
-        new_seconds: The same now.
-        suggestion: What to do about the first.
-        old_module: The module that the first one named before; a finding about several names the costliest.
+        seconds: What they cost together, of the new diagnosis where there are any; None where one has no cost.
         is_accepted: Whether all of the new diagnosis are accepted there.
     """
 
@@ -513,12 +409,7 @@ class FindingChange(Record, frozen=True, kw_only=True):
     old_count: int
     new_count: int
     place: str | None = None
-    old_severity: Severity | None = None
-    new_severity: Severity | None = None
-    old_seconds: float | None = None
-    new_seconds: float | None = None
-    suggestion: str | None = None
-    old_module: str | None = None
+    seconds: float | None = None
     is_accepted: bool = False
 
 
@@ -541,8 +432,6 @@ class ModelComparison(Record, frozen=True, kw_only=True):
         findings: What the rules found in one more often than in the other.
         regression: Whether the new one is worse.
         notes: What a reader of the numbers has to know.
-        stayed: What the rules found as often in both, with its severity and cost in each.
-        times: How the times were judged, and what all configurations have in common.
     """
 
     schema_version: int = COMPARISON_SCHEMA_VERSION
@@ -559,8 +448,6 @@ class ModelComparison(Record, frozen=True, kw_only=True):
     findings: tuple[FindingChange, ...]
     regression: Regression
     notes: tuple[str, ...] = ()
-    stayed: tuple[FindingChange, ...] = ()
-    times: TimeSummary = TimeSummary()
 
     def __str__(self) -> str:
         return _text_report(self)

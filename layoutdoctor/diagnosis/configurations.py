@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import FormatChoice, LayoutOptimization, Mode, OptionValue
 
 BASELINE = "inductor"
+FORCED = "inductor-layout-opt-forced"
+ALL = "all"
 """The configuration that ratios refer to: torch.compile as torch ships it."""
 
 

@@ -38,12 +38,12 @@ ConversionRole = Literal["entry", "exit", "interior"]
 CostSource = Literal["measured", "estimated"]
 Confidence = Literal["shapes", "grid", "order"]
 TotalKind = Literal["kernel", "operation", "module", "step"]
-Verdict = Literal["faster", "slower", "no measurable difference"]
+Verdict = Literal["faster", "slower", "equal", "inconclusive"]
 Severity = Literal["error", "warning", "note"]
 MadeBy = Literal["is", "call", "call_with_init_inputs", "call_for_both"]
 AccountKind = (
     Literal["conversion", "generated_kernel", "layout", "implementation", "missing_fusion"]
-    | Literal["operation", "not_aligned", "small", "allocation", "launches", "outside_kernels"]
+    | Literal["operation", "not_aligned", "small", "outside_kernels"]
 )
 # What a saved file may hold in these fields is held by msgspec as it reads; the bounds keep sums of them finite.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
@@ -54,17 +54,37 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1.001)]
 """0 to 1; sums taken in another order may end a little above."""
-Ratio = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+Factor = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 Magnitude = Annotated[float, msgspec.Meta(ge=0)]
 OptionValue = bool | Integer | float | str | None
 
 FASTER: Verdict = "faster"
 SLOWER: Verdict = "slower"
-NO_DIFFERENCE: Verdict = "no measurable difference"
+EQUAL: Verdict = "equal"
+INCONCLUSIVE: Verdict = "inconclusive"
+
+
+REPR_LENGTH = 200
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What all records share: frozen, built by keyword."""
+    """What all records share: frozen, built by keyword, shown on one line."""
+
+    def __repr__(self) -> str:
+        shown = (_in_short(name, getattr(self, name)) for name in self.__struct_fields__)
+        text = f"{type(self).__name__}({', '.join(part for part in shown if part)})"
+        return text if len(text) <= REPR_LENGTH else f"{text[: REPR_LENGTH - 4]}...)"
+
+
+def _in_short(name: str, value: object) -> str:
+    """A field as a part of a line: of a tuple or a dict how many entries; nothing if it is empty."""
+    if value is None or value == () or value == {}:
+        return ""
+    if isinstance(value, tuple | dict):
+        return f"{len(value)} {name}"
+    if isinstance(value, Record):
+        return f"{name}={type(value).__name__}"
+    return f"{name}={f'{value:.4g}' if isinstance(value, float) else repr(value)[:60]}"
 
 
 class SourceLocation(Record, frozen=True, kw_only=True):
@@ -223,6 +243,7 @@ class Environment(Record, frozen=True, kw_only=True):
         platform: Operating system, its release, and the processor family.
         triton: Triton's version.
         cuda: Version of the CUDA (or ROCm) runtime that torch was built with.
+        driver: Version of the GPU's driver.
         cudnn: cuDNN's version.
         onednn: oneDNN's version.
         compiler: The C++ compiler that Inductor used on a CPU.
@@ -230,6 +251,8 @@ class Environment(Record, frozen=True, kw_only=True):
         thread_count: Threads torch used inside one operation, on a CPU.
         onednn_isa: The instruction set oneDNN reported, such as ``"Intel AVX-512 with Intel DL Boost"``.
         device_name: Name of the GPU, or of the processor.
+        clock_hertz: The clock of the GPU's processors when this was recorded.
+        clock_limits: What held that clock down then, such as ``the power cap``.
         settings: torch settings and environment variables that bear on layouts, as they stood.
         command: The command line, without folders; None from Python.
         copy_bandwidth_bytes_per_second: What copying a large tensor reaches, read plus written; None: not measured.
@@ -240,6 +263,7 @@ class Environment(Record, frozen=True, kw_only=True):
     platform: str | None = None
     triton: str | None = None
     cuda: str | None = None
+    driver: str | None = None
     cudnn: str | None = None
     onednn: str | None = None
     onednn_isa: str | None = None
@@ -247,6 +271,8 @@ class Environment(Record, frozen=True, kw_only=True):
     thread_count: Count | None = None
     cpu_count: Count | None = None
     device_name: str | None = None
+    clock_hertz: Magnitude | None = None
+    clock_limits: tuple[str, ...] = ()
     settings: dict[str, str] = {}
     command: str | None = None
     copy_bandwidth_bytes_per_second: Magnitude | None = None
@@ -267,6 +293,16 @@ class Failure(Record, frozen=True, kw_only=True):
     message: str
     log: str | None = None
     location: SourceLocation | None = None
+
+    @property
+    def refuses_view(self) -> bool:
+        """Whether ``.view`` met strides that it cannot express."""
+        return is_refused_view(self.message) or is_refused_view(self.log)
+
+
+def is_refused_view(text: str | None) -> bool:
+    """Whether an error says so: of ATen, or of the Python reference that torch.compile traces (torch 2.7 to 2.13)."""
+    return text is not None and ("view size is not compatible" in text or "Cannot view a tensor with shape" in text)
 
 
 class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -636,10 +672,11 @@ class Total(Record, frozen=True, kw_only=True):
 
 class Waiting(Record, frozen=True, kw_only=True):
     """
-    What a recorded run waited for.
+    What a recorded run waited for, or an iteration of a diagnosis.
 
     Attributes:
         span_seconds: From the first to the last that ran on the device; of all profiler steps, where those are longer.
+            In a diagnosis, a call in the timing rounds.
         busy_seconds: In which a kernel or a copy ran on the device, the busiest of several.
         device_count: Devices that something ran on.
         collective_seconds: Kernels of NCCL and the like, which wait for other devices.
@@ -682,7 +719,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         lacks: What could not be recorded and why; empty where all was.
         undecided_count: Of a trace, kernels that may convert a layout, though nothing says so; in no other sum.
         undecided_seconds: Their time.
-        waiting: What a recorded trace waited for; None elsewhere.
+        waiting: On a GPU, what a recorded trace or an iteration waited for; None elsewhere.
         exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
             device: what the run really waited for.
         convolution_count: On a GPU, kernels that ran for a convolution, its conversions included; in a log of oneDNN,
@@ -754,51 +791,29 @@ class RedundantPair(Record, frozen=True, kw_only=True):
 
 class Measurement(Record, frozen=True, kw_only=True):
     """
-    The times of one trial, raw.
+    The times of one trial.
 
     Attributes:
-        round_seconds: The estimate of each round (the smallest of the round's calls), in round order.
-        median_seconds: Median of ``round_seconds``.
+        round_seconds: The least of each turn's calls, in round order, in the process that compiled the configuration.
+        median_seconds: Time of one call as every report shows it: the baseline's median, and for any other trial the
+            baseline's time over the trial's ratio. In a recording, the median of ``round_seconds``.
         compile_seconds: Wall time of the first call, compiling included; None for eager.
         peak_memory_bytes: Most bytes of tensors alive above the start of an iteration (device memory on a GPU).
-        call_seconds: Every single call, round by round.
-        estimator: How a round's number was made from its calls.
-        calls_per_round: Calls in each round.
-        dropped_after_round: Set where the configuration was dropped early as clearly slower.
-        stopped_because: Why measuring ended: ``decided`` (``precise`` in old files), ``budget`` or ``dropped``.
-        page_faults_per_call: Pages the system had to map in one call; None where it does not say.
-        start_seconds: Median in the start of fresh processes that is nearest to the middle of all, where the process of
-            the rounds was another case, as the heap is one process's luck; None where the rounds stand for the starts.
-        start_page_faults_per_call: The same of page faults.
-        memory_seconds: What a usual call takes less where its memory is kept; None where that was not measured.
-        profiled_call_seconds: Least of the calls right after the profiled iterations, else of all in a process of its
-            own, their memory kept; None where the configuration was not profiled after the rounds.
+        calls_per_round: Calls in each turn.
+        first_round: The number, from 0, of the baseline's round that the first one of these was.
+        starts: ``round_seconds`` of each further start. Start k of two trials was timed in the same rounds.
+        unkept_seconds: Time of one call in each of some fresh processes whose allocator gives freed memory back to the
+            system (glibc's default); empty if none was started.
     """
 
     round_seconds: tuple[PositiveSeconds, ...]
     median_seconds: PositiveSeconds
     compile_seconds: Seconds | None
     peak_memory_bytes: Count | None
-    call_seconds: tuple[tuple[Seconds, ...], ...] = ()
-    estimator: str = "minimum"
     calls_per_round: Count = 1
-    dropped_after_round: Count | None = None
-    stopped_because: str | None = None
-    page_faults_per_call: Magnitude | None = None
-    start_seconds: PositiveSeconds | None = None
-    start_page_faults_per_call: Magnitude | None = None
-    memory_seconds: Seconds | None = None
-    profiled_call_seconds: PositiveSeconds | None = None
-
-    @property
-    def usual_seconds(self) -> Seconds:
-        """What a call usually takes in a process of its own."""
-        return self.median_seconds if self.start_seconds is None else self.start_seconds
-
-    @property
-    def usual_page_faults(self) -> float | None:
-        """Pages mapped anew in such a call."""
-        return self.page_faults_per_call if self.start_seconds is None else self.start_page_faults_per_call
+    first_round: Count = 0
+    starts: tuple[tuple[PositiveSeconds, ...], ...] = ()
+    unkept_seconds: tuple[PositiveSeconds, ...] = ()
 
 
 class Equivalence(Record, frozen=True, kw_only=True):
@@ -807,11 +822,16 @@ class Equivalence(Record, frozen=True, kw_only=True):
 
     Attributes:
         status: ``equal``, ``different`` or ``not_checked``.
-        max_abs_error: Largest difference from the reference, over the tensor that came closest to its tolerance.
-        tolerance: What was allowed there.
-        largest_value: Largest magnitude there; of a gradient, among those of its module's parameters.
-        reference: ``float64`` eager, or what else stood in for it.
-        detail: Why it was not checked, or which output differed and by how much.
+        max_abs_error: Largest difference of one value from the reference, in the worst tensor: the one whose error is
+            the largest share of what is allowed there.
+        relative_error: Root mean square error of the worst tensor, divided by the root mean square of the reference's
+            values; if nothing but rounding is left of a sum whose terms cancel, by eager's own error. No unit.
+        eager_relative_error: The same of the model in eager, in its own dtype and format: the yardstick. None if eager
+            itself is the reference.
+        tolerance: The largest ``relative_error`` allowed there; None if eager is too far off to tell.
+        reference: ``float64`` eager; ``float32`` for half precision on a GPU; ``eager float32`` and the like if nothing
+            more exact ran.
+        detail: Why it was not checked, or which tensor is the worst and by how much it differs.
         gradients_checked: Whether parameter gradients were compared as well.
         output_layouts: Layout of every output tensor.
         output_layouts_differ: Whether they satisfy other memory formats than eager's on the caller's input.
@@ -819,8 +839,9 @@ class Equivalence(Record, frozen=True, kw_only=True):
 
     status: Literal["equal", "different", "not_checked"]
     max_abs_error: Magnitude | None = None
+    relative_error: Magnitude | None = None
+    eager_relative_error: Magnitude | None = None
     tolerance: Magnitude | None = None
-    largest_value: Magnitude | None = None
     reference: str | None = None
     detail: str | None = None
     gradients_checked: bool = False
@@ -905,57 +926,29 @@ class Trial(Record, frozen=True, kw_only=True):
         return compile_for(model, self.configuration)
 
 
-class RatioInterval(Record, frozen=True, kw_only=True):
+class Ratio(Record, frozen=True, kw_only=True):
     """
-    How many times faster than the baseline a configuration is, with an interval for the true median.
+    How many times faster than the baseline a configuration is: the baseline's time over the configuration's.
 
     Attributes:
         name: The configuration.
-        low: Lower end of the interval.
-        median: Median of the ratios round by round, or geometric middle of those start by start; above 1 is faster.
+        low: Lower end of the 95 % interval.
+        median: Geometric mean over the further starts if there are two or more, else the median over the rounds; above
+            1 is faster.
         high: Upper end.
-        verdict: What may be said.
-        coverage: How often such an interval covers the true median, at least: 0.99 over rounds, 0.95 where further
-            starts of fresh processes are in it; None where too few rounds for any, or the machine was too busy.
-        round_count: Rounds it rests on.
-        start_count: Further starts that it was part of. Where others were and it was not, its rounds are told by way
-            of what was recommended, since one process of the baseline may be lucky; None where the rounds stand alone.
-        decided: True where it is faster, slower or equal; False where "no measurable difference" is noise, of too few
-            rounds or on a busy machine. None in old files.
+        verdict: ``faster`` and ``slower``: the interval is beyond 1 by 1 %. ``equal``: it lies within 3 % of 1.
+            ``inconclusive``: the rest.
+        round_count: Rounds of the process that compiled the configuration.
+        start_ratios: The ratio of each further start, in order; empty if the ratio is that of the rounds.
     """
 
     name: str
-    low: Ratio
-    median: Ratio
-    high: Ratio
+    low: Factor
+    median: Factor
+    high: Factor
     verdict: Verdict
-    coverage: Share | None = None
-    round_count: Count | None = None
-    start_count: Count | None = None
-    decided: bool | None = None
-
-    @property
-    def lacks_rounds(self) -> bool:
-        """Whether the rounds tell nothing, too few or of a busy machine: "no measurable difference" is no tie."""
-        return self.coverage is None and self.round_count is not None
-
-
-class MachineLoad(Record, frozen=True, kw_only=True):
-    """
-    What else the machine did while the configurations took turns.
-
-    Attributes:
-        other_cores: Cores that others used, processes as well as other machines on the same processor, on average; None
-            where the system does not say.
-        is_too_busy: Whether that was too much for anything to be concluded from the times.
-        round_other_cores: The same of each round, left out or not; of short ones only roughly, as ticks are counted.
-        round_involuntary_switches: How often a thread of the diagnosis had to make room, in each round.
-    """
-
-    other_cores: Magnitude | None = None
-    is_too_busy: bool = False
-    round_other_cores: tuple[Magnitude, ...] = ()
-    round_involuntary_switches: tuple[Count, ...] = ()
+    round_count: Count = 0
+    start_ratios: tuple[Factor, ...] = ()
 
 
 class Comparison(Record, frozen=True, kw_only=True):
@@ -963,34 +956,17 @@ class Comparison(Record, frozen=True, kw_only=True):
     All trials against the baseline.
 
     Attributes:
-        baseline: Name of the configuration the ratios refer to.
+        baseline: Name of the configuration that the ratios refer to.
         ratios: One per measured trial other than the baseline.
-        fastest: The fastest configuration and those that are not measurably slower; the recommended one stands first.
-        resolution: Smallest relative difference that is called one; smaller ones are "no measurable difference".
-        round_count: Rounds measured.
-        undecided: Those of ``fastest`` that are neither told from the best of them nor equal to it.
-        seconds_to_decide: About how long rounds would have to go on until what the choice hangs on is decided; None
-            where it is, or where no number of rounds would do, as on a busy machine.
-        load: What else the machine did meanwhile; None where not recorded.
-        own_processes: Whether each configuration had a process of its own; else all shared one, and its heap.
-        slow_round_count: Further rounds, left out because the machine was slower for all in them.
+        fastest: The fastest configuration with right outputs and those within 3 % of it; the recommended one first.
+        other_cores: Cores that other programs used while the configurations were timed, on average; None if the system
+            does not say.
     """
 
     baseline: str
-    ratios: tuple[RatioInterval, ...]
+    ratios: tuple[Ratio, ...]
     fastest: tuple[str, ...]
-    resolution: Ratio | None = None
-    round_count: Count | None = None
-    undecided: tuple[str, ...] = ()
-    seconds_to_decide: Seconds | None = None
-    load: MachineLoad | None = None
-    own_processes: bool = False
-    slow_round_count: Count = 0
-
-    @property
-    def is_too_busy(self) -> bool:
-        """Whether so much else ran on the machine that the times tell nothing."""
-        return self.load is not None and self.load.is_too_busy
+    other_cores: Magnitude | None = None
 
 
 class AccountRow(Record, frozen=True, kw_only=True):
@@ -1000,7 +976,7 @@ class AccountRow(Record, frozen=True, kw_only=True):
     Attributes:
         kind: ``conversion``; ``generated_kernel``, a slower one; ``layout``: another one; ``implementation``: another
             code of a library; ``missing_fusion``; ``operation``: the same; ``not_aligned``: without a counterpart;
-            ``small``: too small to be told; ``allocation``: pages mapped anew; ``launches``: more calls; or the rest.
+            ``small``: many small rows; ``outside_kernels``: the rest of the measured difference.
         seconds: How much of the difference it is; negative where it is faster on the slower side.
         slower_seconds: What it takes in the slower one; None where that is not a sum of kernels.
         faster_seconds: What it takes in the faster one.
@@ -1043,7 +1019,7 @@ class Account(Record, frozen=True, kw_only=True):
     Attributes:
         slower: The slower configuration; of two traces ``the new one`` or ``the old one``.
         faster: The faster one.
-        slower_seconds: Median of the rounds; of a trace its kernel time, per step where the comparison is.
+        slower_seconds: Time of a call; of a trace its kernel time, per step if the comparison is.
         faster_seconds: The same.
         rows: What contributes most first, the named rest last; their ``seconds`` sum to the measured difference.
     """
@@ -1089,82 +1065,19 @@ class Finding(Record, frozen=True, kw_only=True):
     accepted: str | None = None
 
 
-class Speedup(Record, frozen=True, kw_only=True):
-    """
-    How many times faster, with its interval.
-
-    Attributes:
-        low: Lower end of the interval.
-        median: Median of the ratios round by round; above 1 is faster.
-        high: Upper end.
-    """
-
-    low: Ratio
-    median: Ratio
-    high: Ratio
-
-
-class FreshProcesses(Record, frozen=True, kw_only=True):
-    """
-    What processes that did nothing else made of a choice: each configuration started anew several times, in turns.
-
-    Attributes:
-        starts: How often each configuration was started.
-        low: Lower end of the 95 % interval over the starts, of how many times faster than the baseline it is.
-        median: Their geometric middle.
-        high: Upper end.
-        start_ratios: Of each start, in order.
-        page_faults_per_call: Pages the system had to map in one call there; None where it does not say.
-        baseline_page_faults_per_call: Those of the baseline.
-        start_page_faults: Those of each start, in order; empty where the system does not say.
-        baseline_start_page_faults: Those of the baseline.
-        slow_starts: Further starts, left out because the machine was slower for all in them.
-    """
-
-    starts: Count
-    low: Ratio
-    median: Ratio
-    high: Ratio
-    start_ratios: tuple[Ratio, ...] = ()
-    page_faults_per_call: Magnitude | None = None
-    baseline_page_faults_per_call: Magnitude | None = None
-    start_page_faults: tuple[Magnitude, ...] = ()
-    baseline_start_page_faults: tuple[Magnitude, ...] = ()
-    slow_starts: Count = 0
-
-
-class KeptMemory(Record, frozen=True, kw_only=True):
-    """
-    What becomes of the answer in processes whose allocator keeps the memory that a call frees.
-
-    Attributes:
-        baseline_ratio: How many times as fast the baseline is with it as without.
-        speedup: How many times as fast what is recommended is with it as the baseline with it; None where that stays.
-        fastest: What is surely faster than what is recommended, both with it; None where nothing is.
-        fastest_speedup: How many times as fast that is as the baseline with it.
-    """
-
-    baseline_ratio: Ratio
-    speedup: Speedup | None = None
-    fastest: str | None = None
-    fastest_speedup: Speedup | None = None
-
-
 class WithoutFreezing(Record, frozen=True, kw_only=True):
     """
-    The best that leaves the weights free to change, where what is recommended freezes them.
+    The best configuration that leaves the weights free to change, if the recommended one freezes them.
 
     Attributes:
-        configuration: The baseline itself where nothing else is faster.
+        configuration: The baseline if no other one is faster.
         speedup: As in ``Recommendation``; None for the baseline.
         how: Lines to paste.
-        fresh_processes: As in ``Recommendation``.
     """
 
     configuration: str
-    speedup: Speedup | None
+    speedup: Ratio | None
     how: str | None
-    fresh_processes: FreshProcesses | None = None
 
 
 class Recommendation(Record, frozen=True, kw_only=True):
@@ -1172,39 +1085,20 @@ class Recommendation(Record, frozen=True, kw_only=True):
     What to do.
 
     Attributes:
-        configuration: The configuration to use; None where nothing could be measured, or nothing is faster.
-        speedup: Against the baseline, over starts of fresh processes, else from the rounds; None for the baseline.
-        how: Lines to paste.
-        verified: True where fresh processes agreed with the rounds and the outputs were equal.
-        reason: Why this one, or why none, or why it is not verified, in one sentence.
-        fresh_processes: What those showed of it; None where there were none.
-        without_freezing: The best without frozen weights; None where what is recommended freezes none.
-        kept_memory: What keeping the memory makes of it; None where hardly any memory is mapped anew in a call.
+        configuration: The configuration to use: the baseline if nothing is faster; None if nothing with right outputs
+            was measured.
+        speedup: Its ratio to the baseline; None for the baseline.
+        how: Lines to paste; None for the baseline.
+        verified: Whether further starts agreed: there were two or more, the ratio over them is ``faster``, and the
+            outputs equal the reference.
+        without_freezing: The best without frozen weights; None if the recommended configuration freezes none.
     """
 
     configuration: str | None
-    speedup: Speedup | None
-    how: str | None
-    verified: bool
-    reason: str | None = None
-    fresh_processes: FreshProcesses | None = None
+    speedup: Ratio | None = None
+    how: str | None = None
+    verified: bool = False
     without_freezing: WithoutFreezing | None = None
-    kept_memory: KeptMemory | None = None
-
-
-class Plan(Record, frozen=True, kw_only=True):
-    """
-    Reserved: a layout per convolution.
-
-    Attributes:
-        predicted_seconds: What each assignment is predicted to take.
-        measured_seconds: What the chosen one took.
-        assignment: The layout of each convolution.
-    """
-
-    predicted_seconds: dict[str, Seconds] = {}
-    measured_seconds: Seconds | None = None
-    assignment: tuple[dict[str, str], ...] = ()
 
 
 class Reproduction(Record, frozen=True, kw_only=True):
@@ -1237,15 +1131,12 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         trials: One per configuration, in the order of the configurations.
         comparison: None where fewer than two trials were measured.
         findings: Sorted: most severe first, then by cost.
-        plan: Reserved; None.
         recommendation: What to do; None where nothing was concluded.
         interrupted: Set where the diagnosis did not run to its end, with what stopped it.
         accounts: Where the difference between the baseline and the recommended configuration goes, and where eager is
             faster, that between it and eager.
         reproduction: What the reproducer did when it was run; None where it was not.
         stage_seconds: How long each stage of the diagnosis took, in their order; empty where nobody was there.
-        packed: In a saved file only, where they are long: nodes, buffers and kernels of all trials, as base64 of xz of
-            JSON. Who loads the file finds them in their own fields.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -1256,13 +1147,11 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     trials: Annotated[tuple[Trial, ...], msgspec.Meta(min_length=1)]
     comparison: Comparison | None = None
     findings: tuple[Finding, ...] = ()
-    plan: Plan | None = None
     recommendation: Recommendation | None = None
     interrupted: str | None = None
     accounts: tuple[Account, ...] = ()
     reproduction: Reproduction | None = None
     stage_seconds: dict[str, Seconds] = {}
-    packed: str | None = None
 
     @property
     def redundant_pairs(self) -> tuple[RedundantPair, ...]:

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-import base64
+import gzip
+import io
 import os
 import re
+import zlib
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec.structs import replace
 
-from layoutdoctor.diagnosis.records import SCHEMA_VERSION, Buffer, Diagnosis, FxNode, Kernel, Record
+from layoutdoctor.diagnosis.records import SCHEMA_VERSION, Diagnosis, Record
 from layoutdoctor.errors import RecordError
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import (
-        Conversion,
-        FreshProcesses,
-        Graph,
-        KernelSummary,
-        RatioInterval,
-        Speedup,
-        Trial,
-    )
+    from layoutdoctor.diagnosis.layout import Size
+    from layoutdoctor.diagnosis.records import FxNode, Trial
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_GZIP_MAGIC = b"\x1f\x8b"
+DEFAULT_MOST_BYTES = 8 << 30
+"""Unpacked bytes that are read of a trace without being asked for more: 8 GiB take a minute or two."""
+
+DEFAULT_MOST_SAVED_BYTES = 128 << 20
+"""Bytes of a saved diagnosis that are read without being asked for more; the largest ones known have 15 MiB."""
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+GZIP_MAGIC = b"\x1f\x8b"
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES = 1 << 16
 _LONGEST_REASON = 300
+_MOST_ELEMENTS = 2**63 - 1
+"""What torch itself can count."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises on data of another kind; the last one on JSON nested thousands deep."""
 
@@ -65,6 +66,26 @@ def read_saved(path: str | Path, max_bytes: int) -> bytes:
     return data
 
 
+def unpack(data: bytes, max_bytes: int, cannot: str) -> bytes:
+    """
+    Gzipped data, unpacked.
+
+    Args:
+        cannot: What an error begins with.
+
+    Raises:
+        RecordError: The data are damaged, or have more bytes than that.
+    """
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            unpacked = stream.read(max_bytes + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise RecordError(f"{cannot} it is cut off or damaged; copy or record it again") from error
+    if len(unpacked) > max_bytes:
+        raise RecordError(f"{cannot} unpacked it has more than {format_bytes(max_bytes)}, which is too much")
+    return unpacked
+
+
 def _open_without_waiting(path: str, flags: int) -> int:
     """Opens at once also a pipe that nobody writes to, which is then empty; without that it would wait forever."""
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
@@ -78,8 +99,6 @@ def why_unreadable(data: bytes, error: Exception) -> str:
     expected = "expected a diagnosis saved by layoutdoctor (--output FILE.json)"
     if not data.strip():
         return f"it is empty; {expected}"
-    if data.startswith(_GZIP_MAGIC):
-        return "it is packed with gzip; unpack it first (gunzip)"
     if data.startswith(_UTF_16_MARKS):
         return "it is UTF-16 text, expected UTF-8; save it with --output FILE.json instead of redirecting"
     if data.lstrip().startswith(b"["):
@@ -97,8 +116,32 @@ def reason_of(error: Exception) -> str:
     return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3]}..."
 
 
-_MOST_ELEMENTS = 2**63 - 1
-"""What torch itself can count."""
+_TRIAL_NAMES = (
+    "trials.same_as",
+    "comparison.baseline",
+    "comparison.ratios.name",
+    "comparison.fastest",
+    "findings.configuration",
+    "recommendation.configuration",
+    "recommendation.speedup.name",
+    "recommendation.without_freezing.configuration",
+    "recommendation.without_freezing.speedup.name",
+)
+_RATIOS = ("comparison.ratios", "recommendation.speedup", "recommendation.without_freezing.speedup")
+_LAYOUTS = (
+    "subject.inputs",
+    "trials.kernels.conversions.source",
+    "trials.kernels.conversions.target",
+    "trials.graphs.conversions.source",
+    "trials.graphs.conversions.target",
+    "trials.graphs.nodes.layout",
+    "trials.graphs.buffers.layout",
+    "trials.graphs.breakers.source",
+    "trials.graphs.breakers.target",
+    "trials.gradient_layouts.layout",
+    "trials.gradient_layouts.gradient",
+    "trials.equivalence.output_layouts",
+)
 
 
 def first_problem(diagnosis: Diagnosis) -> str | None:
@@ -107,66 +150,51 @@ def first_problem(diagnosis: Diagnosis) -> str | None:
 
 
 def _problems(diagnosis: Diagnosis) -> Iterator[str]:
-    names = {trial.name for trial in diagnosis.trials}
-    yield from _repeated("$.trials", ".configuration.name", [trial.name for trial in diagnosis.trials])
-    for number, tensor in enumerate(diagnosis.subject.inputs):
-        yield from _sizes(f"$.subject.inputs[{number}]", tensor.shape, tensor.stride)
+    ordered = [trial.name for trial in diagnosis.trials]
+    yield from _repeated("$.trials.configuration.name", ordered)
+    names = set(ordered)
+    for place, name in _found(diagnosis, _TRIAL_NAMES):
+        yield from _unknown(place, name, names, "name of a trial")
+    for place, ratio in _found(diagnosis, _RATIOS):
+        if not ratio.low <= ratio.median <= ratio.high:
+            ends = f"low {ratio.low}, median {ratio.median}, high {ratio.high}"
+            yield f"{place} has {ends}, expected them in this order"
+    for place, layout in _found(diagnosis, _LAYOUTS):
+        yield from _sizes(place, layout.shape, layout.stride)
     for number, trial in enumerate(diagnosis.trials):
         yield from _in_trial(f"$.trials[{number}]", diagnosis, trial)
-    yield from _in_comparison(diagnosis, names)
-    for number, finding in enumerate(diagnosis.findings):
-        yield from _unknown(f"$.findings[{number}].configuration", finding.configuration, names, "trial")
-    if diagnosis.recommendation is not None:
-        recommended = diagnosis.recommendation
-        yield from _unknown("$.recommendation.configuration", recommended.configuration, names, "trial")
-        if recommended.speedup is not None:
-            yield from _interval("$.recommendation.speedup", recommended.speedup)
-        if recommended.fresh_processes is not None:
-            yield from _interval("$.recommendation.fresh_processes", recommended.fresh_processes)
-        free = recommended.without_freezing
-        if free is not None:
-            yield from _unknown("$.recommendation.without_freezing.configuration", free.configuration, names, "trial")
 
 
-def _in_comparison(diagnosis: Diagnosis, names: set[str]) -> Iterator[str]:
-    comparison = diagnosis.comparison
-    if comparison is None:
-        return
-    yield from _unknown("$.comparison.baseline", comparison.baseline, names, "trial")
-    for number, ratio in enumerate(comparison.ratios):
-        yield from _unknown(f"$.comparison.ratios[{number}].name", ratio.name, names, "trial")
-        yield from _interval(f"$.comparison.ratios[{number}]", ratio)
-    for number, name in enumerate(comparison.fastest):
-        yield from _unknown(f"$.comparison.fastest[{number}]", name, names, "trial")
+def _found(diagnosis: Diagnosis, paths: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Each value that these paths of fields lead to, with its place; a path leads through all entries of a list."""
+    for path in paths:
+        yield from _values(path.split("."), diagnosis, "$")
 
 
-def _interval(place: str, interval: RatioInterval | Speedup | FreshProcesses) -> Iterator[str]:
-    if not interval.low <= interval.median <= interval.high:
-        ends = f"low {interval.low}, median {interval.median}, high {interval.high}"
-        yield f"{place} has {ends}, expected them in this order"
+def _values(path: Sequence[str], value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, tuple):
+        for number, entry in enumerate(value):
+            yield from _values(path, entry, f"{place}[{number}]")
+    elif value is not None and path:
+        yield from _values(path[1:], getattr(value, path[0]), f"{place}.{path[0]}")
+    elif value is not None:
+        yield place, value
 
 
 def _in_trial(place: str, diagnosis: Diagnosis, trial: Trial) -> Iterator[str]:
     yield from _same_as(place, diagnosis, trial)
-    yield from _repeated(f"{place}.graphs", ".name", [graph.name for graph in trial.graphs])
-    listed = trial.kernels.conversions if trial.kernels is not None else ()
-    yield from _in_conversions(f"{place}.kernels.conversions", listed)
+    yield from _repeated(f"{place}.graphs.name", [graph.name for graph in trial.graphs])
     for number, graph in enumerate(trial.graphs):
-        yield from _in_graph(f"{place}.graphs[{number}]", graph)
-    conversions = [*listed, *(conversion for graph in trial.graphs for conversion in graph.conversions)]
-    ids = [conversion.id for conversion in conversions]
-    yield from _repeated(place, ", conversions: id", ids)
+        yield from _in_nodes(f"{place}.graphs[{number}].nodes", graph.nodes)
+    listed = trial.kernels.conversions if trial.kernels is not None else ()
+    ids = [conversion.id for part in (listed, *(graph.conversions for graph in trial.graphs)) for conversion in part]
+    yield from _repeated(f"{place}, conversions: id", ids)
     if trial.same_as is None:  # otherwise the pairs are those of the other trial
         known = set(ids)
         for number, pair in enumerate(trial.redundant_pairs):
             own = f"{place}.redundant_pairs[{number}]"
             for field, id in (("first", pair.first), ("second", pair.second), *(("also", id) for id in pair.also)):
-                yield from _unknown(f"{own}.{field}", id, known, "conversion of its trial")
-    for number, gradient in enumerate(trial.gradient_layouts):
-        yield from _layouts(f"{place}.gradient_layouts[{number}]", layout=gradient.layout, gradient=gradient.gradient)
-    if trial.equivalence is not None:
-        for number, layout in enumerate(trial.equivalence.output_layouts):
-            yield from _sizes(f"{place}.equivalence.output_layouts[{number}]", layout.shape, layout.stride)
+                yield from _unknown(f"{own}.{field}", id, known, "id of a conversion of its trial")
 
 
 def _same_as(place: str, diagnosis: Diagnosis, trial: Trial) -> Iterator[str]:
@@ -174,9 +202,7 @@ def _same_as(place: str, diagnosis: Diagnosis, trial: Trial) -> Iterator[str]:
         if trial.status == "same_as":
             yield f"{place}.same_as is null, expected the name of another trial, since its status is 'same_as'"
         return
-    yield from _unknown(f"{place}.same_as", trial.same_as, {other.name for other in diagnosis.trials}, "trial")
-    seen = {trial.name}
-    other = diagnosis.find_trial(trial.same_as)
+    seen, other = {trial.name}, diagnosis.find_trial(trial.same_as)
     while other is not None and other.same_as is not None and other.name not in seen:
         seen.add(other.name)
         other = diagnosis.find_trial(other.same_as)
@@ -184,35 +210,18 @@ def _same_as(place: str, diagnosis: Diagnosis, trial: Trial) -> Iterator[str]:
         yield f"{place}.same_as is {_shown(trial.same_as)}, which leads back to this trial"
 
 
-def _in_graph(place: str, graph: Graph) -> Iterator[str]:
-    yield from _in_conversions(f"{place}.conversions", graph.conversions)
-    yield from _repeated(f"{place}.nodes", ".name", [node.name for node in graph.nodes])
+def _in_nodes(place: str, nodes: Sequence[FxNode]) -> Iterator[str]:
+    yield from _repeated(f"{place}.name", [node.name for node in nodes])
     made: set[str] = set()
-    own = {node.name for node in graph.nodes}
-    for number, node in enumerate(graph.nodes):
+    own = {node.name for node in nodes}
+    for number, node in enumerate(nodes):
         early = next((name for name in node.inputs if name in own and name not in made), None)
         if early is not None:
-            yield f"{place}.nodes[{number}].inputs has {_shown(early)}, expected nodes that stand before this one"
+            yield f"{place}[{number}].inputs has {_shown(early)}, expected nodes that stand before this one"
         made.add(node.name)
-        yield from _layouts(f"{place}.nodes[{number}]", layout=node.layout)
-    for number, buffer in enumerate(graph.buffers):
-        yield from _layouts(f"{place}.buffers[{number}]", layout=buffer.layout)
-    for number, breaker in enumerate(graph.breakers):
-        yield from _layouts(f"{place}.breakers[{number}]", source=breaker.source, target=breaker.target)
 
 
-def _in_conversions(place: str, conversions: Sequence[Conversion]) -> Iterator[str]:
-    for number, conversion in enumerate(conversions):
-        yield from _layouts(f"{place}[{number}]", source=conversion.source, target=conversion.target)
-
-
-def _layouts(place: str, **layouts: Layout | None) -> Iterator[str]:
-    for field, layout in layouts.items():
-        if layout is not None:
-            yield from _sizes(f"{place}.{field}", layout.shape, layout.stride)
-
-
-def _sizes(place: str, shape: Sequence[int | str], stride: Sequence[int | str] | None) -> Iterator[str]:
+def _sizes(place: str, shape: Sequence[Size], stride: Sequence[Size] | None) -> Iterator[str]:
     if stride is not None and len(stride) != len(shape):
         yield f"{place} has strides in {len(stride)} and sizes in {len(shape)} dimensions, expected as many of each"
     sizes = (size for size in shape if isinstance(size, int) and size)
@@ -220,37 +229,21 @@ def _sizes(place: str, shape: Sequence[int | str], stride: Sequence[int | str] |
         yield f"{place}.shape stands for more elements than a tensor can have, expected at most {_MOST_ELEMENTS}"
 
 
-def _repeated(place: str, field: str, names: Iterable[str]) -> Iterator[str]:
-    ordered = sorted(names)
-    twice = next((name for name, following in pairwise(ordered) if name == following), None)
+def _repeated(place: str, names: Iterable[str]) -> Iterator[str]:
+    twice = next((name for name, following in pairwise(sorted(names)) if name == following), None)
     if twice is not None:
-        yield f"{place}{field} is {_shown(twice)} more than once, expected each once"
+        yield f"{place} is {_shown(twice)} more than once, expected each once"
 
 
-def _unknown(place: str, name: str | None, known: set[str], what: str) -> Iterator[str]:
-    if name is not None and name not in known:
-        yield f"{place} is {_shown(name)}, expected the {'id' if 'conversion' in what else 'name'} of a {what}"
+def _unknown(place: str, name: str, known: set[str], expected: str) -> Iterator[str]:
+    if name not in known:
+        yield f"{place} is {_shown(name)}, expected the {expected}"
 
 
 def _shown(name: str) -> str:
     """A name as an error quotes it; a file may hold one of megabytes."""
     return repr(name if len(name) <= 60 else f"{name[:57]}...")
 
-
-DEFAULT_MOST_BYTES = 8 << 30
-"""Unpacked bytes that are read of a trace without being asked for more: 8 GiB take a minute or two."""
-
-DEFAULT_MOST_SAVED_BYTES = 128 << 20
-"""Bytes of a saved diagnosis that are read without being asked for more; the largest ones known have 15 MiB."""
-
-
-MOST_PLAIN_ENTRIES = 1_000
-"""Nodes, buffers and kernels that stand in a file as they are, of all trials together; more are packed."""
-
-MOST_UNPACKED_BYTES = 64 << 20
-_MOST_DICTIONARY_BYTES = 64 << 20
-_PRESET = 3
-"""The lowest of xz that sees megabytes of lists as a whole; higher ones gain little and take six times as long."""
 
 _UNSEEN = re.compile(
     "[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
@@ -259,113 +252,8 @@ _UNSEEN = re.compile(
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:
-    """
-    The diagnosis as JSON, by the contract, on one line; what the contract does not name is left out where not known.
-
-    Args:
-        diagnosis: Any diagnosis. Its lists of nodes, buffers and kernels are packed where they are long, and a kernel
-            list that is another trial's, because their code is the same, stands there alone.
-    """
-    return encoded(_packed(_with_kernel_lists(diagnosis, _without_list_of_another)))
-
-
-class _GraphLists(msgspec.Struct, frozen=True):
-    """What is packed of a graph."""
-
-    nodes: tuple[FxNode, ...] = ()
-    buffers: tuple[Buffer, ...] = ()
-
-
-class _TrialLists(msgspec.Struct, frozen=True):
-    """What is packed of a trial."""
-
-    graphs: tuple[_GraphLists, ...]
-    kernels: tuple[Kernel, ...] = ()
-
-
-def _with_kernel_lists(
-    diagnosis: Diagnosis, change: Callable[[KernelSummary, KernelSummary], KernelSummary]
-) -> Diagnosis:
-    """With changed kernels in each trial of the same code as another, which are given beside its own."""
-
-    def changed(trial: Trial) -> Trial:
-        other = diagnosis.find_trial(trial.same_as) if trial.same_as is not None else None
-        if trial.kernels is None or other is None or other.kernels is None or other.same_as is not None:
-            return trial
-        return replace(trial, kernels=change(trial.kernels, other.kernels))
-
-    return replace(diagnosis, trials=tuple(map(changed, diagnosis.trials)))
-
-
-def _without_list_of_another(own: KernelSummary, other: KernelSummary) -> KernelSummary:
-    return replace(own, kernels=()) if own.kernels == other.kernels else own
-
-
-def _with_list_of_another(own: KernelSummary, other: KernelSummary) -> KernelSummary:
-    return replace(own, kernels=other.kernels) if own.count == other.count and not own.kernels else own
-
-
-def _packed(diagnosis: Diagnosis) -> Diagnosis:
-    """With all lists packed together: trials differ in few of their nodes, and equal ones then take no room."""
-    lists = tuple(map(_lists_of, diagnosis.trials))
-    graphs = [graph for trial in lists for graph in trial.graphs]
-    count = sum(len(graph.nodes) + len(graph.buffers) for graph in graphs) + sum(len(trial.kernels) for trial in lists)
-    if count <= MOST_PLAIN_ENTRIES:
-        return diagnosis
-    try:
-        import lzma  # late: some builds of Python have none
-    except ImportError:
-        return diagnosis
-    data = msgspec.json.encode(lists)
-    if len(data) > MOST_UNPACKED_BYTES:  # of a long trace, which would take seconds
-        return diagnosis
-    data = lzma.compress(data, preset=_PRESET)
-    empty = (_TrialLists(tuple(_GraphLists() for _ in trial.graphs)) for trial in diagnosis.trials)
-    return replace(_with_lists(diagnosis, empty), packed=base64.b64encode(data).decode())
-
-
-def _unpacked(diagnosis: Diagnosis) -> Diagnosis:
-    """
-    The diagnosis with all lists in their own fields.
-
-    Raises:
-        ImportError: This Python has no lzma.
-        RecordError: What is packed is none of that, too much, or of other trials.
-    """
-    if diagnosis.packed is None:
-        return diagnosis
-    import lzma
-
-    try:
-        inflating = lzma.LZMADecompressor(memlimit=_MOST_DICTIONARY_BYTES)
-        data = inflating.decompress(base64.b64decode(diagnosis.packed, validate=True), MOST_UNPACKED_BYTES)
-        if not inflating.eof:
-            raise RecordError(f"$.packed is cut off or holds more than {format_bytes(MOST_UNPACKED_BYTES)}")
-        lists = msgspec.json.decode(data, type=tuple[_TrialLists, ...])
-        return replace(_with_lists(diagnosis, lists), packed=None)
-    except (lzma.LZMAError, ValueError, *UNREADABLE) as error:
-        raise RecordError(f"$.packed cannot be unpacked: {reason_of(error)}") from error
-
-
-def _lists_of(trial: Trial) -> _TrialLists:
-    graphs = tuple(_GraphLists(graph.nodes, graph.buffers) for graph in trial.graphs)
-    return _TrialLists(graphs, trial.kernels.kernels if trial.kernels is not None else ())
-
-
-def _with_lists(diagnosis: Diagnosis, lists: Iterable[_TrialLists]) -> Diagnosis:
-    """
-    With these lists in its trials, in their order.
-
-    Raises:
-        ValueError: There are more or fewer trials, or graphs of one.
-    """
-    trials = []
-    for trial, own in zip(diagnosis.trials, lists, strict=True):
-        pairs = zip(trial.graphs, own.graphs, strict=True)
-        graphs = tuple(replace(graph, nodes=given.nodes, buffers=given.buffers) for graph, given in pairs)
-        kernels = replace(trial.kernels, kernels=own.kernels) if trial.kernels is not None else None
-        trials.append(replace(trial, graphs=graphs, kernels=kernels))
-    return replace(diagnosis, trials=tuple(trials))
+    """The diagnosis as JSON, by the contract, on one line; what the contract does not name is left out if not known."""
+    return encoded(diagnosis)
 
 
 def encoded(record: Record) -> bytes:
@@ -391,7 +279,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         RecordError: The data are no JSON, no diagnosis, one of a schema version that this version cannot read, or one
             that contradicts itself.
     """
-    data = data.removeprefix(BYTE_ORDER_MARK)
+    data = data.removeprefix(_BYTE_ORDER_MARK)
     try:
         head = msgspec.json.decode(data, type=_Head)
     except UNREADABLE as error:
@@ -412,14 +300,6 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         raise RecordError(
             f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
         ) from error
-    try:
-        diagnosis = _with_kernel_lists(_unpacked(diagnosis), _with_list_of_another)
-    except ImportError as error:
-        raise RecordError(
-            f"cannot read {name}: its lists are packed, and this Python was built without lzma; read it elsewhere"
-        ) from error
-    except RecordError as error:
-        raise RecordError(f"cannot read {name}: {error}; it was changed after it was saved: diagnose again") from error
     problem = first_problem(diagnosis)
     if problem is not None:
         raise RecordError(f"cannot read {name}: {problem}; it was changed after it was saved: diagnose again")
@@ -431,13 +311,17 @@ def load(path: str | Path, max_bytes: int = DEFAULT_MOST_SAVED_BYTES) -> Diagnos
     Reads a saved diagnosis.
 
     Args:
-        path: A file written by ``Diagnosis.save`` or ``--output FILE.json``.
-        max_bytes: A file with more bytes is refused; to read one takes several times its size in memory.
+        path: A file written by ``Diagnosis.save`` or ``--output FILE.json``, also ``FILE.json.gz``.
+        max_bytes: A file with more bytes, packed or not, is refused; reading takes several times its size in memory.
 
     Raises:
         RecordError: The file cannot be read, is too large, or is no diagnosis.
     """
-    return from_json(read_saved(path, max_bytes), repr(str(path)))
+    name = repr(str(path))
+    data = read_saved(path, max_bytes)
+    if data.startswith(GZIP_MAGIC):
+        data = unpack(data, max_bytes, f"cannot read {name}:")
+    return from_json(data, name)
 
 
 class _Head(msgspec.Struct):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import hashlib
 import os
 import re
 import stat
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,6 +58,26 @@ def replacing(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_file(path: Path, text: str, *, follow: bool = True, is_packed: bool = False) -> None:
+    """
+    Writes a text file as ``replacing`` does.
+
+    Args:
+        is_packed: Whether it is gzipped.
+
+    Raises:
+        OSError: As for ``replacing``.
+    """
+    data = text.encode("utf-8", "backslashreplace")
+    with replacing(path, follow=follow) as stream:
+        stream.write(gzip.compress(data, mtime=0) if is_packed else data)
+
+
+def is_packed_name(name: str | PurePath) -> bool:
+    """Whether a file of this name is gzipped."""
+    return str(name).lower().endswith(".gz")
 
 
 def target_of(path: Path) -> Path:

@@ -11,23 +11,21 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from layoutdoctor.diagnosis.records import FASTER, Account, AccountRow
-from layoutdoctor.examination.account_rows import as_one, in_file, in_groups, sum_row, told
 from layoutdoctor.examination.costs import launch_count, launch_numbers, launches_of, shared_names
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.names import is_fallback
-from layoutdoctor.examination.trust import is_borne_out, mapping_seconds, paces_of
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import (
@@ -47,18 +45,11 @@ if TYPE_CHECKING:
 _CALL = re.compile(r"conv|mm$|mv$|^addbmm|linear$|_linear_|matmul|inner_product|attention|rnn|lstm|gru")
 """Operations that libraries run, by their base names and by the names of oneDNN's primitives."""
 
-_GATHER = re.compile(r"tmpbuf\[[^\]]+\] = (?:static_cast<[^>]*>\()?in(?:_out)?_ptr")
-"""Inductor's way to load a vector whose elements do not lie side by side."""
-
 _LEAST_SHARE_OF_A_CALL = 0.03
 
-_LEAST_FAULTS = 50.0
-_FAULT_SECONDS = (0.05e-6, 5e-6)
-"""What mapping one page takes: a difference outside kernels that is less or more a page has another cause."""
-
-_LEAST_LAUNCHES = 10.0
-_LAUNCH_SECONDS = (1e-6, 30e-6)
-"""What calling one more operation takes, besides its kernel."""
+_MOST_ROWS = 30
+_SMALL_SHARE = 0.01
+"""Of the difference: rows that contribute less become one row."""
 
 _Key = tuple[bool, str, str]
 """Whether it runs in the backward, and where: the kind of place, and its name."""
@@ -66,17 +57,23 @@ _Key = tuple[bool, str, str]
 
 def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     """
-    The differences that a user asks about: the default against the recommended, and against eager where that is faster.
+    The differences that a user asks about: the default against the recommended, and against eager if that is faster.
 
-    A pair is left out where one of both has no times that can be told, or where their kernels contradict their calls.
-    The sources of generated kernels are taken from the graphs, where these still have them.
+    A pair without times of kernels has no account, nor one whose kernels contradict the measured difference. The
+    sources of generated kernels are taken from the graphs, if these still have them.
     """
     if diagnosis.comparison is None:
         return ()
     names = differences(diagnosis.comparison, diagnosis.recommendation, diagnosis.trials)
     pairs = ((diagnosis.measured_trial(slower), diagnosis.measured_trial(other)) for slower, other in names)
     found = [account(slower, other) for slower, other in pairs if slower is not None and other is not None]
-    return tuple(one for one in found if one is not None and is_borne_out(one))
+    return tuple(one for one in found if one is not None and _is_borne_out(one))
+
+
+def _is_borne_out(account: Account) -> bool:
+    """Whether the kernels differ by up to twice the measured difference, or by no more than that the other way."""
+    difference = account.slower_seconds - account.faster_seconds
+    return difference > 0 and -difference <= account.rows[-1].seconds <= 2 * difference
 
 
 def differences(
@@ -90,34 +87,31 @@ def differences(
     return [(comparison.baseline, name) for name in distinct(wanted) if name != comparison.baseline]
 
 
-def account(slower: Trial, faster: Trial, *, is_same_model: bool = True) -> Account | None:
+def account(slower: Trial, faster: Trial) -> Account | None:
     """
-    Where the difference between two trials goes; None where the times of one cannot be told.
+    Where the difference between two trials goes; None if the kernels of one have no times.
 
     Args:
-        slower: The one whose iteration takes longer; where it does not, contributions are negative.
-        faster: The other one.
-        is_same_model: Whether what stands on one side alone is computed elsewhere on the other one.
+        slower: The one whose call takes longer; if it does not, contributions are negative.
+
+    Returns:
+        The last row is ``outside_kernels``: the rest of the measured difference.
     """
     if slower.measurement is None or faster.measurement is None or slower is faster:
         return None
-    sides = [_side_of(trial, pace) for trial, pace in zip((slower, faster), paces_of(slower, faster), strict=True)]
-    if sides[0] is None or sides[1] is None:
+    slow, fast = _side_of(slower), _side_of(faster)
+    if slow is None or fast is None:
         return None
-    difference = slower.measurement.usual_seconds - faster.measurement.usual_seconds
+    times = slower.measurement.median_seconds, faster.measurement.median_seconds
     sources = {name: source for graph in slower.graphs for name, source in graph.kernel_sources.items()}
-    rows = [*_conversion_rows(sides[0], sides[1])]
-    # What is fused on one side only stands in every layer alike: one row for each kind of it.
-    for own in in_groups(_group_rows(sides[0], sides[1], sources, is_same_model=is_same_model)):
-        rows += [as_one(own)] if own[0].kind == "missing_fusion" else own
-    kept = told(rows, difference)
-    kept += _outside(slower, faster, sides[0], sides[1], difference - sum(row.seconds for row in kept))
+    rows = [*_conversion_rows(slow, fast)]
+    rows += map(_as_one, _in_groups(_group_rows(slow[0], fast[0], sources)))
+    kept = _told(rows, times[0] - times[1])
+    left = times[0] - times[1] - sum(row.seconds for row in kept)
+    counts = f"{len(slow[0])} against {len(fast[0])} kernels"
+    kept.append(AccountRow(kind="outside_kernels", seconds=left, detail=counts))
     return Account(
-        slower=slower.name,
-        faster=faster.name,
-        slower_seconds=slower.measurement.usual_seconds,
-        faster_seconds=faster.measurement.usual_seconds,
-        rows=tuple(kept),
+        slower=slower.name, faster=faster.name, slower_seconds=times[0], faster_seconds=times[1], rows=tuple(kept)
     )
 
 
@@ -135,7 +129,7 @@ class _Piece:
         operations: What it computes.
         layout: Of what an operation reads first, or of the largest that a generated kernel writes.
         tensor_bytes: Of the activations that an operation reads and writes.
-        call: Of a library call: the shape that it returns, and where in its graph it stands.
+        call: Of a library call: the shape that it returns, and its number among the nodes of its graph.
     """
 
     kernel: Kernel
@@ -154,22 +148,11 @@ class _Piece:
         return self.kernel.library == "inductor"
 
 
-@dataclass
-class _Side:
-    """
-    One configuration.
-
-    Attributes:
-        conversions: Those with a time of their own, forward and backward apart.
-        places: Lines and modules that its graphs know.
-    """
-
-    pieces: list[_Piece]
-    conversions: list[tuple[bool, Conversion]]
-    places: set[_Key] = field(default_factory=set)
+_Side = tuple[list[_Piece], list[tuple[bool, "Conversion"]]]
+"""One configuration: its kernels, and the conversions with a time of their own and whether they are in the backward."""
 
 
-def _side_of(trial: Trial, pace: float) -> _Side | None:
+def _side_of(trial: Trial) -> _Side | None:
     kernels = trial.kernels
     if kernels is None or not kernels.kernels or not kernels.seconds:
         return None
@@ -184,12 +167,7 @@ def _side_of(trial: Trial, pace: float) -> _Side | None:
         else _called(kernel, nodes.get((str(kernel.graph), str(kernel.node))), graphs.get(str(kernel.graph)), nodes)
         for position, kernel in enumerate(kernels.kernels)
     ]
-    conversions = list(_split_off(trial, pieces, launches))
-    places = {key for (name, _), node in nodes.items() for key in _keys(node, _is_backward(graphs[name], node))}
-    for piece in pieces:
-        piece.seconds *= pace
-    own = [(b, msgspec.structs.replace(one, seconds=(one.seconds or 0.0) * pace)) for b, one in conversions]
-    return _Side(pieces, own, places)
+    return pieces, list(_split_off(trial, pieces, launches))
 
 
 def _launches(trial: Trial) -> tuple[dict[tuple[str, str], int], dict[int, tuple[Graph, list[Buffer]]]]:
@@ -248,7 +226,7 @@ def _called(kernel: Kernel, node: FxNode | None, graph: Graph | None, nodes: _No
     if node is None or graph is None:
         keys = frozenset({(backward, "operation", operation)})
         return _Piece(kernel, kernel.seconds or 0.0, keys, (operation,), backward=backward)
-    backward = _is_backward(graph, node)
+    backward = graph.direction == "backward" or node.backward
     reads = [nodes[key] for name in distinct(node.inputs) if (key := (graph.name, name)) in nodes]
     layout = node.layout if not reads or reads[0].layout is None else reads[0].layout
     sizes = [tensor_bytes(each.layout, each.dtype) for each in (*reads, node) if _has_formats(each)]
@@ -271,10 +249,6 @@ def _called(kernel: Kernel, node: FxNode | None, graph: Graph | None, nodes: _No
 
 def _has_formats(node: FxNode) -> bool:
     return node.tensor != "weight" and node.layout is not None and len(node.layout.shape) in (4, 5)
-
-
-def _is_backward(graph: Graph, node: FxNode) -> bool:
-    return graph.direction == "backward" or node.backward
 
 
 def _operation(node: FxNode) -> str:
@@ -326,7 +300,7 @@ def _conversion_rows(slower: _Side, faster: _Side) -> Iterator[AccountRow]:
     """Conversions of one kind of tensor and one owner together."""
     groups: dict[tuple[bool, str, str], tuple[list[Conversion], list[Conversion]]] = defaultdict(lambda: ([], []))
     for age, side in enumerate((slower, faster)):
-        for backward, conversion in side.conversions:
+        for backward, conversion in side[1]:
             groups[backward, conversion.tensor, conversion.owner][age].append(conversion)
     for (backward, tensor, owner), own in groups.items():
         times = [sum(conversion.seconds or 0.0 for conversion in side) for side in own]
@@ -351,28 +325,18 @@ def _conversion_rows(slower: _Side, faster: _Side) -> Iterator[AccountRow]:
 _Group = tuple[list[_Piece], list[_Piece]]
 
 
-def _group_rows(slow: _Side, fast: _Side, sources: Mapping[str, str], *, is_same_model: bool) -> Iterator[AccountRow]:
+def _group_rows(slow: Sequence[_Piece], fast: Sequence[_Piece], sources: Mapping[str, str]) -> Iterator[AccountRow]:
+    """A row for each group of pieces that both sides have; library calls that one side alone has are one row."""
     alone: list[AccountRow] = []
-    for group in _aligned(slow, fast):
+    for group in _with_calls_in_order(_connected(slow, fast)):
+        is_call_alone = not (group[0] and group[1]) and any(map(_is_call, (*group[0], *group[1])))
         row = _row(group, sources)
-        keys = frozenset().union(*(piece.keys for side in group for piece in side))
-        is_known = is_same_model or keys & (fast.places if group[0] else slow.places)
-        if (group[0] and group[1]) or (is_known and not any(map(_is_call, (*group[0], *group[1])))):
-            yield row
-        else:
+        if is_call_alone:
             alone.append(row)
+        else:
+            yield row
     if alone:
-        yield sum_row("not_aligned", alone)
-
-
-def _aligned(slower: _Side, faster: _Side) -> list[_Group]:
-    """The pieces of both sides that stand at the same places; what is left alone, by its line or else its module."""
-    groups = _with_calls_in_order(_connected((slower.pieces, faster.pieces), lambda piece: piece.keys))
-    for names_of in (_lines_of, _modules_of):
-        both = [group for group in groups if group[0] and group[1]]
-        left = [[piece for group in groups if not group[1 - age] for piece in group[age]] for age in (0, 1)]
-        groups = [*both, *_connected((left[0], left[1]), names_of)]
-    return groups
+        yield _sum_row("not_aligned", alone)
 
 
 def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
@@ -409,29 +373,18 @@ def _is_call(piece: _Piece) -> bool:
     return piece.call is not None
 
 
-def _lines_of(piece: _Piece) -> frozenset[Hashable]:
-    return piece.keys | {(piece.backward, _is_call(piece), str(location)) for location in piece.locations}
-
-
-def _modules_of(piece: _Piece) -> frozenset[Hashable]:
-    own = set() if piece.module is None else {(piece.backward, _is_call(piece), piece.module)}
-    return piece.keys | own
-
-
-def _connected(
-    sides: tuple[Sequence[_Piece], Sequence[_Piece]], names_of: Callable[[_Piece], Iterable[Hashable]]
-) -> list[_Group]:
-    """Pieces that share a name, directly or through others."""
+def _connected(*sides: Sequence[_Piece]) -> list[_Group]:
+    """Pieces that stand at a common place, directly or through others."""
     import networkx as nx  # late: a trace needs none
 
     graph = nx.Graph()
     for piece in itertools.chain(*sides):
-        nx.add_path(graph, names_of(piece) or (id(piece),))
-    number = {name: count for count, names in enumerate(nx.connected_components(graph)) for name in names}
+        nx.add_path(graph, piece.keys or (id(piece),))
+    number = {key: count for count, keys in enumerate(nx.connected_components(graph)) for key in keys}
     groups: dict[int, _Group] = defaultdict(lambda: ([], []))
     for age, pieces in enumerate(sides):
         for piece in pieces:
-            groups[number[next(iter(names_of(piece)), id(piece))]][age].append(piece)
+            groups[number[next(iter(piece.keys), id(piece))]][age].append(piece)
     return list(groups.values())
 
 
@@ -447,7 +400,6 @@ def _row(group: _Group, sources: Mapping[str, str]) -> AccountRow:
     return AccountRow(
         kind=_kind(dear, cheap, layouts),
         source=source,
-        detail=None if source is None else _how_it_computes(source),
         seconds=times[0] - times[1],
         slower_seconds=times[0],
         faster_seconds=times[1],
@@ -455,28 +407,13 @@ def _row(group: _Group, sources: Mapping[str, str]) -> AccountRow:
         operations=tuple(distinct(name for piece in (named or first) for name in piece.operations)),
         backward=first[0].backward,
         module=first[0].module,
-        locations=tuple(sorted({place for piece in first for place in piece.locations}, key=in_file)),
+        locations=tuple(sorted({place for piece in first for place in piece.locations}, key=_in_file)),
         slower_kernels=_kernel_names(group[0]),
         faster_kernels=_kernel_names(group[1]),
         slower_layout=layouts[0],
         faster_layout=layouts[1],
         tensor_bytes=known_sum(*(piece.tensor_bytes for piece in group[0])),
     )
-
-
-def _how_it_computes(source: str) -> str | None:
-    """What the source of a generated kernel for a CPU shows of note about its loops."""
-    if 'extern "C"' not in source:
-        return None
-    notes = []
-    if "at::vec" not in source:
-        notes.append("no loop of it uses vector instructions")
-    if "transpose_mxn" in source:
-        notes.append("it transposes what it reads or writes")
-    gathers = len(_GATHER.findall(source))
-    if gathers:
-        notes.append(f"{count_of(gathers, 'strided read')} element by element")
-    return ", ".join(notes) or None
 
 
 def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> AccountKind:
@@ -519,29 +456,75 @@ def _names(kernels: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(distinct(kernels))
 
 
-def _outside(slower: Trial, faster: Trial, slow: _Side, fast: _Side, left: float) -> Iterator[AccountRow]:
-    """What the kernels leave of the measured difference; those of processes that were timed keep their memory."""
-    faults = [trial.measurement.usual_page_faults for trial in (slower, faster) if trial.measurement is not None]
-    mapping = mapping_seconds(slower, faster)
-    counts = [float(len(side.pieces)) for side in (slow, fast)]
-    pages = [_against(faults, "page faults a call")] if any(count and count >= 0.5 for count in faults) else []
-    by_pages = mapping is None and _would_cost(left, faults, _FAULT_SECONDS, _LEAST_FAULTS)
-    if mapping is not None and (seconds := mapping[0] - mapping[1]):
-        row = AccountRow(kind="allocation", seconds=seconds, slower_seconds=mapping[0], faster_seconds=mapping[1])
-        yield msgspec.structs.replace(row, detail=", ".join(pages) or None)
-        left, pages = left - seconds, []
-    by_launches = _would_cost(left, counts, _LAUNCH_SECONDS, _LEAST_LAUNCHES)
-    kind: AccountKind = "outside_kernels" if by_pages == by_launches else "launches" if by_launches else "allocation"
-    yield AccountRow(kind=kind, seconds=left, detail=", ".join((_against(counts, "kernels"), *pages)))
+def _told(rows: Iterable[AccountRow], difference: float) -> list[AccountRow]:
+    """The rows in the order of what they contribute; the small ones as one."""
+    ordered = sorted(rows, key=_place)
+    count = sum(_weight(row) > _SMALL_SHARE * abs(difference) for row in ordered[:_MOST_ROWS])
+    small = [row for row in ordered[count:] if _weight(row)]
+    return [*ordered[:count], *([_sum_row("small", small)] if small else [])]
 
 
-def _would_cost(left: float, counts: Sequence[float | None], each: tuple[float, float], least: float) -> bool:
-    """Whether so many more of something on one side cost about what is left."""
-    if counts[0] is None or counts[1] is None:
-        return False
-    more = counts[0] - counts[1]
-    return abs(more) >= least and left * more > 0 and each[0] <= left / more <= each[1]
+def _place(row: AccountRow) -> tuple[float, str, tuple[str, ...]]:
+    return -_weight(row), row.kind, row.operations
 
 
-def _against(counts: Sequence[float | None], noun: str) -> str:
-    return f"{' against '.join(f'{count:.0f}' for count in counts if count is not None)} {noun}"
+def _weight(row: AccountRow) -> float:
+    """What decides whether a row is told: what it contributes, or how much could not be aligned."""
+    if row.kind == "not_aligned":
+        return max(row.slower_seconds or 0.0, row.faster_seconds or 0.0)
+    return abs(row.seconds)
+
+
+def _in_groups(rows: Iterable[AccountRow]) -> list[list[AccountRow]]:
+    """Rows together that are in every layer: what one side alone has not fused, and calls that run other code."""
+    groups: dict[Hashable, list[AccountRow]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        alike: Hashable = number
+        if row.kind == "missing_fusion":
+            alike = row.kind, frozenset(row.operations), row.backward
+        elif row.kind == "implementation":
+            kernels = (_computing(row.slower_kernels), _computing(row.faster_kernels))
+            alike = row.kind, row.operations, row.backward, row.seconds > 0, kernels
+        groups[alike].append(row)
+    return list(groups.values())
+
+
+def _computing(kernels: Iterable[str]) -> tuple[str, ...]:
+    """The kernels that are no conversions."""
+    return tuple(name for name in kernels if not name.startswith("reorder"))
+
+
+def _as_one(rows: Sequence[AccountRow]) -> AccountRow:
+    """Rows that are alike as the one that contributes most, with the sums and places of all."""
+    dearest = max(rows, key=lambda row: abs(row.seconds))
+    if len(rows) == 1:
+        return dearest
+    return msgspec.structs.replace(
+        dearest,
+        seconds=sum(row.seconds for row in rows),
+        slower_seconds=sum(row.slower_seconds or 0.0 for row in rows),
+        faster_seconds=sum(row.faster_seconds or 0.0 for row in rows),
+        locations=tuple(sorted({place for row in rows for place in row.locations}, key=_in_file)),
+        slower_kernels=tuple(distinct(name for row in rows for name in row.slower_kernels)),
+        faster_kernels=tuple(distinct(name for row in rows for name in row.faster_kernels)),
+        tensor_bytes=known_sum(*(row.tensor_bytes for row in rows)),
+        count=len(rows),
+        source=None,
+    )
+
+
+def _in_file(place: SourceLocation) -> tuple[str, int]:
+    """By file, then line."""
+    return place.file, place.line
+
+
+def _sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:
+    """Several rows that have nothing in common as one."""
+    return AccountRow(
+        kind=kind,
+        seconds=sum(row.seconds for row in rows),
+        slower_seconds=sum(row.slower_seconds or 0.0 for row in rows),
+        faster_seconds=sum(row.faster_seconds or 0.0 for row in rows),
+        detail=count_of(sum(row.count for row in rows), "row") if kind == "small" else None,
+        operations=() if kind == "small" else tuple(distinct(name for row in rows for name in row.operations)),
+    )

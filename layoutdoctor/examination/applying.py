@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003  # a call is read from messages, by its annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from layoutdoctor.diagnosis.records import Configuration, FormatChoice, OptionValue
 
 _FORMAT_BY_RANK = {4: "torch.channels_last", 5: "torch.channels_last_3d"}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import FASTER, NO_DIFFERENCE
+from layoutdoctor.diagnosis.records import FASTER, INCONCLUSIVE
 from layoutdoctor.examination.graphs.buffers import BufferGraph
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.regions import known_sum
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         Graph,
         Kernel,
         KernelSummary,
-        RatioInterval,
         RedundantPair,
         SourceLocation,
         Trial,
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 
 IRRELEVANT_SHARE = 0.02
 """Conversions that take less of the kernel time than this cannot be worth a change of layout."""
-
-HIDDEN_GAIN = 0.10
-"""Where an interval reaches this far above 1, "no measurable difference" may hide a gain that matters."""
 
 Number = TypeVar("Number", int, float)
 _CONVOLUTION_OPERATOR = re.compile(r"conv(olution|[123]d|_transpose)")
@@ -191,7 +187,7 @@ def convolution_count(diagnosis: Diagnosis) -> int | None:
 
 
 def irrelevance(diagnosis: Diagnosis) -> str | None:
-    """Why layouts do not matter to this model; None where they may, or where too little was recorded to say so."""
+    """Why layouts do not matter to this model; None if they may, or if too little was recorded to say so."""
     comparison = diagnosis.comparison
     if comparison is None or not comparison.ratios or any(ratio.verdict == FASTER for ratio in comparison.ratios):
         return None
@@ -202,18 +198,13 @@ def irrelevance(diagnosis: Diagnosis) -> str | None:
         graphs = (graph for trial in diagnosis.trials for graph in trial.graphs)
         # A batch norm that reads a turned tensor runs another kernel: layouts matter without any convolution.
         return None if any(any(strided_norms(graph)) for graph in graphs) else "it has no convolution"
-    if share is None or any(may_hide_gain(ratio) for ratio in comparison.ratios):
+    if share is None or any(ratio.verdict == INCONCLUSIVE and ratio.median > 1 for ratio in comparison.ratios):
         return None
     if any(trial.status in ("failed", "crashed", "timed_out") for trial in diagnosis.trials):
-        return None  # what it would have gained is not known
+        return None  # how fast it would have been is not known
     return (
         f"layout conversions take {format_share(share)} of the kernel time" if share else "it runs no layout conversion"
     )
-
-
-def may_hide_gain(ratio: RatioInterval) -> bool:
-    """Whether times are too few, or too noisy for "no measurable difference", to exclude a gain that matters."""
-    return ratio.lacks_rounds or (ratio.verdict == NO_DIFFERENCE and ratio.high > 1 + HIDDEN_GAIN)
 
 
 def _trial_convolution_counts(trial: Trial) -> Iterable[int]:

@@ -16,6 +16,7 @@ import msgspec
 from layoutdoctor.diagnosis.records import Diagnosis, Failure, Graph, KernelSummary, Record, RedundantPair
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.account import accounts_of
+from layoutdoctor.examination.choice import compare, recommend
 from layoutdoctor.examination.costs import with_bandwidth_share, with_bandwidth_shares, with_costs_of_all
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
 from layoutdoctor.examination.graphs.conversions import (
@@ -27,23 +28,21 @@ from layoutdoctor.examination.graphs.join import align_eager, join_compiled, joi
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
-from layoutdoctor.examination.kernels.host import place_primitives, summarize_host
-from layoutdoctor.examination.kernels.least import least_times
+from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives, summarize_host
 from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_table
-from layoutdoctor.examination.trust import (
-    WITHOUT_SECONDS,
-    doubt_by_bandwidth,
-    doubt_by_rounds,
-    graphs_without_seconds,
-    kernels_without_seconds,
-    pairs_without_seconds,
-)
+from layoutdoctor.examination.kernels.waiting import waiting_in_calls
+from layoutdoctor.examination.ratios import with_shown_times
+from layoutdoctor.recording.recording import unrest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 
     from layoutdoctor.diagnosis.records import Conversion, Trial
-    from layoutdoctor.recording.recording import Head, Iteration, Recording
+    from layoutdoctor.recording.recording import Iteration, Recording
+
+MOST_OF_A_CALL = 1.5
+"""Kernels of a profile that take more than this times a call ran beside something else: their times say nothing."""
+UNRELIABLE = "the kernels' times are unreliable and left out; counts and bytes hold"
 
 
 class Examined(Record, frozen=True, kw_only=True):
@@ -83,7 +82,6 @@ def _of_events_alone(iteration: Iteration) -> Examined:
 
 def _of_graphs(recording: Recording) -> Examined:
     graphs, kernels, notes = recording.trial.graphs, None, []
-    doubt: str | None = None
     pairs: tuple[RedundantPair, ...] = ()
     is_eager = recording.trial.configuration.backend == "eager"
     try:
@@ -93,7 +91,7 @@ def _of_graphs(recording: Recording) -> Examined:
         notes.append(f"conversions were not looked for: {first_line(error)}")
     try:
         if recording.iterations:
-            graphs, kernels, doubt = _ran(recording, graphs, is_eager=is_eager)
+            graphs, kernels = _ran(recording, graphs, is_eager=is_eager)
     except Exception as error:  # the configuration still has its times and outputs
         notes.append(f"the kernel list was not recorded: {first_line(error)}")
     try:
@@ -101,26 +99,15 @@ def _of_graphs(recording: Recording) -> Examined:
             graphs, pairs = _proved(graphs, kernels.conversions if kernels is not None else (), is_eager=is_eager)
     except Exception as error:  # what was recorded stays
         notes.append(f"round trips were not looked for: {first_line(error)}")
-    facts = Examined(graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=tuple(notes))
-    return facts if doubt is None else _without_seconds(facts, doubt)
+    return Examined(graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=tuple(notes))
 
 
-def _without_seconds(facts: Examined, doubt: str) -> Examined:
-    return Examined(
-        graphs=graphs_without_seconds(facts.graphs),
-        kernels=None if facts.kernels is None else kernels_without_seconds(facts.kernels),
-        redundant_pairs=pairs_without_seconds(facts.redundant_pairs),
-        notes=(*facts.notes, f"{doubt}: {WITHOUT_SECONDS}"),
-    )
-
-
-def _ran(
-    recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool
-) -> tuple[tuple[Graph, ...], KernelSummary, str | None]:
-    """The kernel list with the least times of all iterations, the graphs with what ran, and a doubt of the times."""
-    least = least_times(recording.iterations)
+def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> tuple[tuple[Graph, ...], KernelSummary]:
+    """The kernel list of the quietest iteration, and the graphs with what ran."""
+    iteration = min(recording.iterations, key=unrest)
+    profile, log = iteration_of(iteration.events), iteration.log
+    tree = operation_tree(profile)
     bandwidth = recording.head.environment.copy_bandwidth_bytes_per_second
-    iteration, profile, tree, log = least.iteration, least.profile, least.tree, least.iteration.log
     lacks = list(iteration.lacks)
     homeless = place_primitives(tree, log, profile.base_seconds) if log is not None else []
     problem = join_eager(tree, graphs[0]) if is_eager else join_compiled(tree, graphs)
@@ -139,12 +126,9 @@ def _ran(
     if is_eager:
         graph = with_eager_conversions(graphs[0], tree, kernels.conversions, seconds)
         conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in graph.conversions)
-        graphs = (msgspec.structs.replace(graph, conversions=conversions),)
-    else:
-        graphs = with_costs_of_all(graphs, kernels.kernels, bandwidth)
-        graphs = with_copies_around(graphs, tree, seconds)
-    converted = (*kernels.conversions, *(conversion for graph in graphs for conversion in graph.conversions))
-    return graphs, kernels, least.doubt or doubt_by_bandwidth(converted, bandwidth, iteration.device)
+        return (msgspec.structs.replace(graph, conversions=conversions),), kernels
+    graphs = with_costs_of_all(graphs, kernels.kernels, bandwidth)
+    return with_copies_around(graphs, tree, seconds), kernels
 
 
 def _proved(
@@ -170,8 +154,7 @@ def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Exa
     The diagnosis that recordings are of, without findings.
 
     Args:
-        recordings: Of one diagnosis, at least one, each configuration once. Where some are missing, so are their
-            trials and what was concluded from all of them, and a note says so.
+        recordings: Of one diagnosis, at least one, each configuration once. Those that are missing have no trial.
         known: What was examined before, by configuration; what is examined now is added.
     """
     known = {} if known is None else known
@@ -182,17 +165,18 @@ def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Exa
         if recording.name not in known:
             known[recording.name] = examine(recording)
     trials = tuple(_trial(recording, known, by_name) for recording in ordered)
-    missing = [name for name in head.configurations if name not in by_name]
-    if missing:
-        head = _without_conclusions(head, missing)
+    comparison = compare(trials, head.other_cores)
+    if comparison is not None:
+        trials = with_shown_times(trials, comparison.baseline, {ratio.name: ratio for ratio in comparison.ratios})
+    trials = with_waiting_in_calls(with_reliable_times(trials))
     diagnosis = Diagnosis(
         layoutdoctor_version=head.layoutdoctor_version,
         created_at=head.created_at,
         environment=head.environment,
         subject=head.subject,
         trials=trials,
-        comparison=head.comparison,
-        recommendation=head.recommendation,
+        comparison=comparison,
+        recommendation=recommend(trials, comparison, {recording.name: recording.how for recording in ordered}),
         interrupted=head.interrupted,
         stage_seconds=head.stage_seconds,
     )
@@ -211,15 +195,8 @@ def _without_sources(trial: Trial) -> Trial:
     return msgspec.structs.replace(trial, graphs=graphs)
 
 
-def _without_conclusions(head: Head, missing: Sequence[str]) -> Head:
-    """They rest on all trials, and name them."""
-    note = f"no recordings of {', '.join(missing)} were given, so that nothing is compared"
-    subject = msgspec.structs.replace(head.subject, notes=(*head.subject.notes, note))
-    return msgspec.structs.replace(head, subject=subject, comparison=None, recommendation=None)
-
-
 def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping[str, Recording]) -> Trial:
-    trial, facts = recording.trial, _believed(recording, known)
+    trial, facts = recording.trial, known[recording.name]
     graphs, kernels, pairs = facts.graphs, facts.kernels, facts.redundant_pairs
     if trial.same_as is not None:
         if trial.same_as not in by_name:
@@ -227,7 +204,7 @@ def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping
             failure = Failure(kind="prepare", message=missing)
             return msgspec.structs.replace(trial, status="skipped", same_as=None, failure=failure, graphs=graphs)
         # What was recorded there holds here, the times stay there; the nodes need not be saved twice.
-        twin = _believed(by_name[trial.same_as], known)
+        twin = known[trial.same_as]
         kernels, pairs = twin.kernels, twin.redundant_pairs
         graphs = graphs or tuple(msgspec.structs.replace(graph, nodes=(), buffers=()) for graph in twin.graphs)
     return msgspec.structs.replace(
@@ -235,13 +212,84 @@ def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping
     )
 
 
-def _believed(recording: Recording, known: Mapping[str, Examined]) -> Examined:
-    """What was examined, without times that the rounds, which may have come later, contradict."""
-    facts = known[recording.name]
-    if recording.source != "live" or recording.trial.same_as is not None:
-        return facts
-    doubt = doubt_by_rounds(facts.kernels, recording.trial.measurement)
-    return facts if doubt is None else _without_seconds(facts, doubt)
+def with_waiting_in_calls(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """The trials, with how long the GPU waits in a call as it was timed, not as it was profiled."""
+    found = []
+    for trial in trials:
+        kernels, measured = trial.kernels, trial.measurement
+        if kernels is not None and kernels.waiting is not None and measured is not None:
+            waiting = waiting_in_calls(kernels.waiting, measured.median_seconds)
+            trial = msgspec.structs.replace(trial, kernels=msgspec.structs.replace(kernels, waiting=waiting))
+        found.append(trial)
+    return tuple(found)
+
+
+def with_reliable_times(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """The trials, without the kernels' times where these sum to much more than a call takes."""
+    calls = {trial.name: trial.measurement.median_seconds for trial in trials if trial.measurement is not None}
+    return tuple(
+        without_kernel_seconds(trial)
+        if trial.kernels is not None
+        and (call := calls.get(trial.same_as or trial.name)) is not None
+        and _busy_seconds(trial.kernels) > MOST_OF_A_CALL * call
+        else trial
+        for trial in trials
+    )
+
+
+def _busy_seconds(kernels: KernelSummary) -> float:
+    """Time of all kernels; on a GPU, where streams run beside one another, overlaps are counted once."""
+    spans = [
+        (kernel.start_seconds, kernel.seconds)
+        for kernel in kernels.kernels
+        if kernel.stream is not None and kernel.start_seconds is not None and kernel.seconds is not None
+    ]
+    if not spans or len(spans) < len(kernels.kernels):
+        return kernels.seconds or 0.0
+    total, end = 0.0, float("-inf")
+    for start, own in sorted(spans):
+        total += max(0.0, start + own - max(start, end))
+        end = max(end, start + own)
+    return total
+
+
+def without_kernel_seconds(trial: Trial) -> Trial:
+    """A trial whose kernels, conversions, breakers and round trips have no times, with a note that says so."""
+    kernels = trial.kernels
+    if kernels is not None:
+        kernels = msgspec.structs.replace(
+            kernels,
+            seconds=None,
+            conversion_seconds=None,
+            share=None,
+            conversions=_without_seconds(kernels.conversions),
+            kernels=tuple(msgspec.structs.replace(kernel, seconds=None) for kernel in kernels.kernels),
+            exposed_conversion_seconds=None,
+            convolution_seconds=None,
+            waiting=None,
+            totals=(),
+        )
+    graphs = tuple(
+        msgspec.structs.replace(
+            graph,
+            conversions=_without_seconds(graph.conversions),
+            breakers=tuple(msgspec.structs.replace(breaker, seconds=None) for breaker in graph.breakers),
+        )
+        for graph in trial.graphs
+    )
+    pairs = tuple(
+        msgspec.structs.replace(pair, seconds=None, seconds_source=None, exposed_seconds=None)
+        for pair in trial.redundant_pairs
+    )
+    notes = trial.notes if trial.same_as is not None else (*trial.notes, UNRELIABLE)
+    return msgspec.structs.replace(trial, graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=notes)
+
+
+def _without_seconds(conversions: Sequence[Conversion]) -> tuple[Conversion, ...]:
+    return tuple(
+        msgspec.structs.replace(one, seconds=None, seconds_source=None, bandwidth_share=None, exposed_seconds=None)
+        for one in conversions
+    )
 
 
 def by_diagnosis(recordings: Iterable[Recording]) -> Iterator[list[Recording]]:

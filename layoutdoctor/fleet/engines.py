@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections import Counter, deque
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -23,25 +22,21 @@ from concurrent.futures import (
     wait,
 )
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.scan import ScannedFile, ScannedRows
-from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
+from layoutdoctor.errors import UsageError, first_line
 from layoutdoctor.fleet.examining import examine_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.fleet.examining import Work
 
     Result = tuple[Work, ScannedRows | None]
 
 Value = TypeVar("Value")
-
-MOST_ATTEMPTS = 2
-"""How often a file may be there when a pool breaks before it is examined by itself."""
 
 _WAITING_PER_WORKER = 4
 _WAITING_IN_ALL = 64
@@ -73,61 +68,22 @@ def examined(
         yield ((work, examine_source(work)) for work in works)
 
 
-@contextlib.contextmanager
-def ahead(makers: Sequence[Callable[[], Value]], jobs: int) -> Iterator[Iterator[Callable[[], Value]]]:
-    """
-    Calls functions in a pool of processes of this machine, a few ahead of who asks for their values.
-
-    Returns:
-        In the same order what returns each value, or raises what the function raised.
-    """
-    left = iter(makers)
-    with ProcessPoolExecutor(min(jobs, len(makers)), mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = deque(pool.submit(make) for make in islice(left, 2 * jobs))
-
-        def values() -> Iterator[Callable[[], Value]]:
-            while waiting:
-                yield partial(_value_of, waiting.popleft())
-                waiting.extend(pool.submit(make) for make in islice(left, 1))
-
-        try:
-            yield values()
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
-def _value_of(future: Future[Value]) -> Value:
-    try:
-        return future.result()
-    except BrokenExecutor as error:
-        raise LayoutDoctorError(
-            "cannot examine this file: a process was killed, perhaps for want of memory; try fewer --jobs"
-        ) from error
-
-
 def examine_in_processes(works: Sequence[Work], jobs: int) -> Iterator[Result]:
-    """In a pool of processes of this machine; one that is killed costs the file that it had, if that kills it again."""
+    """In a pool of processes of this machine; what runs when one is killed is examined again, each file by itself."""
     make = partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context("spawn"))
-    attempts: Counter[str] = Counter()
-    left: deque[Work] = deque(works)
+    left = {work.source.name: work for work in works}
+    alone: list[Work] = []
     while left:
-        suspects = [work for work in left if attempts[work.source.name] >= MOST_ATTEMPTS]
-        together = suspects[:1] or list(left)
-        with make(1 if suspects else min(jobs, len(together))) as pool:
-            lost: list[Work] = []
+        lost: list[Work] = []
+        together = alone[:1] or list(left.values())
+        with make(min(jobs, len(together))) as pool:
             for work, found in _results(pool, together, _WAITING_PER_WORKER * jobs, lost):
-                left.remove(work)
+                del left[work.source.name]
                 yield work, found
-        for work in lost:
-            if suspects:
-                left.remove(work)
-                yield (
-                    work,
-                    _lost(work, "the process that examined it was killed twice; it may be too large for the memory"),
-                )
-            else:
-                attempts[work.source.name] += 1
+        for work in lost if alone else ():
+            del left[work.source.name]
+            yield work, _lost(work, "the process that examined it was killed twice; it may be too large for the memory")
+        alone = alone[1:] or ([] if alone else lost)
 
 
 def examine_by_executor(works: Sequence[Work], executor: Executor, most_waiting: int) -> Iterator[Result]:

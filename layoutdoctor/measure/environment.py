@@ -7,13 +7,14 @@ import os
 import platform
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import torch
 
 from layoutdoctor.diagnosis.records import Environment
-from layoutdoctor.errors import first_line
-from layoutdoctor.measure.timing import choose_timer
+from layoutdoctor.measure.gpu import card_state
+from layoutdoctor.measure.timing import choose_timer, kind_of
 
 _VARIABLES = (
     "TORCHINDUCTOR_LAYOUT_OPTIMIZATION",
@@ -29,6 +30,9 @@ _VARIABLES = (
     "ONEDNN_MAX_CPU_ISA",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
     "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_TF32_OVERRIDE",
+    "PYTORCH_CUDA_ALLOC_CONF",
     "CUDNN_LOGLEVEL_DBG",
 )
 """Environment variables that change layouts, kernels or their times."""
@@ -41,22 +45,27 @@ def describe_environment(
     The environment as it stands.
 
     Args:
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
         onednn: oneDNN's version and instruction set, as its log said.
         command: The command line; None from Python.
     """
+    card = card_state(device)
     return Environment(
         torch=str(torch.__version__),
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         triton=triton,
         cuda=None if torch.version.cuda is None else str(torch.version.cuda),
+        driver=card.driver,
         cudnn=_cudnn_version(),
         onednn=onednn[0],
         onednn_isa=onednn[1],
         compiler=_compiler_version(),
         thread_count=torch.get_num_threads(),
         cpu_count=os.cpu_count(),
-        device_name=torch.cuda.get_device_name() if device == "cuda" else _processor_name(),
+        device_name=torch.cuda.get_device_name(device) if kind_of(device) == "cuda" else _processor_name(),
+        clock_hertz=card.clock_hertz,
+        clock_limits=card.clock_limits,
         settings=_settings(),
         command=command,
     )
@@ -92,6 +101,8 @@ def _settings() -> dict[str, str]:
     found["torch.backends.mkldnn.enabled"] = str(torch.backends.mkldnn.enabled)
     found["torch.backends.cudnn.benchmark"] = str(torch.backends.cudnn.benchmark)
     found["torch.backends.cudnn.deterministic"] = str(torch.backends.cudnn.deterministic)
+    found["torch.backends.cudnn.allow_tf32"] = str(torch.backends.cudnn.allow_tf32)
+    found["torch.backends.cuda.matmul.allow_tf32"] = str(torch.backends.cuda.matmul.allow_tf32)
     found["torch.get_float32_matmul_precision"] = torch.get_float32_matmul_precision()
     found["torch.backends.cpu.get_cpu_capability"] = torch.backends.cpu.get_cpu_capability()
     return found
@@ -102,6 +113,9 @@ COPY_BYTES = {"cpu": 64 * 1024**2, "cuda": 256 * 1024**2}
 
 REPETITIONS = 5
 
+_WARM_UP_SECONDS = 0.5
+"""Until then a GPU that was idle may not have raised the clock of its memory."""
+
 
 def measure_copy_bandwidth(device: str) -> float | None:
     """
@@ -110,29 +124,17 @@ def measure_copy_bandwidth(device: str) -> float | None:
     Returns:
         None on a device that is not known, or where there is no room for the tensors.
     """
-    size = COPY_BYTES.get(device)
+    size = COPY_BYTES.get(kind_of(device))
     if size is None:
         return None
     try:
         source = torch.ones(size // 4, dtype=torch.float32, device=device)
         target = torch.empty_like(source)
         target.copy_(source)
+        end = time.perf_counter() + _WARM_UP_SECONDS
+        while kind_of(device) == "cuda" and time.perf_counter() < end:
+            target.copy_(source)
+            torch.cuda.synchronize(device)
         return 2 * size / min(choose_timer(device)(lambda: target.copy_(source), REPETITIONS))
     except RuntimeError:  # out of memory
         return None
-
-
-def why_unusable(device: str) -> str | None:
-    """
-    Why nothing more can run on a device in this process; None where it works.
-
-    After an illegal access or a failed assertion in a kernel, every later call to CUDA fails in that process.
-    """
-    if device.partition(":")[0] != "cuda":
-        return None
-    try:
-        torch.cuda.synchronize(device)
-        torch.ones(1, device=device).sum().item()
-    except Exception as error:  # an out-of-memory error here is no sign that the context is gone
-        return None if isinstance(error, torch.OutOfMemoryError) else first_line(error)
-    return None

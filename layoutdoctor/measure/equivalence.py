@@ -1,67 +1,63 @@
 """
-Whether a configuration computes what the model computes: outputs and gradients against a float64 eager reference.
+Whether a configuration computes what the model computes: relative root mean square errors beside a more exact run.
 
-Tensors are compared piece by piece: on the way to a difference nothing as large as they are is made.
+Eager's own error in the model's dtype is the yardstick, as in torch's accuracy check (``torch._dynamo.utils.same``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import msgspec
 import torch
 
+from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.diagnosis.records import Equivalence
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from os import PathLike
 
-    from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Mode
-
-EAGER_ERROR_FACTOR = 10.0
-"""How many times eager's own rounding error another order of the same additions may make."""
-
-PERTURBED_FACTOR = 3.0
-"""How many times what a gradient changed by in a few calls with perturbed weights it may in one more."""
-
-# Some eighty roundings (80 x 2**-23 for float32) of the largest value: what is left where eager is exact by luck.
-RELATIVE_TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 8e-3, torch.bfloat16: 6e-2}
-
-# A gradient is no continuous function of the activations: where one lies within rounding of the kink of a ReLU, or two
-# tie in a max pooling, another order of additions sends the gradient elsewhere. One such flip among 800,000 activations
-# changed a weight's gradient by 0.5 % of the largest. In front of batch norms over few values a flip changes all that
-# lies before it, by a third of the largest: how far that goes, calls with perturbed weights tell.
-GRADIENT_TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-2, torch.float16: 5e-2, torch.bfloat16: 1e-1}
-
+# The numbers behind these are in docs/measuring.md. All are relative root mean square errors, or factors of them.
+EAGER_FACTOR = 10.0
+LARGEST_TOLERANCE = 0.5
+OUTPUT_FLOOR = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+GRADIENT_FLOOR = {torch.float64: 1e-5, torch.float32: 0.2, torch.float16: 0.2, torch.bfloat16: 0.2}
+TF32_FLOOR = 1e-2
+FLOOR_FACTOR_WITHOUT_YARDSTICK = 10.0
+LARGEST_EAGER_ERROR = {"output": 0.3, "gradient": 0.1}
+"""If eager itself is further off, a right tensor cannot be told from a wrong one."""
+SMALLEST_SIZE = 0.01
+"""Of a gradient, beside the largest of its module: that of a bias in front of a batch norm is nothing but rounding."""
+CANCELLED_FACTOR = 1000.0
+"""Times eager's own error, if the terms of a sum cancel and no digit of eager's result is right."""
 
 _PIECE = 1 << 22
-"""Elements compared at once: what is computed on the way to a difference takes some forty bytes each."""
+"""Elements compared at once; each takes some forty bytes meanwhile."""
 
 
-@dataclass(frozen=True)
-class ReferenceTensor:
+class ReferenceTensor(NamedTuple):
     """
     One output or gradient as it should be.
 
     Attributes:
         exact: Its values, on the host: outputs in the reference's dtype, gradients in float32 at most.
-        eager: The same by eager in the caller's own dtype, where the error does not say all: whole numbers, and where
-            one of both has NaN or infinity; None elsewhere.
-        error_of_eager: Largest difference of eager from the exact values, where both are finite.
-        largest: Largest magnitude of the exact values; 0 for whole numbers.
-        perturbed: Of a gradient: the largest difference of eager from the exact values where weights are off by a few
-            roundings; 0 where nobody tried.
+        eager: The same by eager in the model's dtype, for whole numbers and for NaN or infinity in one of both; else
+            None.
+        eager_error: Root mean square of eager's error.
+        size: Root mean square of the exact values.
     """
 
     exact: torch.Tensor
     eager: torch.Tensor | None
     shape: torch.Size
     dtype: torch.dtype
-    error_of_eager: float
-    largest: float
-    perturbed: float = 0.0
+    eager_error: float
+    size: float
 
 
 @dataclass(frozen=True)
@@ -85,65 +81,64 @@ class Reference:
     What the model computes, and how exactly.
 
     Attributes:
-        name: ``float64``, or ``eager float32`` and the like where float64 did not run.
+        name: ``float64``; ``float32`` for half precision on a GPU; ``eager bfloat16`` and the like if eager itself is
+            the reference.
         output_layouts: Eager's, on the caller's own input.
-        random: Why two runs of the model differ; None where they do not.
-        why_not_exact: Why float64 did not run; None where it did.
-        terms: For an output that is a sum or a mean: the same of its terms' magnitudes, the largest. Where the terms
-            cancel, rounding is of their size, not of the output's.
+        may_use_tf32: Whether float32 may be computed with the precision of TF32.
+        random: Why two runs of the model differ; None if they do not.
+        why_not_exact: Why eager itself is the reference; None if it is not, or need not be more exact.
     """
 
     name: str
     tensors: dict[str, ReferenceTensor]
-    mode: Mode
-    output_layouts: tuple[Layout, ...]
+    output_layouts: tuple[Layout, ...] = ()
+    may_use_tf32: bool = False
     random: str | None = None
     why_not_exact: str | None = None
-    terms: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @property
+    def has_yardstick(self) -> bool:
+        """Whether eager's own error is known."""
+        return not self.name.startswith("eager ")
 
-class _Difference(NamedTuple):
-    """How far one tensor is from the reference; ``reason`` where no figure can say it, ``scale`` of what it holds."""
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes a file that other processes can map into their memory."""
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain["output_layouts"] = msgspec.json.encode(self.output_layouts).decode()
+        plain["tensors"] = {name: tuple(tensor) for name, tensor in self.tensors.items()}
+        torch.save(plain, path)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], *, mmap: bool = True) -> Reference:
+        """Reads what ``save`` wrote; with ``mmap`` each value when it is compared."""
+        plain: dict[str, Any] = torch.load(path, map_location="cpu", mmap=mmap, weights_only=True)
+        plain["output_layouts"] = msgspec.json.decode(plain["output_layouts"], type=tuple[Layout, ...])
+        plain["tensors"] = {name: ReferenceTensor(*fields) for name, fields in plain["tensors"].items()}
+        return cls(**plain)
+
+
+class _Compared(NamedTuple):
+    """
+    One tensor of a configuration beside the reference.
+
+    Attributes:
+        problem: Why it differs, if no error says so.
+        error: Relative to the tensor's size, as are ``eager_error`` and ``tolerance``.
+        tolerance: Infinite if eager is too far off to tell.
+    """
 
     name: str
-    error: float
-    tolerance: float
-    rule: str
-    reason: str | None = None
-    scale: float | None = None
+    problem: str | None = None
+    error: float = 0.0
+    eager_error: float = 0.0
+    tolerance: float = 1.0
+    largest_error: float | None = None
 
     @property
     def share(self) -> float:
-        """Of the tolerance that is used up; above 1 is different."""
-        if self.reason is not None or self.error != self.error:
-            return float("inf")
-        if self.error == 0:
-            return 0.0
-        return self.error / self.tolerance if self.tolerance > 0 else float("inf")
-
-
-def reference_tensor(name: str, exact: torch.Tensor, eager: torch.Tensor) -> ReferenceTensor:
-    """
-    What later results are compared with.
-
-    Args:
-        exact: The reference's, of the same shape.
-        eager: The same by eager; the same tensor where eager is the reference.
-    """
-    shape, dtype = eager.shape, eager.dtype
-    same = exact is eager
-    exact, eager = _dense(exact), _dense(eager)
-    error, largest, all_finite = 0.0, 0.0, eager.is_floating_point()
-    if all_finite:
-        for one, other in _pieces(exact, eager):
-            finite = torch.isfinite(one) & torch.isfinite(other)
-            all_finite = all_finite and bool(finite.all())
-            error = max(error, 0.0 if same else _largest_error(other, one, finite))
-            largest = max(largest, _largest(one))
-    if name.startswith("gradient of ") and exact.dtype == torch.float64 and eager.dtype != torch.float64:
-        exact = exact.float()  # a gradient's tolerance is 300,000 times what this rounds away
-    return ReferenceTensor(exact, None if all_finite else eager, shape, dtype, error, largest)
+        """How much of the tolerance the error takes; above 1 is different."""
+        return math.inf if self.problem else self.error / self.tolerance
 
 
 def named(results: StepResults) -> dict[str, torch.Tensor]:
@@ -152,106 +147,152 @@ def named(results: StepResults) -> dict[str, torch.Tensor]:
     return {**outputs, **{f"gradient of {name}": gradient for name, gradient in results.gradients.items()}}
 
 
-def with_perturbed(wanted: ReferenceTensor, perturbed: torch.Tensor) -> ReferenceTensor:
-    """The same gradient, which may differ as eager's does that had perturbed weights."""
-    error = 0.0
-    for one, exact in _pieces(_dense(perturbed), wanted.exact):
-        error = max(error, _largest_error(one, exact, torch.isfinite(one) & torch.isfinite(exact)))
-    return replace(wanted, perturbed=max(wanted.perturbed, error))
+def reference_tensor(name: str, exact: torch.Tensor, eager: torch.Tensor) -> ReferenceTensor:
+    """What later results are compared with; ``exact`` is the same tensor as ``eager`` if eager is the reference."""
+    shape, dtype = eager.shape, eager.dtype
+    exact, eager = _dense(exact), _dense(eager)
+    if not eager.is_floating_point():
+        return ReferenceTensor(exact.cpu(), eager.cpu(), shape, dtype, 0.0, 0.0)
+    error, size, _, _ = _errors(eager, exact, eager)
+    is_finite = all(bool((one.isfinite() & other.isfinite()).all()) for one, other in _pieces(exact, eager))
+    if _kind(name) == "gradient" and eager.dtype != torch.float64:
+        exact = exact.float()  # a gradient's tolerance is a million times what this rounds away
+    return ReferenceTensor(exact.cpu(), None if is_finite else eager.cpu(), shape, dtype, error, size)
 
 
 def why_random(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> str | None:
-    """Why a model is random; None where two runs with different seeds give the same."""
-    for name, tensor in first.items():
-        if _compare(name, second.get(name), reference_tensor(name, tensor, tensor), None).share > 1:
-            return f"{name} differs between two eager runs with different seeds"
-    return None
+    """Why a model is random; None if two runs with different seeds give the same."""
+    reference = Reference("the first run", {name: reference_tensor(name, one, one) for name, one in first.items()})
+    different = [one.name for one in _compare_all(reference, second) if one.share > 1]
+    return f"{different[0]} differs between two eager runs with different seeds" if different else None
 
 
 def check_equivalence(reference: Reference, results: StepResults) -> Equivalence:
     """
-    Compares what a configuration's first call gave with the reference, tensor by tensor.
+    Compares what a configuration's first call gave with the reference, tensor by tensor, on the results' device.
 
-    Each tensor may differ by 10 times eager's own error there, or by a tolerance of its dtype times its largest value,
-    whichever is more; a gradient's largest value is that among its module's parameters, and it may differ by 3 times
-    what perturbed weights make of it. Integers and booleans have to be equal. NaN and infinity count as equal where
-    eager has the same at the same place.
+    A tensor's relative error may be 10 times eager's own or a floor of its dtype, whichever is more, but no more than
+    half of the values. Integers and booleans have to be equal, and NaN and infinity be eager's.
 
     Returns:
-        ``not_checked`` where the model is random and this run drew other numbers than eager.
+        ``not_checked`` if eager itself is too far off to tell, or if the model is random and this run drew other
+        numbers than eager.
     """
-    found, scales = named(results), _scales(reference)
-    differences = [_compare(name, found.get(name), wanted, scales[name]) for name, wanted in reference.tensors.items()]
-    extra = sorted(found.keys() - reference.tensors.keys())
-    differences += [_Difference(name, 0.0, 0.0, "", "eager does not give it") for name in extra]
-    worst = max(differences, key=lambda difference: difference.share)
-    has_figures = worst.reason is None
+    compared = _compare_all(reference, named(results))
+    told = [one for one in compared if one.tolerance < math.inf]
+    worst = max(told or compared, key=lambda one: one.share)
+    has_figures = worst.largest_error is not None
     return Equivalence(
-        status=_status(worst, reference),
-        max_abs_error=worst.error if has_figures and worst.error == worst.error else None,
-        tolerance=worst.tolerance if has_figures else None,
-        largest_value=worst.scale if has_figures else None,
+        status=_status(worst, {_kind(one.name) for one in told}, reference),
+        max_abs_error=worst.largest_error,
+        relative_error=worst.error if has_figures else None,
+        eager_relative_error=worst.eager_error if has_figures and reference.has_yardstick else None,
+        tolerance=worst.tolerance if has_figures and worst.tolerance < math.inf else None,
         reference=reference.name,
-        detail=_detail(worst, len(differences), reference) + _of_no_gradient(reference, scales),
-        gradients_checked=any(name.startswith("gradient of ") for name in reference.tensors),
+        detail=_detail(worst, compared, reference),
+        gradients_checked=any(_kind(one.name) == "gradient" for one in told),
         output_layouts=results.output_layouts,
         output_layouts_differ=_formats(results.output_layouts) != _formats(reference.output_layouts),
     )
 
 
-def _status(worst: _Difference, reference: Reference) -> Any:
-    if worst.share <= 1:
-        return "equal"
-    return "different" if reference.random is None else "not_checked"
+def _status(worst: _Compared, told: set[str], reference: Reference) -> Literal["equal", "different", "not_checked"]:
+    if worst.share > 1:
+        return "different" if reference.random is None else "not_checked"
+    return "equal" if "output" in told else "not_checked"
 
 
 def _formats(layouts: tuple[Layout, ...]) -> list[frozenset[str]]:
     return [frozenset(layout.memory_formats) for layout in layouts]
 
 
-def _detail(worst: _Difference, count: int, reference: Reference) -> str:
-    if worst.share <= 1:
-        tensors = "1 tensor" if count == 1 else f"{count} tensors"
-        closest = f"; closest to its tolerance: {worst.name}, {worst.rule}" if worst.rule else ""
-        text = f"{tensors} compared{closest}"
-    elif reference.random is not None:
+def _detail(worst: _Compared, compared: list[_Compared], reference: Reference) -> str:
+    if worst.share > 1 and reference.random is not None:
         return f"the model is random: {reference.random}, and this configuration drew other numbers"
-    elif worst.reason is not None:
-        text = f"{worst.name}: {worst.reason}"
-    else:
-        text = f"{worst.name} differs by {worst.error:.3g}, allowed {worst.tolerance:.3g}: {worst.rule}"
+    untold = [one.eager_error for one in compared if one.tolerance == math.inf]
+    own = f", eager's own {worst.eager_error:.2g}" if reference.has_yardstick else ""
+    figures = f"relative error {worst.error:.2g}, allowed {worst.tolerance:.2g}{own}"
+    figures = f"{worst.name}: {worst.problem or figures}"
+    text = f"{count_of(len(compared) - len(untold), 'tensor')} compared"
+    if worst.share > 1:
+        text = figures
+    elif worst.error and worst.tolerance < math.inf:
+        text += f"; closest to its tolerance: {figures}"
+    if untold:
+        count = count_of(len(untold), "tensor")
+        text += f"; {count} not compared: eager's own relative error is up to {max(untold):.2g}"
     if reference.why_not_exact is not None:
-        text += f"; float64 could not be the reference: {reference.why_not_exact}"
+        text += f"; eager itself is the reference: {reference.why_not_exact}"
     return text
 
 
-def _of_no_gradient(reference: Reference, scales: dict[str, float]) -> str:
-    """What rounding alone changes as much as a wrong gradient would."""
-    sensitive = [name for name, one in reference.tensors.items() if PERTURBED_FACTOR * one.perturbed > scales[name] > 0]
-    return f"; too sensitive to rounding to be told: {count_of(len(sensitive), 'gradient')}" if sensitive else ""
+def _kind(name: str) -> str:
+    return "gradient" if name.startswith("gradient of ") else "output"
 
 
-def _scales(reference: Reference) -> dict[str, float]:
-    """
-    The largest value each tolerance refers to: an output's own; for a gradient the largest of its module's parameters.
-
-    The gradient of a bias in front of a batch norm is zero but for rounding, and that rounding is of its weight's size;
-    a sum whose terms cancel is zero but for rounding of their size.
-    """
-    by_module: dict[str, float] = {}
-    modules = {name: name.rpartition(".")[0] if name.startswith("gradient of ") else name for name in reference.tensors}
-    for name, module in modules.items():
-        largest = max(reference.tensors[name].largest, reference.terms.get(name, 0.0))
-        by_module[module] = max(by_module.get(module, 0.0), largest)
-    return {name: by_module[module] for name, module in modules.items()}
+def _compare_all(reference: Reference, found: dict[str, torch.Tensor]) -> list[_Compared]:
+    largest: dict[str, float] = {}  # of each module's gradients
+    for name, wanted in reference.tensors.items():
+        module = name.rpartition(".")[0]
+        largest[module] = max(largest.get(module, 0.0), wanted.size if _kind(name) == "gradient" else 0.0)
+    compared = []
+    for name, wanted in reference.tensors.items():
+        size = max(wanted.size, SMALLEST_SIZE * largest[name.rpartition(".")[0]])
+        compared.append(_compare(name, found.get(name), wanted, size, reference))
+    extra = sorted(found.keys() - reference.tensors.keys())
+    return [*compared, *(_Compared(name, "eager does not give it") for name in extra)]
 
 
-def _largest(tensor: torch.Tensor) -> float:
-    values = _dense(tensor)
-    if not values.is_floating_point():
-        return 0.0
-    finite = values[torch.isfinite(values)]
-    return float(finite.abs().max()) if finite.numel() else 0.0
+def _compare(
+    name: str, found: torch.Tensor | None, wanted: ReferenceTensor, size: float, reference: Reference
+) -> _Compared:
+    if found is None:
+        return _Compared(name, "eager gives it, this configuration does not")
+    if found.shape != wanted.shape:
+        return _Compared(name, f"shape {list(found.shape)}, eager gives {list(wanted.shape)}")
+    if found.dtype != wanted.dtype:
+        return _Compared(name, f"dtype {found.dtype}, eager gives {wanted.dtype}")
+    found = _dense(found)
+    own = wanted.exact if wanted.eager is None else wanted.eager
+    if not found.is_floating_point():
+        count = sum(int((one != other).sum()) for one, other in _pieces(found, own))
+        values = f"{found.numel()} {str(found.dtype).removeprefix('torch.')} values"
+        return _Compared(name, f"{count} of {values} differ" if count else None)
+    mean, _, largest, count = _errors(found, wanted.exact, own)
+    if count:
+        return _Compared(name, f"{count} of {found.numel()} values are NaN or infinite, or differ where eager's are")
+    if wanted.eager_error > 10 * size or size == 0:  # the terms cancel: what is left is rounding
+        size = max(wanted.eager_error, torch.finfo(found.dtype).eps / CANCELLED_FACTOR)
+        return _Compared(name, None, mean / size, wanted.eager_error / size, CANCELLED_FACTOR, largest)
+    eager_error = wanted.eager_error / size
+    tolerance = max(_floor(name, found.dtype, reference), min(EAGER_FACTOR * eager_error, LARGEST_TOLERANCE))
+    if eager_error > LARGEST_EAGER_ERROR[_kind(name)]:
+        tolerance = math.inf
+    return _Compared(name, None, mean / size, eager_error, tolerance, largest)
+
+
+def _floor(name: str, dtype: torch.dtype, reference: Reference) -> float:
+    floors = GRADIENT_FLOOR if _kind(name) == "gradient" else OUTPUT_FLOOR
+    floor = floors.get(dtype, max(floors.values()))
+    if dtype == torch.float32 and reference.may_use_tf32:
+        floor = max(floor, TF32_FLOOR)
+    return min(floor if reference.has_yardstick else FLOOR_FACTOR_WITHOUT_YARDSTICK * floor, LARGEST_TOLERANCE)
+
+
+def _errors(found: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor) -> tuple[float, float, float, int]:
+    """Root mean squares of the error and of the exact values, the largest error, and how many are NaN or infinite."""
+    squares, sizes, largest, wrong = 0.0, 0.0, 0.0, 0
+    for one, right, own in _pieces(found, exact, eager):
+        finite = right.isfinite() & own.isfinite()
+        # Where eager has NaN or infinity, the same is right, and so is a number of the reference that it cannot hold.
+        close = torch.isclose(one.double(), right.double(), rtol=TF32_FLOOR, atol=0.0)
+        wrong += int(torch.where(finite, ~one.isfinite(), ~(close | (one == own) | (one.isnan() & own.isnan()))).sum())
+        error = torch.where(finite, one.double() - right.double(), 0.0)
+        squares += float(error.square().sum())
+        sizes += float(torch.where(finite, right.double(), 0.0).square().sum())
+        largest = max(largest, float(error.abs().max()) if error.numel() else 0.0)
+    count = max(found.numel(), 1)
+    return math.sqrt(squares / count), math.sqrt(sizes / count), largest, wrong
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
@@ -259,60 +300,10 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
 
 
-def _compare(name: str, found: torch.Tensor | None, wanted: ReferenceTensor, scale: float | None) -> _Difference:
-    if found is None:
-        return _Difference(name, 0.0, 0.0, "", "eager gives it, this configuration does not")
-    if found.shape != wanted.shape:
-        return _Difference(name, 0.0, 0.0, "", f"shape {list(found.shape)}, eager gives {list(wanted.shape)}")
-    if found.dtype != wanted.dtype:
-        return _Difference(name, 0.0, 0.0, "", f"dtype {found.dtype}, eager gives {wanted.dtype}")
-    found = _dense(found)
-    if not found.is_floating_point():
-        assert wanted.eager is not None  # kept for all that is no floating-point number
-        count = sum(int((one != other).sum()) for one, other in _pieces(found, wanted.eager))
-        dtype = str(found.dtype).removeprefix("torch.")
-        reason = f"{count} of {found.numel()} {dtype} values differ" if count else None
-        return _Difference(name, 0.0, 0.0, "whole numbers have to be equal", reason)
-    return _compare_floats(name, found, wanted, wanted.largest if scale is None else scale)
-
-
-def _compare_floats(name: str, found: torch.Tensor, wanted: ReferenceTensor, scale: float) -> _Difference:
-    allowed = GRADIENT_TOLERANCE if name.startswith("gradient of ") else RELATIVE_TOLERANCE
-    relative = allowed.get(found.dtype, max(allowed.values()))
-    by_eager, by_perturbed = EAGER_ERROR_FACTOR * wanted.error_of_eager, PERTURBED_FACTOR * wanted.perturbed
-    tolerance = max(by_eager, by_perturbed, relative * scale)
-    error, wrong, lost = 0.0, 0, 0
-    for one, exact, eager in _pieces(found, wanted.exact, wanted.exact if wanted.eager is None else wanted.eager):
-        finite = torch.isfinite(eager) & torch.isfinite(exact)
-        # Where eager has NaN or infinity, the same is right, and so is a number of the reference that it cannot hold.
-        same = (one == eager) | (one.isnan() & eager.isnan())
-        close = (one.double() - exact.double()).abs() <= tolerance
-        wrong += int((~finite & ~same & ~close).sum())
-        lost += int((finite & ~torch.isfinite(one)).sum())
-        largest = _largest_error(one, exact, finite)
-        error = largest if largest != largest else max(error, largest)
-    if wrong:
-        return _Difference(name, 0.0, 0.0, "", f"{wrong} values differ where eager gives NaN or infinity")
-    if lost:
-        return _Difference(name, 0.0, 0.0, "", f"{lost} of {found.numel()} values are NaN or infinite, finite in eager")
-    perturbed = f", {PERTURBED_FACTOR:.0f} x that with perturbed weights ({wanted.perturbed:.2g})"
-    rule = (
-        f"the larg{'est' if wanted.perturbed else 'er'} of {EAGER_ERROR_FACTOR:.0f} x eager's own error "
-        f"({wanted.error_of_eager:.2g}){perturbed if wanted.perturbed else ''} and {relative:.0e} x the largest value "
-        f"({scale:.3g})"
-    )
-    return _Difference(name, error, tolerance, rule, scale=scale)
-
-
-def _largest_error(found: torch.Tensor, exact: torch.Tensor, where: torch.Tensor) -> float:
-    errors = (found.double() - exact.double()).abs()[where]
-    return float(errors.max()) if errors.numel() else 0.0
-
-
 def _pieces(*tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """Dense tensors of one shape piece by piece, on the device of the first if that knows float64, else on the host."""
+    """Dense tensors of one shape piece by piece, on the GPU that one of them is on, else on the host."""
     first = tensors[0]
-    device = first.device if first.device.type in ("cpu", "cuda") else torch.device("cpu")
+    device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), torch.device("cpu"))
     if not first.dim() or first.numel() <= _PIECE:
         yield [tensor.to(device) for tensor in tensors]
         return

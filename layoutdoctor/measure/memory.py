@@ -7,13 +7,13 @@ import ctypes
 import gc
 import re
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
 from layoutdoctor.errors import text_of
-from layoutdoctor.isolation.processes import available_here, memory_of
 from layoutdoctor.measure.profiling import quiet_profiler
+from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.state.switches import profiler_is_running
 from layoutdoctor.units import format_bytes
 
@@ -27,60 +27,6 @@ _SAYS_OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory|out o
 _ASKED_IN_BYTES = re.compile(r"tried to allocate (\d+) bytes", re.IGNORECASE)
 _ASKED_IN_UNITS = re.compile(r"tried to allocate (\d+(?:\.\d+)?) ([KMGT]iB)\b", re.IGNORECASE)
 _UNITS = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-
-
-class Need(NamedTuple):
-    """
-    What something takes beside what is in use already.
-
-    Attributes:
-        parts: What takes it, and how much of it; bytes.
-    """
-
-    parts: tuple[tuple[str, Bytes], ...]
-
-    @property
-    def total(self) -> Bytes:
-        """All parts together."""
-        return sum(size for _, size in self.parts)
-
-    def __str__(self) -> str:
-        listed = ", ".join(f"{format_bytes(size)} of {what}" for what, size in self.parts if size)
-        return f"{format_bytes(self.total)} beside what is in use ({listed})"
-
-
-def available_memory(device: str) -> Bytes | None:
-    """
-    Bytes that can still be allocated on a device, as far as it says.
-
-    Returns:
-        On a CPU the least of what the kernel, the control group and the process's own limits leave; on a GPU what is
-        free and what torch's allocator holds without using it; None where nothing says it.
-    """
-    kind = device.partition(":")[0]
-    if kind == "cuda":
-        try:
-            free, _ = torch.cuda.mem_get_info(device)
-            return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
-        except Exception:  # a device that cannot say it says nothing against trying
-            return None
-    return available_here() if kind == "cpu" else None
-
-
-def why_too_little(need: Need, device: str) -> str | None:
-    """
-    Why something does not fit into what is free; None where it does, or where nobody knows.
-
-    What lies about unused is let go of before it is said.
-
-    Returns:
-        Such as ``14.2 GiB beside what is in use (...), 6.10 GiB are free``.
-    """
-    available = available_memory(device)
-    if available is not None and need.total > available:
-        release_memory()
-        available = available_memory(device)
-    return None if available is None or need.total <= available else f"{need}, {format_bytes(available)} are free"
 
 
 def release_memory() -> None:
@@ -144,30 +90,10 @@ def peak_memory(step: Callable[[], None], device: str) -> Bytes | None:
         Bytes from torch's allocator, with what libraries ask it for; None where this torch or device cannot say. What a
         library allocates by itself is not seen.
     """
-    kind = device.partition(":")[0]
+    kind = kind_of(device)
     if kind == "cuda":
         return _peak_cuda_memory(step, device)
     return _peak_cpu_memory(step) if kind == "cpu" else None
-
-
-def resident_peak(run: Callable[[], None], device: str) -> Bytes | None:
-    """
-    Most bytes a first run takes, above what is in use before it.
-
-    Nothing is profiled: a first run may end the process, and what it prints then must come through.
-
-    Returns:
-        On a GPU what torch's allocator says; on a CPU what the kernel says of the process: touched pages, those of
-        libraries that start to work at a first run among them. None where the process was larger before, and elsewhere.
-    """
-    if device.partition(":")[0] == "cuda":
-        return _peak_cuda_memory(run, device)
-    before = memory_of()
-    run()
-    highest = memory_of().get("VmHWM", 0)
-    if device.partition(":")[0] != "cpu" or highest <= before.get("VmHWM", 0):
-        return None
-    return max(highest - before["VmRSS"], 0)
 
 
 def highest_sum(changes: Iterable[Bytes]) -> Bytes:

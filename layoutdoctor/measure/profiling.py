@@ -22,12 +22,13 @@ import torch
 from layoutdoctor.diagnosis.writing import replacing
 from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
-from layoutdoctor.isolation.processes import scratch_prefix
+from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import read_onednn_log
 from layoutdoctor.recording.recording import Iteration, busy_nanoseconds, unrest
 from layoutdoctor.state.switches import profiler_is_running
+from layoutdoctor.workers.processes import scratch_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -97,6 +98,7 @@ def record_iteration(
 
     Args:
         step: One iteration, already warm.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
         generated: What may run in it; its kernels are named in the record.
         trace_file: Where to keep the Chrome trace (``.json`` or ``.json.gz``); None keeps none.
 
@@ -110,7 +112,7 @@ def record_iteration(
             "diagnose outside of it"
         )
     activities = [torch.profiler.ProfilerActivity.CPU]
-    if device == "cuda":
+    if kind_of(device) == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     lacks: list[str] = []
     with contextlib.ExitStack() as stack:
@@ -136,7 +138,7 @@ def record_iteration(
         log.other_lines.clear()  # they are the model's own, and were passed on
     if log is not None and log.primitives and not log.has_timestamps:
         lacks.append("oneDNN's log has no timestamps: primitives were assigned to operations by their order")
-    return Iteration(events=events, device=device, log=log, lacks=tuple(lacks))
+    return Iteration(events=events, device=kind_of(device), log=log, lacks=tuple(lacks))
 
 
 _header: tuple[str | None, str | None] = (None, None)
@@ -153,8 +155,8 @@ def _with_header(log: OnednnLog) -> OnednnLog:
 
 
 def _synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+    if kind_of(device) == "cuda":
+        torch.cuda.synchronize(device)
 
 
 @contextlib.contextmanager

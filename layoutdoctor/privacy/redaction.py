@@ -41,7 +41,9 @@ _SCOPE = re.compile(r"::|\.")
 # Nothing of the user's stands here: versions, devices and settings (which scrub has seen to), dates, codes, layouts.
 _KEPT = frozenset(
     f"Environment.{name}"
-    for name in "torch python platform triton cuda cudnn onednn onednn_isa compiler device_name settings".split()
+    for name in (
+        "torch python platform triton cuda driver cudnn onednn onednn_isa compiler device_name clock_limits settings"
+    ).split()
 ) | {
     "Environment.settings key",
     "Diagnosis.created_at",

@@ -50,6 +50,8 @@ _OPTION_WORDS = frozenset(
     sse41 avx avx2 avx2_vnni avx2_vnni_2 avx512 avx512_core avx512_core_vnni avx512_core_bf16 avx512_core_fp16
     avx512_core_amx avx512_core_amx_fp16 avx10_1_512 avx10_1_512_amx avx10_1_512_amx_fp16 avx10_2 vsx zvector sve sve256
     neon capability ieee tf32 bf16 fp16 fp32 float32 bfloat16 float16 nhwc nchw channels_last contiguous
+    expandable_segments max_split_size_mb garbage_collection_threshold roundup_power2_divisions backend native
+    cudamallocasync
     inductor eager aten triton cutlass cpp max-autotune reduce-overhead max-autotune-no-cudagraphs
     """.split()
 )

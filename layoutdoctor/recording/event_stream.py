@@ -216,9 +216,6 @@ class EventStream(Generic[EventType]):
         damage: How often each kind of damage was met and mended, in words.
         lost_count: Pieces that look like events and could not be read.
         is_truncated: Whether the document ends in the middle; known once ``batches`` has ended.
-        is_list: Whether the document is the list of its events itself; known from the first batch on.
-        head: What stands before the first event, from the document's bracket to that of the events; known likewise.
-        tail: What stands behind the bracket that closes the events; known once ``batches`` has ended.
     """
 
     def __init__(
@@ -239,9 +236,7 @@ class EventStream(Generic[EventType]):
         self.damage: Counter[str] = Counter()
         self.lost_count = 0
         self.is_truncated = False
-        self.is_list = False
-        self.head = b""
-        self.tail = b""
+        self._is_list = False
         self._pieces = pieces
         self._decode = decode
         self._decode_loosely = decode_loosely
@@ -289,8 +284,8 @@ class EventStream(Generic[EventType]):
             self._fill(max(self._batch_bytes, 2 * len(self._buffer), len(_BYTE_ORDER_MARK)))
             start = self._buffer.removeprefix(_BYTE_ORDER_MARK).lstrip()
         if start[:1] == b"[":
-            self.head, self._buffer = start[:1], start[1:]
-            self.is_list = True
+            self._buffer = start[1:]
+            self._is_list = True
             return
         if start[:1] != b"{":
             raise TraceError("it does not start as JSON; expected a Chrome trace, which starts with '{' or '['")
@@ -298,7 +293,7 @@ class EventStream(Generic[EventType]):
         while True:
             found = self._find_events()
             if found is not None:
-                self.head, self._buffer = self._buffer[:found], self._buffer[found:]
+                self._buffer = self._buffer[found:]
                 return
             if self._has_ended:
                 raise TraceError("it is JSON without a list 'traceEvents'; expected a Chrome trace from a profiler")
@@ -390,12 +385,12 @@ class EventStream(Generic[EventType]):
         """What is left when the file has ended, without the event in whose middle it ends."""
         batch = self._decode_array(b"[" + self._buffer + b"]", b"")
         if batch is not None:
-            self.is_truncated = not self._is_array_closed and not self.is_list
+            self.is_truncated = not self._is_array_closed and not self._is_list
         elif not self._is_damaged:
             end = _end_of_last_event(self._buffer)
             rest = self._buffer[end:].strip(b", \t\r\n")
             batch = self._decode_array(b"[" + self._buffer[:end] + b"]", b"")
-            self.is_truncated = batch is not None and bool(rest or not self.is_list)
+            self.is_truncated = batch is not None and bool(rest or not self._is_list)
         self._is_array_closed = True
         return self._repair_end() if batch is None else batch
 
@@ -468,18 +463,18 @@ class EventStream(Generic[EventType]):
     def _repair_end(self) -> list[EventType]:
         """The events of a damaged end, without taking the document's fields behind them for events."""
         text = self._buffer
-        end = None if self.is_list else _end_of_events(text)
+        end = None if self._is_list else _end_of_events(text)
         batch = self._repair(text if end is None else text[:end], b"")
-        self.is_truncated = end is None and (not self.is_list or bool(self._buffer.strip(b", \t\r\n")))
+        self.is_truncated = end is None and (not self._is_list or bool(self._buffer.strip(b", \t\r\n")))
         self._buffer = b"" if end is None else text[end + 1 :]
         return batch
 
     def _read_tail(self) -> None:
         """The document's fields behind the events."""
         self._fill(MOST_PENDING_BYTES)
-        self.tail = tail = self._buffer.strip()
+        tail = self._buffer.strip()
         self._buffer = b""
-        if self.is_list or self._is_nested or self.is_truncated or not self._has_ended:
+        if self._is_list or self._is_nested or self.is_truncated or not self._has_ended:
             return
         found = _fields(tail)
         if found is not None:

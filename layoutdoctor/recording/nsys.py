@@ -23,7 +23,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -39,6 +39,7 @@ from layoutdoctor.recording.recording import (
     Problem,
     RecordedTrace,
     TransferEvents,
+    sorted_events,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from layoutdoctor.recording.recording import Column
+    from layoutdoctor.recording.recording import Column, Events
 
 LONGEST_NAME = 1 << 16
 """Characters of a name that are kept; the longest kernel name seen has 5 160."""
@@ -79,8 +80,6 @@ _NO_TEXT = "NVTX ranges without a text"
 _NO_KERNELS = f"no device kernels: the table {_KERNELS} is missing; record with nsys profile --trace=cuda,nvtx"
 _WHOLE_GRAPH = "CUDA graph launches recorded without their kernels; record with --cuda-graph-trace=node"
 _MOST_INFORMATION = 100
-
-_Events = TypeVar("_Events", KernelEvents, TransferEvents, OperationEvents, LaunchEvents, FrameEvents)
 
 
 def read_nsys_export(path: Path) -> RecordedTrace:
@@ -161,7 +160,7 @@ class _Reading:
             transfers=self._events(TransferEvents, transfers, base),
             operations=self._events(OperationEvents, ranges, base, are_operations),
             launches=self._events(LaunchEvents, launches, base),
-            frames=self._events(FrameEvents, _Columns(*FrameEvents.__slots__), base),
+            frames=sorted_events(FrameEvents),
             annotations=self._events(FrameEvents, ranges, base, ~are_operations),
             threads=[(str(process & _LOW_BITS), str(thread)) for process, thread in self.threads],
             processes=processes,
@@ -295,18 +294,14 @@ class _Reading:
             values[row] = self._name(_NO_NAME if text is None else text)
 
     def _events(
-        self, kind: type[_Events], columns: _Columns, base: int, chosen: NDArray[np.bool_] | None = None
-    ) -> _Events:
-        """The finished columns: counted from the base, sorted by start, longer events first."""
+        self, kind: type[Events], columns: _Columns, base: int, chosen: NDArray[np.bool_] | None = None
+    ) -> Events:
         found = {name: columns.column(name) for name in kind.__slots__}
         if chosen is not None:
             found = {name: values[chosen] for name, values in found.items()}
-        found["start"] -= base
-        if "process" in found and len(self.processes) <= 1:
-            found["process"][:] = 0
-        ties = -found["duration"] if "duration" in found else np.zeros_like(found["start"])
-        order = np.lexsort((ties, found["start"]))
-        return kind(**{name: values[order] for name, values in found.items()})
+        if len(self.processes) <= 1:
+            found.pop("process", None)
+        return sorted_events(kind, found, base)
 
     def _metadata(self) -> dict[str, Any]:
         devices = {

@@ -8,15 +8,18 @@ oneDNN all end in this value. It needs no torch, and nothing in it was proved by
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
-from layoutdoctor.diagnosis.records import Comparison, Environment, Recommendation, Record, Subject, Trial
+from layoutdoctor.diagnosis.records import Environment, Record, Subject, Trial
 from layoutdoctor.recording.onednn import OnednnLog
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     Column = NDArray[np.int64]
@@ -133,6 +136,26 @@ class FrameEvents(_Rows):
     start: Column
     duration: Column
     thread: Column
+
+
+Events = TypeVar("Events", KernelEvents, TransferEvents, OperationEvents, LaunchEvents, FrameEvents)
+_NO_COLUMNS: Mapping[str, Column] = MappingProxyType({})
+
+
+def sorted_events(kind: type[Events], columns: Mapping[str, Column] = _NO_COLUMNS, base: int = 0) -> Events:
+    """
+    A table of events, sorted by start, longer ones first.
+
+    Args:
+        columns: Starts count from zero. A column that is missing was not recorded, and there is one process.
+        base: Where starts of the table count from.
+    """
+    known = dict(columns)
+    known["start"] = known.get("start", np.zeros(0, np.int64)) - base
+    for name in kind.__slots__:
+        known.setdefault(name, np.full(len(known["start"]), 0 if name == "process" else NONE, np.int64))
+    order = np.lexsort((-known.get("duration", known["start"]), known["start"]))
+    return kind(**{name: known[name][order] for name in kind.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +293,7 @@ class Head(Record, frozen=True, kw_only=True):
         environment: The machine and versions, the device's copy bandwidth among them.
         subject: What was diagnosed.
         configurations: Names of all trials, in the order of the report.
-        comparison: None where fewer than two trials were measured.
-        recommendation: What to do; None where nothing was concluded.
+        other_cores: Cores that other programs used while the configurations were timed; None if not recorded.
         interrupted: What stopped the diagnosis; None where it came to its end.
         stage_seconds: How long each stage of the diagnosis took, in their order.
     """
@@ -281,8 +303,7 @@ class Head(Record, frozen=True, kw_only=True):
     environment: Environment
     subject: Subject
     configurations: tuple[str, ...]
-    comparison: Comparison | None = None
-    recommendation: Recommendation | None = None
+    other_cores: float | None = None
     interrupted: str | None = None
     stage_seconds: dict[str, float] = msgspec.field(default_factory=dict)
 
@@ -311,12 +332,13 @@ class Recording(Record, frozen=True, kw_only=True):
     Attributes:
         head: The diagnosis it is a part of.
         trial: The trial as it was observed: its graphs as the compiler had them, without conversions and breakers; no
-            kernels, no round trips.
+            kernels, no round trips; its times as they were measured.
         source: Where it comes from; what a source cannot know is not asked of it.
         iterations: Profiled iterations; of a trace file the only one.
         totals: A table of kernels, where that is all there is.
         log: A log of oneDNN, where that is all there is.
         was_profiled: Whether it came as far as its profile, or was lowered: round trips are looked for then.
+        how: Lines to paste that apply the configuration to the user's model; None in a trace.
     """
 
     head: Head
@@ -326,6 +348,7 @@ class Recording(Record, frozen=True, kw_only=True):
     totals: KernelTotals | None = None
     log: OnednnLog | None = None
     was_profiled: bool = False
+    how: str | None = None
 
     @property
     def name(self) -> str:

@@ -8,19 +8,24 @@ smaller, and byte by byte, which packs well. Nothing is rounded.
 from __future__ import annotations
 
 import gzip
-import io
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from layoutdoctor.diagnosis.records import Diagnosis, Record
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES, UNREADABLE, first_problem, read_saved, reason_of
+from layoutdoctor.diagnosis.saved import (
+    DEFAULT_MOST_SAVED_BYTES,
+    GZIP_MAGIC,
+    UNREADABLE,
+    first_problem,
+    read_saved,
+    reason_of,
+)
+from layoutdoctor.diagnosis.saved import unpack as unpack_gzip
 from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import RecordError
 from layoutdoctor.recording.recording import NONE, Recording
-from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +35,6 @@ if TYPE_CHECKING:
 
 SUFFIX = ".recording"
 VERSION = 1
-_GZIP_MAGIC = b"\x1f\x8b"
 _MOST_UNPACKED_BYTES = 16 * DEFAULT_MOST_SAVED_BYTES
 _DIFFERENCES = 16
 """In the first byte of a packed column, beside the bytes of one number: whether differences are stored."""
@@ -71,9 +75,9 @@ def load_recording(path: str | Path) -> Recording:
     """
     cannot = f"cannot read {str(path)!r}:"
     data = read_saved(path, DEFAULT_MOST_SAVED_BYTES)
-    if not data.startswith(_GZIP_MAGIC):
+    if not data.startswith(GZIP_MAGIC):
         raise RecordError(f"{cannot} {'it is empty' if not data else 'it is no recording'}; {_EXPECTED}")
-    unpacked = _unpacked(data, cannot)
+    unpacked = unpack_gzip(data, _MOST_UNPACKED_BYTES, cannot)
     try:
         version = msgspec.msgpack.decode(unpacked, type=_Version).recording_version
     except UNREADABLE as error:
@@ -94,17 +98,6 @@ def load_recording(path: str | Path) -> Recording:
 
 
 _EXPECTED = f"expected what --save-recordings wrote (NAME{SUFFIX})"
-
-
-def _unpacked(data: bytes, cannot: str) -> bytes:
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            unpacked = stream.read(_MOST_UNPACKED_BYTES + 1)
-    except (EOFError, OSError, zlib.error) as error:
-        raise RecordError(f"{cannot} it is cut off or damaged; copy or record it again") from error
-    if len(unpacked) > _MOST_UNPACKED_BYTES:
-        raise RecordError(f"{cannot} unpacked it has more than {format_bytes(_MOST_UNPACKED_BYTES)}, which is too much")
-    return unpacked
 
 
 def pack(value: object) -> bytes:

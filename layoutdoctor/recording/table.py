@@ -20,17 +20,28 @@ from decimal import Decimal
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.files import TraceFile
-from layoutdoctor.recording.kernel_list import EventTitles, ListedEvents, is_transfer
-from layoutdoctor.recording.recording import KernelTotal, KernelTotals, Problem
+from layoutdoctor.recording.recording import (
+    NONE,
+    FrameEvents,
+    KernelEvents,
+    KernelTotal,
+    KernelTotals,
+    LaunchEvents,
+    OperationEvents,
+    Problem,
+    RecordedTrace,
+    TransferEvents,
+    sorted_events,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-
-    from layoutdoctor.recording.recording import RecordedTrace
 
 LONGEST_LINE = 1 << 17
 """Characters; the csv module takes no longer field either."""
@@ -46,16 +57,15 @@ class _Layout:
     Attributes:
         source: The table, in words.
         name: Title of the kernel's name.
-        time: Title of the time.
+        time: Title of the time that it took; if the title begins with "end", of the moment at which the kernel ended.
         count: Title of the number of launches; None where every row is one launch.
         operation: Title of the operation the kernels ran in.
-        kernels_only: A title and what stands under it for kernels, where other things are listed as well.
-        grid: Title of a column that is empty for what is no kernel.
-        host_time: Title of a column that is zero for what ran on the device only.
-        other: Titles that make it another table.
+        kernels: A title, and whether what stands under it is that of a kernel, where other things are listed as well.
+        other: A title that makes it another table.
         unit: Of the time, where neither the title nor a row of units nor the value itself has it.
-        events: Where every row is a launch: what tells when and where.
-        not_names: What stands under ``name`` in a table of something else that has the same titles.
+        start: When the kernel began, in a list of single launches, which is read as a recorded run.
+        device: Title of the device, in such a list, as those that follow.
+        grid: Sizes of the launch; of ROCm in work items, so that ``group``, the sizes of a work group, divide them.
     """
 
     source: str
@@ -63,79 +73,100 @@ class _Layout:
     time: str
     count: str | None = None
     operation: str | None = None
-    kernels_only: tuple[str, str] | None = None
-    grid: str | None = None
-    host_time: str | None = None
-    other: frozenset[str] = frozenset()
+    kernels: tuple[str, Callable[[str], bool]] | None = None
+    other: str | None = None
     unit: str | None = None
-    events: EventTitles | None = None
-    not_names: re.Pattern[str] | None = None
+    start: str | None = None
+    device: str = "device"
+    stream: str = "stream"
+    correlation: str = ""
+    grid: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
 
-    def needed(self) -> set[str | None]:
-        """The titles without which it is not this table."""
-        only = self.kernels_only[0] if self.kernels_only is not None else None
-        start = self.events.start if self.events is not None else None
-        return {self.name, self.time, self.count, self.operation, only, self.grid, self.host_time, start} - {None}
+    def fits(self, titles: Sequence[str]) -> bool:
+        """Whether a table with these titles is this one."""
+        title = None if self.kernels is None else self.kernels[0]
+        needed = {self.name, self.time, self.count, self.operation, title, self.start} - {None}
+        return needed <= set(titles) and (self.other is None or self.other not in titles)
 
 
 # rocprof sums up calls of the runtime and whole domains in tables of the same titles.
 _ROCM_CALL = re.compile(
     r"^(?:__)?(?:hip|hsa)(?:[A-Z]|_[a-z])\w*$|^[A-Z]+(?:_[A-Z]+)*$|^(?:nccl|rocpx|rocTX|roctx)[A-Z]\w*$"
 )
-_NSYS = "Nsight Systems"
 _TORCH = "table of torch.profiler's key_averages"
 
+
+def _is_word(word: str) -> Callable[[str], bool]:
+    return lambda cell: cell.lower() == word
+
+
+def _is_no_time(cell: str) -> bool:
+    return _nanoseconds(cell, None) == 0
+
+
 _LAYOUTS = (
-    _Layout(f"{_NSYS} kernel summary", "name", "total time", "instances", other=frozenset({"source"}), unit="ns"),
+    _Layout("Nsight Systems kernel summary", "name", "total time", "instances", other="source", unit="ns"),
     _Layout(
-        f"{_NSYS} summary of kernels and copies",
+        "Nsight Systems summary of kernels and copies",
         "operation",
         "total time",
         "instances",
-        kernels_only=("category", "cuda_kernel"),
+        kernels=("category", _is_word("cuda_kernel")),
         unit="ns",
     ),
     _Layout(
-        f"{_NSYS} list of kernels",
+        "Nsight Systems list of kernels",
         "name",
         "duration",
-        grid="grdx",
+        kernels=("grdx", bool),
         unit="ns",
-        events=EventTitles("start", stream="strm", correlation="corrid", grid=("grdx", "grdy", "grdz")),
+        start="start",
+        stream="strm",
+        correlation="corrid",
+        grid=("grdx", "grdy", "grdz"),
     ),
-    _Layout(f"{_NSYS} list of launches", "kernel name", "kernel dur", unit="ns"),
-    _Layout("nvprof summary", "name", "time", "calls", kernels_only=("type", "gpu activities")),
+    _Layout("Nsight Systems list of launches", "kernel name", "kernel dur", unit="ns"),
+    _Layout("nvprof summary", "name", "time", "calls", kernels=("type", _is_word("gpu activities"))),
     _Layout(
         "nvprof list of kernels",
         "name",
         "duration",
-        grid="grid x",
-        events=EventTitles("start", correlation="correlation_id", grid=("grid x", "grid y", "grid z")),
+        kernels=("grid x", bool),
+        start="start",
+        correlation="correlation_id",
+        grid=("grid x", "grid y", "grid z"),
     ),
     _Layout(
         "rocprofv3 list of kernels",
         "kernel_name",
         "end_timestamp",
-        kernels_only=("kind", "kernel_dispatch"),
+        kernels=("kind", _is_word("kernel_dispatch")),
         unit="ns",
-        events=EventTitles(
-            "start_timestamp",
-            end="end_timestamp",
-            device="agent_id",
-            stream="queue_id",
-            correlation="correlation_id",
-            grid=("grid_size_x", "grid_size_y", "grid_size_z"),
-            group=("workgroup_size_x", "workgroup_size_y", "workgroup_size_z"),
-        ),
+        start="start_timestamp",
+        device="agent_id",
+        stream="queue_id",
+        correlation="correlation_id",
+        grid=("grid_size_x", "grid_size_y", "grid_size_z"),
+        group=("workgroup_size_x", "workgroup_size_y", "workgroup_size_z"),
     ),
     _Layout(
         "rocprof list of kernels",
         "kernelname",
         "durationns",
         unit="ns",
-        events=EventTitles("beginns", device="gpu-id", stream="queue-id"),
+        start="beginns",
+        device="gpu-id",
+        stream="queue-id",
     ),
-    _Layout("rocprof summary", "name", "totaldurationns", "calls", unit="ns", not_names=_ROCM_CALL),
+    _Layout(
+        "rocprof summary",
+        "name",
+        "totaldurationns",
+        "calls",
+        kernels=("name", lambda name: _ROCM_CALL.match(name) is None),
+        unit="ns",
+    ),
     _Layout(
         "TraceLens kernel summary",
         "kernel name",
@@ -144,7 +175,7 @@ _LAYOUTS = (
         operation="parent cpu_op",
     ),
     *(
-        _Layout(_TORCH, "name", f"self {device}", "# of calls", host_time="self cpu")
+        _Layout(_TORCH, "name", f"self {device}", "# of calls", kernels=("self cpu", _is_no_time))
         for device in ("cuda", "device", "xpu", "privateuse1")
     ),
 )
@@ -159,24 +190,115 @@ _TITLE = re.compile(r"^(.*?)\s*\(([^()]*)\)(_\w+)?$")
 _NUMBER = re.compile(r"^(\d{1,25}|\d{1,3}(?:,\d{3}){1,7})(\.\d{1,25})?([eE][+-]?\d{1,2})?\s*([a-z\u00b5\u03bc]*)$")
 _RULE = re.compile(r"^\s*-{2,}(?:\s+-{2,})+\s*$")
 _LARGEST = 1 << 62
-_NOT_KERNELS = ("[CUDA mem", "Memcpy ", "Memset ", "ProfilerStep", "## Call CompiledFxGraph")
+_TRANSFERS = ("[CUDA mem", "Memcpy ", "Memset ")
+_NOT_KERNELS = (*_TRANSFERS, "ProfilerStep", "## Call CompiledFxGraph")
 """Copies, fills and ranges on the device, which stand among the kernels in some of the tables."""
 _CUT = ("...", "\u2026")
+_DEVICE = re.compile(r"^(.*?)\s*\(?(\d{1,6})\)?$")
+_KERNEL_COLUMNS = ("name", "start", "duration", "device", "stream", "correlation", "grid")
 
 
 @dataclass
 class _Table:
-    """A table while it is read."""
+    """A table while it is read: sums by name and operation, or single kernels and copies."""
 
     layout: _Layout
     titles: list[str]
     units: dict[str, str]
     totals: dict[tuple[str, str | None], list[int]] = field(default_factory=dict)
-    listed: ListedEvents = field(default_factory=ListedEvents)
+    names: dict[str, int] = field(default_factory=dict)
+    grids: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    devices: dict[int, str] = field(default_factory=dict)
+    kernels: list[tuple[int, ...]] = field(default_factory=list)
+    transfers: list[tuple[int, ...]] = field(default_factory=list)
     unread_count: int = 0
 
-    def at(self, title: str) -> int:
-        return self.titles.index(title)
+    def add(self, cells: list[str]) -> None:
+        """Takes the next row."""
+        layout, width = self.layout, len(self.titles)
+        if len(cells) > width and self.titles[-1] == layout.name:
+            cells = [*cells[: width - 1], ",".join(cells[width - 1 :])]  # a name with commas and without quotes
+        if len(cells) != width:
+            self.unread_count += 1
+            return
+        row = dict(zip(self.titles, cells, strict=True))
+        name = row[layout.name]
+        is_kernel = layout.kernels is None or layout.kernels[1](row[layout.kernels[0]])
+        if not is_kernel and not (layout.start is not None and name.startswith(_TRANSFERS)):
+            return
+        if layout.start is None and name.startswith(_NOT_KERNELS):
+            return
+        count = 1 if layout.count is None else _whole(row[layout.count])
+        time = self._nanoseconds(row, layout.time)
+        start = 0 if layout.start is None else self._nanoseconds(row, layout.start)
+        if time is not None and start is not None and layout.time.startswith("end"):
+            time -= start
+        if not name or not count or time is None or start is None or time < 0:
+            self.unread_count += 1
+        elif layout.start is not None:
+            self._add_event(row, name, start, time, is_kernel=is_kernel)
+        elif time or layout.source != _TORCH:  # there, operations that ran on no device have rows as well
+            sums = self.totals.setdefault((name, row[layout.operation] or None if layout.operation else None), [0, 0])
+            sums[0] += count
+            sums[1] += time
+
+    def _nanoseconds(self, row: Mapping[str, str], title: str) -> int | None:
+        return _nanoseconds(row[title], self.units.get(title) or self.layout.unit)
+
+    def _add_event(self, row: Mapping[str, str], name: str, start: int, duration: int, *, is_kernel: bool) -> None:
+        number = self.names.setdefault(name, len(self.names))
+        layout = self.layout
+        device, stream = self._device(row.get(layout.device, "")), _id(row.get(layout.stream, ""))
+        if is_kernel:
+            correlation = _id(row.get(layout.correlation, ""))
+            self.kernels.append((number, start, duration, device, stream, correlation, self._grid(row)))
+        else:
+            self.transfers.append((number, start, duration, device, stream))
+
+    def _device(self, text: str) -> int:
+        """``NVIDIA A100 (0)``, ``Agent 2`` and ``2`` all end in a number; the only one of a list may have none."""
+        found = _DEVICE.match(text)
+        number, name = (int(found[2]), found[1]) if found is not None else (0 if text else NONE, text)
+        self.devices.setdefault(number, "" if name == "Agent" else name)
+        return number
+
+    def _grid(self, row: Mapping[str, str]) -> int:
+        sizes = [_id(row.get(title, "")) for title in self.layout.grid]
+        groups = [_id(row.get(title, "")) for title in self.layout.group] or [1, 1, 1]
+        if len(sizes) != 3 or min(*sizes, *groups) < 1:
+            return NONE
+        x, y, z = (-(-size // group) for size, group in zip(sizes, groups, strict=True))
+        return self.grids.setdefault((x, y, z), len(self.grids))
+
+    def sums(self) -> KernelTotals:
+        """One row for each kernel and operation."""
+        rows = [
+            KernelTotal(name, count, nanoseconds, operation, is_cut=name.endswith(_CUT))
+            for (name, operation), (count, nanoseconds) in self.totals.items()
+        ]
+        return KernelTotals(self.layout.source, rows=rows)
+
+    def run(self) -> RecordedTrace:
+        """The run that a list of single kernels is: starts, streams and launch grids, and nothing of the host."""
+        kernels = np.array(self.kernels, np.int64).reshape(-1, 7)
+        transfers = np.array(self.transfers, np.int64).reshape(-1, 5)
+        base = int(min((part[:, 1].min() for part in (kernels, transfers) if len(part)), default=0))
+        named = [{"id": number, "name": text} for number, text in sorted(self.devices.items()) if text]
+        return RecordedTrace(
+            source=self.layout.source,
+            names=list(self.names),
+            kernels=sorted_events(KernelEvents, dict(zip(_KERNEL_COLUMNS, kernels.T, strict=True)), base),
+            transfers=sorted_events(TransferEvents, dict(zip(_KERNEL_COLUMNS, transfers.T, strict=False)), base),
+            operations=sorted_events(OperationEvents),
+            launches=sorted_events(LaunchEvents),
+            frames=sorted_events(FrameEvents),
+            annotations=sorted_events(FrameEvents),
+            processes=["not recorded"],
+            grids=list(self.grids),
+            metadata={"deviceProperties": named} if named else {},
+            event_count=len(kernels) + len(transfers),
+            base_nanoseconds=base,
+        )
 
 
 def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelTotals | RecordedTrace:
@@ -206,7 +328,7 @@ def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelT
     table = reading.best()
     if table is None:
         raise TraceError(f"cannot read {str(path)!r}: {reading.why_not()}")
-    found = _rows(table) if table.layout.events is None else table.listed.trace(table.layout.source)
+    found = table.sums() if table.layout.start is None else table.run()
     is_empty = not (found.rows if isinstance(found, KernelTotals) else len(found.kernels))
     counts = {
         "rows of the kernel table that could not be read": table.unread_count,
@@ -217,14 +339,6 @@ def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelT
     }
     found.problems = [Problem(what, count) for what, count in counts.items() if count]
     return found
-
-
-def _rows(table: _Table) -> KernelTotals:
-    rows = [
-        KernelTotal(name, count, nanoseconds, operation, is_cut=name.endswith(_CUT))
-        for (name, operation), (count, nanoseconds) in table.totals.items()
-    ]
-    return KernelTotals(table.layout.source, rows=rows)
 
 
 def has_kernel_table(text: str) -> bool:
@@ -289,7 +403,7 @@ class _Reading:
         elif not here.totals and any(cells) and all(cell.lower() in _UNITS for cell in cells):
             here.units.update(zip(here.titles, (cell.lower() for cell in cells), strict=False))
         else:
-            _read_row(here, cells)
+            here.add(cells)
 
     def _begin(self, cells: Sequence[str]) -> None:
         """A line that is no row: perhaps the titles of the next table."""
@@ -328,70 +442,9 @@ def _table(cells: Iterable[str]) -> _Table | None:
         if unit in _NANOSECONDS:
             units[titles[-1]] = unit
     for layout in _LAYOUTS:
-        if layout.needed() <= set(titles) and not layout.other & set(titles):
+        if layout.fits(titles):
             return _Table(layout, titles, units)
     return None
-
-
-def _read_row(table: _Table, cells: list[str]) -> None:
-    layout, width = table.layout, len(table.titles)
-    if len(cells) > width and table.at(layout.name) == width - 1:
-        cells = [*cells[: width - 1], ",".join(cells[width - 1 :])]  # a name with commas and without quotes
-    if len(cells) != width:
-        table.unread_count += 1
-        return
-    name = cells[table.at(layout.name)]
-    if layout.events is not None:
-        _read_event(table, layout.events, name, cells)
-        return
-    if name.startswith(_NOT_KERNELS) or not _is_kernel(table, cells):
-        return
-    count = 1 if layout.count is None else _whole(cells[table.at(layout.count)])
-    unit = table.units.get(layout.time) or layout.unit
-    nanoseconds = _nanoseconds(cells[table.at(layout.time)], unit)
-    if not name or not count or nanoseconds is None:
-        table.unread_count += 1
-        return
-    operation = cells[table.at(layout.operation)] or None if layout.operation is not None else None
-    sums = table.totals.setdefault((name, operation), [0, 0])
-    sums[0] += count
-    sums[1] += nanoseconds
-
-
-def _read_event(table: _Table, titles: EventTitles, name: str, cells: Sequence[str]) -> None:
-    """A row of a list: a kernel, a copy, or something else."""
-    layout = table.layout
-    moments = [
-        _nanoseconds(cells[table.at(title)], table.units.get(title) or layout.unit)
-        for title in (titles.start, layout.time)
-    ]
-    start, duration = moments
-    if start is not None and duration is not None and titles.end is not None:
-        duration -= start
-    is_kernel = _is_kernel(table, cells)
-    if not is_kernel and not is_transfer(name):
-        return
-    if not name or start is None or duration is None or duration < 0:
-        table.unread_count += 1
-        return
-    own = dict(zip(table.titles, cells, strict=True))
-    table.listed.add(titles, name, start, duration, lambda title: own.get(title, ""), is_kernel=is_kernel)
-
-
-def _is_kernel(table: _Table, cells: Sequence[str]) -> bool:
-    """Whether a row is of a kernel, in a table that lists other things as well."""
-    layout = table.layout
-    if layout.kernels_only is not None:
-        title, kind = layout.kernels_only
-        return cells[table.at(title)].lower() == kind
-    if layout.not_names is not None:
-        return layout.not_names.match(cells[table.at(layout.name)]) is None
-    if layout.grid is not None:
-        return bool(cells[table.at(layout.grid)])
-    if layout.host_time is not None:
-        times = [_nanoseconds(cells[table.at(title)], None) for title in (layout.host_time, layout.time)]
-        return times[0] == 0 and times[1] != 0
-    return True
 
 
 def _are_titles(cells: Sequence[str]) -> bool:
@@ -417,6 +470,10 @@ def _whole(cell: str) -> int | None:
     if value is None or value[1] or value[0] >= _LARGEST or value[0] != int(value[0]):
         return None
     return int(value[0])
+
+
+def _id(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 19 else NONE
 
 
 def _nanoseconds(cell: str, unit: str | None) -> int | None:

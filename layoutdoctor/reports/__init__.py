@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from layoutdoctor.diagnosis.records import Diagnosis
 from layoutdoctor.diagnosis.saved import to_json
+from layoutdoctor.diagnosis.writing import is_packed_name, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
 
@@ -35,6 +36,7 @@ FORMAT_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
         ".htm": "html",
         ".html": "html",
         ".json": "json",
+        ".json.gz": "json",
         ".markdown": "markdown",
         ".md": "markdown",
         ".py": "reproducer",
@@ -94,15 +96,16 @@ def save(diagnosis: Diagnosis, path: str | PurePath) -> None:
         UsageError: The suffix stands for no format.
         OSError: The file cannot be written.
     """
-    Path(path).write_bytes(render(diagnosis, format_of_suffix(path)).encode())
+    write_file(Path(path), render(diagnosis, format_of_suffix(path)), is_packed=is_packed_name(path))
 
 
 def one_line(diagnosis: Diagnosis) -> str:
     """What a prompt shows: of what it is a diagnosis, and what the report says first."""
     from layoutdoctor.reports.sections.view import build_view
+    from layoutdoctor.reports.sections.wording import clean
 
     view = build_view(scrub(diagnosis))
-    return f"<Diagnosis of {', '.join(view.title[1:4])}: {view.answer.headline}>"
+    return clean(f"<Diagnosis of {', '.join(view.title[:3])}: {view.answer.claim}>", 200)
 
 
 def render_json(diagnosis: Diagnosis) -> str:
@@ -117,7 +120,8 @@ def format_of_suffix(path: str | PurePath) -> str:
     Raises:
         UsageError: The name has no suffix, or one that stands for no format.
     """
-    suffix = PurePath(path).suffix.lower()
+    suffixes = PurePath(path).suffixes
+    suffix = "".join(suffixes[-2:] if is_packed_name(path) else suffixes[-1:]).lower()
     if suffix not in FORMAT_BY_SUFFIX:
         raise UsageError(
             f"cannot tell the format of {str(path)!r}: got suffix {suffix!r}, "

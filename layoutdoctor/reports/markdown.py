@@ -1,9 +1,8 @@
 """
-The Markdown report: what people paste into an issue of PyTorch, by its template's headings, long lists folded away.
+The Markdown report: what people paste into an issue of PyTorch, by its template's headings.
 
-GitHub refuses a text of more than 65,536 characters, so this one stays below 60,000, and its UTF-8 below 65,536 bytes:
-long lists are cut, and each says how many entries it left out. What was cut stands whole in a second text, for a file
-beside the report. At its end is a block that tools can read.
+It stays below 10,000 characters: parts are left out whole, in a fixed order, and stand in a second text, for a file
+beside the report.
 
 In a Mermaid flowchart, what comes from a record stands in quoted labels, with every character but a few written as an
 entity code: no name can end a label, start a directive or a comment, or be read as Markdown or HTML.
@@ -11,93 +10,56 @@ entity code: no name can end a label, start a directive or a comment, or be read
 
 from __future__ import annotations
 
-import json
-import math
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
-from layoutdoctor.examination.costs import counted_conversions, sum_seconds
-from layoutdoctor.reports.flow.scenes import build_flows
+from layoutdoctor.reports.flow import build_flows
 from layoutdoctor.reports.sections.account import build_accounts
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.sections.wording import (
-    clean_if_known,
     clean_log,
     clean_name,
     failure_clause,
-    find_ratio,
-    finite,
     first_that_fits,
     is_recording,
+    shown_name,
 )
-from layoutdoctor.rules.evidence import main_trial
 from layoutdoctor.units import format_seconds
-from layoutdoctor.words import count_of, listing
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
-    from layoutdoctor.reports.flow.graph import FlowFormat, FlowKind, FlowNode
-    from layoutdoctor.reports.flow.scenes import Flow
+    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.reports.flow import Flow, FlowFormat, FlowKind, FlowNode
     from layoutdoctor.reports.reproducer.report import Reproducer
-    from layoutdoctor.reports.sections.account import AccountView
-    from layoutdoctor.reports.sections.answer import Answer
     from layoutdoctor.reports.sections.details import Detail
     from layoutdoctor.reports.sections.rows import Overview, Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
 
 MOST_CHARACTERS = 60_000
-MOST_BYTES = 65_536
-"""GitHub refuses a text of more bytes, and one of more characters than the first says with some room to spare."""
-
+"""GitHub refuses an issue of more than 65,536."""
 USUAL_CHARACTERS = 10_000
-"""What a reader of an issue scrolls through; lists are cut to it where that can be done."""
-
-LIST_LENGTHS = (20, 12, 6, 3)
-"""Tried from the longest: how many entries a list has."""
-
+"""What a reader of an issue scrolls through."""
 COMPARED_LENGTHS = (200, 100, 50, 25, 12, 6, 3, 1, 0)
-WHOLE = sys.maxsize
+MOST_FINDINGS = 5
+MOST_REMARKS = 6
 MOST_ACCOUNT_ROWS = 5
 MOST_LOGS = 2
 MOST_SETTINGS = 12
-MOST_SUMMARY_ENTRIES, FEWEST_SUMMARY_ENTRIES = 12, 3
-_MOST_SUMMARY_FINDINGS = 5
-_SUMMARY_DIGITS = 4
+WHOLE = sys.maxsize
 _LEGEND = (
     "Hexagons are layout conversions, redundant ones dashed in red; arrows name shape and memory format of a value. "
     "Green: channels_last, blue: contiguous, violet: blocked by a library, grey: not known."
 )
 _ERRORS = ("failed", "timed_out", "crashed")
-_TORCH_DEFAULTS: frozenset[tuple[str, ...]] = frozenset(
-    {
-        ("torch.backends.mkldnn.enabled", "True"),
-        ("torch.backends.cudnn.benchmark", "False"),
-        ("torch.backends.cudnn.deterministic", "False"),
-        ("torch.get_float32_matmul_precision", "highest"),
-    }
-)
-MARKER = "<!-- layoutdoctor:v1 -->"
-"""The line before the block; the number is that of the block's form."""
-
-SUMMARY_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Material:
-    """What a report is made of, whatever fits of it."""
-
-    diagnosis: Diagnosis
-    view: View
-    flows: tuple[Flow, ...]
-    accounts: tuple[AccountView, ...]
-    reproducer: Reproducer | None
+_LEFT_OUT_FIRST = ("flow", "account", "log", "remarks", "script", "findings", "table", "notes", "how")
+"""Parts of the report in the order in which they are left out of one that is too long."""
 
 
 def render_markdown(diagnosis: Diagnosis) -> str:
@@ -107,58 +69,43 @@ def render_markdown(diagnosis: Diagnosis) -> str:
 
 def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tuple[str, str | None]:
     """
-    The report as GitHub Markdown, and what it has no room for.
+    The report as GitHub Markdown, and everything that it may have no room for.
 
     Args:
         details_name: Name of the file that the second text will be written to, without folders; the report names it.
-            None where there will be no file, so that the second text is not made.
+            None if there will be no file, so that the second text is not made.
 
     Returns:
-        10,000 characters where that can be, fewer than 60,000 and 65,536 bytes always; and None where no file was
-        named, or there is nothing to put into it.
+        The report in fewer than 10,000 characters, and the second text.
     """
-    flows, accounts = build_flows(diagnosis), build_accounts(diagnosis, MOST_ACCOUNT_ROWS)
-    material = _Material(diagnosis, build_view(diagnosis), flows, accounts, _reproducer_of(diagnosis))
+    view, reproducer = build_view(diagnosis), _reproducer_of(diagnosis)
     name = clean_name(details_name) if details_name is not None else None
-    details = _joined(_details(material)) if name is not None and not material.view.answer.is_short else None
-    without = (replace(material, flows=()), replace(material, flows=(), accounts=()))
-    tried = [*((material, most) for most in LIST_LENGTHS), *((less, LIST_LENGTHS[-1]) for less in without)]
-    # A script in the issue is worth more than a picture; elsewhere it stands only where it does not fit at all.
-    script_names = [None] if details is None or material.reproducer is None else [None, name]
-    reports = (_joined(_parts(of, most, name, script_name)) for script_name in script_names for of, most in tried)
-    report = first_that_fits(reports, lambda report: len(report) < USUAL_CHARACTERS)
-    return report if _fits(report) else _joined(_shortest(material, name)), details
+    has_details = name is not None and not view.answer.is_short
+    parts = [
+        *_bug(view),
+        *_reproducer(reproducer, name if has_details else None),
+        *_comparison(diagnosis, view),
+        *_error_logs(diagnosis),
+        ("", f"### Versions\n\n{_versions(diagnosis)}"),
+        ("", _where_the_rest_is(view, name if has_details else None)),
+    ]
+    lengths = range(len(_LEFT_OUT_FIRST) + 1)
+    reports = (_joined(text for kind, text in parts if kind not in _LEFT_OUT_FIRST[:count]) for count in lengths)
+    report = first_that_fits(reports, lambda report: len(report.encode("utf-8", "replace")) < USUAL_CHARACTERS)
+    return report, _joined(_details(diagnosis, view, reproducer)) if has_details else None
 
 
-def _title(view: View | Overview) -> str:
-    return f"## {escape(' · '.join(view.title))}"
-
-
-def _fits(report: str) -> bool:
-    return len(report) < MOST_CHARACTERS and len(report.encode("utf-8", "replace")) < MOST_BYTES
+def _title(title: Sequence[str]) -> str:
+    return f"## {escape(' · '.join(title))}"
 
 
 def _joined(parts: Iterator[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _parts(material: _Material, most: int, name: str | None, script_name: str | None) -> Iterator[str]:
-    diagnosis, view = material.diagnosis, material.view
-    yield _title(view)
-    yield from _bug(view, most)
-    if material.reproducer is not None:
-        yield from _minimal_reproducer(material.reproducer, script_name)
-    yield from _comparison(material, most)
-    yield from _error_logs(diagnosis, most)
-    yield "### Versions"
-    yield _versions(diagnosis)
-    yield _where_the_rest_is(view, name)
-    yield summary_lines(diagnosis, min(most, MOST_SUMMARY_ENTRIES))
-
-
 def _where_the_rest_is(view: View, name: str | None) -> str:
-    hints = [hint for hint in view.hints if ".md" not in hint]  # this is the Markdown report already
-    made = f"Made by {escape(view.title[0])}. More: {escape(' · '.join(hints))}"
+    hints = view.hints[:-1]  # the last one names this report
+    made = f"Made by {escape(' · '.join((view.made_by, *hints)))}"
     if view.answer.is_short:
         return made
     rest = "every conversion, decision and difference"
@@ -167,66 +114,45 @@ def _where_the_rest_is(view: View, name: str | None) -> str:
     return f"{made} · {code_name(name)} has {rest}"
 
 
-def _shortest(material: _Material, name: str | None) -> Iterator[str]:
-    """For a record so long that even its table does not fit."""
-    view = material.view
-    yield _title(view)
-    yield "### 🐛 Describe the bug"
-    yield from _answer_lines(view.answer)
-    counts = [f"{len(table.rows)} {table.head[0]}s" for table in view.tables]
-    left_out = listing((*counts, f"{len(view.findings)} findings"), None)
-    yield f"The rest is left out, as it would not fit into an issue: {left_out}."
-    yield _where_the_rest_is(view, name)
-    yield summary_lines(material.diagnosis, FEWEST_SUMMARY_ENTRIES)
-
-
-def _details(material: _Material) -> Iterator[str]:
+def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer | None) -> Iterator[str]:
     """All lists in full, without folds, for a file that has no limit."""
-    view, reproducer = material.view, material.reproducer
-    yield _title(view)
+    yield _title(view.title)
     yield "Everything behind the report, in full."
     yield "### Findings"
-    yield _findings_list(view.findings, len(view.findings))
+    yield "\n".join(map(_finding, view.findings)) or "None."
     if reproducer is not None and reproducer.is_runnable:
-        yield from _minimal_reproducer(reproducer, None)
+        yield from (text for _, text in _reproducer(reproducer, None))
     yield "### Tables"
-    for table in (*view.tables, *(account.table for account in build_accounts(material.diagnosis))):
+    for table in (*view.tables, *(account.table for account in build_accounts(diagnosis))):
         yield f"**{escape(table.title)}**"
         yield table_of(table)
     if view.remarks:
         yield bullets(view.remarks, len(view.remarks))
-    if material.flows:
+    flows = build_flows(diagnosis)
+    if flows:
         yield "### Layout flow"
-    for flow in material.flows:
+    for flow in flows:
         yield from _flow(flow)
-    for detail in build_details(material.diagnosis, WHOLE):
+    for detail in build_details(diagnosis, WHOLE):
         yield f"### {escape(detail.title)}"
         yield from _detail_lines(detail)
 
 
-def _bug(view: View, most: int) -> Iterator[str]:
-    """What was found: the answer and the findings."""
-    yield "### 🐛 Describe the bug"
+def _bug(view: View) -> Iterator[tuple[str, str]]:
+    """What was found: the answer and the findings; each part with what it is."""
+    yield "", _title(view.title)
+    yield "", "### 🐛 Describe the bug"
     if view.interrupted:
-        yield f"**{escape(view.interrupted)}.**"
-    yield from _answer_lines(view.answer)
-    yield "#### Findings"
-    yield _findings_list(view.main_findings, most)
-    if view.other_findings:
-        yield paragraph(view.other_findings)
-
-
-def _answer_lines(answer: Answer) -> Iterator[str]:
-    yield f"**{escape(answer.headline)}**"
-    if answer.how:
-        yield code_block("\n".join(answer.how), "python")
-    if answer.lines:
-        yield bullets(answer.lines, len(answer.lines))
-
-
-def _findings_list(findings: Sequence[FindingEntry], most: int) -> str:
-    left_out = [f"- and {len(findings) - most} more"] if len(findings) > most else []
-    return "\n".join([*map(_finding, findings[:most]), *left_out]) or "None."
+        yield "", f"**{escape(view.interrupted)}.**"
+    yield "", f"**{escape(view.answer.claim)}**"
+    if view.answer.how:
+        yield "how", code_block("\n".join(view.answer.how), "python")
+    if view.answer.notes:
+        yield "notes", "\n".join(f"- **{escape(label)}** {escape(text)}" for label, text in view.answer.notes)
+    shown = view.main_findings[:MOST_FINDINGS]
+    left_out = len(view.findings) - len(shown)
+    more = [f"- and {count_of(left_out, 'more finding')}"] if left_out else []
+    yield "findings", "#### Findings\n\n" + ("\n".join([*map(_finding, shown), *more]) or "None.")
 
 
 def _finding(entry: FindingEntry) -> str:
@@ -242,24 +168,20 @@ def _finding(entry: FindingEntry) -> str:
 def _flow(flow: Flow) -> Iterator[str]:
     yield f"**{escape(flow.heading)}**: {escape(flow.about)}."
     yield code_block(render_mermaid(flow), "mermaid")
-    if flow.left_out:
-        steps = count_of(flow.left_out, "step")
-        yield f"Not drawn: {steps} next to these (weights, statistics, further readers)."
 
 
-def _comparison(material: _Material, most: int) -> Iterator[str]:
+def _comparison(diagnosis: Diagnosis, view: View) -> Iterator[tuple[str, str]]:
     """What was varied, what that changed, and the worst place as a picture; of a recorded run, where its time goes."""
-    view = material.view
-    yield "### Where the time goes" if is_recording(material.diagnosis) else "### Configurations"
-    for table in view.tables:
-        yield folded("All configurations", table_of(table)) if view.answer.is_short else table_of(table)
-    measured = (f"Measured: {'; '.join(view.measurement)}.", f"Not understood: {'; '.join(view.not_understood)}.")
-    remarks = [bullets(view.remarks, most)] if view.remarks else []
-    yield "\n".join([*remarks, bullets(measured, len(measured))])
-    for account in material.accounts[:1]:
-        yield folded(account.heading, table_of(account.table))
-    for flow in [flow for flow in material.flows if flow.is_main][:1]:
-        yield folded(f"Layout flow: {flow.heading}", "\n\n".join((*_flow(flow), _LEGEND)))
+    heading = "### Where the time goes" if is_recording(diagnosis) else "### Configurations"
+    tables = [folded("All configurations", table_of(t)) if view.answer.is_short else table_of(t) for t in view.tables]
+    yield "table", "\n\n".join((heading, *tables))
+    facts = [*view.remarks[:MOST_REMARKS], f"Measured: {'; '.join(view.measurement)}."]
+    facts += [f"Not understood: {'; '.join(view.not_understood)}."] if view.not_understood else []
+    yield "remarks", bullets(facts, len(facts))
+    for account in build_accounts(diagnosis, MOST_ACCOUNT_ROWS)[:1]:
+        yield "account", folded(account.heading, table_of(account.table))
+    for flow in [flow for flow in build_flows(diagnosis) if flow.is_main][:1]:
+        yield "flow", folded(f"Layout flow: {flow.heading}", "\n\n".join((*_flow(flow), _LEGEND)))
 
 
 def _detail_lines(detail: Detail) -> Iterator[str]:
@@ -277,10 +199,8 @@ def _detail_lines(detail: Detail) -> Iterator[str]:
 def _versions(diagnosis: Diagnosis) -> str:
     """The machine and its software, one fact a line, as torch's own script prints them."""
     *_, environment = build_details(diagnosis, MOST_SETTINGS)
-    told = [row for row in environment.rows if row not in _TORCH_DEFAULTS]
-    facts = [f"{name}: {value}" for name, value in told]
-    others = ["other settings: torch's defaults"] if len(told) < len(environment.rows) else []
-    return code_block("\n".join((*environment.text, *facts, *others)), "text")
+    facts = [f"{name}: {value}" for name, value in environment.rows]
+    return code_block("\n".join((*environment.text, *facts)), "text")
 
 
 def _reproducer_of(diagnosis: Diagnosis) -> Reproducer | None:
@@ -292,127 +212,42 @@ def _reproducer_of(diagnosis: Diagnosis) -> Reproducer | None:
     return build_reproducer(diagnosis)
 
 
-def _minimal_reproducer(reproducer: Reproducer, name: str | None) -> Iterator[str]:
-    """The script, or the name of the file it stands in."""
-    yield "### Minimal reproducer"
+def _reproducer(reproducer: Reproducer | None, name: str | None) -> Iterator[tuple[str, str]]:
+    """The script, and the name of the file that has it if the report has no room for it."""
+    if reproducer is None:
+        return
     if not reproducer.is_runnable:
         reason = (reproducer.reason or reproducer.title).removeprefix("no reproducer: ")
-        yield f"None: {escape(reason)}."
-    elif name is not None:
-        lines = count_of(reproducer.script.count("\n"), "line")
-        yield f"{paragraph(reproducer.title)}: {lines}, in {code_name(name)}."
-    else:  # its first line is its title
-        yield code_block(reproducer.script.rstrip("\n"), "python")
-    if reproducer.printed:
-        yield "It printed:"
-        yield code_block(clean_log(reproducer.printed), "text")
+        yield "", f"### Minimal reproducer\n\nNone: {escape(reason)}."
+        return
+    where = (
+        "" if name is None else f" ({count_of(reproducer.script.count(chr(10)), 'line')}, also in {code_name(name)})"
+    )
+    yield "", f"### Minimal reproducer\n\n{paragraph(reproducer.title)}{where}."
+    printed = code_block(clean_log(reproducer.printed), "text") if reproducer.printed else ""
+    yield "script", code_block(reproducer.script.rstrip("\n"), "python") + (printed and f"\n\nIt printed:\n\n{printed}")
 
 
-def _error_logs(diagnosis: Diagnosis, most: int) -> Iterator[str]:
+def _error_logs(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     """Why configurations have no result, with the ends of their logs."""
     failed = [trial for trial in diagnosis.trials if trial.status in _ERRORS]
     if not failed:
         return
-    yield "### Error logs"
-    yield bullets([f"{clean_name(trial.name)}: {failure_clause(trial)}" for trial in failed], most)
-    logs = [detail for detail in build_details(diagnosis, most) if detail.log]
+    reasons = [f"{shown_name(trial.name)}: {failure_clause(trial)}" for trial in failed]
+    yield "", f"### Error logs\n\n{bullets(reasons, MOST_FINDINGS)}"
+    logs = [detail for detail in build_details(diagnosis, 1) if detail.log]
     for detail in logs[:MOST_LOGS]:
-        yield folded(detail.title, "\n\n".join(_detail_lines(detail)))
-
-
-def summary_lines(diagnosis: Diagnosis, most: int) -> str:
-    """
-    The marker and a folded block of JSON, the same for the same diagnosis.
-
-    The JSON is one object under ``layoutdoctor``, its keys sorted: ``schema_version`` (of this block), ``version`` (of
-    layoutdoctor), ``torch``, ``device``, ``mode``, ``baseline`` and ``fastest`` (names of configurations, null where
-    nothing was compared), ``speedup`` of the fastest against the baseline (low, median, high; null where the fastest is
-    the baseline, or was not compared), ``verdicts`` by configuration (``baseline``; ``faster``, ``slower``, ``no
-    measurable difference``; ``same as NAME``; ``not compared``; else the trial's status), ``configuration_count``,
-    ``findings``, most severe first (code, severity, configuration, module, seconds), ``finding_count``,
-    ``redundant_pair_count`` over all configurations, and ``conversion_seconds`` of the baseline per iteration, in a
-    trace of all that was recorded. Of many verdicts and findings only the first are listed; the counts are of all.
-    Names are printable and at most 100 characters long, numbers have four digits. A tool takes the last line that is
-    the marker, and reads the fenced block after it.
-    """
-    facts = {"layoutdoctor": _summary(diagnosis, most)}
-    text = json.dumps(facts, sort_keys=True, allow_nan=False, separators=(",", ":"))
-    # Neither the fence nor any HTML around it can be ended by a name; JSON reads the escapes as the characters.
-    for character in "`<>&~":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return f"{MARKER}\n<details><summary>Machine-readable summary</summary>\n\n```json\n{text}\n```\n\n</details>"
-
-
-def _summary(diagnosis: Diagnosis, most: int) -> dict[str, object]:
-    main, fastest = main_trial(diagnosis), diagnosis.fastest
-    return {
-        "schema_version": SUMMARY_VERSION,
-        "version": clean_name(diagnosis.layoutdoctor_version),
-        "torch": clean_if_known(diagnosis.environment.torch),
-        "device": clean_if_known(diagnosis.subject.target or diagnosis.subject.device),
-        "mode": diagnosis.subject.mode,
-        "baseline": clean_if_known(diagnosis.comparison.baseline) if diagnosis.comparison else None,
-        "fastest": clean_name(fastest.name) if fastest is not None else None,
-        "speedup": _speedup(diagnosis),
-        "verdicts": {clean_name(trial.name): _verdict(diagnosis, trial) for trial in diagnosis.trials[:most]},
-        "configuration_count": len(diagnosis.trials),
-        "finding_count": len(diagnosis.findings),
-        "findings": [_finding_facts(finding) for finding in diagnosis.findings[: min(most, _MOST_SUMMARY_FINDINGS)]],
-        "redundant_pair_count": len(diagnosis.redundant_pairs),
-        "conversion_seconds": _conversion_seconds(main),
-    }
-
-
-def _speedup(diagnosis: Diagnosis) -> list[float | None] | None:
-    fastest = diagnosis.fastest
-    if fastest is None or diagnosis.comparison is None or fastest.name == diagnosis.comparison.baseline:
-        return None
-    advised = diagnosis.recommendation.speedup if diagnosis.recommendation is not None else None
-    interval = advised or find_ratio(diagnosis, fastest.name)
-    ends = () if interval is None else (interval.low, interval.median, interval.high)
-    return [_rounded(end) for end in ends] if ends and all(map(math.isfinite, ends)) else None
-
-
-def _verdict(diagnosis: Diagnosis, trial: Trial) -> str:
-    if trial.same_as is not None:
-        return f"same as {clean_name(trial.same_as)}"
-    if trial.status != "ok":
-        return trial.status
-    if diagnosis.comparison is not None and trial.name == diagnosis.comparison.baseline:
-        return "baseline"
-    ratio = find_ratio(diagnosis, trial.name)
-    return ratio.verdict if ratio is not None else "not compared"
-
-
-def _finding_facts(finding: Finding) -> dict[str, object]:
-    return {
-        "code": clean_name(finding.code),
-        "severity": finding.severity,
-        "configuration": clean_if_known(finding.configuration),
-        "module": clean_if_known(finding.module),
-        "seconds": _rounded(finite(finding.seconds)),
-    }
-
-
-def _conversion_seconds(trial: Trial | None) -> float | None:
-    """Time of the conversions that run on their own; None where kernels, or one of these times, were not recorded."""
-    if trial is None or trial.kernels is None:
-        return None
-    return _rounded(finite(sum_seconds(counted_conversions(trial))))
-
-
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else float(f"{number:.{_SUMMARY_DIGITS}g}")
+        yield "log", folded(detail.title, "\n\n".join(_detail_lines(detail)))
 
 
 def overview_markdown(view: Overview) -> str:
-    """The report of a comparison or a scan, short enough for an issue where that can be."""
+    """The report of a comparison or a scan, short enough for an issue if possible."""
     reports = (_joined(_overview(view, most)) for most in COMPARED_LENGTHS)
     return first_that_fits(reports, lambda report: len(report) < MOST_CHARACTERS)
 
 
 def _overview(view: Overview, most: int) -> Iterator[str]:
-    yield _title(view)
+    yield _title(view.title)
     yield f"**{escape(view.headline)}**"
     if view.lines:
         yield "\n".join(f"- {escape(line)}" for line in view.lines)
@@ -508,7 +343,8 @@ def table_of(table: Table) -> str:
             cells = [cells[0], *[""] * (len(table.head) - 1)]
             cells[table.clause_column] = row.clause
         rows.append([escape(cell) for cell in cells])
-    return markdown_table([escape(column) for column in table.head], rows)
+    below = "".join(f"\n\n{paragraph(line)}" for line in table.below)
+    return markdown_table([escape(column) for column in table.head], rows) + below
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

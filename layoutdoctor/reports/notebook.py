@@ -59,14 +59,13 @@ def _fill(view: View, most: int, characters: int) -> str:
         title=" · ".join(view.title),
         view=view,
         how=_lines_to_paste(view),
-        tables=() if is_short else [table for table in view.tables if table.rows],
+        tables=() if is_short else [table.narrow for table in view.tables if table.rows],
         remarks=() if is_short else view.remarks,
         findings=view.findings if is_short else view.main_findings,
         in_full=not is_short,
         most=most,
         cut=cut,
         not_understood=cut_list(view.not_understood),
-        measurement=cut_list(view.measurement[:1] if is_short else view.measurement),
         hint=MORE,
     )
 

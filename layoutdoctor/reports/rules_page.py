@@ -11,15 +11,13 @@ import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS
-from layoutdoctor.rules.ld301_known_bad_version import known_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from layoutdoctor.rules import Rule
-    from layoutdoctor.rules.ld301_known_bad_version import Fault
 
-_INTRODUCTION = """\
+INTRODUCTION = """\
 # Rules
 
 What `layoutdoctor` looks for in a diagnosis. `layoutdoctor explain LD101` prints the section of one rule.
@@ -40,61 +38,11 @@ _REPOSITORY_OR_NUMBER = re.compile(r"\b([\w-]+/[\w.-]+) (?:issues?|PR|pull reque
 def rules_page(rules: Sequence[Rule]) -> str:
     """The whole page: an introduction, the index, and a section for every rule."""
     sections = [rule_section(rule, rules) for rule in rules]
-    return "\n".join((_INTRODUCTION, rules_index(rules), *sections))
-
-
-def rule_pages(rules: Sequence[Rule]) -> dict[str, str]:
-    """What ``docs/rules`` holds, by the name of the file: a page for each rule, and the index."""
-    pages = {_page_of(rule): rule_section(rule, rules, _page_of).replace("\n###", "\n##")[1:] for rule in rules}
-    return {"README.md": f"{_INTRODUCTION}\n{rules_index(rules, _page_of)}", **pages}
-
-
-def _page_of(rule: Rule) -> str:
-    return f"{rule_anchor(rule)}.md"
+    return "\n".join((INTRODUCTION, rules_index(rules), *sections))
 
 
 def _place_of(rule: Rule) -> str:
     return f"#{rule_anchor(rule)}"
-
-
-_FAULTS_INTRODUCTION = """\
-# Known faults
-
-What `LD301` knows of faults of torch, cuDNN and oneDNN that have to do with layouts and convolutions, and when each
-source was read last. A diagnosis tells one where versions, device and circumstances all fit.
-
-This page is made from `layoutdoctor/rules/known_faults.json` by `pytest --update-golden`.
-"""
-
-
-def faults_page() -> str:
-    """The known faults as one Markdown page, in the order in which they are told: what ``docs/faults.md`` holds."""
-    rows = [
-        f"| {' | '.join(map(_cell, (fault.what, _versions(fault), fault.device or 'any', fault.advice)))} | "
-        f"{_sources(fault.source)} | {fault.read} |"
-        for fault in known_faults()
-    ]
-    head = "| fault | versions | device | what to do | source | read |"
-    return "\n".join((_FAULTS_INTRODUCTION, head, "| --- | --- | --- | --- | --- | --- |", *rows)) + "\n"
-
-
-def _cell(text: str) -> str:
-    return _MARKUP.sub(lambda match: "\\" + match[0], text)
-
-
-def _versions(fault: Fault) -> str:
-    ranges = [("torch", fault.first_torch, fault.before_torch)]
-    ranges += [("cuDNN", fault.first_cudnn, fault.before_cudnn)] if fault.is_of_cudnn else []
-    words = []
-    for name, first, before in ranges:
-        bounds = (f"from {first}" if first else "", f"before {before}" if before else "")
-        words.append(" ".join((name, *filter(None, bounds))) if any(bounds) else f"any {name}")
-    return ", ".join(words)
-
-
-def _sources(source: str) -> str:
-    linked = re.sub(r"#(\d+)", r"[#\1](https://github.com/pytorch/pytorch/issues/\1)", source)
-    return linked.removeprefix("pytorch ")
 
 
 def rules_index(rules: Sequence[Rule], address: Callable[[Rule], str] = _place_of) -> str:

@@ -1,112 +1,128 @@
-"""The text report: the first screen, without colours; whoever prints it may add them."""
+"""
+The text report: what fits on the first screen, line by line, each with its role, so that a terminal may colour it.
+
+Everything else is in the Markdown and HTML reports.
+"""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from layoutdoctor.reports.sections.view import build_view
+from layoutdoctor.reports.sections.view import build_view, finding_codes
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Diagnosis
-    from layoutdoctor.reports.sections.answer import Answer
+    from layoutdoctor.reports.sections.rows import Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
+
+Role = Literal["title", "claim", "code", "note", "head", "row", "recommended", "failed", "finding", "to do", "more", ""]
+"""What a line is; that of a note begins with a label of ``LABEL_WIDTH`` characters, that of a finding with its code."""
 
 DEFAULT_WIDTH = 100
 NARROWEST = 40
-MOST_FINDINGS = 20
+LABEL_WIDTH = 10
+MOST_FINDINGS = 3
+MOST_FINDING_LINES = 2
+MOST_REMARKS = 3
 INDENT = "  "
-FINDINGS, NO_FINDINGS = "Findings", "Findings: none."
 GAP = 2
-_LONGEST_NAME = 32  # as long as the names that are built in
+_LONGEST_NAME = 36
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:ns|us|ms|s|B|KiB|MiB|GiB)\b)")
 _UNBROKEN = "\u00a0"
-# Wide enough for "channels-last", which is not broken at its hyphen.
+# Wide enough for "channels_last".
 NARROWEST_COLUMN = 13
 
 
 def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
-    """The report as plain text, 100 characters wide unless told; lines to paste are never broken."""
-    view = build_view(diagnosis)
+    """The report as plain text, 100 characters wide if no width is given; lines to paste are never broken."""
+    return "\n".join(line for _, line in text_lines(build_view(diagnosis), width)) + "\n"
+
+
+def text_lines(view: View, width: int | None = None) -> Iterator[tuple[Role, str]]:
+    """
+    The lines of the text report with their roles.
+
+    Args:
+        width: Characters per line; None for 100.
+    """
     columns = max(width or DEFAULT_WIDTH, NARROWEST)
-    sections = _short_sections(view, columns) if view.answer.is_short else _all_sections(view, columns)
-    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+    sections = [_first_lines(view, columns), _notes(view, columns)]
+    if view.answer.is_short:
+        codes = wrap(f"also noted: {finding_codes(view.findings)}", columns) if view.findings else []
+        sections.append([("more", line) for line in codes])
+    else:
+        sections += [table_lines(table.narrow, columns) for table in view.tables]
+        sections += [_remarks(view, columns), _last_lines(view, columns)]
+    for number, section in enumerate(filter(None, sections)):
+        if number:
+            yield "", ""
+        yield from section
 
 
-def also_noted(view: View) -> str:
-    """The findings of a report that ends before them, by name; empty where there are none."""
-    noted = ", ".join(f"{entry.code} {entry.rule}" for entry in view.findings[:MOST_FINDINGS])
-    return f"Also noted: {noted}." if noted else ""
+def _first_lines(view: View, width: int) -> list[tuple[Role, str]]:
+    lines: list[tuple[Role, str]] = [("title", line) for line in wrap(" · ".join(view.title), width)]
+    if view.interrupted:
+        lines += [("failed", line) for line in wrap(f"{view.interrupted}.", width)]
+    lines += [("claim", line) for line in wrap(view.answer.claim, width)]
+    return [*lines, *(("code", f"{2 * INDENT}{line}") for line in view.answer.how)]
 
 
-def findings_left_out(view: View) -> tuple[str, ...]:
-    """How many findings are not shown, and where they are; what others there are; empty where all are shown."""
-    left_out = len(view.main_findings) - MOST_FINDINGS
-    more = [f"and {left_out} more: --output report.html lists them"] if left_out > 0 else []
-    return (*more, *([view.other_findings] if view.other_findings else []))
+def _notes(view: View, width: int) -> list[tuple[Role, str]]:
+    return [
+        ("note", line)
+        for label, text in view.answer.notes
+        for line in wrap(text, width, label.ljust(LABEL_WIDTH), " " * LABEL_WIDTH)
+    ]
 
 
-def how_it_was_measured(view: View, *, in_full: bool) -> str:
-    """How well it was measured, and what could not be recorded or read."""
-    measured = "; ".join(view.measurement if in_full else view.measurement[:1])
-    return f"Measured: {measured}. Not understood: {'; '.join(view.not_understood)}."
+def table_lines(table: Table, width: int) -> list[tuple[Role, str]]:
+    """A table with the lines below it."""
+    rows, clauses = [row.cells for row in table.rows], [row.clause for row in table.rows]
+    best = {row.cells[0] for row in table.rows if row.is_recommended}
+    lines: list[tuple[Role, str]] = []
+    for line in plain_table(table.head, rows, width, clauses, wraps_names=table.wraps_names).splitlines():
+        is_best = any(line.startswith(f"{name}  ") for name in best)
+        lines.append(("head" if line.startswith(f"{table.head[0]}  ") else "recommended" if is_best else "row", line))
+    return [*lines, *(("more", line) for text in table.below for line in wrap(text, width))]
 
 
-def where_to_go_on(view: View) -> str:
-    """The hints at the end."""
-    return f"More: {' · '.join(view.hints)}"
+def _remarks(view: View, width: int) -> list[tuple[Role, str]]:
+    remarks = list(view.remarks[:MOST_REMARKS])
+    if len(view.remarks) > MOST_REMARKS:
+        remarks.append(f"{count_of(len(view.remarks) - MOST_REMARKS, 'more remark')} in report.md or report.html")
+    if view.not_understood:
+        remarks.append(f"Not understood: {'; '.join(view.not_understood)}")
+    return [("", line) for remark in remarks for line in wrap(remark, width)]
 
 
-def _short_sections(view: View, width: int) -> Iterable[list[str]]:
-    lines = [*wrap(" · ".join(view.title), width), *_answer_lines(view.answer, width)]
-    if not view.answer.is_bare:
-        lines += [*wrap(how_it_was_measured(view, in_full=False), width), *wrap(also_noted(view), width)]
-    yield lines
-
-
-def _all_sections(view: View, width: int) -> Iterable[list[str]]:
-    interruption = wrap(f"{view.interrupted}.", width) if view.interrupted else []
-    yield [*wrap(" · ".join(view.title), width), *interruption]
-    yield _answer_lines(view.answer, width)
-    for table in view.tables:
-        rows, clauses = [row.cells for row in table.rows], [row.clause for row in table.rows]
-        yield [plain_table(table.head, rows, width, clauses, wraps_names=table.wraps_names)]
-    yield [line for remark in view.remarks for line in wrap(remark, width)]
-    yield _findings_section(view, width)
-    yield [*wrap(how_it_was_measured(view, in_full=True), width), *wrap(where_to_go_on(view), width)]
-
-
-def _answer_lines(answer: Answer, width: int) -> list[str]:
-    details = [line for text in answer.lines for line in wrap(text, width)]
-    return [*wrap(answer.headline, width), *(INDENT + line for line in answer.how), *details]
-
-
-def _findings_section(view: View, width: int) -> list[str]:
+def _last_lines(view: View, width: int) -> list[tuple[Role, str]]:
     shown = view.main_findings[:MOST_FINDINGS]
-    lines = [FINDINGS if shown else NO_FINDINGS]
-    for entry in shown:
-        lines += _finding_lines(entry, width)
-    return [*lines, *(line for text in findings_left_out(view) for line in wrap(text, width))]
+    lines = [line for entry in shown for line in _finding_lines(entry, width)]
+    rest = [entry for entry in view.findings if entry not in shown]
+    more = [f"{len(rest)} more: {finding_codes(rest)}"] if rest else []
+    none = [] if view.findings else ["no findings"]
+    return [*lines, *(("more", line) for line in wrap(" · ".join((*none, *more, *view.hints)), width))]
 
 
-def _finding_lines(entry: FindingEntry, width: int) -> list[str]:
+def _finding_lines(entry: FindingEntry, width: int) -> Iterator[tuple[Role, str]]:
     head = f"{entry.code} {entry.severity:<7}  "
     indent = " " * min(len(head), width // 3)
-    about = f"{entry.configuration}: " if entry.configuration else ""
-    lines = wrap(f"{about}{entry.message}", width, head, indent)
-    if entry.place:
-        lines += wrap(f"at {entry.place}", width, indent)
+    where = ", ".join(part for part in (entry.configuration, entry.place) if part)
+    message = f"{where}: {entry.message}" if where else entry.message
+    yield from (("finding", line) for line in wrap(message, width, head, indent, MOST_FINDING_LINES))
     if entry.suggestion:
-        lines += wrap(f"-> {entry.suggestion}", width, indent, indent + "   ")
-    return lines
+        suggestion = wrap(f"-> {entry.suggestion}", width, indent, f"{indent}   ", MOST_FINDING_LINES)
+        yield from (("to do", line) for line in suggestion)
 
 
-def wrap(text: str, width: int, indent: str = "", further: str | None = None) -> list[str]:
-    """Lines of at most ``width`` characters; further lines are indented, so that a new fact is seen as one."""
+def wrap(text: str, width: int, indent: str = "", further: str | None = None, most: int | None = None) -> list[str]:
+    """Lines of at most ``width`` characters, at most so many; further lines are indented."""
     hanging = further if further is not None else indent or INDENT
     lines = textwrap.wrap(
         _UNIT.sub(_UNBROKEN, text),
@@ -115,6 +131,8 @@ def wrap(text: str, width: int, indent: str = "", further: str | None = None) ->
         subsequent_indent=hanging,
         break_on_hyphens=False,
         drop_whitespace=True,
+        max_lines=most,
+        placeholder=" ...",
     )
     return [line.replace(_UNBROKEN, " ") for line in lines]
 
@@ -156,9 +174,9 @@ def plain_table(
 
 
 def _broken_name(name: str) -> str:
-    """A long name of a configuration made of another one with what was added on lines of its own."""
-    base, *added = name.split("+")
-    return "\n".join((base, *(f"  +{part}" for part in added))) if len(name) > _LONGEST_NAME else name
+    """A long name on several lines."""
+    lines = textwrap.wrap(name, _LONGEST_NAME, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines) if len(name) > _LONGEST_NAME else name
 
 
 def _width(cell: str) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.records import Finding
 from layoutdoctor.errors import first_line
+from layoutdoctor.rules.advice import is_of_interest, with_measured_cure
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import main_trial
 from layoutdoctor.rules.ld101_round_trip_conversion import RULE as LD101
@@ -18,15 +19,11 @@ from layoutdoctor.rules.ld103_weight_converted_every_call import RULE as LD103
 from layoutdoctor.rules.ld104_layout_breaker import RULE as LD104
 from layoutdoctor.rules.ld105_entry_exit_conversion import RULE as LD105
 from layoutdoctor.rules.ld106_cast_with_conversion import RULE as LD106
-from layoutdoctor.rules.ld107_channel_padding import RULE as LD107
 from layoutdoctor.rules.ld108_strided_copy import RULE as LD108
-from layoutdoctor.rules.ld109_generated_copy import RULE as LD109
 from layoutdoctor.rules.ld110_permuted_copy import RULE as LD110
 from layoutdoctor.rules.ld111_library_conversion import RULE as LD111
 from layoutdoctor.rules.ld201_layout_optimization_without_effect import RULE as LD201
 from layoutdoctor.rules.ld202_layout_optimization_vetoed import RULE as LD202
-from layoutdoctor.rules.ld203_compiled_slower_than_eager import RULE as LD203
-from layoutdoctor.rules.ld204_layout_optimization_slower import RULE as LD204
 from layoutdoctor.rules.ld205_input_format_mismatch import RULE as LD205
 from layoutdoctor.rules.ld206_forward_backward_mismatch import RULE as LD206
 from layoutdoctor.rules.ld207_vetoed_by_one_convolution import RULE as LD207
@@ -42,18 +39,14 @@ from layoutdoctor.rules.ld304_strided_reduction import RULE as LD304
 from layoutdoctor.rules.ld305_reference_kernel import RULE as LD305
 from layoutdoctor.rules.ld306_slower_generated_kernel import RULE as LD306
 from layoutdoctor.rules.ld307_operation_slower_in_format import RULE as LD307
-from layoutdoctor.rules.ld308_memory_mapped_anew import RULE as LD308
-from layoutdoctor.rules.ld401_unstable_measurement import RULE as LD401
+from layoutdoctor.rules.ld308_memory_given_back import RULE as LD308
 from layoutdoctor.rules.ld402_outputs_differ import RULE as LD402
-from layoutdoctor.rules.ld403_layout_irrelevant import RULE as LD403
 from layoutdoctor.rules.ld501_user_contiguous_call import RULE as LD501
 from layoutdoctor.rules.ld502_mixed_formats_in_model import RULE as LD502
 from layoutdoctor.rules.ld503_flat_conv3d import RULE as LD503
 from layoutdoctor.rules.ld504_ambiguous_format import RULE as LD504
 from layoutdoctor.rules.ld505_as_strided_on_activation import RULE as LD505
-from layoutdoctor.rules.ld506_dispatched_by_strides import RULE as LD506
 from layoutdoctor.rules.ld507_view_refuses_format import RULE as LD507
-from layoutdoctor.rules.measured_cures import is_of_interest, with_measured_cure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,11 +55,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ALL_RULES", "Rule", "run_rules"]
 
-_CONVERSIONS = (LD101, LD102, LD103, LD104, LD105, LD106, LD107, LD108, LD109, LD110, LD111)
-_DECISIONS = (LD201, LD202, LD203, LD204, LD205, LD206, LD207, LD208, LD209, LD210, LD211, LD212)
+_CONVERSIONS = (LD101, LD102, LD103, LD104, LD105, LD106, LD108, LD110, LD111)
+_DECISIONS = (LD201, LD202, LD205, LD206, LD207, LD208, LD209, LD210, LD211, LD212)
 _KERNELS = (LD301, LD302, LD303, LD304, LD305, LD306, LD307, LD308)
-_MEASURING = (LD401, LD402, LD403)
-_MODELS = (LD501, LD502, LD503, LD504, LD505, LD506, LD507)
+_MEASURING = (LD402,)
+_MODELS = (LD501, LD502, LD503, LD504, LD505, LD507)
 ALL_RULES: tuple[Rule, ...] = (*_CONVERSIONS, *_DECISIONS, *_KERNELS, *_MEASURING, *_MODELS)
 
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")

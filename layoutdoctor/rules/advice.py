@@ -1,27 +1,33 @@
 """
-What a rule may suggest: nothing that was measured as no faster or seen to fail, nothing against what is recommended.
+What a rule may suggest: nothing that was measured as no faster or seen to fail, nothing against the recommendation.
 
-A rule with a configuration as its suggestion asks here first, and how severe it is to have another one.
+A rule whose suggestion is a configuration asks here first, and how severe it is to have another one. If the cure of a
+finding was tried, what was measured takes the place of the advice.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.records import FASTER, SLOWER
-from layoutdoctor.examination.costs import HIDDEN_GAIN, may_hide_gain
+import msgspec
+
+from layoutdoctor.diagnosis.configurations import base_name
+from layoutdoctor.diagnosis.records import FASTER, INCONCLUSIVE
+from layoutdoctor.examination.ratios import ratio_of
 from layoutdoctor.rules import evidence
-from layoutdoctor.words import be, distinct, joined, listing
+from layoutdoctor.rules.times import Times, alternative_words, ratio_words, speed_words
+from layoutdoctor.words import distinct, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from layoutdoctor.diagnosis.records import Account, Configuration, Diagnosis, RatioInterval, Severity, Trial
+    from layoutdoctor.diagnosis.records import Account, Configuration, Diagnosis, Finding, Ratio, Severity, Trial
 
 OFF = ("inductor-layout-opt-off",)
-# What an error stands for: so much is to be gained by a cure that was measured and verified.
+SWITCH_OFF = 'switch it off for this model: torch.compile(model, options={"layout_optimization": False})'
 _ERROR_GAIN = 0.05
 _FAILED = ("failed", "crashed", "timed_out")
+_ABOUT_ATTEMPTS = ("LD402",)  # that its outputs differ
 
 
 def channels_last_ways(trial: Trial) -> tuple[str, ...]:
@@ -29,138 +35,167 @@ def channels_last_ways(trial: Trial) -> tuple[str, ...]:
     return ("eager-channels-last",) if trial.configuration.backend == "eager" else evidence.CHANNELS_LAST_CONFIGURATIONS
 
 
-def frozen_ways(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """The configurations with frozen weights that were asked for."""
-    return tuple(trial.name for trial in diagnosis.trials if trial.configuration.freezes)
-
-
-def advised(diagnosis: Diagnosis, trial: Trial, ways: Sequence[str], words: str) -> str:
+def advised(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
     """
-    A suggestion for a trial, unless what was measured speaks against it: then that.
+    A suggestion for a trial, unless the measurements speak against it: then what was measured.
 
     Args:
         ways: The configurations that would follow it.
         words: What to do.
     """
-    against = other_cure(diagnosis, trial, lambda cure: cure.name in ways)
+    against = other_cure(times, trial, lambda cure: cure.name in ways)
     if against is not None:
         return against
-    return words if is_worth_trying(diagnosis, trial, ways) else refusal(diagnosis, trial, ways)
+    return words if is_worth_trying(times, trial, ways) else refusal(times, trial, ways)
 
 
-def is_worth_trying(diagnosis: Diagnosis, trial: Trial, ways: Iterable[str]) -> bool:
-    """Whether of some configurations none was tried, or one is faster than a trial, or may be behind the noise."""
-    known = [_is_open(diagnosis, trial, name) for name in ways]
-    tried = [one for one in known if one is not None]
+def is_worth_trying(times: Times, trial: Trial, ways: Iterable[str]) -> bool:
+    """Whether none of some configurations was tried, or one of them may be advised."""
+    tried = [answer for name in ways if (answer := _may_help(times, trial, name)) is not None]
     return not tried or any(tried)
 
 
-def _is_open(diagnosis: Diagnosis, trial: Trial, name: str) -> bool | None:
-    """None where it was not tried, or its speed was not measured."""
-    tried, measured = diagnosis.find_trial(name), diagnosis.measured_trial(name)
+def _may_help(times: Times, trial: Trial, name: str) -> bool | None:
+    """None if a configuration was not tried, or its speed was not measured."""
+    tried, measured = times.diagnosis.find_trial(name), times.diagnosis.measured_trial(name)
     if tried is None or measured is None or tried is trial:
         return None
-    is_no_way = tried.status in _FAILED or evidence.has_different_outputs(diagnosis, name)
-    if is_no_way or measured.name == trial.name or evidence.is_refuted(diagnosis, name):
+    if tried.status in _FAILED or measured is trial or not times.computes_right(name):
         return False
-    ratio, own = evidence.ratio_of(diagnosis, name), evidence.ratio_of(diagnosis, trial.name)
-    if evidence.is_baseline(diagnosis, trial.name):
-        return None if ratio is None else ratio.verdict == FASTER or may_hide_gain(ratio)
-    if evidence.is_baseline(diagnosis, name):
-        return None if own is None else own.verdict == SLOWER or own.low < 1 - HIDDEN_GAIN
-    return None if ratio is None or own is None else ratio.median > own.median
+    return None if times.over(name, trial.name) is None else times.is_advisable(name, trial.name)
 
 
-def refusal(diagnosis: Diagnosis, trial: Trial, ways: Sequence[str]) -> str:
+def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
     """What this diagnosis knows of configurations that are not worth trying again."""
-    failed = [
-        name
-        for name in ways
-        if (tried := diagnosis.find_trial(name)) is not None
-        and (tried.status in _FAILED or evidence.has_different_outputs(diagnosis, name))
-    ]
-    refuted = [name for name in ways if evidence.is_refuted(diagnosis, name)]
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else ""
-    left = [name for name in ways if name not in (*failed, *refuted) and diagnosis.find_trial(name) is not None]
-    same = [name for name in left if diagnosis.measured_trial(name) is trial]
-    ratios = [
-        evidence.ratio_of(diagnosis, trial.name if evidence.is_baseline(diagnosis, name) else name)
-        for name in left
-        if name not in same
-    ]
-    told = distinct(evidence.speed_words(ratio, baseline) for ratio in ratios if ratio is not None)
-    facts = (
-        listing(told) if told else None,
-        f"{listing(same)} {'runs' if len(same) == 1 else 'run'} the same code as {trial.name}" if same else None,
-        f"{listing(refuted)} {be(len(refuted))} not faster in fresh processes" if refuted else None,
-        f"{listing(failed)} failed, or computed something else" if failed else None,
+    tried = [(name, own) for name in ways if (own := times.diagnosis.find_trial(name)) is not None]
+    failed = [name for name, own in tried if own.status in _FAILED or not times.computes_right(name)]
+    same = [name for name, _ in tried if name not in failed and times.diagnosis.measured_trial(name) is trial]
+    left = [name for name, _ in tried if name not in (*failed, *same)]
+    asked = (trial.name if times.is_baseline(name) else name for name in left)
+    measured = distinct(
+        speed_words(ratio, times.baseline) for name in asked if (ratio := times.ratio(name)) is not None
     )
-    return joined(("no configuration that was tried helps measurably", joined(facts)), ": ")
+    run = "runs" if len(same) == 1 else "run"
+    facts = (
+        listing(measured) if measured else None,
+        f"{_listed(same)} {run} the same code as {evidence.shown(trial.name)}" if same else None,
+        f"{_listed(failed)} failed, or computed something else" if failed else None,
+    )
+    return joined(("no configuration that was tried is faster", joined(facts)), ": ")
 
 
-def other_cure(diagnosis: Diagnosis, trial: Trial, is_this: Callable[[Configuration], bool]) -> str | None:
+def _listed(names: Iterable[str]) -> str:
+    return listing([evidence.shown(name) for name in names])
+
+
+def other_cure(times: Times, trial: Trial, is_this: Callable[[Configuration], bool]) -> str | None:
     """
-    Where a rule's own cure would go against what the diagnosis recommends: that, in words.
+    The recommendation, in words, if a rule's own cure would go against it.
 
     Args:
-        trial: What the finding is about; only of the baseline something is recommended.
+        trial: The trial the finding is about; a configuration is recommended instead of the baseline only.
         is_this: Whether a configuration follows the rule's cure.
 
     Returns:
-        None where it does not.
+        None if it does not.
     """
-    advice = diagnosis.recommendation
-    if advice is None or advice.configuration is None or not evidence.is_baseline(diagnosis, trial.name):
+    advice = times.diagnosis.recommendation
+    if advice is None or advice.configuration is None or not times.is_baseline(trial.name):
         return None
-    names = {other.name for other in diagnosis.trials if advice.configuration in (other.name, other.same_as)}
-    chosen = [other.configuration for other in diagnosis.trials if other.name in names]
-    if not chosen or evidence.is_baseline(diagnosis, advice.configuration) or any(map(is_this, chosen)):
+    chosen = [t.configuration for t in times.diagnosis.trials if advice.configuration in (t.name, t.same_as)]
+    if not chosen or times.is_baseline(advice.configuration) or any(map(is_this, chosen)):
         return None
-    return f"use {advice.configuration}" + (
-        f": {evidence.speedup_words(advice.speedup)}" if advice.speedup is not None else ""
-    )
+    measured = f": measured {ratio_words(advice.speedup)}" if advice.speedup is not None else ""
+    return f"use {evidence.shown(advice.configuration)}{measured}"
 
 
-def use_instead(diagnosis: Diagnosis, trial: Trial, other: Trial, what: str) -> str:
+def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
     """
-    The suggestion to use another trial, behind what is recommended where that is a third one.
+    The suggestion to use another trial, behind the recommended one if that is a third one.
 
     Args:
         what: What the other one does better, such as ``has no round trip``.
     """
-    measured = evidence.alternative_words(diagnosis, trial, other)
-    recommended = other_cure(diagnosis, trial, lambda cure: cure.name == other.name)
+    measured = alternative_words(times, trial, other)
+    recommended = other_cure(times, trial, lambda cure: cure.name == other.name)
     if recommended is not None:
-        return f"{recommended}; {other.name} {what}, {measured}"
-    return f"use {other.name}: it {what}; {measured}"
+        return f"{recommended}; {evidence.shown(other.name)} {what}, {measured}"
+    return f"use {evidence.shown(other.name)}: it {what}; {measured}"
 
 
 def use_or_recommended(diagnosis: Diagnosis, account: Account) -> str:
-    """The suggestion to use the faster one of an account, or what is recommended where that is a third one."""
-    slower = diagnosis.find_trial(account.slower)
-    recommended = None if slower is None else other_cure(diagnosis, slower, lambda cure: cure.name == account.faster)
-    return recommended or f"use {account.faster}"
+    """The suggestion to use the faster one of an account, or the recommended one if that is a third one."""
+    times, slower = Times(diagnosis), diagnosis.find_trial(account.slower)
+    recommended = None if slower is None else other_cure(times, slower, lambda cure: cure.name == account.faster)
+    return recommended or f"use {evidence.shown(account.faster)}"
 
 
-def is_cured(diagnosis: Diagnosis, is_this: Callable[[Trial], bool]) -> bool:
-    """Whether the cure that a rule means was measured and verified, and gains enough for an error."""
-    cure, advice = evidence.verified_cure(diagnosis), diagnosis.recommendation
-    if cure is None or advice is None or not is_this(cure):
-        return False
-    gain = advice.speedup or evidence.ratio_of(diagnosis, cure.name)
-    return gain is not None and gain.median >= 1 + _ERROR_GAIN
+def verified_cure(diagnosis: Diagnosis) -> Trial | None:
+    """The recommended trial, if further starts agreed and it gains enough for an error; else None."""
+    advice = diagnosis.recommendation
+    if advice is None or not advice.verified or advice.configuration is None or advice.speedup is None:
+        return None
+    is_enough = advice.speedup.verdict == FASTER and advice.speedup.median >= 1 + _ERROR_GAIN
+    return diagnosis.measured_trial(advice.configuration) if is_enough else None
 
 
-def severity_by_cure(
-    diagnosis: Diagnosis, gain: RatioInterval | None, is_this: Callable[[Configuration], bool]
-) -> Severity:
-    """
-    ``error`` where the cure that a rule means was measured and verified, else by what another configuration gains.
+def severity_of_gain(gain: Ratio | None) -> Severity:
+    """``warning`` if another configuration gains what can be felt, else ``note``."""
+    is_felt = gain is not None and gain.verdict == FASTER and gain.median >= 1 + evidence.NEGLIGIBLE_SHARE
+    return "warning" if is_felt else "note"
 
-    Args:
-        gain: What that gains over the baseline; None where none does.
-        is_this: Whether a configuration is the cure.
-    """
-    if is_cured(diagnosis, lambda cure: is_this(cure.configuration)):
-        return "error"
-    return evidence.severity_of_gain(gain)
+
+def severity_by_cure(diagnosis: Diagnosis, gain: Ratio | None, is_this: Callable[[Configuration], bool]) -> Severity:
+    """``error`` if the cure that a rule means was verified, else by the gain of another configuration."""
+    cure = verified_cure(diagnosis)
+    return "error" if cure is not None and is_this(cure.configuration) else severity_of_gain(gain)
+
+
+def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
+    """Whether a finding is about more than an attempt at a cure that nobody is told to use."""
+    trial = None if finding.configuration is None else diagnosis.find_trial(finding.configuration)
+    if trial is None or not trial.configuration.cures or finding.code in _ABOUT_ATTEMPTS:
+        return True
+    return diagnosis.recommendation is not None and diagnosis.recommendation.configuration == trial.name
+
+
+def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
+    """A finding with what its cure brought by itself; as it is if none was tried."""
+    trial = next((trial for trial in diagnosis.trials if _answers(trial, finding)), None)
+    if trial is None:
+        return finding
+    ratio, base = gain_alone(diagnosis, trial), base_name(trial.configuration)
+    if ratio is not None and ratio.verdict == FASTER and not _differs(trial):
+        words = f"{evidence.shown(trial.name)}: measured {ratio_words(ratio)}, against {evidence.shown(base)}"
+    else:
+        words = f"{evidence.shown(trial.name)} was tried: {_why_not(trial, ratio)}"
+    return msgspec.structs.replace(finding, suggestion=words)
+
+
+def gain_alone(diagnosis: Diagnosis, trial: Trial) -> Ratio | None:
+    """How many times faster a configuration with cures is than the same without them; None if not measured."""
+    base = diagnosis.find_trial(base_name(trial.configuration))
+    if base is None or base.measurement is None or trial.measurement is None:
+        return None
+    return ratio_of(trial.name, base.measurement, trial.measurement)
+
+
+def _answers(trial: Trial, finding: Finding) -> bool:
+    cures = trial.configuration.cures
+    return len(cures) == 1 and cures[0].answers == finding.code and not trial.configuration.library_switches
+
+
+def _differs(trial: Trial) -> bool:
+    return trial.equivalence is not None and trial.equivalence.status == "different"
+
+
+def _why_not(trial: Trial, ratio: Ratio | None) -> str:
+    if trial.same_as is not None:
+        return f"the compiled code is the same as of {evidence.shown(trial.same_as)}"
+    if trial.failure is not None:
+        return f"it failed ({trial.failure.message})"
+    if _differs(trial):
+        return "its outputs differ"
+    if ratio is None:
+        return "it was not timed"
+    return f"{'measured' if ratio.verdict == INCONCLUSIVE else 'no faster, measured'} {ratio_words(ratio)}"

@@ -12,18 +12,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.diagnosis.records import FASTER, SLOWER
-from layoutdoctor.examination.choice import Demands, demands
 from layoutdoctor.examination.costs import all_conversions_of, conversion_places, sum_known
-from layoutdoctor.examination.gaps import is_recorded_like
 from layoutdoctor.examination.kernels.names import library_of
-from layoutdoctor.examination.ratios import EQUALITY, is_too_noisy
-from layoutdoctor.examination.trust import exceeds_rounds
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share
-from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shape_words
+from layoutdoctor.units import format_bytes, format_seconds, format_share
+from layoutdoctor.words import count_of, distinct, joined, line_words, listing, name_in_words, shape_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import (
@@ -35,9 +30,7 @@ if TYPE_CHECKING:
         FxNode,
         InputTensor,
         Kernel,
-        RatioInterval,
         Severity,
-        Speedup,
         Trial,
     )
     from layoutdoctor.examination.costs import Place
@@ -51,7 +44,7 @@ CHANNELS_LAST_CONFIGURATIONS = ("inductor-channels-last", "inductor-channels-las
 _FORMAT_PAIRS = (("inductor", "inductor-channels-last"), ("eager", "eager-channels-last"))
 # What libraries and autograd call what only a training step runs.
 _BACKWARD = re.compile(r"backward|dgrad|wgrad|_bwd|bn_bw", re.IGNORECASE)
-_DIAGNOSE = "or diagnose the model itself, which measures: python -m layoutdoctor model.py"
+DIAGNOSE = "diagnose the model itself, which measures: python -m layoutdoctor model.py"
 _PLACES_NAMED = 3
 _SHAPES_NAMED = 3
 # Of all of a time nothing that can be read is missing above this, and nothing is there below the rest.
@@ -138,143 +131,6 @@ def severity_of_cost(trial: Trial, seconds: float | None) -> Severity:
     return "note" if trial.is_static or share is None or share < NEGLIGIBLE_SHARE else "warning"
 
 
-def is_baseline(diagnosis: Diagnosis, name: str) -> bool:
-    """Whether a configuration is the baseline, or the trial whose measurement stands for it."""
-    if diagnosis.comparison is None:
-        return False
-    return _measured_name(diagnosis, name) == _measured_name(diagnosis, diagnosis.comparison.baseline)
-
-
-def ratio_of(diagnosis: Diagnosis, name: str) -> RatioInterval | None:
-    """
-    A configuration's ratio against the baseline, its own or that of the trial it is the same as.
-
-    Returns:
-        None where it was not measured, or in too few rounds to tell anything, or is the baseline itself.
-    """
-    if diagnosis.comparison is None or is_baseline(diagnosis, name):
-        return None
-    wanted = (_measured_name(diagnosis, name), name)
-    return next((one for one in diagnosis.comparison.ratios if one.name in wanted and not one.lacks_rounds), None)
-
-
-def faster_ratio(diagnosis: Diagnosis, name: str) -> RatioInterval | None:
-    """The ratio of a configuration that is measurably faster than the baseline and computes the same; else None."""
-    ratio = ratio_of(diagnosis, name)
-    if ratio is None or ratio.verdict != FASTER or has_different_outputs(diagnosis, name):
-        return None
-    return None if is_refuted(diagnosis, name) else ratio
-
-
-def fastest_of(diagnosis: Diagnosis, names: Iterable[str]) -> RatioInterval | None:
-    """Of some configurations, the one that gains most over the baseline; None where none is measurably faster."""
-    ratios = {name: ratio for name in names if (ratio := faster_ratio(diagnosis, name)) is not None}
-    return ratios.get(_best_of(diagnosis, ratios) or "")
-
-
-def _best_of(diagnosis: Diagnosis, names: Collection[str]) -> str | None:
-    """The recommended one, else of the fastest, which cannot be told apart, that which changes least."""
-    first = max(names, key=lambda name: _median(diagnosis, name), default=None)
-    if first is None:
-        return None
-    ratio = ratio_of(diagnosis, first)
-    least = 1.0 if ratio is None else ratio.low
-    tied = [name for name in names if _high(diagnosis, name) >= least or _is_advised(diagnosis, name)]
-    return min(tied, key=lambda name: (_preference(diagnosis, name), -_median(diagnosis, name)))
-
-
-def _is_advised(diagnosis: Diagnosis, name: str) -> bool:
-    advice = diagnosis.recommendation
-    if advice is None or advice.configuration is None:
-        return False
-    return _measured_name(diagnosis, name) == _measured_name(diagnosis, advice.configuration)
-
-
-def _preference(diagnosis: Diagnosis, name: str) -> tuple[bool, Demands]:
-    """Of configurations that are as good: the recommended one first, then those that demand least."""
-    trial = diagnosis.measured_trial(name)
-    return not _is_advised(diagnosis, name), (False, False, 0) if trial is None else demands(trial.configuration)
-
-
-def is_refuted(diagnosis: Diagnosis, name: str) -> bool:
-    """Whether a configuration led the rounds, and was not faster in fresh processes."""
-    advice, comparison = diagnosis.recommendation, diagnosis.comparison
-    if advice is None or advice.fresh_processes is None or comparison is None or not comparison.fastest:
-        return False
-    led = comparison.fastest[0]
-    return led != advice.configuration and _measured_name(diagnosis, name) == _measured_name(diagnosis, led)
-
-
-def has_different_outputs(diagnosis: Diagnosis, name: str) -> bool:
-    """Whether a configuration was seen to compute something else; False where it was not checked."""
-    trial = diagnosis.measured_trial(name)
-    return trial is not None and trial.equivalence is not None and trial.equivalence.status == "different"
-
-
-def verified_cure(diagnosis: Diagnosis) -> Trial | None:
-    """The recommended trial where its gain was verified and it is not the baseline."""
-    advice = diagnosis.recommendation
-    if advice is None or not advice.verified or advice.configuration is None:
-        return None
-    return None if is_baseline(diagnosis, advice.configuration) else diagnosis.measured_trial(advice.configuration)
-
-
-def severity_of_gain(gain: RatioInterval | None) -> Severity:
-    """``warning`` where another configuration gains what can be felt, else ``note``."""
-    return "note" if gain is None or gain.median < 1 + NEGLIGIBLE_SHARE else "warning"
-
-
-def severity_of_loss(diagnosis: Diagnosis, name: str, than: str) -> Severity:
-    """``warning`` where a configuration was measured to be slower than another by what can be felt, else ``note``."""
-    gain = _median(diagnosis, than) / _median(diagnosis, name)
-    return "warning" if is_surely_slower(diagnosis, name, than) and gain >= 1 + NEGLIGIBLE_SHARE else "note"
-
-
-def clean_trials(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial], bool]) -> list[Trial]:
-    """The other trials that compute the same without the trouble, however fast; arguments as below."""
-    return [
-        other
-        for other in own_trials(diagnosis)
-        if other.name != trial.name
-        and other.status == "ok"
-        and is_recorded_like(other, trial)
-        and not has_different_outputs(diagnosis, other.name)
-        and is_clean(other)
-    ]
-
-
-def clean_alternative(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial], bool]) -> Trial | None:
-    """
-    A measured trial without the trouble that is at least as fast: the recommended one, else of the fastest that which
-    changes least.
-
-    Args:
-        is_clean: Whether a trial is free of it; asked only of trials that were recorded as ``trial`` was.
-    """
-    candidates = [
-        other
-        for other in clean_trials(diagnosis, trial, is_clean)
-        if not is_refuted(diagnosis, other.name) and _is_as_fast(diagnosis, other.name, trial.name)
-    ]
-    best = _best_of(diagnosis, [other.name for other in candidates])
-    return next((other for other in candidates if other.name == best), None)
-
-
-def is_worth_it(diagnosis: Diagnosis, trial: Trial, is_clean: Callable[[Trial], bool]) -> bool:
-    """Whether every trial without the trouble that was measured is slower: then the trouble pays."""
-    others = clean_trials(diagnosis, trial, is_clean)
-    is_known = [is_baseline(diagnosis, o.name) or ratio_of(diagnosis, o.name) is not None for o in (trial, *others)]
-    return is_known[0] and any(is_known[1:]) and clean_alternative(diagnosis, trial, is_clean) is None
-
-
-def seconds_lost(diagnosis: Diagnosis, name: str) -> float | None:
-    """What the baseline takes longer per iteration than a faster configuration, by the ratio; None if not measured."""
-    baseline, ratio = main_trial(diagnosis), ratio_of(diagnosis, name)
-    if baseline is None or baseline.measurement is None or ratio is None:
-        return None
-    return max(0.0, baseline.measurement.usual_seconds * (1 - 1 / ratio.median))
-
-
 def inputs_not_channels_last(diagnosis: Diagnosis) -> tuple[InputTensor, ...]:
     """The 4-D and 5-D inputs that do not satisfy the channels-last format of their rank."""
     return tuple(
@@ -301,14 +157,23 @@ def format_pairs(diagnosis: Diagnosis, backend: str | None = None) -> Iterator[t
         backend: ``eager`` or ``inductor``; None for both.
 
     Yields:
-        Pairs with kernels of their own, both from an iteration that nothing else disturbed, as far as the rounds tell.
+        Pairs whose kernels have times.
     """
     for names in _FORMAT_PAIRS:
         first, second = (diagnosis.measured_trial(name) for name in names)
         if first is None or second is None or first is second:
             continue
-        if backend in (None, first.configuration.backend) and _is_sound(first) and _is_sound(second):
+        if backend in (None, first.configuration.backend) and _has_times(first) and _has_times(second):
             yield first, second
+
+
+def _has_times(trial: Trial) -> bool:
+    return trial.kernels is not None and trial.kernels.seconds is not None
+
+
+def shown(name: str) -> str:
+    """A configuration in a sentence: ``"the default"``, ``"compiled + channels_last"``."""
+    return "the default" if name == BASELINE else name_in_words(name)
 
 
 def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:
@@ -318,83 +183,7 @@ def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:
     return found[0] if len(found) == 1 else None
 
 
-def _is_sound(trial: Trial) -> bool:
-    if trial.kernels is None or trial.kernels.seconds is None:
-        return False
-    return not exceeds_rounds(trial.kernels, trial.measurement)
-
-
-def is_surely_slower(diagnosis: Diagnosis, name: str, than: str) -> bool:
-    """Whether a configuration was measured, and is slower than another one by more than the rounds leave open."""
-    ratio, other = ratio_of(diagnosis, name), ratio_of(diagnosis, than)
-    if is_baseline(diagnosis, name):
-        return other is not None and other.verdict == FASTER
-    if is_baseline(diagnosis, than):
-        return ratio is not None and ratio.verdict == SLOWER
-    return ratio is not None and other is not None and ratio.high < other.low
-
-
-def _measured_name(diagnosis: Diagnosis, name: str) -> str:
-    trial = diagnosis.measured_trial(name)
-    return trial.name if trial is not None else name
-
-
-def _median(diagnosis: Diagnosis, name: str) -> float:
-    ratio = ratio_of(diagnosis, name)
-    return ratio.median if ratio is not None else 1.0
-
-
-def _high(diagnosis: Diagnosis, name: str) -> float:
-    ratio = ratio_of(diagnosis, name)
-    return ratio.high if ratio is not None else 1.0
-
-
-def _is_as_fast(diagnosis: Diagnosis, name: str, than: str) -> bool:
-    """
-    Whether a configuration was measured and is faster than another one, or about as fast and not surely slower: what
-    noise leaves undecided is no advice where the medians are far apart.
-    """
-    ratio, other = ratio_of(diagnosis, name), ratio_of(diagnosis, than)
-    if is_baseline(diagnosis, than):
-        return ratio is not None and ratio.verdict != SLOWER and ratio.median >= 1 - EQUALITY
-    if is_baseline(diagnosis, name):
-        return other is not None and other.verdict != FASTER and other.median <= 1 + EQUALITY
-    if ratio is None or other is None:
-        return False
-    return ratio.high >= other.low and ratio.median >= other.median * (1 - EQUALITY)
-
-
 # ---------------------------------------------------------------------------------------------- how it is told
-def speed_words(ratio: RatioInterval, baseline: str) -> str:
-    """What was measured: ``"eager runs at 0.61x the speed of inductor (0.60 to 0.62)"``."""
-    return f"{ratio.name} runs at {format_ratio(ratio.median)} the speed of {baseline} ({_ends(ratio)})"
-
-
-def _ends(ratio: RatioInterval) -> str:
-    return f"{'range ' if ratio.coverage is None else ''}{ratio.low:.2f} to {ratio.high:.2f}"
-
-
-def speedup_words(speedup: Speedup) -> str:
-    """A gain that was measured again after the choice: ``"1.28x faster (1.25 to 1.31)"``."""
-    return f"{format_ratio(speedup.median)} faster ({speedup.low:.2f} to {speedup.high:.2f})"
-
-
-def alternative_words(diagnosis: Diagnosis, trial: Trial, other: Trial) -> str:
-    """What was measured of a better trial, which has been named, and of the one a finding is about; empty if none."""
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else ""
-    better = None if is_baseline(diagnosis, other.name) else ratio_of(diagnosis, other.name)
-    own = None if is_baseline(diagnosis, trial.name) else ratio_of(diagnosis, trial.name)
-    if better is None and own is not None and is_too_noisy(own):
-        return f"the times of {own.name} are too noisy to tell how fast it is"
-    if better is None:
-        return "" if own is None else speed_words(own, baseline)
-    against = "" if own is None else f", {own.name} at {format_ratio(own.median)}"
-    if better.decided is False and is_too_noisy(better):
-        return "the times are too noisy to tell what it brings"
-    told = "the times are too noisy to tell what it brings:" if better.decided is False else "measured at"
-    return f"{told} {format_ratio(better.median)} the speed of {baseline} ({_ends(better)}){against}"
-
-
 def cost_words(
     trial: Trial, seconds: float | None, *remarks: str | None, exposed_seconds: float | None = None
 ) -> str | None:
@@ -584,7 +373,7 @@ def try_words(memory_format: str | None) -> str:
     other = f"model = model.to(memory_format={memory_format}) and x = x.to(memory_format={memory_format})"
     if memory_format is None:
         other = "model and input in the other memory format, channels_last if they are contiguous now"
-    return f"record it again with {other}; {_DIAGNOSE}"
+    return f"record it again with {other}; or {DIAGNOSE}"
 
 
 def miopen_words(conversions: Iterable[Conversion]) -> str:

@@ -9,13 +9,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, stride_order
-from layoutdoctor.diagnosis.records import SLOWER
-from layoutdoctor.examination.costs import may_hide_gain
-from layoutdoctor.examination.graphs.layout_agnostic import base_name, is_layout_agnostic
+from layoutdoctor.diagnosis.layout import stride_order
+from layoutdoctor.diagnosis.records import INCONCLUSIVE, SLOWER
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import other_cure
+from layoutdoctor.rules.advice import other_cure, severity_of_gain
 from layoutdoctor.rules.evidence import eager_of_same_formats
+from layoutdoctor.rules.times import Times, ratio_words, speed_words
 from layoutdoctor.words import joined, line_words, shape_words
 
 if TYPE_CHECKING:
@@ -30,15 +30,12 @@ if TYPE_CHECKING:
         Finding,
         FxNode,
         Graph,
-        LayoutBreaker,
-        SourceLocation,
         Trial,
     )
     from layoutdoctor.rules.base import Rule
 
 # aten.convolution, mkldnn._convolution_pointwise, aten._slow_conv2d_forward; not prims.convert_element_type
 _CONVOLUTION = re.compile(r"(^|_)conv(olution)?(_|[123]d|$)")
-_CONTIGUOUS = ("contiguous_format",)
 
 
 def is_convolution(node: FxNode) -> bool:
@@ -82,27 +79,6 @@ def is_call_out_of_channels_last(conversion: Conversion) -> bool:
     return is_asked and channels_last_only(conversion.source) is not None
 
 
-def is_contiguous_only(layout: Layout | None) -> bool:
-    """Whether a 4-D or 5-D layout is contiguous and not channels-last as well."""
-    return layout is not None and len(layout.shape) in CHANNELS_LAST_BY_RANK and layout.memory_formats == _CONTIGUOUS
-
-
-def is_ambiguous(layout: Layout | None) -> bool:
-    """Whether a layout with elements satisfies contiguous_format and channels-last at once, by dimensions of size 1."""
-    return layout is not None and len(layout.memory_formats) > 1 and 0 not in layout.shape
-
-
-def weight_layouts(graphs: Iterable[Graph]) -> dict[str, Layout]:
-    """The 4-D and 5-D parameters of a trial's forward graphs, by placeholder."""
-    return {
-        f"{graph.name} {node.name}": node.layout
-        for graph in graphs
-        if graph.direction != "backward"
-        for node in graph.nodes
-        if node.tensor == "weight" and node.layout is not None and len(node.layout.shape) in CHANNELS_LAST_BY_RANK
-    }
-
-
 def is_recorded(graph: Graph) -> bool:
     """Whether a graph was captured whole, so that what is not in it is not there."""
     return bool(graph.nodes) and graph.hook_failure is None and not graph.not_understood
@@ -128,21 +104,6 @@ class OutputChange:
     returned: Layout
 
 
-@dataclass(frozen=True)
-class LosingOperation:
-    """
-    An operation as a person calls it, and where it stands.
-
-    Attributes:
-        is_proven: Whether the graph proves that the layout changes there; else it is the last that could.
-    """
-
-    op: str
-    location: SourceLocation | None
-    module: str | None
-    is_proven: bool
-
-
 def output_changes(diagnosis: Diagnosis) -> Iterator[OutputChange]:
     """Outputs with equal values whose bytes lie in another order than eager's on the same formats."""
     for trial in diagnosis.trials:
@@ -163,41 +124,6 @@ def is_other_order(first: Layout, second: Layout) -> bool:
         return set(first.memory_formats).isdisjoint(second.memory_formats)
     orders = stride_order(first.shape, first.stride), stride_order(second.shape, second.stride)
     return None not in orders and orders[0] != orders[1]
-
-
-def lost_at(change: OutputChange) -> LosingOperation | None:
-    """
-    The operation at which an output's format changed: the last breaker that made it, else the last operation before
-    the output that does not keep the layout it is given.
-    """
-    graphs = [graph for graph in change.trial.graphs if graph.direction != "backward"]
-    breakers = [breaker for graph in graphs for breaker in graph.breakers if _makes(breaker, change)]
-    if breakers:
-        return LosingOperation(breakers[-1].op, breakers[-1].location, breakers[-1].module, is_proven=True)
-    node = _last_that_changes(graphs[0], change) if graphs else None
-    if node is None:
-        return None
-    return LosingOperation(node.called or base_name(node.target), node.location, node.module, is_proven=False)
-
-
-def output_node(change: OutputChange) -> FxNode | None:
-    """The node whose value is the output, in the only forward graph of the compiled trial; None where not recorded."""
-    graphs = [graph for graph in change.trial.graphs if graph.direction != "backward"]
-    names = graphs[0].output_names if len(graphs) == 1 else ()
-    node = nodes_by_name(graphs[0]).get(names[change.number]) if change.number < len(names) else None
-    return node if node is not None and node.layout and node.layout.shape == change.returned.shape else None
-
-
-def _makes(breaker: LayoutBreaker, change: OutputChange) -> bool:
-    made = set(breaker.target.memory_formats)
-    return not made.isdisjoint(change.returned.memory_formats) and made.isdisjoint(change.expected.memory_formats)
-
-
-def _last_that_changes(graph: Graph, change: OutputChange) -> FxNode | None:
-    node, nodes = output_node(change), nodes_by_name(graph)
-    values = upstream(node, nodes) if node is not None else ()
-    made = next((n for n in values if n.op != "call_function" or not is_layout_agnostic(n)), None)
-    return made if made is not None and made.op == "call_function" else None
 
 
 FORCED = "inductor-layout-opt-forced"
@@ -288,39 +214,33 @@ def convolution_words(convolution: Convolution) -> str:
     return f"{name} ({known})" if known else name
 
 
-def measured_words(diagnosis: Diagnosis) -> str:
-    """What was measured of the ways around a veto; empty where nothing was."""
-    if diagnosis.comparison is None:
-        return ""
-    gain = evidence.fastest_of(diagnosis, WAYS_AROUND)
+def measured_words(times: Times) -> str:
+    """The measured ratio of the ways around a veto; empty if none was measured."""
+    gain = times.fastest(WAYS_AROUND)
     if gain is not None:
-        return evidence.speed_words(gain, diagnosis.comparison.baseline)
-    forced = evidence.ratio_of(diagnosis, FORCED)
+        return speed_words(gain, times.baseline)
+    forced = times.ratio(FORCED)
     if forced is None:
         return ""
-    words = evidence.speed_words(forced, diagnosis.comparison.baseline)
-    if may_hide_gain(forced):
-        return f"the times are too noisy to tell what the veto costs: {words}"
+    if forced.verdict == INCONCLUSIVE:
+        return f"{evidence.shown(FORCED)}: measured {ratio_words(forced)}"
+    words = speed_words(forced, times.baseline)
     return f"the veto is right here: {words}" if forced.verdict == SLOWER else f"the veto costs nothing here: {words}"
-
-
-def how_to_measure(trial: Trial) -> str:
-    """How to find out what a veto costs where that was not measured."""
-    advice = f"--configurations all measures what the veto costs ({FORCED})"
-    return f"on the device itself, {advice}" if trial.is_static else advice
 
 
 def veto_finding(
     rule: Rule, diagnosis: Diagnosis, trial: Trial, decision: Decision, message: str, suggestion: str | None = None
 ) -> Finding:
     """A finding about a veto, at the first convolution that decided; it suggests to measure where nobody did."""
-    deciding, gain = deciding_convolutions(decision), evidence.fastest_of(diagnosis, WAYS_AROUND)
-    against = other_cure(diagnosis, trial, lambda cure: cure.name in WAYS_AROUND) if gain is not None else None
+    times, deciding = Times(diagnosis), deciding_convolutions(decision)
+    gain = times.fastest(WAYS_AROUND)
+    against = other_cure(times, trial, lambda cure: cure.name in WAYS_AROUND) if gain is not None else None
+    how = f"--configurations all measures what the veto costs ({FORCED})"
     return rule.finding(
         trial.name,
         message,
-        against or suggestion or measured_words(diagnosis) or how_to_measure(trial),
-        severity=evidence.severity_of_gain(gain),
+        against or suggestion or measured_words(times) or (f"on the device itself, {how}" if trial.is_static else how),
+        severity=severity_of_gain(gain),
         at=deciding[0] if deciding else None,
         evidence=decision.deciding_nodes,
     )

@@ -56,9 +56,10 @@ from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import Place, all_conversions_of, places_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import advised, channels_last_ways, is_cured, use_instead
+from layoutdoctor.rules.advice import advised, channels_last_ways, use_instead, verified_cure
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import FORCED, is_convolution_named, nodes_by_name
+from layoutdoctor.rules.times import Times
 from layoutdoctor.words import (
     DIRECTION_WORDS,
     GIVES_STRIDES,
@@ -205,15 +206,16 @@ def _severity(diagnosis: Diagnosis, trial: Trial, facts: _Facts) -> Severity:
         return "note"
     seconds = sum_known(pair.seconds for pair in trial.redundant_pairs)
     severity = evidence.severity_of_cost(trial, seconds)
-    if severity == "note" or not evidence.is_baseline(diagnosis, trial.name):
+    cure = verified_cure(diagnosis)
+    if severity == "note" or cure is None or not Times(diagnosis).is_baseline(trial.name):
         return severity
-    return "error" if is_cured(diagnosis, _is_clean) else severity
+    return "error" if _is_clean(cure) else severity
 
 
 def _is_worth_it(diagnosis: Diagnosis, trial: Trial, facts: _Facts) -> bool:
     """Whether a library made them all, and every trial without them that was measured is slower: they pay."""
     is_library = {c.owner for c in facts.of(trial.redundant_pairs)} == {"library"}
-    return is_library and evidence.is_worth_it(diagnosis, trial, _is_clean)
+    return is_library and Times(diagnosis).is_worth_it(trial, _is_clean)
 
 
 def _is_clean(trial: Trial) -> bool:
@@ -285,9 +287,10 @@ def _group_norm_words(pairs: Sequence[RedundantPair]) -> str | None:
 
 
 def _suggestion(diagnosis: Diagnosis, trial: Trial, facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
-    other = evidence.clean_alternative(diagnosis, trial, _is_clean)
+    times = Times(diagnosis)
+    other = times.clean_alternative(trial, _is_clean)
     if other is not None:
-        return use_instead(diagnosis, trial, other, "has no round trip")
+        return use_instead(times, trial, other, "has no round trip")
     if evidence.is_trace(trial):
         return _untried_suggestion(facts, pairs)
     firsts = [first for pair in trial.redundant_pairs if (first := facts.first(pair)) is not None]
@@ -295,21 +298,21 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, facts: _Facts, pairs: Sequen
         without = "eager" if trial.configuration.backend == "eager" else BASELINE
         ways = (without,) if evidence.is_channels_last(trial) else ()
         advice = "leave channels_last away, for these layers or for the whole model"
-        return advised(diagnosis, trial, ways, f"the library computes contiguous here: {advice}")
+        return advised(times, trial, ways, f"the library computes contiguous here: {advice}")
     if any(place.code and ".contiguous()" in place.code for p in trial.redundant_pairs if (place := p.location)):
         return "remove the .contiguous() between the layers, so that they hand on the layout they have"
     if trial.configuration.input_format != "channels_last":
         advice = "give the model and its input channels_last, so that the layers between hand the layout on"
-        return advised(diagnosis, trial, channels_last_ways(trial), advice)
+        return advised(times, trial, channels_last_ways(trial), advice)
     if trial.configuration.layout_optimization == "off":
         advice = "leave Inductor's layout optimization on, so that the layers between hand the layout on"
-        return advised(diagnosis, trial, ("inductor-channels-last",), advice)
+        return advised(times, trial, ("inductor-channels-last",), advice)
     if _is_vetoed(trial):
         advice = (
             'compile with options={"force_layout_optimization": True}, so that Inductor writes what stands between in '
             "channels_last as well, and measure it (--configurations all)"
         )
-        return advised(diagnosis, trial, (FORCED,), advice)
+        return advised(times, trial, (FORCED,), advice)
     return "model and input are channels_last already: look at the operation in front, which returns another layout"
 
 

@@ -41,6 +41,7 @@ from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import advised, channels_last_ways, use_instead
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import nodes_by_name
+from layoutdoctor.rules.times import Times
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import distinct, joined, layout_words, listing, op_words
 
@@ -206,17 +207,18 @@ def _facts(index: _Index, value: _Value, conversions: Sequence[Conversion]) -> s
 
 
 def _suggestion(diagnosis: Diagnosis, trial: Trial, conversion: Conversion) -> str:
-    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: not _repeated(_Index(candidate)))
+    times = Times(diagnosis)
+    other = times.clean_alternative(trial, lambda candidate: not _repeated(_Index(candidate)))
     advice = "let the producer write the layout its readers want"
     if other is not None:
-        return use_instead(diagnosis, trial, other, "repeats no conversion")
+        return use_instead(times, trial, other, "repeats no conversion")
     if evidence.is_trace(trial):
         wanted = evidence.wanted_format([conversion]) if conversion.direction in _DIRECTIONS else None
         further = "" if conversion.direction == "to_contiguous" else evidence.miopen_words([conversion])
         return f"{advice}: {evidence.try_words(wanted)}{further}"
     if trial.configuration.input_format == "channels_last":
         return "convert the value once by hand, in front of its readers, and give them the copy"
-    return advised(diagnosis, trial, channels_last_ways(trial), f"{advice}: give the model and its input channels_last")
+    return advised(times, trial, channels_last_ways(trial), f"{advice}: give the model and its input channels_last")
 
 
 RULE = document_rule("LD102", "repeated-conversion", check, __doc__)

@@ -15,11 +15,11 @@ Example:
     converts it from the parameter.
 
 What to do:
-    In inference, freeze: ``torch._inductor.config.freezing = True`` set globally, before the first call, under
-    ``torch.no_grad()``; ``inductor-freezing`` measures what that brings. The weights must not change afterwards, and no
-    gradients can be had. Or convert the parameters once, ``model.to(memory_format=torch.channels_last)``, where that
-    leaves fewer conversions. Parameters keep the format they were given also in training: each step changes their
-    values only, so converting the model before the optimizer is made saves a library's conversion to channels_last.
+    In inference on a CPU, measure frozen weights (``inductor-freezing``): ``torch._inductor.config.freezing = True``,
+    set before the first call, under ``torch.no_grad()``. The weights must not change afterwards, and no gradients can
+    be had. Or convert the parameters once, ``model.to(memory_format=torch.channels_last)``, where that leaves fewer
+    conversions. Parameters keep the format they were given also in training: each step changes their values only, so
+    converting the model before the optimizer is made saves a library's conversion to channels_last.
 
 When it is fine:
     Training; a large batch, where the conversions of the weights are lost in the rest; a model that is short of
@@ -36,11 +36,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis.records import FASTER, INCONCLUSIVE
 from layoutdoctor.examination.costs import conversions_of, launch_count, sum_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import advised, frozen_ways, use_instead
+from layoutdoctor.rules.advice import refusal, use_instead
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.times import Times, alternative_words, ratio_words
 from layoutdoctor.words import count_of, joined
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Trial
 
-# From here on it is a loss: a packed weight would save more than paired rounds on a busy machine scatter by.
+# From here on it is a loss: packed weights save more than ratios scatter by.
 _LOSS_SHARE = 0.05
 
 _EXPECTED = "expected in training, where each step changes the weights; a larger batch makes it a smaller part"
@@ -67,11 +69,13 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         share = evidence.share_of_kernels(trial, sum_known(c.seconds for c in sure))
         is_dear = share is not None and share >= _LOSS_SHARE
         if is_dear or not is_training:
+            times = Times(diagnosis)
+            is_loss = is_dear and not is_training and not _is_answered(times, trial)
             yield RULE.finding(
                 trial.name,
                 _message(trial, weights),
-                _suggestion(diagnosis, trial, weights, is_training=is_training),
-                severity="warning" if is_dear and not is_training else "note",
+                _suggestion(times, trial, weights, is_training=is_training),
+                severity="warning" if is_loss else "note",
                 conversions=weights,
             )
         return
@@ -99,7 +103,14 @@ def _cost_words(trial: Trial, weights: Sequence[Conversion]) -> tuple[str | None
     return (evidence.conversion_cost_words(trial, weights), evidence.dearest_place_words(weights))
 
 
-def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: Sequence[Conversion], *, is_training: bool) -> str:
+def _is_answered(times: Times, trial: Trial) -> bool:
+    """Whether frozen weights were measured as no faster."""
+    frozen = _frozen(times.diagnosis, trial)
+    gain = None if frozen is None else times.over(frozen.name, trial.name)
+    return frozen is not None and gain is not None and not times.is_advisable(frozen.name, trial.name)
+
+
+def _suggestion(times: Times, trial: Trial, weights: Sequence[Conversion], *, is_training: bool) -> str:
     if evidence.is_trace(trial):
         return _untried_suggestion(weights, is_training=is_training)
     of_a_gpu = all(map(_is_strided_by_gpu_library, weights))
@@ -109,33 +120,29 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, weights: Sequence[Conversion
     def is_cure(other: Trial) -> bool:
         return 2 * len(_weight_conversions(other)) <= len(weights)
 
-    frozen = None if is_training else _frozen(diagnosis, trial)
-    is_faster = frozen is not None and evidence.faster_ratio(diagnosis, frozen.name) is not None
-    if frozen is not None and is_faster and frozen.kernels is not None and is_cure(frozen):
+    frozen = None if is_training else _frozen(times.diagnosis, trial)
+    gain = None if frozen is None else times.over(frozen.name, trial.name)
+    if frozen is not None and times.is_advisable(frozen.name, trial.name) and is_cure(frozen):
         return (
-            f"freeze the weights, as {frozen.name} does (they must not change afterwards): it {_fewer(frozen)}; "
-            f"{evidence.alternative_words(diagnosis, trial, frozen)}"
+            f"freeze the weights, as {evidence.shown(frozen.name)} does (they must not change afterwards): it "
+            f"{_fewer(frozen)}; {alternative_words(times, trial, frozen)}"
         )
-    other = evidence.clean_alternative(diagnosis, trial, lambda other: other is not frozen and is_cure(other))
+    other = times.clean_alternative(trial, lambda other: other is not frozen and is_cure(other))
     if other is not None:
-        return use_instead(diagnosis, trial, other, _fewer(other))
-    if of_a_gpu:
+        return use_instead(times, trial, other, _fewer(other))
+    if of_a_gpu or trial.is_static:
         why = ", since a step changes their values and not their layout" if is_training else ""
         wanted = evidence.wanted_format(weights)
         return f"convert the parameters once: model.to(memory_format={wanted}){why}; and measure that"
     if frozen is not None and frozen.status in ("failed", "crashed", "timed_out"):
-        return f"freezing converts them once, but {frozen.name} did not run here"
-    ratio = None if frozen is None else evidence.ratio_of(diagnosis, frozen.name)
-    if frozen is not None and ratio is not None:
-        said = "freezing was tried;" if ratio.decided is False else "freezing is no faster here:"
-        return f"{said} {evidence.alternative_words(diagnosis, trial, frozen)}"
-    ways = frozen_ways(diagnosis)
-    advice = (
-        "freeze the model: set torch._inductor.config.freezing = True before the first compiled call, under "
-        "torch.no_grad() (given as an option of torch.compile it has no effect)"
-    )
-    measured = "--configurations inductor,inductor-freezing measures it"
-    return advised(diagnosis, trial, ways, advice if ways else f"{advice}; {measured}")
+        return f"freezing converts them once, but {evidence.shown(frozen.name)} did not run here"
+    if frozen is not None and gain is not None:
+        said = "freezing was tried" if gain.verdict in (FASTER, INCONCLUSIVE) else "freezing is no faster here"
+        return f"{said}: measured {ratio_words(gain)}"
+    tried = [other.name for other in times.diagnosis.trials if other.configuration.freezes]
+    if tried or times.diagnosis.subject.device != "cpu":
+        return refusal(times, trial, tried)
+    return "measure whether frozen weights help: --configurations inductor,inductor-freezing"
 
 
 def _frozen(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
@@ -161,20 +168,13 @@ def _untried_suggestion(weights: Sequence[Conversion], *, is_training: bool) -> 
     """By the direction that most of them have: what the library asks for."""
     wanted, is_blocked = evidence.wanted_format(weights), evidence.dearest_direction(weights) in _BLOCKED
     further = "" if wanted == "torch.contiguous_format" else evidence.miopen_words(weights)
-    if is_training and is_blocked:
-        return _EXPECTED
-    if is_training:
-        return (
-            f"convert the parameters once: model.to(memory_format={wanted}) before the optimizer is made, since a step "
-            f"changes their values and not their layout; record again{further}"
-        )
-    freeze = (
-        "torch.compile with torch._inductor.config.freezing = True, set before the first compiled call, under "
-        "torch.no_grad()"
-    )
     if is_blocked:
-        return f"pack the weights once: {freeze}"
-    return f"convert the parameters once: model.to(memory_format={wanted}); or freeze them: {freeze}{further}"
+        return _EXPECTED if is_training else f"to find out whether packed weights help, {evidence.DIAGNOSE}"
+    convert = f"convert the parameters once: model.to(memory_format={wanted})"
+    if is_training:
+        why = "before the optimizer is made, since a step changes their values and not their layout"
+        return f"{convert} {why}; record again{further}"
+    return f"{convert}; record again{further}"
 
 
 RULE = document_rule("LD103", "weight-converted-every-call", check, __doc__)

@@ -40,6 +40,7 @@ from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import OFF, advised, channels_last_ways
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only, is_recorded
+from layoutdoctor.rules.times import Times, alternative_words
 from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing
 
 if TYPE_CHECKING:
@@ -187,12 +188,13 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> s
         runs_on_a_cpu = diagnosis.subject.target is None and diagnosis.subject.device == "cpu"
         general = _CONVOLUTION_ADVICE if op in _CONVOLUTIONS and runs_on_a_cpu else general
         advice = _VIEW_ADVICE if op in (*_VIEWS, *_PRODUCTS) else _ADVICE.get(op, general)
-    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _is_without(candidate, breaker))
+    times = Times(diagnosis)
+    other = times.clean_alternative(trial, lambda candidate: _is_without(candidate, breaker))
     if other is None:
         if advice == _COMPILED_ADVICE:
-            return advised(diagnosis, trial, (*channels_last_ways(trial), *OFF), advice)
+            return advised(times, trial, (*channels_last_ways(trial), *OFF), advice)
         return advice
-    return f"{advice}; {other.name} does not lose it there: {evidence.alternative_words(diagnosis, trial, other)}"
+    return f"{advice}; {evidence.shown(other.name)} does not lose it there: {alternative_words(times, trial, other)}"
 
 
 def _is_without(trial: Trial, breaker: LayoutBreaker) -> bool:

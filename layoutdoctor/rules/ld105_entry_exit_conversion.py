@@ -35,6 +35,7 @@ from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import channels_last_ways, is_worth_trying, refusal
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import is_convolution_named, nodes_by_name
+from layoutdoctor.rules.times import Times
 from layoutdoctor.words import count_of, joined
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most, about the baseline."""
     trial = evidence.main_trial(diagnosis)
-    if trial is None or evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS) is not None:
+    if trial is None or Times(diagnosis).fastest(evidence.CHANNELS_LAST_CONFIGURATIONS) is not None:
         return
     graphs = [graph for graph in trial.graphs if _is_clean(graph)]
     found = [c for graph in graphs for c in _activations(graph) if c.role == "exit" or _is_for_convolution(graph, c)]
@@ -107,8 +108,8 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, found: Sequence[Conversion])
         tensors = evidence.inputs_not_channels_last(diagnosis)
         wanted = dict.fromkeys(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)
         advice = f"a {' or '.join(wanted) or 'channels_last'} input saves the conversion at the entry"
-        ways = channels_last_ways(trial)
-        parts.append(advice if is_worth_trying(diagnosis, trial, ways) else refusal(diagnosis, trial, ways))
+        times, ways = Times(diagnosis), channels_last_ways(trial)
+        parts.append(advice if is_worth_trying(times, trial, ways) else refusal(times, trial, ways))
     if "exit" in roles:
         parts.append(
             "the exit keeps the strides that eager returns (keep_output_stride, pytorch PR #102376), which is needed "

@@ -56,6 +56,7 @@ from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.ld101_round_trip_conversion import check as check_round_trips
 from layoutdoctor.rules.ld102_repeated_conversion import check as check_repeated
 from layoutdoctor.rules.ld103_weight_converted_every_call import check as check_weights
+from layoutdoctor.rules.times import Times
 from layoutdoctor.units import format_seconds
 from layoutdoctor.words import (
     CONFIDENCE_WORDS,
@@ -136,7 +137,7 @@ def _has_fewer(candidate: Trial, trial: Trial) -> bool:
 
 
 def _are_worth_it(diagnosis: Diagnosis, trial: Trial) -> bool:
-    return evidence.is_worth_it(diagnosis, trial, lambda candidate: _has_fewer(candidate, trial))
+    return Times(diagnosis).is_worth_it(trial, lambda candidate: _has_fewer(candidate, trial))
 
 
 def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> Severity | None:
@@ -297,17 +298,18 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conver
         wanted = evidence.channels_last_words(_ranks(trial, conversions))
     if evidence.is_trace(trial):
         return _untried_suggestion(trial, conversions, wanted)
-    other = evidence.clean_alternative(diagnosis, trial, lambda candidate: _has_fewer(candidate, trial))
+    times = Times(diagnosis)
+    other = times.clean_alternative(trial, lambda candidate: _has_fewer(candidate, trial))
     if other is not None:
         left = len(_library_conversions(other)) or "none"
-        return use_instead(diagnosis, trial, other, f"leaves {left} of them")
+        return use_instead(times, trial, other, f"leaves {left} of them")
     if _are_worth_it(diagnosis, trial):
-        return "leave them: every configuration with fewer of them that was measured is slower here"
+        return "leave them: no configuration with fewer of them that was measured is faster here"
     if wanted is None:
         return "measure both memory formats: --configurations default"
     advice = f"give the model and its input {wanted}, and measure that as well: --configurations default"
     ways = ("eager", BASELINE) if wanted == "torch.contiguous_format" else channels_last_ways(trial)
-    return advised(diagnosis, trial, ways, advice + evidence.miopen_words(conversions))
+    return advised(times, trial, ways, advice + evidence.miopen_words(conversions))
 
 
 def _untried_suggestion(trial: Trial, conversions: Sequence[Conversion], wanted: str | None) -> str:

@@ -4,20 +4,22 @@ Inductor reports layout optimization as applied, and nothing came of it.
 What it finds:
     A compiled graph with convolutions whose decision is "applied" though none of them was made channels-last; or a
     model with convolutions whose generated code is the same with layout optimization on and off. Where the tensors were
-    in channels_last_3d before, it counts those that the compiler brought back to the contiguous format. Graphs of 1-D
-    convolutions only are LD210.
+    in channels_last_3d before, it counts those that the compiler brought back to the contiguous format, and says
+    whether it converts fewer with the optimization off. Graphs of 1-D convolutions only are LD210.
 
 Why it costs:
-    Nothing by itself. But the flag says that the layouts were taken care of, so nobody looks further, and the library
-    goes on converting around each convolution.
+    Nothing by itself, unless the compiler brings channels_last_3d tensors back. But the flag says that the layouts were
+    taken care of, so nobody looks further, and the library goes on converting around each convolution.
 
 Example:
     A stack of Conv3d: the decision is True, 0 of 4 convolutions are made channels-last, and on a CPU oneDNN does the
     same 7 conversions of activations with the flag on and off. With channels_last_3d input and weights it does none.
 
 What to do:
-    Conv3d: convert the parameters and the input to ``torch.channels_last_3d`` by hand, and measure;
-    ``Module.to(memory_format=torch.channels_last)`` raises on a 5-D parameter, so convert them by rank.
+    If the compiler converts fewer tensors with it off, as for a channels_last_3d model under autocast, switch it off:
+    ``torch.compile(model, options={"layout_optimization": False})``. Other Conv3d: convert the parameters and the input
+    to ``torch.channels_last_3d`` by hand, and measure; ``Module.to(memory_format=torch.channels_last)`` raises on a 5-D
+    parameter, so convert them by rank.
 
 When it is fine:
     The model is given in channels-last already, so there was nothing left to do; or the weights are frozen: packed
@@ -33,11 +35,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import may_hide_gain, sum_known
+from layoutdoctor.diagnosis.records import INCONCLUSIVE
+from layoutdoctor.examination.costs import sum_known
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules import graph_evidence as decisions
-from layoutdoctor.rules.advice import other_cure
+from layoutdoctor.rules.advice import OFF, SWITCH_OFF, advised, other_cure, severity_of_gain
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.times import Times, ratio_words, speed_words
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import count_of
 
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Conversion, Convolution, Decision, Diagnosis, Finding, Trial
 
-_OFF = "inductor-layout-opt-off"
+_OFF = OFF[0]
 _CHANNELS_LAST_3D = ("channels_last_3d",)
 
 
@@ -61,11 +65,11 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
         if idle:
             count = sum(decision.convolution_count for decision in idle)
             message = f"layout optimization applied, 0 of {count_of(count, 'convolution')} made channels-last"
-            message += _reason(convolutions) + _returned_words(diagnosis, trial)
+            message += _reason(diagnosis, trial, convolutions) + _returned_words(diagnosis, trial)
             yield _finding(diagnosis, trial, message, convolutions)
             return
         if _applied_decisions(trial) and _is_same_without(diagnosis, trial):
-            message = f"layout optimization applied, but the generated code is the same without it ({_OFF})"
+            message = "layout optimization applied, but the generated code is the same without it"
             yield _finding(diagnosis, trial, message, convolutions)
             return
 
@@ -81,12 +85,14 @@ def _is_idle(decision: Decision) -> bool:
     return decision.channels_last_convolution_count == 0 and not already
 
 
-def _reason(convolutions: Sequence[Convolution]) -> str:
+def _reason(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> str:
     ranks = sorted({convolution.rank or 0 for convolution in convolutions})  # 0: not recorded
     if not ranks or 0 in ranks or 2 in ranks:
         return ""
     words = " or ".join(f"{rank}-D" for rank in ranks)
-    return f": all are {words} and Inductor's rule covers 2-D only, so toggling layout_optimization changes nothing"
+    counts = len(_converted(trial)), _count_without(diagnosis, trial)
+    toggling = ", so toggling layout_optimization changes nothing" if counts[0] == 0 or counts[0] == counts[1] else ""
+    return f": all are {words} and Inductor's rule covers 2-D only{toggling}"
 
 
 def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
@@ -95,8 +101,30 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
     moved = sum_known(conversion.bytes_moved for conversion in conversions)
     size = f", {format_bytes(moved)}" if moved is not None else ""
     count = count_of(len(conversions), "tensor")
-    words = f"; under {where.name} the compiler brings {count} from channels_last_3d back to contiguous{size}"
-    return words if conversions else ""
+    words = f"the compiler brings {count} from channels_last_3d back to contiguous{size}"
+    if conversions and where is trial and _is_cured_by_off(diagnosis, trial):
+        left = _count_without(diagnosis, trial)
+        converts = f"{left} of {len(_converted(trial))}" if left else "none"
+        words += f"; with it off ({evidence.shown(_OFF)}) it converts {converts}"
+    return f"; under {evidence.shown(where.name)} {words}" if conversions else ""
+
+
+def _converted(trial: Trial) -> list[Conversion]:
+    """What the compiler converts of its own accord in each call."""
+    found = [c for graph in trial.graphs for c in graph.conversions]
+    return [c for c in found if c.owner == "compiler" and c.direction != "none"]
+
+
+def _count_without(diagnosis: Diagnosis, trial: Trial) -> int | None:
+    """How many tensors the compiler converts with layout optimization off; None where that was not recorded."""
+    off = diagnosis.measured_trial(_OFF)
+    is_known = off is not None and off.status == "ok" and len(off.graphs) == len(trial.graphs)
+    return len(_converted(off)) if off is not None and is_known else None
+
+
+def _is_cured_by_off(diagnosis: Diagnosis, trial: Trial) -> bool:
+    left = _count_without(diagnosis, trial)
+    return left is not None and left < len(_converted(trial))
 
 
 def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conversion]]:
@@ -119,34 +147,39 @@ def _is_same_without(diagnosis: Diagnosis, trial: Trial) -> bool:
 
 
 def _finding(diagnosis: Diagnosis, trial: Trial, message: str, convolutions: Sequence[Convolution]) -> Finding:
-    gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
+    ways = OFF if _is_cured_by_off(diagnosis, trial) else evidence.CHANNELS_LAST_CONFIGURATIONS
+    gain = Times(diagnosis).fastest(ways)
     return RULE.finding(
         trial.name,
         message,
         _suggestion(diagnosis, trial, {convolution.rank for convolution in convolutions}),
-        severity=evidence.severity_of_gain(gain),
+        severity=severity_of_gain(gain),
         evidence=[convolution.node for convolution in convolutions],
         at=convolutions[0] if convolutions else None,
     )
 
 
 def _suggestion(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str | None:
+    if _is_cured_by_off(diagnosis, trial):
+        return advised(Times(diagnosis), trial, OFF, SWITCH_OFF)
     wanted = "channels_last_3d" if ranks == {3} else "channels_last"
     if diagnosis.subject.parameter_formats.keys() == {wanted}:
         if not _returned_of(diagnosis, trial)[1]:
             return None  # already there is what the flag cannot do
         return "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"
     advice = f"convert the parameters and the input to torch.{wanted} by hand"
-    gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
-    against = other_cure(diagnosis, trial, lambda cure: cure.input_format == "channels_last")
+    times = Times(diagnosis)
+    gain = times.fastest(evidence.CHANNELS_LAST_CONFIGURATIONS)
+    against = other_cure(times, trial, lambda cure: cure.input_format == "channels_last")
     if gain is not None and against is not None:
         return against
-    measured = gain or evidence.ratio_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS[0])
-    if measured is None or diagnosis.comparison is None:
+    by_hand = evidence.CHANNELS_LAST_CONFIGURATIONS[0]
+    measured = gain or times.ratio(by_hand)
+    if measured is None:
         return f"{advice}, and measure: the flag will not do it"
-    words = evidence.speed_words(measured, diagnosis.comparison.baseline)
-    if may_hide_gain(measured):
-        return f"{advice}; the times are too noisy to tell what it gains: {words}"
+    if measured.verdict == INCONCLUSIVE and times.is_advisable(by_hand, times.baseline):
+        return f"{advice}: {evidence.shown(by_hand)} measured {ratio_words(measured)}"
+    words = speed_words(measured, times.baseline)
     return f"{advice}: {words}" if gain is not None else f"nothing to gain by hand either: {words}"
 
 

@@ -2,7 +2,7 @@
 The model would run faster if it were given channels_last input.
 
 What it finds:
-    A compiled configuration with model and input in channels_last, measurably faster than the baseline, while an
+    A compiled configuration with model and input in channels_last, faster than the baseline, while an
     input of the example is in another format.
 
 Why it costs:
@@ -34,6 +34,7 @@ from layoutdoctor.examination.costs import count_by_tensor, counted_conversions,
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import other_cure, severity_by_cure
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.times import Times, speed_words
 from layoutdoctor.words import be, count_of, distinct, joined, listing, shape_words
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
         Diagnosis,
         Finding,
         InputTensor,
-        RatioInterval,
+        Ratio,
         Trial,
     )
 
@@ -55,20 +56,20 @@ _TOLD = ("activation", "weight")
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most, about the baseline."""
     baseline, tensors = evidence.main_trial(diagnosis), evidence.inputs_not_channels_last(diagnosis)
-    gain = evidence.fastest_of(diagnosis, evidence.CHANNELS_LAST_CONFIGURATIONS)
-    if baseline is None or diagnosis.comparison is None or gain is None or not tensors:
+    times = Times(diagnosis)
+    gain = times.fastest(evidence.CHANNELS_LAST_CONFIGURATIONS)
+    if baseline is None or gain is None or not tensors:
         return
     now, left = _converted(baseline), _converted(diagnosis.find_trial(gain.name))
     conversions = [c for c in counted_conversions(baseline) if now.get(c.tensor, 0) > left.get(c.tensor, 0)]
-    seconds = evidence.seconds_lost(diagnosis, gain.name)
     yield RULE.finding(
         baseline.name,
-        _message(baseline, tensors, gain, diagnosis.comparison.baseline, conversions, left),
-        other_cure(diagnosis, baseline, _is_channels_last) or _suggestion(tensors),
+        _message(baseline, tensors, gain, times.baseline, conversions, left),
+        other_cure(times, baseline, _is_channels_last) or _suggestion(tensors),
         severity=severity_by_cure(diagnosis, gain, _is_channels_last),
         evidence=(gain.name, *(c.id for c in conversions)),
         at=dearest_of(conversions),
-        seconds=seconds,
+        seconds=times.saved_seconds(gain.name),
         bytes_moved=sum_known(c.bytes_moved for c in conversions),
     )
 
@@ -86,18 +87,18 @@ def _converted(trial: Trial | None) -> dict[str, int]:
 def _message(
     baseline: Trial,
     tensors: Sequence[InputTensor],
-    gain: RatioInterval,
+    gain: Ratio,
     name: str,
     conversions: Sequence[Conversion],
     left: Mapping[str, int],
 ) -> str:
     names = [f"{tensor.name or 'an input'} ({shape_words(tensor.shape)})" for tensor in tensors]
     wanted = " or ".join(_formats(tensors))
-    message = f"{listing(names)} {be(len(names))} not {wanted}, and {evidence.speed_words(gain, name)}"
-    has = f"{baseline.name} converts {_kinds(count_by_tensor(conversions))} on every call"
+    message = f"{listing(names)} {be(len(names))} not {wanted}, and {speed_words(gain, name)}"
+    has = f"{evidence.shown(baseline.name)} converts {_kinds(count_by_tensor(conversions))} on every call"
     cost = evidence.cost_words(baseline, sum_known(c.seconds for c in conversions))
     leaves = {kind: left[kind] for kind in distinct(c.tensor for c in conversions) if left[kind]}
-    rest = f"{gain.name} {_kinds(leaves)}" if leaves else None
+    rest = f"{evidence.shown(gain.name)} {_kinds(leaves)}" if leaves else None
     return joined((message, joined((has, cost, rest), ", ") if conversions else None))
 
 

@@ -39,6 +39,7 @@ from layoutdoctor.examination.costs import all_conversions_of, dearest_of, sum_k
 from layoutdoctor.rules import advice, evidence
 from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.times import Times, speed_words
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import be, count_of, joined, listing
 
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
         Diagnosis,
         Finding,
         Graph,
-        RatioInterval,
+        Ratio,
         Severity,
         Trial,
     )
@@ -140,12 +141,13 @@ def _is_channels_last(diagnosis: Diagnosis, trial: Trial) -> bool:
 
 def _finding(diagnosis: Diagnosis, trial: Trial, graphs: Sequence[Graph], conversions: Sequence[Conversion]) -> Finding:
     seconds = sum_known(conversion.seconds for conversion in conversions if not conversion.fused)
-    gain = evidence.fastest_of(diagnosis, (*decisions.WAYS_AROUND, "inductor-layout-opt-off"))
+    times = Times(diagnosis)
+    gain = times.fastest((*decisions.WAYS_AROUND, *advice.OFF))
     return RULE.finding(
         trial.name,
         f"{_mismatch_words(trial, graphs)}; {_cost_words(trial, conversions, seconds)}",
-        _suggestion(diagnosis, trial, gain),
-        severity=evidence.severity_of_gain(gain) if gain is not None else _severity(trial, conversions, seconds),
+        _suggestion(times, trial, gain),
+        severity=advice.severity_of_gain(gain) if gain is not None else _severity(trial, conversions, seconds),
         evidence=[conversion.id for conversion in conversions] or [graph.name for graph in graphs],
         at=dearest_of(conversions),
         seconds=seconds,
@@ -187,8 +189,8 @@ def _cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float 
     return joined((words, None if moved is None else format_bytes(moved), cost), ", ")
 
 
-def _suggestion(diagnosis: Diagnosis, trial: Trial, gain: RatioInterval | None) -> str:
-    """The best that was measured to help; else what was not tried, or was no slower than the noise hides."""
+def _suggestion(times: Times, trial: Trial, gain: Ratio | None) -> str:
+    """The fastest way around it; else what was not tried or may help."""
     counted = "torch 2.15 counts backward convolutions"
     ways = {
         "give the model and its input channels_last, which the backward keeps": advice.channels_last_ways(trial),
@@ -196,15 +198,15 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, gain: RatioInterval | None) 
         'force it in both with options={"layout_optimization": True, "force_layout_optimization": True}': _FORCED,
     }
     every = [name for names in ways.values() for name in names]
-    against = advice.other_cure(diagnosis, trial, lambda cure: cure.name in every)
+    against = advice.other_cure(times, trial, lambda cure: cure.name in every)
     if against is not None:
         return f"{against}; {counted}"
-    if gain is not None and diagnosis.comparison is not None:
+    if gain is not None:
         best = [words for words, names in ways.items() if gain.name in names]
-        measured = evidence.speed_words(gain, diagnosis.comparison.baseline)
+        measured = speed_words(gain, times.baseline)
         return joined((*best, measured, counted))
-    left = [words for words, names in ways.items() if advice.is_worth_trying(diagnosis, trial, names)]
-    return joined((", or ".join(left) or advice.refusal(diagnosis, trial, every), counted))
+    left = [words for words, names in ways.items() if advice.is_worth_trying(times, trial, names)]
+    return joined((", or ".join(left) or advice.refusal(times, trial, every), counted))
 
 
 RULE = document_rule("LD206", "forward-backward-mismatch", check, __doc__)

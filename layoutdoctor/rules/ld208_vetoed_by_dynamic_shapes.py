@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.rules import graph_evidence as decisions
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.times import Times
 from layoutdoctor.words import count_of, joined, listing
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most."""
     for trial, graph, decision in decisions.vetoed_graphs(diagnosis, ("dynamic-shape",)):
-        measured = decisions.measured_words(diagnosis)
+        measured = decisions.measured_words(Times(diagnosis))
         advice = "where the sizes do not change, compile with dynamic=False, or call torch._dynamo.mark_static(x)"
         message, suggestion = _message(diagnosis, graph, decision), joined((advice, measured))
         yield decisions.veto_finding(RULE, diagnosis, trial, decision, message, suggestion)

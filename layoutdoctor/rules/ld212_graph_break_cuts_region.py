@@ -33,6 +33,7 @@ from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import channels_last_ways, is_worth_trying
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import channels_last_only
+from layoutdoctor.rules.times import Times
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import distinct, joined, layout_words, listing
 
@@ -86,7 +87,7 @@ def _finding(diagnosis: Diagnosis, trial: Trial, cut: Cut) -> Finding:
     first, second, exit_, entry = cut
     own = [conversion for conversion in (exit_, entry) if not conversion.fused]
     seconds = sum_known(conversion.seconds for conversion in own)
-    is_open = is_worth_trying(diagnosis, trial, channels_last_ways(trial))
+    is_open = is_worth_trying(Times(diagnosis), trial, channels_last_ways(trial))
     return RULE.finding(
         trial.name,
         _message(trial, cut, seconds),

@@ -44,6 +44,7 @@ from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.evidence import eager_of_same_formats
 from layoutdoctor.rules.graph_evidence import is_convolution, output_changes
+from layoutdoctor.rules.times import Times
 from layoutdoctor.words import count_of, layout_words, op_words, shape_words
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def strides_lost_in_decomposition(diagnosis: Diagnosis) -> Sighting | None:
     if change is None or found is None:
         return None
     words = (
-        f"output {change.number} is {layout_words(change.returned)} under {change.trial.name}, "
+        f"output {change.number} is {layout_words(change.returned)} under {evidence.shown(change.trial.name)}, "
         f"{layout_words(change.expected)} in eager, and the model has {found.words}"
     )
     return Sighting(words, change.trial.name, found.location, found.module)
@@ -212,9 +213,10 @@ def _wrong_values_with(diagnosis: Diagnosis, names: Collection[str]) -> Sighting
     for trial in evidence.own_trials(diagnosis):
         eager = eager_of_same_formats(diagnosis, trial)
         is_wrong = is_far_off(trial)
-        if eager is not None and is_wrong and not evidence.has_different_outputs(diagnosis, eager.name):
+        if eager is not None and is_wrong and Times(diagnosis).computes_right(eager.name):
             seen = f"the model has {found.words}"
-            words = f"the outputs of {trial.name} differ, those of {eager.name} do not, and {seen}"
+            names = evidence.shown(trial.name), evidence.shown(eager.name)
+            words = f"the outputs of {names[0]} differ, those of {names[1]} do not, and {seen}"
             return Sighting(words, trial.name, found.location, found.module)
     return None
 
@@ -227,7 +229,7 @@ def forced_trial_failed(diagnosis: Diagnosis) -> Sighting | None:
             continue
         text = f"{failure.message} {failure.log or ''}"
         if "AssertionError" in text and "stride" in text:
-            return Sighting(f"{trial.name} failed: {failure.message}", trial.name)
+            return Sighting(f"{evidence.shown(trial.name)} failed: {failure.message}", trial.name)
     return None
 
 

@@ -20,13 +20,12 @@ What to do:
 When it is fine:
     The whole model is not slower for it: a warning is given only where the configuration with the slow one was measured
     to lose at least 2 % against the other, else a note. A plain convolution that is faster in one format is the usual
-    case, and the same kernel in both formats is noise: no finding. Nor where the profiled iteration took far longer
-    than the measured rounds.
+    case, and the same kernel in both formats differs by chance: no finding.
 
 Source:
     torch/_inductor/graph.py, torch 2.13: a grouped convolution that "slows down 31x using channels last";
-    pytorch/pytorch issues #34977 and #50036. The times are the least of a
-    few profiled iterations, hence the wide margins.
+    pytorch/pytorch issues #34977 and #50036. The times are those of one
+    profiled iteration, hence the wide margins.
 """
 
 from __future__ import annotations
@@ -38,8 +37,10 @@ from typing import TYPE_CHECKING
 from layoutdoctor.examination.costs import Place
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules import graph_evidence as decisions
+from layoutdoctor.rules.advice import severity_of_gain
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.evidence import format_pairs, node_of
+from layoutdoctor.rules.times import Times
 from layoutdoctor.units import format_ratio, format_seconds
 from layoutdoctor.words import distinct, listing
 
@@ -149,7 +150,7 @@ def _finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convolutions) -> 
         f"{ratio} slower, in profiled iterations",
         "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
         "usual cause, so convert around this layer or change its groups where the rest gains",
-        severity=evidence.severity_of_loss(diagnosis, slow.trial.name, fast.trial.name),
+        severity=severity_of_gain(Times(diagnosis).over(fast.trial.name, slow.trial.name)),
         at=Place(modules[0] if modules else None, node.location if node is not None else None, 1, None),
         evidence=(slow.trial.name, fast.trial.name),
         seconds=slow.seconds - fast.seconds,
@@ -158,7 +159,7 @@ def _finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convolutions) -> 
 
 def _time_words(convolutions: _Convolutions) -> str:
     codes = distinct(kernel.implementation or kernel.name for kernel in convolutions.kernels)
-    return f"{format_seconds(convolutions.seconds)} in {convolutions.trial.name} ({listing(codes)})"
+    return f"{format_seconds(convolutions.seconds)} in {evidence.shown(convolutions.trial.name)} ({listing(codes)})"
 
 
 def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:

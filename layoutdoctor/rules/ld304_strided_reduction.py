@@ -22,7 +22,7 @@ When it is fine:
 
 Source:
     pytorch/pytorch pull request #129556, which made GroupNorm's decomposition reduce in two steps for this reason. The
-    times are the least of a few profiled iterations.
+    times are those of one profiled iteration.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def _finding(slow: _Reduction, fast: _Reduction) -> Finding:
     cost = evidence.cost_words(slow.trial, slow.seconds)
     return RULE.finding(
         slow.trial.name,
-        f"the reduction {slow.kernel} ({slow.op}{place}) takes {cost} in {slow.trial.name} and "
-        f"{format_seconds(fast.seconds)} in {fast.trial.name} for the same elements: "
+        f"the reduction {slow.kernel} ({slow.op}{place}) takes {cost} in {evidence.shown(slow.trial.name)} and "
+        f"{format_seconds(fast.seconds)} in {evidence.shown(fast.trial.name)} for the same elements: "
         f"{format_ratio(slow.seconds / fast.seconds)} slower; a strided reduction, not a layout conversion",
         "judge the format by the time of the whole model, not by this kernel",
         evidence=(slow.kernel, fast.kernel),

@@ -41,8 +41,9 @@ from layoutdoctor.examination.costs import Place
 from layoutdoctor.examination.kernels.host import CONVOLUTION_BACKWARD
 from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import is_cured, use_instead
+from layoutdoctor.rules.advice import severity_of_gain, use_instead, verified_cure
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.times import Times, alternative_words
 from layoutdoctor.words import ONEDNN_LOG, count_of, distinct, listing, op_words
 
 if TYPE_CHECKING:
@@ -81,31 +82,32 @@ def _is_reference(kernel: Kernel) -> bool:
     return kernel.name in _HEAVY and _REFERENCE.search(kernel.implementation or "") is not None
 
 
-def _severity(diagnosis: Diagnosis, other: Trial | None, *, is_reference: bool) -> Severity:
-    if is_cured(diagnosis, _runs_other_code):
+def _severity(times: Times, trial: Trial, other: Trial | None, *, is_reference: bool) -> Severity:
+    cure = verified_cure(times.diagnosis)
+    if cure is not None and times.is_baseline(trial.name) and _runs_other_code(cure):
         return "error"
-    by_gain = "note" if other is None else evidence.severity_of_gain(evidence.faster_ratio(diagnosis, other.name))
+    by_gain = severity_of_gain(None if other is None else times.over(other.name, trial.name))
     return "warning" if is_reference else by_gain
 
 
-def _suggestion(diagnosis: Diagnosis, trial: Trial, other: Trial | None, *, has_batch_of_one: bool) -> str:
+def _suggestion(times: Times, trial: Trial, other: Trial | None, *, has_batch_of_one: bool) -> str:
     if other is not None:
-        return use_instead(diagnosis, trial, other, "runs other code there")
+        return use_instead(times, trial, other, "runs other code there")
     tries = ["another dtype", "another version of torch"]
     if has_batch_of_one:
         tries.insert(0, "a larger batch (small convolutions at batch 1 are left to this code on purpose)")
-    if diagnosis.subject.device == "cuda":
+    if times.diagnosis.subject.device == "cuda":
         tries.append("torch.backends.cudnn.benchmark = True")
-    clean = evidence.clean_trials(diagnosis, trial, _runs_other_code)
+    clean = times.clean_trials(trial, _runs_other_code)
     if not clean:
-        others = [one for one in evidence.own_trials(diagnosis) if one.name != trial.name and one.status == "ok"]
+        others = [one for one in evidence.own_trials(times.diagnosis) if one.name != trial.name and one.status == "ok"]
         if others and all(map(_dear_fallbacks, others)):
             return f"it is not the layout: compare {listing(tries)}"
         return f"compare {listing(['another memory format', *tries])}"
     try_else = listing(tries)
-    measured = distinct(evidence.alternative_words(diagnosis, trial, one) for one in clean)
-    told = listing([words for words in measured if words]) or "too few rounds were timed to tell how fast that is"
-    names = listing([one.name for one in clean], _NAMED)
+    measured = distinct(alternative_words(times, trial, one) for one in clean)
+    told = listing([words for words in measured if words]) or "not timed"
+    names = listing([evidence.shown(one.name) for one in clean], _NAMED)
     return f"{names} {'runs' if len(clean) == 1 else 'run'} other code there: {told}; compare also {try_else}"
 
 
@@ -129,13 +131,14 @@ def _finding(diagnosis: Diagnosis, trial: Trial, kernels: list[Kernel]) -> Findi
     dearest = next((node for node in nodes if node is not None), None)
     where = f" ({listing(modules, _NAMED)})" if modules else ""
     dtype = f" in {listing(dtypes)}" if dtypes else ""
-    other = evidence.clean_alternative(diagnosis, trial, _runs_other_code)
+    times = Times(diagnosis)
+    other = times.clean_alternative(trial, _runs_other_code)
     return RULE.finding(
         trial.name,
         f"{count_of(len(kernels), 'call')}{where}{dtype} {'runs' if len(kernels) == 1 else 'run'} in code that is not "
         f"made to be fast ({listing(codes, _NAMED)}): {cost}",
-        _suggestion(diagnosis, trial, other, has_batch_of_one=any(map(_is_of_one, kernels, nodes))),
-        severity=_severity(diagnosis, other, is_reference=any(map(_is_reference, kernels))),
+        _suggestion(times, trial, other, has_batch_of_one=any(map(_is_of_one, kernels, nodes))),
+        severity=_severity(times, trial, other, is_reference=any(map(_is_reference, kernels))),
         evidence=codes,
         at=Place(modules[0] if modules else None, dearest.location if dearest is not None else None, 1, None),
         seconds=_seconds(kernels),

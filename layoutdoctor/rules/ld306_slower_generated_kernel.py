@@ -20,7 +20,7 @@ What to do:
     (``accounts[].rows[].source``). Another memory format of the input often gives another loop.
 
 When it is fine:
-    The whole is faster all the same, and the difference is small. Times are the least of a few profiled iterations.
+    The whole is faster all the same, and the difference is small. Times are those of one profiled iteration.
 
 Source:
     pytorch/pytorch issues #93472 (closed for want of a cause to act on) and #126708; ``Scheduler.fuse_nodes`` and
@@ -34,8 +34,9 @@ from typing import TYPE_CHECKING
 from layoutdoctor.examination.costs import Place
 from layoutdoctor.rules.advice import use_or_recommended
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.evidence import shown
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import joined, line_words, listing
+from layoutdoctor.words import line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,9 +70,9 @@ def _finding(diagnosis: Diagnosis, account: Account, rows: list[AccountRow]) -> 
     slower, faster = worst.slower_seconds or 0.0, worst.faster_seconds or 0.0
     names = [name for name in worst.slower_kernels if name.startswith(_GENERATED)]
     ratio = f"{format_ratio(slower / faster)} slower"
-    times = f"{format_seconds(slower)}, in {account.faster} the same takes {format_seconds(faster)} ({ratio})"
+    times = f"{format_seconds(slower)}, in {shown(account.faster)} the same takes {format_seconds(faster)} ({ratio})"
     verb = "computes" if len(names) == 1 else "compute"
-    message = joined((f"{listing(names, 2)} {verb} {_what(worst)} in {times}", worst.detail))
+    message = f"{listing(names, 2)} {verb} {_what(worst)} in {times}"
     if others:
         lost = format_seconds(sum(row.seconds for row in others))
         verb = "loses" if len(others) == 1 else "lose"

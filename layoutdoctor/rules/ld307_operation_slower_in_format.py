@@ -20,8 +20,8 @@ What to do:
     written at the copy bandwidth of this device. Convert around the operation if that is less.
 
 When it is fine:
-    The model as a whole is faster in the slower format of this one operation. Times are the least of a few profiled
-    iterations. Where a third configuration calls the operation in the faster format and is no faster, it is not the
+    The model as a whole is faster in the slower format of this one operation. Times are those of one profiled
+    iteration. Where a third configuration calls the operation in the faster format and is no faster, it is not the
     layout, and nothing is said.
 
 Source:
@@ -37,6 +37,7 @@ from layoutdoctor.examination.costs import Place
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules.advice import use_or_recommended
 from layoutdoctor.rules.base import document_rule
+from layoutdoctor.rules.evidence import shown
 from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import layout_words, listing
 
@@ -94,7 +95,7 @@ def _finding(diagnosis: Diagnosis, account: Account, row: AccountRow, bandwidth:
     formats = layout_words(row.slower_layout), layout_words(row.faster_layout)
     return RULE.finding(
         account.slower,
-        f"{what} {takes} {slower} in {formats[0]}, and {faster} in {formats[1]} ({account.faster})",
+        f"{what} {takes} {slower} in {formats[0]}, and {faster} in {formats[1]} ({shown(account.faster)})",
         f"{use_or_recommended(diagnosis, account)}{_around(row, formats[1], bandwidth)}",
         severity="warning",
         at=Place(row.module, row.locations[0] if row.locations else None, 1, None),

@@ -9,7 +9,7 @@ What it finds:
     among the copies of LD108.
 
 Why it costs:
-    The call writes the whole activation anew, and the next convolution, whose weights are channels_last, converts it
+    The call writes the whole activation again, and the next convolution, whose weights are channels_last, converts it
     back or runs in the slower format. In a contiguous model the same call does nothing, so nobody notices it until
     the model is given channels_last.
 
@@ -171,7 +171,7 @@ def _message(
     cost = joined((part, evidence.conversion_cost_words(trial, conversions)), ", ")
     needed = f"{listing(needed_by)} {'takes' if len(needed_by) == 1 else 'take'} no other layout" if needed_by else None
     free = [
-        other.name
+        evidence.shown(other.name)
         for other in evidence.own_trials(diagnosis)
         if other not in trials and _is_known(other) and not _is_called_at(other, first)
     ]
@@ -184,7 +184,7 @@ def _part_words(trial: Trial, conversions: Sequence[Conversion], counts: _Counts
     noun = f"{kinds.copy().pop()}s" if len(kinds) == 1 and "unknown" not in kinds else "tensors"
     own = launch_count(conversions)
     every, users = (sum(count[kind] for kind in kinds) for count in counts)
-    where = "the trace" if evidence.is_trace(trial) else trial.name
+    where = "the trace" if evidence.is_trace(trial) else evidence.shown(trial.name)
     words = f"{own} of the {count_of(every, 'conversion')} of {noun} in {where}"
     if every == own:
         words = f"the only {'conversion' if every == 1 else f'{every} conversions'} of {noun} in {where}"

@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import all_conversions_of, conversions_of, sum_known
-from layoutdoctor.examination.graphs.dispatch import read_as_channels_last
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import channels_last_ways, is_worth_trying, refusal
@@ -42,11 +41,10 @@ from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import (
     channels_last_only,
     first_input,
-    is_contiguous_only,
     is_convolution,
     nodes_by_name,
-    weight_layouts,
 )
+from layoutdoctor.rules.times import Times, alternative_words
 from layoutdoctor.words import count_of, distinct, joined, line_words
 
 if TYPE_CHECKING:
@@ -64,9 +62,15 @@ def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     trial = _trial_as_given(diagnosis)
     if trial is None:
         return
-    weights = list(weight_layouts(trial.graphs).values())
+    weights = [
+        node.layout
+        for graph in trial.graphs
+        if graph.direction != "backward"
+        for node in graph.nodes
+        if node.tensor == "weight" and node.layout is not None and len(node.layout.shape) in CHANNELS_LAST_BY_RANK
+    ]
     last = [wanted for layout in weights if (wanted := channels_last_only(layout)) is not None]
-    contiguous_count = sum(is_contiguous_only(layout) for layout in weights)
+    contiguous_count = sum(map(_is_contiguous_only, weights))
     if last and contiguous_count:
         yield _finding_about_parameters(trial, contiguous_count, last)
     elif not last and trial.name == _EAGER and not _has_channels_last_input(diagnosis):
@@ -100,8 +104,7 @@ def _first_flip(trial: Trial, graph: Graph) -> tuple[FxNode, FxNode] | None:
     for node in graph.nodes:
         if is_convolution(node) and not node.backward and channels_last_only(_input_layout(node, nodes)):
             flip = _source_of_format(nodes[node.inputs[0]], nodes)
-            is_told = any(one.node is flip for one in read_as_channels_last(graph))  # by LD506
-            is_mixture = flip.op == "call_function" and not is_told and not _is_chosen(trial, graph, flip)
+            is_mixture = flip.op == "call_function" and not _is_chosen(trial, graph, flip)
             return (node, flip) if is_mixture else None
     return None
 
@@ -164,12 +167,19 @@ def _flip_words(flip: FxNode) -> str:
     return (flip.module or name) + (f" ({', '.join(facts)})" if facts else "")
 
 
+def _is_contiguous_only(layout: Layout | None) -> bool:
+    """Whether a 4-D or 5-D layout is contiguous and not channels-last as well."""
+    if layout is None or len(layout.shape) not in CHANNELS_LAST_BY_RANK:
+        return False
+    return layout.memory_formats == ("contiguous_format",)
+
+
 def _count_words(graph: Graph) -> str:
     """How many convolutions read each format; one whose input satisfies both counts for neither."""
     nodes = nodes_by_name(graph)
     layouts = [_input_layout(node, nodes) for node in graph.nodes if is_convolution(node) and not node.backward]
     last = sum(channels_last_only(layout) is not None for layout in layouts)
-    contiguous_count = sum(is_contiguous_only(layout) for layout in layouts)
+    contiguous_count = sum(map(_is_contiguous_only, layouts))
     total = count_of(len(layouts), "convolution")
     words = f"{last} of {total} {'reads' if last == 1 else 'read'} it"
     if not contiguous_count:
@@ -182,10 +192,11 @@ def _suggestion(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str
         f"convert the input and the parameters too: model = model.to(memory_format=torch.{wanted}); "
         f"x = x.to(memory_format=torch.{wanted})"
     )
-    if not is_worth_trying(diagnosis, trial, channels_last_ways(trial)):
-        return refusal(diagnosis, trial, channels_last_ways(trial))
+    times = Times(diagnosis)
+    if not is_worth_trying(times, trial, channels_last_ways(trial)):
+        return refusal(times, trial, channels_last_ways(trial))
     other = diagnosis.measured_trial("eager-channels-last")
-    measured = evidence.alternative_words(diagnosis, trial, other) if other is not None and other is not trial else ""
+    measured = alternative_words(times, trial, other) if other is not None and other is not trial else ""
     return f"{advice}; {measured}" if measured else advice
 
 

@@ -7,8 +7,8 @@ What it finds:
     width of 1. Plain 1x1 weights are not told.
 
 Why it costs:
-    Nothing, as far as told here: both formats are the same bytes, so none has to be moved. What does cost something,
-    an operation that takes such a tensor for the other format and returns that, is told by LD506.
+    Nothing: both formats are the same bytes, so none has to be moved. An operation that takes such a tensor for the
+    other format and returns that one is left out here.
 
 Example:
     A 1x1 convolution: weight strides (64, 1, 1, 1), gradient strides (64, 1, 64, 64). DistributedDataParallel warns
@@ -32,15 +32,20 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import all_conversions_of
-from layoutdoctor.examination.graphs.dispatch import read_as_channels_last
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
-from layoutdoctor.rules.graph_evidence import first_input, is_ambiguous, is_convolution, nodes_by_name
+from layoutdoctor.rules.graph_evidence import (
+    channels_last_only,
+    first_input,
+    is_convolution,
+    nodes_by_name,
+)
 from layoutdoctor.words import listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, GradientLayout, Trial
 
 _NAMED = 3
@@ -73,16 +78,22 @@ def _ambiguous_inputs(trial: Trial) -> list[FxNode]:
     converted = {
         (c.graph, c.node) for c in all_conversions_of(trial) if c.tensor == "activation" and c.node is not None
     }
-    converted |= {(graph.name, one.node.name) for graph in trial.graphs for one in read_as_channels_last(graph)}
     for graph in trial.graphs:
         nodes = nodes_by_name(graph)
         for node in graph.nodes:
             source = first_input(node, nodes)
             if source is None or node.backward or not is_convolution(node) or source.tensor == "weight":
                 continue
-            if is_ambiguous(source.layout) and (graph.name, node.name) not in converted:
+            if (graph.name, node.name) not in converted and _costs_nothing(source.layout, node.layout):
                 found[f"{graph.name} {source.name}"] = source
     return list(found.values())
+
+
+def _costs_nothing(given: Layout | None, returned: Layout | None) -> bool:
+    """Whether an input satisfies both formats, and its strides did not make the result channels-last."""
+    if given is None or len(given.memory_formats) < 2 or 0 in given.shape:
+        return False
+    return given.dispatched in (None, "contiguous_format") or channels_last_only(returned) is None
 
 
 def _finding_about_gradients(diagnosis: Diagnosis, trial: Trial, gradients: list[GradientLayout]) -> Finding:
@@ -107,7 +118,7 @@ def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
         return ""
     if parameters & {entry.parameter for entry in off.gradient_layouts}:
         return ""
-    return f"; it comes from layout optimization: {_OFF} does not have it"
+    return f"; it comes from layout optimization: {evidence.shown(_OFF)} does not have it"
 
 
 def _strides(stride: tuple[int | str, ...] | None) -> str:

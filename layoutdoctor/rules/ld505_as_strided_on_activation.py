@@ -35,6 +35,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.rules.graph_evidence import first_input, nodes_by_name, upstream
+from layoutdoctor.rules.times import Times
 from layoutdoctor.words import distinct, line_words, listing, shape_words
 
 if TYPE_CHECKING:
@@ -125,9 +126,9 @@ def _message(diagnosis: Diagnosis, found: list[_Found]) -> str:
         "results are compared only with eager on the same input format"
     )
     different = [
-        other.name
+        evidence.shown(other.name)
         for other in evidence.own_trials(diagnosis)
-        if other.configuration.input_format == "channels_last" and evidence.has_different_outputs(diagnosis, other.name)
+        if other.configuration.input_format == "channels_last" and not Times(diagnosis).computes_right(other.name)
     ]
     return f"{message}; the outputs of {listing(different)} differ" if different else message
 

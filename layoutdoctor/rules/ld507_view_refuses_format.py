@@ -28,7 +28,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import Place
-from layoutdoctor.examination.failures import refuses_view
 from layoutdoctor.rules.base import document_rule
 from layoutdoctor.words import count_of, line_words, listing
 
@@ -42,7 +41,7 @@ _NAMED = 3
 
 def check(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most."""
-    failed = [trial for trial in diagnosis.trials if refuses_view(trial.failure)]
+    failed = [trial for trial in diagnosis.trials if trial.failure is not None and trial.failure.refuses_view]
     if not failed:
         return
     locations = [t.failure.location for t in failed if t.failure is not None and t.failure.location is not None]

@@ -1,8 +1,6 @@
 """
-Configurations that follow from those that ran: layout optimization in the backward too, the best with the cures that
-may help, and under switches of libraries.
-
-Which one is the best so far is told by a few calls in turns: what is made of it is timed in the rounds like all others.
+Configurations that follow from those that were timed: layout optimization in the backward too, the best with the cures
+that may help, and on a GPU the best under switches of libraries.
 """
 
 from __future__ import annotations
@@ -10,21 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-import torch
 
-from layoutdoctor.diagnosis.configurations import BASELINE, base_name, choose_configurations
+from layoutdoctor.diagnosis.configurations import BASELINE, FORCED, base_name, choose_configurations
 from layoutdoctor.examination.choice import eligible_names
-from layoutdoctor.rules.graph_evidence import FORCED
+from layoutdoctor.recording.recording import busy_nanoseconds
+from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Configuration, Cure
-    from layoutdoctor.isolation.messages import Proposal
-    from layoutdoctor.run.trial import LiveTrial
-
-    Quick = Callable[[Sequence[LiveTrial]], dict[str, float]]
-    """Seconds of some trials by a few calls in turns; without those that failed meanwhile."""
+    from layoutdoctor.diagnosis.records import Configuration, Cure, Environment, OptionValue
+    from layoutdoctor.workers.messages import Proposal
+    from layoutdoctor.workers.worker import Worker
 
 MOST_CURES = 3
 """Each costs a compile, so that only those are tried that are about the most bytes."""
@@ -33,6 +28,8 @@ SWITCHED_COUNT = 2
 """How many of the best are tried under a library's switch."""
 
 _SWITCH = "cudnn.benchmark"
+_LAUNCH_BOUND = 0.8
+"""If the kernels take less than this share of a call, the GPU waits for launches."""
 
 
 def with_cures(base: Configuration, cures: Sequence[Cure]) -> Configuration:
@@ -47,65 +44,83 @@ def with_switch(base: Configuration) -> Configuration:
     return msgspec.structs.replace(base, name=f"{base.name}+cudnn-benchmark", library_switches=switches)
 
 
-def in_both_directions(trials: Sequence[LiveTrial], quick: Quick) -> tuple[Configuration, ...]:
-    """Forced layout optimization, where the default has it in the forward alone; none where that was done before."""
-    if any(trial.name == FORCED for trial in trials):
-        return ()
-    is_wanted = any(trial.name == BASELINE and trial.memo.leaves_out_backward for trial in trials)
-    return choose_configurations(FORCED) if is_wanted else ()
+def with_options(base: Configuration, name: str, options: dict[str, OptionValue]) -> Configuration:
+    """A configuration with further options of Inductor."""
+    return msgspec.structs.replace(
+        base, name=f"{base.name}+{name}", inductor_options={**base.inductor_options, **options}
+    )
 
 
-def single_cures(trials: Sequence[LiveTrial], quick: Quick) -> tuple[Configuration, ...]:
-    """The best configuration with each cure that may help it; none where that was done before."""
-    if any(trial.configuration.cures for trial in trials):
+def in_both_directions(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
+    """Forced layout optimization, if the default has it in the forward alone."""
+    is_wanted = any(worker.name == BASELINE and worker.leaves_out_backward for worker in workers)
+    is_there = any(worker.name == FORCED for worker in workers)
+    return choose_configurations(FORCED) if is_wanted and not is_there else ()
+
+
+def single_cures(workers: Sequence[Worker], medians: Mapping[str, float]) -> tuple[Configuration, ...]:
+    """
+    The best configuration with each cure that may help it.
+
+    Args:
+        medians: Ratio to the baseline, by configuration; the baseline's is 1.
+    """
+    ready = _by_speed(workers, medians)
+    if not ready or not any(worker.proposals for worker in workers):
         return ()
-    ready = _ready(trials)
-    if not any(trial.memo.proposals for trial in trials) or not ready:
-        return ()
-    best = _fastest(ready, quick)
-    if best is None:
-        return ()
+    best = ready[0]
     return tuple(
         with_cures(base.configuration, (proposal.cure,))
-        for base in (best, *_failed_like(best, trials))
-        for proposal in _worth_most(base.memo.proposals)
+        for base in (best, *_failed_like(best, workers))
+        for proposal in _worth_most(base.proposals)
     )[:MOST_CURES]
 
 
-def cures_together(trials: Sequence[LiveTrial], quick: Quick) -> tuple[Configuration, ...]:
-    """All cures that seem to help by themselves; none where fewer than two do, or that was done before."""
-    if any(len(trial.configuration.cures) > 1 for trial in trials):
+def cures_together(workers: Sequence[Worker], medians: Mapping[str, float]) -> tuple[Configuration, ...]:
+    """All cures that seem to help by themselves; none if fewer than two do."""
+    cured = [worker for worker in _by_speed(workers, medians) if worker.configuration.cures]
+    bases = {base_name(worker.configuration) for worker in cured}
+    base = next((worker for worker in _by_speed(workers, medians) if worker.name in bases), None)
+    if base is None:
         return ()
-    cured = [trial for trial in _ready(trials) if trial.configuration.cures]
-    bases = {base_name(trial.configuration) for trial in cured}
-    base = next((trial for trial in _ready(trials) if trial.name in bases), None)
-    if base is None or len(cured) < 2:
-        return ()
-    seconds = quick([base, *cured])
-    limit = seconds.get(base.name, 0.0)
-    helping = [trial.configuration.cures[0] for trial in cured if seconds.get(trial.name, limit) < limit]
+    helping = [worker.configuration.cures[0] for worker in cured if medians[worker.name] > medians[base.name]]
     return (with_cures(base.configuration, helping),) if len(helping) > 1 else ()
 
 
-def under_switches(trials: Sequence[LiveTrial], quick: Quick, device: str) -> tuple[Configuration, ...]:
-    """The best two under cuDNN's own timing, on a GPU; none where that is on already, or was done before."""
-    ready = _ready(trials)
-    if not device.startswith("cuda") or not torch.backends.cudnn.is_available() or torch.backends.cudnn.benchmark:
-        return ()
-    if torch.is_autocast_enabled("cuda"):  # the caller's, which holds for his own thread
-        return ()
-    if not ready or any(trial.configuration.library_switches for trial in trials):
-        return ()
-    seconds = quick(ready)
-    best = sorted((trial for trial in ready if trial.name in seconds), key=lambda trial: seconds[trial.name])
-    return tuple(with_switch(trial.configuration) for trial in best[:SWITCHED_COUNT])
+def on_a_gpu(
+    workers: Sequence[Worker], medians: Mapping[str, float], environment: Environment, *, tries_all: bool
+) -> tuple[Configuration, ...]:
+    """
+    The best two under cuDNN's own timing, and the best compiled one with CUDA graphs if launches hold it up.
+
+    Args:
+        tries_all: Whether Inductor's max-autotune is tried as well.
+    """
+    ready = _by_speed(workers, medians)
+    found: list[Configuration] = []
+    if environment.cudnn is not None and environment.settings.get(f"torch.backends.{_SWITCH}") != "True":
+        found += [with_switch(worker.configuration) for worker in ready[:SWITCHED_COUNT]]
+    compiled = next((worker for worker in ready if worker.configuration.backend == "inductor"), None)
+    if compiled is not None and _is_launch_bound(compiled):
+        found.append(with_options(compiled.configuration, "cudagraphs", {"triton.cudagraphs": True}))
+    if compiled is not None and tries_all:
+        found.append(with_options(compiled.configuration, "max-autotune", {"max_autotune": True}))
+    return tuple(found)
 
 
-def _failed_like(best: LiveTrial, trials: Sequence[LiveTrial]) -> list[LiveTrial]:
+def _is_launch_bound(worker: Worker) -> bool:
+    worker.profile()
+    busy = [busy_nanoseconds(iteration.events) for iteration in worker.iterations if len(iteration.events.kernels)]
+    if not busy or worker.start is None:
+        return False
+    return min(busy) / NANOSECONDS_PER_SECOND < _LAUNCH_BOUND * worker.start.call_seconds
+
+
+def _failed_like(best: Worker, workers: Sequence[Worker]) -> list[Worker]:
     """The first that failed for something that a cure mends, compiled as the best one is."""
-    found = [trial for trial in trials if trial.record.failure is not None and trial.memo.proposals]
-    like = [trial for trial in found if trial.configuration.backend == best.configuration.backend]
-    same = [t for t in like if t.configuration.inductor_options == best.configuration.inductor_options]
+    found = [worker for worker in workers if worker.trial.failure is not None and worker.proposals]
+    like = [worker for worker in found if worker.configuration.backend == best.configuration.backend]
+    same = [one for one in like if one.configuration.inductor_options == best.configuration.inductor_options]
     return (same or like or found)[:1]
 
 
@@ -113,13 +128,8 @@ def _worth_most(proposals: Iterable[Proposal]) -> list[Proposal]:
     return sorted(proposals, key=lambda proposal: -proposal.bytes_moved)[:MOST_CURES]
 
 
-def _ready(trials: Sequence[LiveTrial]) -> list[LiveTrial]:
-    """The trials that could be timed now, and recommended."""
-    eligible = eligible_names([trial.record for trial in trials])
-    return [trial for trial in trials if trial.step is not None and trial.name in eligible]
-
-
-def _fastest(trials: Sequence[LiveTrial], quick: Quick) -> LiveTrial | None:
-    seconds = quick(trials)
-    known = [trial for trial in trials if trial.name in seconds]
-    return min(known, key=lambda trial: seconds[trial.name], default=None)
+def _by_speed(workers: Sequence[Worker], medians: Mapping[str, float]) -> list[Worker]:
+    """Those that were timed and may be recommended, the fastest first."""
+    eligible = eligible_names(worker.trial for worker in workers)
+    known = [worker for worker in workers if worker.name in medians and worker.name in eligible]
+    return sorted(known, key=lambda worker: -medians[worker.name])

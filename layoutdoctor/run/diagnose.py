@@ -1,52 +1,71 @@
 """
 ``diagnose()``: the whole story on one page.
 
-Load, rehearse, run every configuration under capture, time them in turns, compare, choose, measure the choice again:
-that is recorded. Examine what was recorded, let the rules look. Everything that comes out is one frozen record.
+Load the subject, compile every configuration in a worker of its own, time them in turns, derive further ones, time the
+best again in further starts, profile: that is recorded. Examine what was recorded, let the rules look. This process
+imports no torch of its own accord, compiles nothing, and changes nothing of the caller's.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import math
+import time
 from collections.abc import Iterable
 from numbers import Real
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import torch
 
-from layoutdoctor.capture.compat import notes_on_torch
-from layoutdoctor.diagnosis.configurations import QUICK, choose_configurations, find_target, is_a_group
-from layoutdoctor.diagnosis.records import Configuration, Diagnosis
-from layoutdoctor.errors import SubjectError, TransportError, UsageError
-from layoutdoctor.examination.applying import how_to_apply
-from layoutdoctor.isolation.fresh import verified, with_head
-from layoutdoctor.isolation.journal import temporary_journal
-from layoutdoctor.isolation.messages import DEFAULT_TIMEOUT_SECONDS, Listener, Request, StageClock
-from layoutdoctor.isolation.processes import private_directory
-from layoutdoctor.isolation.supervisor import Watch, supervise
+from layoutdoctor._version import __version__
+from layoutdoctor.diagnosis.configurations import ALL, BASELINE, choose_configurations, find_target, is_a_group
+from layoutdoctor.diagnosis.records import Configuration, Trial
+from layoutdoctor.errors import SubjectError, TransportError, UsageError, needs_torch
+from layoutdoctor.examination.choice import compare, recommend
+from layoutdoctor.examination.examine import diagnosis_of
+from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.rules import Rule, run_rules
-from layoutdoctor.run.diagnosing import record_measured
-from layoutdoctor.run.recorded import diagnose_recordings
+from layoutdoctor.run.deriving import cures_together, in_both_directions, on_a_gpu, single_cures
+from layoutdoctor.run.kept_launcher import kept_launcher
 from layoutdoctor.run.showing import showing
-from layoutdoctor.run.static import record_for_target
-from layoutdoctor.state.dynamo import DynamoState
-from layoutdoctor.state.process import one_at_a_time, preserved_state
-from layoutdoctor.subjects.subject import call_of, parameter_ranks, subject_from_python
-from layoutdoctor.subjects.transport import save_subject
-from layoutdoctor.subjects.untouched import untouched
+from layoutdoctor.run.watching import Watch, now
+from layoutdoctor.workers.launcher import LostError
+from layoutdoctor.workers.messages import (
+    DEFAULT_TIMEOUT_SECONDS,
+    Bandwidth,
+    Copied,
+    Finished,
+    Loaded,
+    Lowered,
+    Progress,
+    Referred,
+    Request,
+    Scouted,
+)
+from layoutdoctor.workers.scheduling import compile_side_by_side, stopped
+from layoutdoctor.workers.turns import (
+    UNKEPT_STARTS,
+    LoadMeter,
+    baseline_of,
+    contenders_of,
+    medians_of,
+    provisional_rounds,
+    take_rounds,
+    take_starts,
+    time_start,
+)
+from layoutdoctor.workers.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from layoutdoctor.diagnosis.records import Mode
-    from layoutdoctor.isolation.messages import Progress
-    from layoutdoctor.measure.timing import Timer
-    from layoutdoctor.recording.recording import Recording
-    from layoutdoctor.subjects.subject import LoadedSubject
+    from layoutdoctor.diagnosis.records import Diagnosis, Mode
+    from layoutdoctor.units import Seconds
+    from layoutdoctor.workers.launcher import Host, Launcher, Process
+
+_LEAST_BUDGET_SECONDS = 10.0
+_MOST_BUDGET_SECONDS = 60.0
+_ROUNDS_SHARE = 0.5
+_FIRST_TABLE = 3
 
 
 def diagnose(
@@ -59,188 +78,468 @@ def diagnose(
     target: str | None = None,
     budget_seconds: float | None = None,
     progress: Callable[[Progress], None] | None = None,
-    timer: Timer | None = None,
-    isolate: bool | None = None,
     timeout_seconds: float | None = None,
 ) -> Diagnosis:
     """
     Finds out under which layout configuration a model is fastest, and what the conversions between layouts cost.
 
+    The model travels to processes of layoutdoctor's own, by cloudpickle. This process compiles nothing.
+
     Args:
-        model: An nn.Module or any callable; it is copied, never changed. A compiled model is unwrapped.
+        model: An nn.Module or any callable; it is not changed. A compiled model is unwrapped.
         example_input: A Tensor, a tuple of positional or a dict of keyword arguments, such as images ``[N, C, H, W]``;
             or what ``record_inputs`` kept of a call of the model.
-        mode: ``inference`` (a copy in eval mode, no gradients) or ``training`` (forward, backward of a scalar loss).
+        mode: ``inference`` (eval mode, no gradients) or ``training`` (forward, backward of a scalar loss).
         configurations: ``default``, ``quick``, ``all``, names, or Configuration values.
         rules: Rules to run; None for all.
         target: A GPU that is not there, such as ``cuda:90``: the graphs are traced on the CPU and lowered for it, and
             nothing is measured. None measures where the model is.
-        budget_seconds: Bounds the timing rounds, and the starts of fresh processes beyond three; below 10 s there are
-            none. None lets rounds go on until there is a verdict, for at most half of what compiling took, at least
-            10 s and at most 3 minutes, and starts for 4 minutes.
+        budget_seconds: For rounds and starts. None: as long as compiling took, at least 10 s, at most 60 s.
         progress: Called with a ``Progress`` at every step; None shows a line in a notebook and on a terminal, which is
             gone at the end.
-        timer: What times a block of calls; None chooses by device.
-        isolate: Whether the diagnosis runs in processes of its own on a copy of the model, so that a configuration that
-            crashes or hangs costs itself only. A model that cannot be rebuilt in another process is diagnosed in this
-            one, and a note says why. None does so unless a ``timer`` of this process is given; False runs in this
-            process, one diagnosis at a time, where a checksum proves that the model is as it was.
-        timeout_seconds: In processes of its own, how long one configuration may take; None for half an hour, infinity
-            for no limit.
+        timeout_seconds: How long one configuration may take; None for half an hour, infinity for no limit.
 
     Returns:
         The record; ``print`` it for the report.
 
     Raises:
         UsageError: An argument is wrong.
-        SubjectError: The model does not run on the example input in eager mode, cannot be copied, or was changed.
+        SubjectError: The model does not run on the example input in eager mode.
+        TransportError: The model cannot travel to another process; the message names what cannot.
     """
-    _check(mode, budget_seconds, progress, timer)
-    _check_isolation(timer, timeout_seconds, isolate=isolate)
+    _check(mode, budget_seconds, progress, timeout_seconds)
     listed = _listed(configurations, (str, Configuration), "configuration", _A_CONFIGURATION)
     chosen = choose_configurations(listed[0] if isinstance(configurations, str) else listed, mode)
     rules = None if rules is None else _listed(rules, (Rule,), "rule", _A_RULE)
     if target is not None:
         find_target(target)  # before the model is looked at
-    subject = subject_from_python(model, example_input)
     request = Request(
         mode=mode,
         configurations=chosen,
         derives=is_a_group(configurations),
-        is_quick=configurations == QUICK,
+        tries_all=configurations == ALL,
         lower_for=target,
         budget_seconds=budget_seconds,
+        timeout_seconds=_limit(timeout_seconds),
     )
     with showing(progress) as tell:
-        if isolate or (isolate is None and timer is None):
-            try:
-                return diagnose_isolated(subject, request, rules=rules, progress=tell, timeout_seconds=timeout_seconds)
-            except TransportError as error:
-                subject = dataclasses.replace(subject, notes=(*subject.notes, f"not isolated: {error}"))
-        clock = StageClock(tell)
-        recordings = record_subject(subject, request, Listener(clock), timer=timer)
-        if timer is None:
-            recordings = _verified_elsewhere(recordings, subject, request, clock)
-        return diagnose_recordings(with_head(recordings, stage_seconds=clock.end()), rules)
+        return diagnose_object(model, example_input, request, Watch(tell), rules)
 
 
-def _verified_elsewhere(
-    recordings: tuple[Recording, ...],
-    subject: LoadedSubject,
+def record_only(
+    model: Callable[..., Any], example_input: Any, *, mode: Mode, configurations: Iterable[str | Configuration]
+) -> Diagnosis:
+    """A diagnosis without times: conversions, kernels and decisions; arguments and errors are those of ``diagnose``."""
+    _check(mode, None, None, None)
+    listed = _listed(configurations, (str, Configuration), "configuration", _A_CONFIGURATION)
+    request = Request(mode=mode, configurations=choose_configurations(listed, mode), is_timed=False)
+    return diagnose_object(model, example_input, request, Watch(lambda progress: None))
+
+
+def diagnose_object(
+    model: Callable[..., Any],
+    example_input: Any,
     request: Request,
-    progress: Callable[[Progress], None] | None,
-) -> tuple[Recording, ...]:
-    """The recordings with what fresh processes make of the choice, where the model can be sent to them."""
-    advice = recordings[0].head.recommendation
-    if advice is None:
-        return recordings
-    try:
-        with contextlib.ExitStack() as stack:
-            directory = stack.enter_context(_saved_elsewhere(subject))
-            there = msgspec.structs.replace(request, subject_directory=directory)
-            ranks, call = parameter_ranks(subject), call_of(subject)
-            how = {one.name: how_to_apply(one.trial.configuration, ranks, call) for one in recordings}
-            return verified(recordings, there, progress or (lambda step: None), how)
-    except TransportError as error:
-        advice = msgspec.structs.replace(advice, reason=f"{advice.reason}: {error}")
-        return with_head(recordings, recommendation=advice)
-
-
-def record_subject(
-    subject: LoadedSubject, request: Request, listener: Listener | None = None, *, timer: Timer | None = None
-) -> tuple[Recording, ...]:
-    """
-    Runs and measures every configuration, or lowers it for a target; nothing is examined yet.
-
-    Args:
-        listener: Whom to tell what is done; None for nobody.
-
-    Returns:
-        One recording for each configuration, in their order; without the graphs and iterations that were handed to
-        another process.
-
-    Raises:
-        UsageError: An argument is wrong.
-        SubjectError: The model does not run in eager mode.
-        UnsupportedTorchError: This torch is older than any that layoutdoctor was checked with.
-    """
-    target = None if request.lower_for is None else find_target(request.lower_for)
-    listener = listener or Listener()
-    # The caller's inference mode would make tensors that know no version, and that no autograd can use.
-    with one_at_a_time(), preserved_state(), torch.inference_mode(mode=False), _left_alone(subject):
-        dynamo = DynamoState()
+    watch: Watch,
+    rules: Sequence[Rule] | None = None,
+) -> Diagnosis:
+    """The diagnosis of a model that the caller holds; raises as ``diagnose`` does."""
+    with needs_torch():  # late, as the command's process has no torch
+        from layoutdoctor.measure.memory import release_memory
+        from layoutdoctor.subjects.subject import subject_from_python
+        from layoutdoctor.subjects.transport import save_subject
+    subject = subject_from_python(model, example_input)
+    release_memory()  # what this process's allocators keep for later is room for the workers
+    launcher = kept_launcher()
+    with launcher.folder() as directory:
         try:
-            lost = notes_on_torch(with_target=target is not None)
-            subject = dataclasses.replace(subject, notes=(*subject.notes, *lost))
-            if target is not None:
-                return record_for_target(subject, target, request, listener)
-            return record_measured(subject, request, listener, timer)
-        finally:
-            dynamo.restore()
+            save_subject(subject, directory)
+        except SubjectError as error:
+            raise TransportError(str(error)) from error
+        request = msgspec.structs.replace(request, subject_directory=str(directory))
+        return diagnose_request(launcher, request, watch, rules)
 
 
-def _left_alone(subject: LoadedSubject) -> contextlib.AbstractContextManager[None]:
-    """Watches over what somebody else holds."""
-    return contextlib.nullcontext() if subject.is_ours else untouched(subject)
-
-
-def diagnose_isolated(
-    subject: LoadedSubject,
-    request: Request,
-    *,
-    rules: Sequence[Rule] | None,
-    progress: Callable[[Progress], None] | None,
-    timeout_seconds: float | None,
+def diagnose_request(
+    launcher: Launcher, request: Request, watch: Watch, rules: Sequence[Rule] | None = None
 ) -> Diagnosis:
     """
-    The diagnosis of a loaded subject by child processes; it is saved for them in a private directory meanwhile.
+    The diagnosis that a request asks for, findings included.
 
     Raises:
-        TransportError: The model cannot be saved, or not be rebuilt in another process.
-        SubjectError: The model does not run in eager mode, or takes the process with it.
+        LayoutDoctorError: The subject cannot be loaded, or does not run in eager mode.
     """
-    with one_at_a_time(), _saved_elsewhere(subject) as directory:  # two would time each other
-        request = msgspec.structs.replace(request, subject_directory=directory)
-        seconds = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else float(timeout_seconds)
-        watch = Watch() if progress is None else Watch(progress=progress)
-        journal = temporary_journal()
+    watch.begin("loading the model")
+    with launcher.folder():
+        scout = None if request.lower_for is not None else launcher.scout(request)
         try:
-            diagnosis = supervise(request, journal, watch, None if seconds == math.inf else seconds)
+            recordings = _recorded(launcher, request, watch, scout)
         finally:
-            journal.close(is_needed=False)
+            if scout is not None:
+                scout.end()
+    watch.begin("looking for findings")
+    diagnosis = diagnosis_of(watch.finished(recordings))
     return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
 
 
-@contextlib.contextmanager
-def _saved_elsewhere(subject: LoadedSubject) -> Iterator[str]:
-    with private_directory() as directory:
+def _recorded(launcher: Launcher, request: Request, watch: Watch, scout: Process | None) -> Sequence[Recording]:
+    host = launcher.load(request, scout)
+    if isinstance(host, Loaded):
+        return _without_convolution(host, request)
+    try:
+        return (
+            _lowered(host, request, watch) if request.lower_for is not None else _measured(host, request, watch, scout)
+        )
+    finally:
+        host.end()
+
+
+def _without_convolution(loaded: Loaded, request: Request) -> list[Recording]:
+    """Recordings that say that nothing was tried."""
+    head = _head_of(loaded)
+    subject = msgspec.structs.replace(head.subject, convolution_module_count=0)
+    names = tuple(configuration.name for configuration in request.configurations)
+    head = msgspec.structs.replace(head, subject=subject, configurations=names)
+    trials = (Trial(configuration=one, status="skipped") for one in request.configurations)
+    return [Recording(head=head, trial=trial, source="live") for trial in trials]
+
+
+def _head_of(loaded: Loaded) -> Head:
+    return Head(
+        layoutdoctor_version=__version__,
+        created_at=now(),
+        environment=loaded.environment,
+        subject=loaded.subject,
+        configurations=(),
+    )
+
+
+def _measured(host: Host, request: Request, watch: Watch, scout: Process | None) -> Sequence[Recording]:
+    run = Run(host, request, watch, scout)
+    try:
+        run.go()
+    finally:
+        watch.keep(run.recordings)
+        run.end()
+    return run.recordings()
+
+
+def _lowered(host: Host, request: Request, watch: Watch) -> list[Recording]:
+    """Every configuration lowered for a GPU that is not there, by one process; if that is lost, so is the rest."""
+    found: list[Recording] = []
+    process = None
+    try:
+        process = host.begin("static")
+        while not isinstance(message := process.answer((Lowered, Progress, Finished)), Finished):
+            if isinstance(message, Lowered):
+                found.append(message.recording)
+                watch.show(found)
+            elif isinstance(message, Progress):
+                watch.progress(message)
+    except LostError as lost:
+        if not found:
+            raise SubjectError(f"cannot lower the model: {lost}") from lost
+        names = {one.name for one in found}
+        for one in (one for one in request.configurations if one.name not in names):
+            trial = Trial(configuration=one, status=lost.status, failure=lost.failure, is_static=True)
+            found.append(Recording(head=found[0].head, trial=trial, source="static"))
+    finally:
+        if process is not None:
+            process.end()
+    return found
+
+
+class Run:
+    """
+    A measured diagnosis under way.
+
+    Attributes:
+        workers: One per configuration, in the order of the report.
+    """
+
+    def __init__(self, host: Host, request: Request, watch: Watch, scout: Process | None = None) -> None:
+        self.workers: list[Worker] = []
+        self._host, self._request, self._watch = host, request, watch
+        self._meter = LoadMeter()
+        self._head = _head_of(host.loaded)
+        self._on_gpu = (self._head.subject.device or "cpu").startswith("cuda")
+        self._scout = scout
+        self._reference: Process | None = None
+        self._nothing_to_try: Loaded | None = None
+        self._reference_file: str | None = None
+        self._has_table = False
+        self._compile_seconds = 0.0
+
+    def go(self) -> None:
+        """From the first compile to the last profile."""
+        if not self._has_convolution():
+            return
+        self._begin_reference()
+        self._try(self._request.configurations)
+        if self._request.derives:
+            self._derive()
+        if self._request.is_timed:
+            self._start_again()
+        self._profile()
+        if self._request.is_timed:
+            self._time_without_kept_memory()
+
+    def end(self) -> None:
+        """Ends all processes."""
+        for worker in self.workers:
+            worker.end()
+        if self._reference is not None:
+            self._reference.end()
+
+    # ------------------------------------------------------------------------------------------ the reference
+    def _has_convolution(self) -> bool:
+        """
+        What one eager call showed; without a convolution nothing is compiled.
+
+        Raises:
+            SubjectError: The model does not run.
+        """
+        if self._scout is None:
+            return True
         try:
-            save_subject(subject, Path(directory))
-        except SubjectError as error:
-            raise TransportError(str(error)) from error
-        yield directory
+            seen = self._scout.answer(Scouted, self._request.timeout_seconds)
+        except LostError as lost:
+            raise SubjectError(f"cannot run {self._head.subject.name} in eager mode: {lost}") from lost
+        self._note(seen.notes)
+        self._nothing_to_try = seen.loaded
+        return seen.has_convolution
+
+    def _note(self, notes: Sequence[str]) -> None:
+        subject = self._head.subject
+        subject = msgspec.structs.replace(subject, notes=tuple(dict.fromkeys((*subject.notes, *notes))))
+        self._head = msgspec.structs.replace(self._head, subject=subject)
+
+    def _begin_reference(self) -> None:
+        self._watch.begin("running the model in eager mode")
+        self._reference_file = self._host.file("reference")
+        self._reference = self._host.begin("reference", path=self._reference_file)
+        if self._on_gpu:  # its memory is needed
+            self._wait_for_reference()
+
+    def _wait_for_reference(self) -> None:
+        """
+        Lets the reference end; if its process is lost, no outputs are compared.
+
+        Raises:
+            SubjectError: The model raised, though its first run did not.
+        """
+        if self._reference is None:
+            return
+        process, self._reference = self._reference, None
+        try:
+            notes = process.answer(Referred, self._request.timeout_seconds).notes
+        except LostError as lost:
+            self._reference_file = None
+            notes = (f"outputs were not compared: computing the reference failed: {lost}",)
+        finally:
+            process.end()
+        self._note(notes)
+
+    # ------------------------------------------------------------------------------------------ configurations
+    def _try(self, configurations: Sequence[Configuration]) -> None:
+        """Compiles configurations, and times them beside the baseline and the best."""
+        new = [Worker(self._host, one, self._request, self._host.how(one)) for one in configurations]
+        self.workers += new
+        left = list(new)
+        while left:
+            batch = self._batch(left)
+            left = [worker for worker in left if worker not in batch]
+            before = [worker for worker in self.workers if worker.is_ok and worker not in new]
+            done = [worker for worker in self.workers if worker.is_ready and worker not in batch]
+            begin = time.monotonic()
+            self._watch.begin("compiling")
+            compile_side_by_side(batch, done, self._compiled, most=1 if self._on_gpu else None)
+            self._compile_seconds += time.monotonic() - begin
+            self._wait_for_reference()
+            self._watch.begin("checking outputs")
+            self._open(batch)
+            if self._request.is_timed:
+                baseline = baseline_of(self.workers)
+                others = self._best(before) if before else [baseline] if baseline is not None else []
+                self._time([*others, *batch])
+            if left:
+                self._release(batch)
+
+    def _batch(self, left: Sequence[Worker]) -> list[Worker]:
+        """Those that a GPU's memory holds at once beside the baseline, which comes first; on a CPU all."""
+        if not self._on_gpu:
+            return list(left)
+        baseline = baseline_of(self.workers)
+        if baseline is None or baseline.start is None:
+            return [next((one for one in left if one.name == BASELINE), left[0])]
+        room = baseline.start.room
+        return list(left if room is None else left[: max(1, room)])
+
+    def _release(self, workers: Sequence[Worker]) -> None:
+        """Lets go of processes whose memory others need; the baseline stays."""
+        baseline = baseline_of(self.workers)
+        for worker in workers:
+            if worker is not baseline and worker.start is not None:
+                worker.profile()
+                worker.end()
+
+    def _compiled(self, worker: Worker, running: Sequence[Worker]) -> None:
+        done = sum(one not in running and (one.is_ready or one.trial.status != "ok") for one in self.workers)
+        self._watch.compiled(done, len(self.workers))
+        self._show()
+        ready = [one for one in self.workers if one.is_ok]
+        is_time = not self._has_table and len(ready) >= _FIRST_TABLE and running and not self._on_gpu
+        if not is_time or not self._request.is_timed or all(one.name != BASELINE for one in ready):
+            return
+        self._has_table = True
+        self._wait_for_reference()
+        with stopped(running):
+            self._open(ready)
+            if baseline_of(ready) is not None:
+                provisional_rounds([one for one in ready if one.is_ok], self._meter)
+                self._watch.provisional(self.recordings())
+                for one in ready:
+                    one.forget_rounds()
+
+    def _open(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            if worker.is_ok and worker.start is None:
+                worker.open(self._reference_file)
+
+    def _best(self, workers: Sequence[Worker]) -> list[Worker]:
+        """The baseline and the best so far, beside which further configurations are timed."""
+        baseline = baseline_of(workers)
+        if baseline is None:
+            return []
+        return [baseline, *[one for one in contenders_of(workers, baseline) if one is not baseline][:1]]
+
+    def _time(self, workers: Sequence[Worker]) -> None:
+        ready = [worker for worker in dict.fromkeys(workers) if worker.is_ok and worker.start is not None]
+        baseline = baseline_of(ready)
+        if baseline is None:
+            return
+        self._watch.begin("timing all configurations in turns")
+        if len(ready) == 1:
+            ready = [baseline]
+        take_rounds(ready, baseline, self._budget * _ROUNDS_SHARE, self._meter, self._watch.round)
+        self._show()
+
+    @property
+    def _budget(self) -> Seconds:
+        given = self._request.budget_seconds
+        if given is not None:
+            return given
+        return min(max(self._compile_seconds, _LEAST_BUDGET_SECONDS), _MOST_BUDGET_SECONDS)
+
+    def _derive(self) -> None:
+        """Tries what follows from what was timed."""
+        self._try_more(in_both_directions(self.workers))
+        self._try_more(single_cures(self.workers, self._medians()))
+        self._try_more(cures_together(self.workers, self._medians()))
+        if self._on_gpu:
+            environment = self._head.environment
+            self._try_more(on_a_gpu(self.workers, self._medians(), environment, tries_all=self._request.tries_all))
+
+    def _try_more(self, configurations: Sequence[Configuration]) -> None:
+        known = {worker.name for worker in self.workers}
+        new = [one for one in configurations if one.name not in known]
+        if new:
+            self._try(new)
+
+    def _medians(self) -> dict[str, float]:
+        baseline = baseline_of(self.workers)
+        return {} if baseline is None else {baseline.name: 1.0, **medians_of(self.workers, baseline)}
+
+    def _start_again(self) -> None:
+        baseline = baseline_of(self.workers)
+        if baseline is None:
+            return
+        found = contenders_of([worker for worker in self.workers if worker.is_ok], baseline)
+        if found:
+            self._watch.begin("timing the best again in further processes")
+            if self._on_gpu:
+                self._release(self.workers)
+            take_starts(found, baseline, self._budget * (1 - _ROUNDS_SHARE), self._meter, self._watch.start)
+            self._show()
+
+    def _profile(self) -> None:
+        self._watch.begin("profiling")
+        ready = [worker for worker in self.workers if worker.start is not None]
+        for number, worker in enumerate(ready):
+            worker.profile()
+            self._watch.profiled(number + 1, len(ready))
+        for worker in ready:
+            try:
+                copied = worker.ask_start(Bandwidth(), Copied)
+            except LostError:  # its profile was the end of it
+                continue
+            environment = msgspec.structs.replace(
+                self._head.environment, copy_bandwidth_bytes_per_second=copied.bytes_per_second
+            )
+            self._head = msgspec.structs.replace(self._head, environment=environment)
+            return
+
+    def _time_without_kept_memory(self) -> None:
+        """A few starts of the default and the best with glibc's own settings, whose page faults are the user's."""
+        baseline = baseline_of(self.workers)
+        if baseline is None or self._on_gpu or not baseline.forks:
+            return
+        self._watch.begin("timing with the allocator's own settings")
+        trials = [one.trial for one in self.recordings()]
+        advice = recommend(trials, compare(trials), {})
+        name = None if advice is None else advice.configuration
+        pair = [baseline, *(one for one in self.workers if one.name == name and one is not baseline and one.forks)]
+        for _ in range(UNKEPT_STARTS):
+            rounds = time_start(pair, baseline.calls, self._meter, keeps_memory=False)
+            if rounds is None:
+                return
+            for worker, seconds in zip(pair, rounds, strict=True):
+                worker.note_unkept(seconds)
+
+    # ------------------------------------------------------------------------------------------ what was seen
+    def recordings(self) -> tuple[Recording, ...]:
+        """What was seen of every configuration so far."""
+        if self._nothing_to_try is not None:
+            return tuple(_without_convolution(self._nothing_to_try, self._request))
+        onednn = next((worker.onednn for worker in self.workers if worker.onednn != (None, None)), (None, None))
+        environment = msgspec.structs.replace(self._head.environment, onednn=onednn[0], onednn_isa=onednn[1])
+        head = msgspec.structs.replace(
+            self._head,
+            environment=environment,
+            configurations=tuple(worker.name for worker in self.workers),
+            other_cores=self._meter.other_cores,
+        )
+        return tuple(worker.recording(head) for worker in self.workers)
+
+    def _show(self) -> None:
+        """Tells whoever watches what there is."""
+        done = [one for one in self.recordings() if self._is_known(one.name)]
+        if done:
+            self._watch.show(done)
+
+    def _is_known(self, name: str) -> bool:
+        worker = next(worker for worker in self.workers if worker.name == name)
+        return worker.is_ready or worker.trial.status != "ok"
 
 
-def _check(mode: object, budget_seconds: object, progress: object, timer: object) -> None:
+def _limit(timeout_seconds: float | None) -> float | None:
+    if timeout_seconds is None:
+        return DEFAULT_TIMEOUT_SECONDS
+    return None if timeout_seconds == math.inf else float(timeout_seconds)
+
+
+def _check(mode: object, budget_seconds: object, progress: object, timeout_seconds: object) -> None:
     if mode not in ("inference", "training"):
         raise UsageError(f"cannot diagnose in mode {mode!r}: expected inference or training")
     bound = 1.0 if budget_seconds is None else budget_seconds
     if not isinstance(bound, Real) or not 0 < float(bound) < math.inf:
         raise UsageError(f"cannot measure within {budget_seconds!r} seconds: expected a budget above 0, such as 30")
-    for name, value in (("progress", progress), ("timer", timer)):
-        if value is not None and not callable(value):
-            raise UsageError(f"cannot use {value!r} as {name}: expected a function, or None")
-
-
-def _check_isolation(timer: object, timeout_seconds: object, *, isolate: object) -> None:
+    if progress is not None and not callable(progress):
+        raise UsageError(f"cannot use {progress!r} as progress: expected a function, or None")
     if timeout_seconds is not None and (not isinstance(timeout_seconds, Real) or not float(timeout_seconds) > 0):
         raise UsageError(
             f"cannot limit a configuration to {timeout_seconds!r} seconds: expected a number above 0, such as 600"
         )
-    if timeout_seconds is not None and (isolate is False or timer is not None):
-        raise UsageError("cannot limit a configuration's time in this process: leave out isolate=False and timer")
-    if timer is not None and isolate:
-        raise UsageError("cannot use a timer of your own with isolate=True: it lives in this process; leave out one")
 
 
 _A_CONFIGURATION = "a name such as 'inductor', 'default', 'all', or a Configuration, or several of them"

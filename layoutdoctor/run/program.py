@@ -7,6 +7,7 @@ modules that hold convolutions are listed with the time that they took.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import difflib
 import functools
@@ -26,13 +27,12 @@ from torch import nn
 
 from layoutdoctor.capture.fx_graph import is_user_file
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError
-from layoutdoctor.isolation.processes import die_with
-from layoutdoctor.isolation.program import ModuleTime, Outcome
-from layoutdoctor.run.worker import leave
 from layoutdoctor.subjects.load import users_code
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
 from layoutdoctor.subjects.subject import LoadedSubject, unwrap
 from layoutdoctor.subjects.transport import save_subject
+from layoutdoctor.workers.processes import die_with
+from layoutdoctor.workers.program import ModuleTime, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 _MOST_LISTED = 12
 _INDEX = re.compile(r"\[['\"]?(\w+)['\"]?\]")
-_INSTEAD = "record it in the script with layoutdoctor.record_inputs and call diagnose there with isolate=False"
 
 
 class _Recorded(BaseException):
@@ -119,7 +118,9 @@ class _Program:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # the script may have closed it
                 stream.flush()
-        leave()
+        with contextlib.suppress(BaseException):  # such as temporary folders of the script
+            atexit._run_exitfuncs()
+        os._exit(0)  # a thread that the script left waiting keeps nobody
 
     def _call(self, module: nn.Module, inputs: tuple[tuple[Any, ...], dict[str, Any]], go_on: Callable[[], Any]) -> Any:
         if os.getpid() != self._owner:  # a process that the script forked
@@ -165,7 +166,7 @@ class _Program:
             self._outcome = Outcome()
         except LayoutDoctorError as error:
             outcome = Outcome.of_error(error)
-            message = re.sub(r"(or )?call without isolate", f"or {_INSTEAD}", outcome.message or "")
+            message = outcome.message
             self._outcome = Outcome(kind=outcome.kind, message=message)
         if threading.current_thread() is not threading.main_thread():
             self.leave(self._outcome)  # an exception would end no more than the thread

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +9,13 @@ import msgspec
 
 from layoutdoctor.diagnosis.records import Diagnosis
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, load
-from layoutdoctor.errors import RecordError, UsageError
+from layoutdoctor.errors import TraceError, UsageError
 from layoutdoctor.examination.changes.models import compare_models
 from layoutdoctor.examination.changes.traces import compare_traces
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.privacy import scrub
-from layoutdoctor.recording.reading import read_recorded
+from layoutdoctor.recording.files import TraceFile
+from layoutdoctor.recording.reading import read_recorded, recognize
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from layoutdoctor.examination.examine import Examined
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.rules import Rule
-
-HEAD_BYTES = 1 << 16
-# Saved diagnoses begin with their schema version; one that another program wrote again may have it anywhere.
-_DIAGNOSIS = re.compile(rb'"(?:schema_version|layoutdoctor_version)"\s*:')
-_TRACE = re.compile(rb'"traceEvents"\s*:|"ph"\s*:')
-MOST_SEARCHED_BYTES = 64 << 20
 
 
 def examine_trace(
@@ -109,25 +103,8 @@ def _as_diagnosis(given: Diagnosis | str | Path) -> Diagnosis:
 
 
 def is_saved_diagnosis(path: Path) -> bool:
-    """
-    Whether a file is a saved diagnosis, or was meant as one; a recorded trace else, or nothing we know.
-
-    Raises:
-        RecordError: It cannot be read.
-    """
+    """Whether a file is a saved diagnosis, or was meant as one; a recorded trace else, or nothing that can be read."""
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            # What is no regular file can be read once only, and would be by the time its kind is known.
-            raise RecordError(f"cannot read {str(path)!r}: it is a pipe or a device; write it to a file first")
-        with path.open("rb") as stream:
-            head = stream.read(HEAD_BYTES)
-            size = path.stat().st_size
-            if _DIAGNOSIS.search(head) or size <= HEAD_BYTES or size > MOST_SEARCHED_BYTES:
-                return _DIAGNOSIS.search(head) is not None and _TRACE.search(head) is None
-            if not head.lstrip().startswith(b"{") or _TRACE.search(head):
-                return False
-            return b'"layoutdoctor_version"' in head + stream.read()
-    except OSError as error:
-        raise RecordError(
-            f"cannot read {str(path)!r}: {error.strerror or error}; expected a saved diagnosis or a recorded trace"
-        ) from error
+        return recognize(TraceFile(path).head(), path.name) == "diagnosis"
+    except TraceError:
+        return False  # to examine it says what it is

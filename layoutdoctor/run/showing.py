@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.isolation.messages import Progress
+    from layoutdoctor.workers.messages import Progress
 
 _LONGEST_LINE = 100
 

@@ -7,86 +7,95 @@ graph.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import torch
 from torch.utils import _pytree as pytree
 
+from layoutdoctor._version import __version__
 from layoutdoctor.capture.compat import compile_settings, triton_version
 from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
-from layoutdoctor.diagnosis.records import Failure, Recommendation
+from layoutdoctor.diagnosis.records import Failure, Trial
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.examination.applying import effective_options
-from layoutdoctor.isolation.messages import Progress
 from layoutdoctor.measure.environment import describe_environment
-from layoutdoctor.run.trial import LiveTrial, code_key, fingerprint, head_of, own_frame, rehearse
+from layoutdoctor.recording.recording import Head, Recording
+from layoutdoctor.run.rehearsal import check_runs
+from layoutdoctor.run.trial import code_key, failure_of, fingerprint, own_frame
 from layoutdoctor.subjects.prepare import prepare, same_preparation_key
-from layoutdoctor.subjects.subject import describe, owned_module, with_something_to_train
+from layoutdoctor.subjects.subject import describe, owned_module
+from layoutdoctor.workers.messages import Lowered, Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.configurations import Target
     from layoutdoctor.diagnosis.records import Configuration, Mode
-    from layoutdoctor.isolation.messages import Listener, Request
-    from layoutdoctor.recording.recording import Recording
     from layoutdoctor.subjects.step import Step
     from layoutdoctor.subjects.subject import LoadedSubject
+    from layoutdoctor.workers.messages import Request
 
 EAGER_REASON = "eager runs no compiler: nothing to lower for a GPU that is not there"
 FREEZING_REASON = (
     "freezing folds the weights into the CPU's own convolutions before a graph is lowered; "
     "diagnose it on a machine with the GPU"
 )
-_INTERRUPTED = "stopped before every configuration was lowered"
 STAGE = "target"
 """Failure kind of whatever concerns the target."""
 
 
-def record_for_target(
-    subject: LoadedSubject,
-    target: Target,
-    request: Request,
-    listener: Listener,
-) -> tuple[Recording, ...]:
+def record_for_target(subject: LoadedSubject, target: Target, request: Request) -> Iterator[Lowered | Progress]:
     """
     Every configuration of a loaded subject, lowered for a target.
+
+    Yields:
+        A recording for each, and before it what is done.
 
     Raises:
         UsageError: The model or an input is not on the CPU.
         SubjectError: The model does not run in eager mode.
     """
     _check_on_cpu(subject, target)
-    if request.mode == "training":
-        subject = with_something_to_train(subject)
     described = describe(subject, request.mode)
     note = f"{target.name}: what Inductor asks the device about was answered as for {target.device_name}"
     described = msgspec.structs.replace(described, device="cuda", target=target.name, notes=(*described.notes, note))
     environment = describe_environment("cpu", triton=triton_version(), onednn=(None, None), command=request.command)
     # Processor and threads have no part in it.
     environment = msgspec.structs.replace(environment, device_name=None, thread_count=None)
-    reason = f"nothing was run on {target.name}: the graphs were lowered for it without the device, so no time is known"
-    head = msgspec.structs.replace(
-        head_of(request, described, environment),
-        recommendation=Recommendation(configuration=None, speedup=None, how=None, verified=False, reason=reason),
+    head = Head(
+        layoutdoctor_version=__version__,
+        created_at=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        environment=environment,
+        subject=described,
+        configurations=tuple(configuration.name for configuration in request.configurations),
     )
-    step_count = len(request.configurations) + 1
-    rehearsal = rehearse(subject, request, listener, step_count)
-    trials: list[LiveTrial] = []
-    for done, configuration in enumerate(request.configurations, start=1):
-        doing = f"lowering for {target.name}" if _reason_to_skip(configuration) is None else "nothing to lower"
-        listener.progress(Progress(f"{configuration.name}: {doing}", done, step_count))
-        trial = LiveTrial.of(configuration, request, listener)
-        trials.append(trial)
-        head = msgspec.structs.replace(head, configurations=(*head.configurations, trial.name))
-        if not trial.was_done:
-            listener.began(trial.name, "prepare")
-            lower_trial(trial, subject, request.mode, target, trials[:-1], changes_inputs=rehearsal.changes_inputs)
-        if not trial.was_done or trial.name in request.lost:
-            trial.hand_over(msgspec.structs.replace(head, interrupted=_INTERRUPTED))
-    return tuple(trial.recording(head) for trial in trials)
+    check_runs(subject, request.mode)
+    lowered: list[LoweredTrial] = []
+    for number, configuration in enumerate(request.configurations):
+        done = 20 + 80 * number // len(request.configurations)
+        yield Progress(stage=f"{configuration.name}: lowering for {target.name}", done=done)
+        lowered.append(lower_trial(subject, configuration, request.mode, target, lowered))
+        recording = Recording(head=head, trial=lowered[-1].trial, source="static", was_profiled=lowered[-1].was_lowered)
+        yield Lowered(recording=recording)
+
+
+class LoweredTrial(NamedTuple):
+    """
+    A configuration that was lowered.
+
+    Attributes:
+        key: What configurations with the same options and formats have in common; None if it was not prepared.
+        code: The same of the generated code.
+        was_lowered: Whether its graphs are there.
+    """
+
+    trial: Trial
+    key: str | None = None
+    code: str | None = None
+    was_lowered: bool = False
 
 
 def _check_on_cpu(subject: LoadedSubject, target: Target) -> None:
@@ -102,48 +111,59 @@ def _check_on_cpu(subject: LoadedSubject, target: Target) -> None:
 
 
 def lower_trial(
-    trial: LiveTrial,
     subject: LoadedSubject,
+    configuration: Configuration,
     mode: Mode,
     target: Target,
-    earlier: Sequence[LiveTrial],
-    *,
-    changes_inputs: bool,
-) -> None:
+    earlier: Sequence[LoweredTrial],
+) -> LoweredTrial:
     """
     One configuration, lowered for a target; a failure is a result.
 
     Args:
         earlier: Trials already lowered, which this one may turn out to be the same as.
     """
-    reason = _reason_to_skip(trial.configuration)
+    trial = Trial(configuration=configuration, status="ok", is_static=True)
+    reason = _reason_to_skip(configuration)
     if reason is not None:
-        trial.observe(status="skipped", failure=Failure(kind=STAGE, message=reason))
-        return
+        failure = Failure(kind=STAGE, message=reason)
+        return LoweredTrial(msgspec.structs.replace(trial, status="skipped", failure=failure))
+    stage = "prepare"
     try:
-        prepared = prepare(subject, trial.configuration, mode)
-        trial.note(*prepared.notes)
-        trial.remember(key=fingerprint(same_preparation_key(prepared, trial.configuration)))
-        if trial.is_same_as_one_of(earlier):
-            return
-        trial.enter(STAGE)
-        _lower(trial, prepared.step(mode, fresh_inputs=changes_inputs), target)
-        if trial.record.failure is None:
-            trial.remember(code=code_key(prepared, trial.record))
-            if trial.is_same_as_one_of(earlier):
-                return
-        trial.was_profiled = True
+        prepared = prepare(subject, configuration, mode, copies=True)
+        trial = msgspec.structs.replace(trial, notes=prepared.notes)
+        key = fingerprint(same_preparation_key(prepared, configuration))
+        same = _same_as_one_of(trial, [(one, one.key) for one in earlier], key, "the same options and formats")
+        if same is not None:
+            return LoweredTrial(same, key)
+        stage = STAGE
+        trial = _lower(trial, prepared.step(mode, fresh_inputs=False), target)
+        if trial.failure is not None:
+            return LoweredTrial(trial, key)
+        code = code_key(prepared, trial)
+        same = _same_as_one_of(trial, [(one, one.code) for one in earlier], code, "the same generated code")
+        return LoweredTrial(same or trial, key, code, was_lowered=same is None)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # the user's model may raise anything
         # What Dynamo wraps around an exception of the backend says less than that one.
         cause = getattr(error, "inner_exception", None) or error
-        trial.fail(cause)
-        failure = trial.record.failure
-        if failure is not None and trial.stage == STAGE and not isinstance(cause, LayoutDoctorError):
+        failure = failure_of(cause, stage)
+        if stage == STAGE and not isinstance(cause, LayoutDoctorError):
             reason = f"cannot lower the model for {target.name}: {failure.message}"
             message = f"{reason}; diagnose it where the GPU is (without a target)"
-            trial.observe(failure=msgspec.structs.replace(failure, message=message))
+            failure = msgspec.structs.replace(failure, message=message)
+        return LoweredTrial(msgspec.structs.replace(trial, status="failed", failure=failure))
+
+
+def _same_as_one_of(
+    trial: Trial, known: Sequence[tuple[LoweredTrial, str | None]], mine: str | None, what: str
+) -> Trial | None:
+    for other, theirs in known:
+        if mine is not None and theirs == mine and other.trial.status == "ok":
+            notes = (*trial.notes, f"{what} as {other.trial.name}")
+            return msgspec.structs.replace(trial, status="same_as", same_as=other.trial.name, notes=notes)
+    return None
 
 
 def _reason_to_skip(configuration: Configuration) -> str | None:
@@ -152,7 +172,7 @@ def _reason_to_skip(configuration: Configuration) -> str | None:
     return FREEZING_REASON if configuration.freezes else None
 
 
-def _lower(trial: LiveTrial, step: Step, target: Target) -> None:
+def _lower(trial: Trial, step: Step, target: Target) -> Trial:
     """Runs the step once with the target's lowering as its backend, under capture."""
     lowering = TargetLowering(target, effective_options(trial.configuration))
     step.run = torch.compile(own_frame(step.run, trial.name), backend=lowering)
@@ -162,17 +182,22 @@ def _lower(trial: LiveTrial, step: Step, target: Target) -> None:
             step()
     finally:
         step.forget_results()
-    trial.observe(graph_break_reasons=capture.graph_break_reasons, graphs=capture.graphs)
-    trial.note(*lowering.notes, *(f"not recorded: {failure}" for failure in capture.failures))
+    trial = msgspec.structs.replace(
+        trial,
+        graph_break_reasons=capture.graph_break_reasons,
+        graphs=capture.graphs,
+        notes=(*trial.notes, *lowering.notes, *(f"not recorded: {failure}" for failure in capture.failures)),
+    )
+    failure: Failure | None = None
     if lowering.failures:
         first, *others = lowering.failures
         more = f" (and {len(others)} further graphs)" if others else ""
-        log = "\n".join(lowering.failures) if others else None
-        trial.observe(status="failed", failure=Failure(kind=STAGE, message=first + more, log=log))
+        failure = Failure(kind=STAGE, message=first + more, log="\n".join(lowering.failures) if others else None)
     elif not capture.graphs:
         why = f" ({capture.graph_break_reasons[0]})" if capture.graph_break_reasons else ""
         message = (
             f"cannot lower anything for {target.name}: torch.compile traced no graph of this model{why}; "
             "it would run as eager code"
         )
-        trial.observe(status="failed", failure=Failure(kind=STAGE, message=message))
+        failure = Failure(kind=STAGE, message=message)
+    return trial if failure is None else msgspec.structs.replace(trial, status="failed", failure=failure)

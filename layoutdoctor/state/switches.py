@@ -1,10 +1,7 @@
 """
-torch's process-wide and thread-wide switches, modes and settings: kept and put back, or carried to another process.
+torch's process-wide and thread-wide switches, modes and settings, carried from the caller's process to a worker's.
 
-Each ``keep_`` function looks now and returns what puts things back; what this torch does not have is passed over.
-
-Cannot be put back: the number of inter-operation threads (torch lets it be set once; the diagnosis never does), an
-operator, backend or class that the model registers with torch, and what a model does on threads of its own.
+What this torch does not have is passed over.
 """
 
 from __future__ import annotations
@@ -17,13 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
-    Restore = Callable[[], None]
     Switch = tuple[Callable[[], Any], Callable[[Any], None]]  # how it is read, and how it is set
 
 Settings = dict[str, Any]
@@ -113,44 +110,12 @@ def profiler_is_running() -> bool:
     return is_enabled is not None and bool(is_enabled())
 
 
-def keep_each(pairs: Iterable[Switch]) -> Restore:
-    """Asks getters now; what it returns sets what they say otherwise by then. What a getter refuses is passed over."""
-    before = [(get, set_, value) for get, set_ in pairs if (value := read_switch(get)) is not MISSING]
-
-    def restore() -> None:
-        for get, set_, value in before:
-            if read_switch(get) != value:
-                set_(value)
-
-    return restore
-
-
-def together(restores: Sequence[Restore]) -> Restore:
-    """One that runs all of them, from the last to the first; one that raises does not keep the others from running."""
-
-    def restore() -> None:
-        with contextlib.ExitStack() as stack:
-            for one in restores:
-                stack.callback(one)
-
-    return restore
-
-
-def nothing() -> None:
-    """What there is to put back where nothing can have changed."""
-
-
 def read_switch(get: Callable[[], Any]) -> Any:
     """What a getter says; ``MISSING`` where this torch lacks it, or refuses (old and new precision settings mixed)."""
     try:
         return get()
     except Exception:
         return MISSING
-
-
-def keep_switches() -> Restore:
-    """Switches of the whole process: threads, determinism, precision, libraries, attention kernels, printing."""
-    return keep_each(_switches().values())
 
 
 def _switches() -> dict[str, Switch]:
@@ -210,29 +175,6 @@ def _precision_switches() -> dict[str, Switch]:
     return {f"{backend} {operation}": pair(backend, operation) for backend, operation in _PRECISIONS}
 
 
-def keep_modes() -> Restore:
-    """
-    Modes of this thread: grad, autocast, anomaly detection, default device and other function modes, CUDA device.
-
-    Inference mode is a guard of torch's own, put back with the one that the doctor enters.
-
-    Source:
-        ``torch/autograd/grad_mode.py``, ``torch/amp/autocast_mode.py``, ``torch/overrides.py``,
-        ``torch._GLOBAL_DEVICE_CONTEXT``; torch 2.7 to 2.13.
-    """
-    pairs: list[Switch] = [
-        (torch.is_grad_enabled, torch._C._set_grad_enabled),
-        (
-            lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-            lambda how: torch.set_anomaly_enabled(*how),
-        ),
-        *_autocast().values(),
-    ]
-    if torch.cuda.is_initialized():
-        pairs.append((torch.cuda.current_device, torch.cuda.set_device))
-    return together([keep_each(pairs), _keep_function_modes()])
-
-
 def _autocast() -> dict[str, Switch]:
     found: dict[str, Switch] = {
         "autocast cache": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
@@ -256,54 +198,6 @@ def _set_autocast_depth(depth: int) -> None:
     for _ in range(abs(difference)):
         (torch.autocast_increment_nesting if difference > 0 else torch.autocast_decrement_nesting)()
     torch.clear_autocast_cache()
-
-
-def _keep_function_modes() -> Restore:
-    """Function modes of this thread; the default device is one of them, and has two more names."""
-    contexts: Any = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
-    context = getattr(contexts, "device_context", None)
-    devices: Any = sys.modules.get("torch.utils._device")
-    current = getattr(devices, "CURRENT_DEVICE", None)
-    modes = _function_modes()
-
-    def restore() -> None:
-        if contexts is not None and getattr(contexts, "device_context", None) is not context:
-            contexts.device_context = context
-            if context is None:
-                del contexts.device_context  # torch 2.7 asks whether it is there, not whether it is None
-        if (known := sys.modules.get("torch.utils._device")) is not None:
-            known.CURRENT_DEVICE = current  # type: ignore[attr-defined]
-        if list(map(id, _function_modes())) != list(map(id, modes)):
-            for _ in _function_modes():
-                torch._C._pop_torch_function_stack()
-            for mode in modes:
-                torch._C._push_on_torch_function_stack(mode)
-
-    return restore
-
-
-def _function_modes() -> list[Any]:
-    return [torch._C._get_function_stack_at(index) for index in range(torch._C._len_torch_function_stack())]
-
-
-def keep_compiler_settings() -> Restore:
-    """
-    The settings of Inductor, dynamo, AOTAutograd and of every other part of torch that keeps them in the same way.
-
-    Source:
-        ``torch/utils/_config_module.py``: ``get_config_copy`` and attribute access, the same from torch 2.7 to 2.13.
-    """
-    settings = {name: module.get_config_copy() for name, module in config_modules().items()}
-
-    def restore() -> None:
-        for name, module in config_modules().items():
-            before = settings.get(name, {})
-            for key, value in module.get_config_copy().items():
-                old = before.get(key, MISSING)
-                if old is not MISSING and old != value:
-                    setattr(module, key, old)
-
-    return restore
 
 
 @contextlib.contextmanager
@@ -353,6 +247,7 @@ def current_settings() -> Settings:
     return {
         "path": list(sys.path),
         "recursion limit": sys.getrecursionlimit(),
+        "hooks": RemovableHandle.next_id,
         "device": torch.get_default_device(),
         "switches": {
             name: value
@@ -374,6 +269,8 @@ def apply_settings(settings: Settings) -> None:
     """Sets this process, which must be one of our own, as another one with the same torch was."""
     sys.path[:] = settings["path"]
     sys.setrecursionlimit(max(settings["recursion limit"], sys.getrecursionlimit()))
+    # A model's hooks travel with their numbers; one of ours under the same number would take the place of its.
+    RemovableHandle.next_id = max(settings["hooks"], RemovableHandle.next_id)
     if settings["device"] != torch.get_default_device():
         torch.set_default_device(settings["device"])
     switches = {**_switches(), **_autocast()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import types
 import weakref
@@ -17,7 +16,7 @@ from layoutdoctor.errors import SubjectError, first_line
 from layoutdoctor.subjects.reach import UNCHANGEABLE, Reach, global_names, is_filled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from layoutdoctor.diagnosis.records import FormatChoice, Mode
 
@@ -113,7 +112,7 @@ def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple
         args: Positional arguments, nested as torch's pytree understands it.
 
     Raises:
-        SubjectError: What copies an object leaves tensors in it that are the caller's.
+        SubjectError: An object with tensors in it cannot be copied.
     """
     copied: dict[int, Any] = {}
 
@@ -135,14 +134,57 @@ def _deep_copy_or_same(leaf: Any) -> Any:
             return copy.deepcopy(leaf)
         except Exception:
             return leaf
-    copied = _deep_copy(leaf, _Memo(reach, {}))
-    _check_is_a_copy(reach, copied, leaf)
-    return copied
+    return _deep_copy(leaf, _Memo(reach, {}))
+
+
+def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same; NaN equals NaN. True for types that cannot be compared."""
+    if not _is_plain(one) or not _is_plain(other):
+        return True
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    with torch.no_grad():
+        return torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided and not tensor.is_quantized
 
 
 def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Every tensor among the arguments, in order."""
     return [leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
+
+
+def device_of(
+    module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "the model"
+) -> str | None:
+    """
+    Where a model runs: on the GPU that a tensor of its is on, such as ``cuda:1``, else where its first tensor is.
+
+    Args:
+        module: The module that owns the parameters; None for a function without any.
+
+    Returns:
+        None without any tensor.
+
+    Raises:
+        SubjectError: Tensors are on several GPUs.
+    """
+    found = [*module.named_parameters(), *module.named_buffers()] if module is not None else []
+    named = [(repr(key), tensor) for key, tensor in found]
+    named += [("an input", tensor) for tensor in input_tensors(args, kwargs)]
+    gpus: dict[str, str] = {}
+    for what, tensor in named:
+        if tensor.device.type == "cuda":
+            gpus.setdefault(str(tensor.device), what)
+    if len(gpus) > 1:
+        places = ", ".join(f"{what} on {device}" for device, what in gpus.items())
+        raise SubjectError(
+            f"cannot diagnose {name}: its tensors are on {len(gpus)} GPUs ({places}), expected one; "
+            f"move model and inputs to one (--device {next(iter(gpus))}), or diagnose a part of it (--module PATH)"
+        )
+    return next(iter([*gpus, *(tensor.device.type for _, tensor in named)]), None)
 
 
 def copy_model(model: Callable[..., Any], weights: Weights | None = None) -> CopiedModel:
@@ -156,23 +198,20 @@ def copy_model(model: Callable[..., Any], weights: Weights | None = None) -> Cop
             a parameter that shares its memory with that of other copies; None where it is to be copied like the rest.
 
     Raises:
-        SubjectError: It is not initialised yet, or holds something that Python cannot copy, or the copy shares memory
-            with it: what would be done to the copy would be done to the caller's model.
+        SubjectError: It is not initialised yet, or Python cannot copy it.
     """
     reach = Reach(model)
     modules = reach.outermost_modules()
     for module in modules:
         check_has_data(module)
-    _refuse_what_is_outside(reach, model)
     if not reach.carriers():
         return CopiedModel(model, None)
     tensors = {id(tensor): tensor for module in modules for tensor in own_tensors(module)}
     if not isinstance(model, nn.Module):
-        tensors.update((id(tensor), tensor) for _, tensor in reach.of_kind(torch.Tensor))
+        tensors.update((id(tensor), tensor) for tensor in reach.tensors())
     given = {key: taken for key, tensor in tensors.items() if weights and (taken := weights(tensor)) is not None}
     memo = _Memo(reach, given)
     copied = _deep_copy(model, memo)
-    _check_is_a_copy(reach, copied, model, given.values())
     for module in modules:
         ours = copied if module is model else memo.get(id(module))
         if ours is not None:
@@ -216,8 +255,12 @@ def _finish(copied: nn.Module, original: nn.Module, given: Mapping[int, torch.Te
             f"expected {len(own_tensors(original))}; make __deepcopy__ return a real copy"
         )
     for ours, theirs in pairs:
-        if ours is not theirs:  # which is refused in a moment
-            _finish_tensor(ours, theirs, given.get(id(theirs)))
+        if ours is theirs and given.get(id(theirs)) is not theirs:
+            raise SubjectError(
+                f"cannot copy {_name_of(original)}: its copy holds the parameters of the original; make __deepcopy__ "
+                "return a real copy"
+            )
+        _finish_tensor(ours, theirs, given.get(id(theirs)))
 
 
 def _finish_tensor(ours: torch.Tensor, theirs: torch.Tensor, taken: torch.Tensor | None) -> None:
@@ -230,46 +273,6 @@ def _finish_tensor(ours: torch.Tensor, theirs: torch.Tensor, taken: torch.Tensor
             ours.data = taken.detach()
     elif ours.layout == torch.strided and theirs.layout == torch.strided and ours.stride() != theirs.stride():
         ours.data = clone_tensor(theirs).detach()  # deepcopy makes a parameter with gaps dense
-
-
-def _refuse_what_is_outside(reach: Reach, original: Any) -> None:
-    """Refuses weights that only a class or a Python module reaches: the copy would run, and train, the caller's."""
-    for path, part in reach.outside():
-        learns = isinstance(part, torch.Tensor) and part.requires_grad and part.is_leaf
-        if learns or (isinstance(part, nn.Module) and any(True for _ in part.parameters())):
-            raise SubjectError(
-                f"cannot copy {_name_of(original)}: it reaches {path}, which is no part of it, so that a copy would "
-                "still run the original's; make it an attribute of the model"
-            )
-
-
-def _check_is_a_copy(reach: Reach, copied: Any, original: Any, given: Iterable[torch.Tensor] = ()) -> None:
-    """
-    Refuses a deep copy in which a tensor lies in memory of the original, or a module is the original's.
-
-    Args:
-        given: Tensors that the copy was told to take; they may lie where they like.
-    """
-    kinds = (torch.Tensor, nn.Module)
-    theirs = {_memory_of(part) for _, part in reach.of_kind(kinds)}
-    allowed = {id(tensor) for tensor in given}
-    for path, part in Reach(copied).of_kind(kinds):
-        if id(part) not in allowed and _memory_of(part) in theirs:
-            name = _name_of(original)
-            raise SubjectError(
-                f"cannot copy {name}, and layoutdoctor never works on the original: "
-                f"{path.removeprefix('.') or name!r} of the copy is still the original's, expected memory of its own; "
-                "make __deepcopy__ return a real copy"
-            )
-
-
-def _memory_of(part: torch.Tensor | nn.Module) -> object:
-    """What two parts have in common that share memory; the object's identity where it has no memory to tell."""
-    address = 0
-    if isinstance(part, torch.Tensor):
-        with contextlib.suppress(RuntimeError):  # sparse, oneDNN's own, or a tensor around others
-            address = part.untyped_storage().data_ptr()
-    return (part.device, address) if address else id(part)
 
 
 def check_has_data(module: nn.Module) -> None:
@@ -308,8 +311,7 @@ class _Memo(dict[int, Any]):
     """
 
     def __init__(self, reach: Reach, given: Mapping[int, torch.Tensor]) -> None:
-        kept = [tensor for _, tensor in reach.of_kind(torch.Tensor)]
-        super().__init__({id(tensor): clone_tensor(tensor).detach() for tensor in kept if not tensor.is_leaf})
+        super().__init__({id(one): clone_tensor(one).detach() for one in reach.tensors() if not one.is_leaf})
         self.update(given)
         self._reach = reach  # keeps what is copied alive: no identity is used again
         self._carriers = reach.carriers()

@@ -26,7 +26,9 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.diagnosis.records import MadeBy, Recipe
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
-from layoutdoctor.state.process import seeded
+from layoutdoctor.measure.gpu import why_no_gpu
+from layoutdoctor.measure.memory import out_of_memory
+from layoutdoctor.state.seeds import seed_all
 from layoutdoctor.subjects.copies import copy_module, input_tensors
 from layoutdoctor.subjects.inputs import InputSpec, make_inputs, parse_dtype, parse_input
 from layoutdoctor.subjects.recorded_inputs import as_called, part_with_inputs
@@ -37,7 +39,7 @@ from layoutdoctor.words import TARGET_FORMS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.isolation.messages import Request
+    from layoutdoctor.workers.messages import Request
 
 _SEED = 0
 _numbers = itertools.count()
@@ -112,7 +114,7 @@ def users_code(name: str, folder: Path, file: str | None, doing: str) -> Iterato
     """
     A block in which the user's code runs while it is loaded.
 
-    Random numbers are seeded and put back, ``folder`` is on ``sys.path``, ``sys.argv`` names the file, what the code
+    Random numbers are seeded, ``folder`` is on ``sys.path``, ``sys.argv`` names the file, what the code
     prints goes to standard error, and an exception becomes one line.
 
     Args:
@@ -126,7 +128,8 @@ def users_code(name: str, folder: Path, file: str | None, doing: str) -> Iterato
     sys.path.insert(0, str(folder))
     sys.argv = [file or name]
     try:
-        with seeded(_SEED), contextlib.redirect_stdout(sys.stderr):
+        seed_all(_SEED)
+        with contextlib.redirect_stdout(sys.stderr):
             yield
     except LayoutDoctorError:
         raise
@@ -312,12 +315,9 @@ def _available_device(name: str | None) -> torch.device | None:
         raise UsageError(f"cannot use --device {name!r}: expected cpu, cuda or cuda:0") from error
     if device.type == "meta":
         raise UsageError("cannot use --device 'meta': it holds no data and runs nothing; expected cpu, cuda or cuda:0")
-    if device.type == "cuda":
-        count = torch.cuda.device_count()
-        if not torch.cuda.is_available() or (device.index or 0) >= count:
-            raise UsageError(
-                f"cannot use --device {name!r}: torch {torch.__version__} sees {count} CUDA devices; use cpu"
-            )
+    problem = why_no_gpu(device) if device.type == "cuda" else None
+    if problem is not None:
+        raise UsageError(f"cannot use --device {name!r}: {problem}")
     return device
 
 
@@ -557,5 +557,9 @@ def _moved(
             model = model.to(device=device, dtype=dtype)
         args, kwargs = pytree.tree_map(move, (subject.args, subject.kwargs))
     except Exception as error:  # each backend has exceptions of its own for "not here"
-        raise SubjectError(f"cannot move {subject.name} to {device or dtype}: {first_line(error)}") from error
+        shortage = out_of_memory(error)
+        advice = "; end other programs there, or use a smaller dtype (--dtype bf16)" if shortage else ""
+        raise SubjectError(
+            f"cannot move {subject.name} to {device or dtype}: {shortage or first_line(error)}{advice}"
+        ) from error
     return replace(subject, model=model, args=args, kwargs=kwargs)

@@ -7,16 +7,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import inductor_config
-from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.applying import effective_options, global_options
-from layoutdoctor.measure.memory import Need, why_too_little
 from layoutdoctor.state.switches import switched
 from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
+    CopiedModel,
+    check_has_data,
+    copy_inputs,
     copy_model,
+    device_of,
     in_format,
     input_tensors,
     with_dynamo_marks,
@@ -24,12 +28,9 @@ from layoutdoctor.subjects.copies import (
 from layoutdoctor.subjects.cures import apply_cures
 from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import unwrap
-from layoutdoctor.subjects.weights import SharedTensors, byte_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-
-    from torch import nn
 
     from layoutdoctor.diagnosis.records import Configuration, FormatChoice, Mode
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -52,8 +53,12 @@ class PreparedModel:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     notes: tuple[str, ...] = ()
-    loss_weights: dict[Hashable, torch.Tensor] = field(default_factory=dict)
     switches: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def device(self) -> str:
+        """Where it runs, such as ``cpu`` or ``cuda:1``."""
+        return device_of(self.module, self.args, self.kwargs) or "cpu"
 
     def step(self, mode: Mode, *, fresh_inputs: bool) -> Step:
         """One iteration of it."""
@@ -64,71 +69,45 @@ class PreparedModel:
             self.kwargs,
             mode,
             fresh_inputs,
-            loss_weights=self.loss_weights,
             switches=self.switches,
         )
 
 
-def prepare(
-    subject: LoadedSubject,
-    configuration: Configuration,
-    mode: Mode,
-    shared: SharedTensors | None = None,
-    *,
-    is_alone: bool = False,
-) -> PreparedModel:
+def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode, *, copies: bool = False) -> PreparedModel:
     """
-    Copies a subject, gives the copies the configuration's memory formats, and applies its cures.
+    Gives a subject the configuration's memory formats, and applies its cures.
 
     Args:
-        shared: What it may share with other configurations; None copies everything.
-        is_alone: Whether nobody else is there to use the subject: weights and inputs are taken as they are. What a
-            process frees decides how its allocator serves it from then on, and a user's process frees no copies.
+        copies: Whether somebody else uses the subject too, so that its model and inputs are copied. A process that
+            was forked for one configuration has them for itself.
 
     Raises:
-        SubjectError: The model cannot be copied, or the copy does not fit into the memory.
+        SubjectError: The model cannot be copied.
     """
     model_format, input_format = configuration.model_format or "preserve", configuration.input_format or "preserve"
-    if shared is None:
-        copied = copy_model(subject.model, _as_it_is if is_alone else None)
+    model, args, kwargs = subject.model, subject.args, subject.kwargs
+    if copies:
+        copied = copy_model(model)
+        args, kwargs = copy_inputs(args, kwargs)
+    elif isinstance(model, nn.Module):
+        check_has_data(model)
+        copied = CopiedModel(model, model)
     else:
-        _check_fits(shared, configuration)
-        with shared.all_or_nothing():
-            copied = copy_model(subject.model, shared.weights(model_format))
+        copied = copy_model(model, _as_it_is)
     notes = [*copied.set_mode(mode)]
     if copied.module is not None:
         converted = apply_model_format(copied.module, model_format)
-        converted += 0 if shared is None else shared.converted_count(model_format)
         if configuration.model_format == "channels_last" and not converted:
             notes.append(_why_nothing_changed(copied.module))
         apply_cures(copied.module, configuration)
     elif configuration.model_format not in (None, "preserve"):
         notes.append(f"{configuration.model_format} was given to the inputs only: the function uses no module")
-    shared = SharedTensors(changes_inputs=True) if shared is None else shared
-    inputs = (subject.args, subject.kwargs)
-    if is_alone:
-        args, kwargs = apply_input_format(inputs, input_format)
-    else:
-        args, kwargs = shared.inputs(*inputs, input_format, lambda given: apply_input_format(given, input_format))
-    switches = dict(configuration.library_switches)
-    return PreparedModel(copied.run, copied.module, args, kwargs, tuple(notes), shared.loss_weights, switches)
+    args, kwargs = apply_input_format((args, kwargs), input_format)
+    return PreparedModel(copied.run, copied.module, args, kwargs, tuple(notes), dict(configuration.library_switches))
 
 
 def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
-
-
-def _check_fits(shared: SharedTensors, configuration: Configuration) -> None:
-    need = shared.need(configuration.model_format or "preserve")
-    if configuration.freezes:
-        need = Need((*need.parts, ("constants of frozen weights", byte_count(shared.originals))))
-    is_more = need.parts[0][1] or configuration.freezes
-    problem = why_too_little(need, shared.device) if is_more else None
-    if problem is not None:
-        raise SubjectError(
-            f"cannot run {configuration.name}: it needs {problem}; diagnose it alone "
-            f"(--configurations {configuration.name}), with a smaller input, or on a machine with more memory"
-        )
 
 
 def _why_nothing_changed(module: nn.Module) -> str:
@@ -187,6 +166,18 @@ def same_preparation_key(prepared: PreparedModel, configuration: Configuration) 
     chosen = tuple(sorted((name, repr(value)) for name, value in options.items()))
     cures = tuple((cure.name, cure.modules) for cure in configuration.cures)
     return (configuration.backend, chosen, formats_in_effect(prepared), cures, tuple(prepared.switches.items()))
+
+
+def options_beside_code(configuration: Configuration) -> Hashable:
+    """
+    Inductor's options in effect that its generated code does not show, as CUDA graphs.
+
+    Equal code under other such options is not the same trial.
+    """
+    if configuration.backend != "inductor":
+        return ()
+    options = {"triton.cudagraphs": inductor_config().triton.cudagraphs, **effective_options(configuration)}
+    return tuple(sorted((name, repr(value)) for name, value in options.items() if "cudagraph" in name))
 
 
 def formats_in_effect(prepared: PreparedModel) -> Hashable:

@@ -1,5 +1,5 @@
 """
-What a model can reach: the parts of any value as pickle sees them, a walk over all of them, and what no copy covers.
+What a model can reach: the parts of any value as pickle sees them, and a walk over all of them.
 
 A function reaches what it closes over, its defaults and the globals that its code reads; a bound method its object.
 What only a class reaches (its own attributes, the globals of its methods), or the attribute of a Python module, stays
@@ -123,58 +123,41 @@ def _is_of_a_library(thing: Any) -> bool:
 
 class Reach:
     """
-    Everything that can be reached from a value, each part once and after what it holds itself.
+    Everything that can be reached from a value, each part once, the value first.
 
     Attributes:
         values: By identity, which is not used again while this lives.
-        paths: The way to each.
     """
 
-    def __init__(self, value: Any, path: str = "") -> None:
+    def __init__(self, value: Any) -> None:
         self.values: dict[int, Any] = {}
-        self.paths: dict[int, str] = {}
         self._parts: dict[int, list[int]] = {}
-        self._order: list[int] = []
-        self._walk(value, path)
-
-    def _walk(self, value: Any, path: str) -> None:
-        if not self._meet(value, path):
-            return
-        stack = [(id(value), _walked_parts(value, path))]
-        while stack:
-            owner, parts = stack[-1]
-            for name, part in parts:
-                is_new = self._meet(part, name)
+        waiting = [value] if self._meet(value) else []
+        while waiting:
+            owner = waiting.pop()
+            for part in _walked_parts(owner):
+                if self._meet(part):
+                    waiting.append(part)
                 if id(part) in self.values:
-                    self._parts[owner].append(id(part))
-                if is_new:
-                    stack.append((id(part), _walked_parts(part, name)))
-                    break
-            else:
-                self._order.append(owner)
-                stack.pop()
+                    self._parts[id(owner)].append(id(part))
 
-    def _meet(self, value: Any, path: str) -> bool:
+    def _meet(self, value: Any) -> bool:
         if isinstance(value, _LEAVES) or id(value) in self.values:
             return False
         if isinstance(value, types.BuiltinMethodType) and isinstance(value.__self__, _LEAVES):
             return False
-        self.values[id(value)], self.paths[id(value)], self._parts[id(value)] = value, path, []
+        self.values[id(value)], self._parts[id(value)] = value, []
         return True
 
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        for key in self._order:
-            yield self.paths[key], self.values[key]
-
-    def of_kind(self, kind: type | tuple[type, ...]) -> list[tuple[str, Any]]:
-        """What is of a kind, with the way to each."""
-        return [(path, value) for path, value in self if isinstance(value, kind)]
+    def tensors(self) -> list[torch.Tensor]:
+        """Every tensor, each once."""
+        return [value for value in self.values.values() if isinstance(value, torch.Tensor)]
 
     def outermost_modules(self) -> list[nn.Module]:
         """Modules that are reached by another way than through a module, in the order in which they are met."""
         found: dict[int, nn.Module] = {}
         seen: set[int] = set()
-        waiting = [self._order[-1]] if self._order else []
+        waiting = [next(iter(self.values))] if self.values else []
         while waiting:
             key = waiting.pop()
             if key in seen:
@@ -201,56 +184,10 @@ class Reach:
                 waiting.extend(holders.get(key, ()))
         return frozenset(found)
 
-    def outside(self) -> Iterator[tuple[str, Any]]:
-        """Tensors and modules that only a class, or the attribute of a Python module, reaches, each once."""
-        beyond = Reach(None)
-        for path, value in _roots_outside(self):
-            beyond._walk(value, path)
-        yield from beyond.of_kind((torch.Tensor, nn.Module))
 
-
-def _walked_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _walked_parts(value: Any) -> Iterator[Any]:
     """The parts of a value that are worth a look; a library's function may close over the user's, and no more."""
-    parts = parts_of(value, path)
-    if isinstance(value, types.FunctionType) and _is_of_a_library(value):
-        parts = ((name, part) for name, part in parts if not name.startswith("global "))
-    return parts
-
-
-def _roots_outside(reach: Reach) -> Iterator[tuple[str, Any]]:
-    functions = [value for _, value in reach.of_kind(types.FunctionType)]
-    classes: dict[type, None] = {}
-    for _, value in reach:
-        if not isinstance(value, (types.FunctionType, dict, list, tuple)):
-            classes.update(dict.fromkeys(type(value).__mro__))
-    for kind in classes:
-        if _is_of_a_library(kind):
-            continue
-        for name, attribute in list(vars(kind).items()):
-            attribute = getattr(attribute, "__func__", attribute)  # static and class methods
-            attribute = attribute.fget if isinstance(attribute, property) else attribute
-            if isinstance(attribute, types.FunctionType):
-                functions.append(attribute)
-                yield f"{kind.__name__}.{name}", attribute
-            elif isinstance(attribute, (torch.Tensor, nn.Module, dict, list, tuple)):
-                yield f"{kind.__name__}.{name}", attribute
-    for function in functions:
-        if not _is_of_a_library(function):
-            yield from _read_from_modules(function)
-
-
-def _read_from_modules(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Tensors and modules of PyTorch that a function finds as attributes of a Python module."""
-    names = _names_within(function.__code__)
-    for name in global_names(function.__code__) & function.__globals__.keys():
-        module = function.__globals__[name]
-        if isinstance(module, types.ModuleType) and module.__name__.partition(".")[0] not in _LIBRARIES:
-            for key in names & vars(module).keys():
-                part = vars(module)[key]
-                if isinstance(part, (torch.Tensor, nn.Module, dict, list, tuple)):
-                    yield f"{module.__name__}.{key}", part
-
-
-def _names_within(code: types.CodeType) -> set[str]:
-    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return set(code.co_names).union(*map(_names_within, inner))
+    is_of_a_library = isinstance(value, types.FunctionType) and _is_of_a_library(value)
+    for name, part in parts_of(value, ""):
+        if not (is_of_a_library and name.startswith("global ")):
+            yield part

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextvars
+import contextlib
 import dataclasses
 import inspect
 import types
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +14,12 @@ import torch
 
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.equivalence import StepResults
-from layoutdoctor.state.process import seeded
+from layoutdoctor.state.seeds import seed_all
 from layoutdoctor.state.switches import switched
-from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, input_tensors, layout_of
-from layoutdoctor.subjects.weights import same_values
+from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, input_tensors, layout_of, same_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from torch import nn
 
@@ -49,18 +47,14 @@ class Step:
     each output, in that output's own layout. A plain ``output.sum()`` would start from a stride-0 gradient of ones,
     which no real loss gives and which vanishes behind a batch norm. The product and the sum themselves are not run:
     they are the same in every configuration and would only dilute what is compared. After the call the gradients are
-    let go of, so that those of one configuration never lie beside those of another.
+    let go of, so that those of one configuration never lie beside those of another. Each iteration casts the weights
+    again under an autocast that the caller entered, as one does that is entered for every call.
 
     Attributes:
         module: The module that owns the parameters; None for a function without any.
         fresh_inputs: Whether every call gets copies of the inputs; found out at the first call where False.
         first_seed: Seed of the first call's random numbers; later calls draw from where the generators stand.
-        loss_weights: Those of other steps, by index and layout of the output; this one's are added.
-        switches: Of libraries, set while an iteration runs and put back behind it. It runs in a thread of its
-            own: cuDNN keeps the algorithm that a thread first found for a convolution, however it was found, so that
-            in the thread of the others ``cudnn.benchmark`` would change nothing (``benchmark_cache``, which is
-            ``thread_local``, in aten/src/ATen/native/cudnn/Conv_v8.cpp).
-        is_alone: Whether there are no others in this process, so that it needs no such thread.
+        switches: Of libraries, set while an iteration runs and put back behind it.
     """
 
     run: Callable[..., Any]
@@ -70,10 +64,7 @@ class Step:
     mode: Mode
     fresh_inputs: bool = False
     first_seed: int = FIRST_CALL_SEED
-    loss_weights: dict[Hashable, torch.Tensor] = field(default_factory=dict, repr=False)
     switches: dict[str, bool] = field(default_factory=dict)
-    is_alone: bool = False
-    _thread: ThreadPoolExecutor | None = field(default=None, init=False, repr=False)
     _weights: list[torch.Tensor | None] | None = field(default=None, init=False, repr=False)
     _first: StepResults | None = field(default=None, init=False, repr=False)
     _has_run: bool = field(default=False, init=False, repr=False)
@@ -88,24 +79,17 @@ class Step:
         self._iterate(args, kwargs)
         self._clear_gradients(args, kwargs)
 
-    def start_alone(self) -> None:
-        """The first iteration where nobody asks for its results: copied is nothing that a user would not copy."""
-        tensors = input_tensors(self.args, self.kwargs)
-        versions = [tensor._version for tensor in tensors]
-        with seeded(self.first_seed):
-            self._iterate(self.args, self.kwargs)
-        self._clear_gradients(self.args, self.kwargs)
-        self.fresh_inputs = versions != [tensor._version for tensor in tensors]
-        self._has_run = True
+    def run_forward(self) -> None:
+        """
+        One forward as the first iteration runs it, of which nothing is kept, so that it is compiled.
 
-    def try_out(self) -> None:
-        """An iteration as the first one, of which nothing is kept, for whoever knows that it will be cut short."""
+        Parameters and buffers get their values and modes back: the first iteration that follows computes what the
+        first one would have.
+        """
         args, kwargs = copy_inputs(self.args, self.kwargs)
-        try:
-            with seeded(self.first_seed):
-                self._iterate(args, kwargs)
-        finally:
-            self._clear_gradients(args, kwargs)
+        seed_all(self.first_seed)
+        with _restored(self.module), switched(self.switches), torch.enable_grad():
+            self._forward(args, kwargs)
 
     def ready(self) -> Callable[[], None]:
         """
@@ -150,8 +134,8 @@ class Step:
         args, kwargs = copy_inputs(self.args, self.kwargs)  # what the model does to these tells how to run on
         tensors = input_tensors(args, kwargs)
         versions = [tensor._version for tensor in tensors]
-        with seeded(self.first_seed):
-            outputs = self._iterate(args, kwargs)
+        seed_all(self.first_seed)
+        outputs = self._iterate(args, kwargs)
         if not self.fresh_inputs:
             # What is written by way of ``.data`` leaves the version as it is.
             given = input_tensors(self.args, self.kwargs)
@@ -159,29 +143,22 @@ class Step:
             self.fresh_inputs = versions != [tensor._version for tensor in tensors] or not same
         layouts = tuple(layout_of(output) for output in outputs)
         self._first = StepResults(
-            [clone_tensor(output.detach()) for output in outputs], self._gradients(tensors), layouts
+            [clone_tensor(output.detach()) for output in outputs], self._take_gradients(tensors), layouts
         )
         self._clear_gradients(args, kwargs)
         self._has_run = True
 
     def _iterate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        if not self.switches:
-            return self._pass(args, kwargs)
         with switched(self.switches):
-            if self.is_alone:
-                return self._pass(args, kwargs)
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(max_workers=1)
-            stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
-            here = contextvars.copy_context()  # torch's settings, which are each thread's own
-            return self._thread.submit(here.run, self._pass_alone, args, kwargs, stream).result()
-
-    def _pass_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any], stream: Any) -> list[torch.Tensor]:
-        """All in this thread, the backward too, on the caller's stream."""
-        with torch.autograd.set_multithreading_enabled(False), torch.cuda.stream(stream):
             return self._pass(args, kwargs)
 
     def _pass(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        try:
+            return self._run_mode(args, kwargs)
+        finally:
+            torch.clear_autocast_cache()
+
+    def _run_mode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         if self.mode != "training":
             with torch.no_grad():
                 return self._forward(args, kwargs)
@@ -191,7 +168,7 @@ class Step:
         with torch.enable_grad():
             outputs = self._forward(args, kwargs)
             if self._weights is None:
-                weights = [_loss_weight(output, index, self.loss_weights) for index, output in enumerate(outputs)]
+                weights = [_loss_weight(output, index) for index, output in enumerate(outputs)]
                 self._weights = weights
                 self._check_trainable()
             pairs = [(o, w) for o, w in zip(outputs, self._weights, strict=True) if w is not None]
@@ -228,12 +205,40 @@ class Step:
                 tensor.grad = None
         self._has_gradients = False
 
-    def _gradients(self, tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _take_gradients(self, tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Copies of the gradients, each of which is let go of: the next replay of a CUDA graph writes over its own."""
         if self.mode != "training":
             return {}
         named = [*self.module.named_parameters()] if self.module is not None else []
         inputs = [(f"input {index}", tensor) for index, tensor in enumerate(tensors)]
-        return {name: tensor.grad.detach() for name, tensor in [*named, *inputs] if tensor.grad is not None}
+        taken = {}
+        for name, tensor in (*named, *inputs):
+            if tensor.grad is not None:
+                taken[name] = clone_tensor(tensor.grad.detach())
+                tensor.grad = None
+        return taken
+
+
+@contextlib.contextmanager
+def _restored(module: nn.Module | None) -> Iterator[None]:
+    """A block after which a module has the parameters, buffers, values and modes that it had before."""
+    parts = [*module.modules()] if module is not None else []
+    tables = [table for part in parts for table in (part._parameters, part._buffers)]
+    held = [dict(table) for table in tables]
+    values = {
+        id(tensor): (tensor, tensor.detach().clone()) for one in held for tensor in one.values() if tensor is not None
+    }
+    training, trained = [part.training for part in parts], [tensor.requires_grad for tensor, _ in values.values()]
+    yield
+    for table, before in zip(tables, held, strict=True):
+        table.update(before)
+    for part, mode in zip(parts, training, strict=True):
+        part.training = mode
+    for (tensor, _), is_trained in zip(values.values(), trained, strict=True):
+        tensor.requires_grad_(is_trained)
+    with torch.no_grad():
+        for tensor, value in values.values():
+            tensor.copy_(value)
 
 
 def tensors_of(output: Any) -> list[torch.Tensor]:
@@ -277,7 +282,7 @@ def _no_tensor_message(output: Any) -> str:
     return f"cannot diagnose the model: its output ({kind}) holds no tensor, expected at least one; return the tensors"
 
 
-def _loss_weight(output: torch.Tensor, index: int, known: dict[Hashable, torch.Tensor]) -> torch.Tensor | None:
+def _loss_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
     """
     The gradient of the loss by one output: fixed by index and shape, the same in every configuration; None without one.
 
@@ -286,10 +291,7 @@ def _loss_weight(output: torch.Tensor, index: int, known: dict[Hashable, torch.T
     """
     if not output.requires_grad or output.layout != torch.strided:
         return None
-    key = (index, tuple(output.shape), output.stride(), output.dtype, output.device)
-    if key not in known:
-        known[key] = _new_loss_weight(output, index)
-    return known[key]
+    return _new_loss_weight(output, index)
 
 
 def _new_loss_weight(output: torch.Tensor, index: int) -> torch.Tensor:

@@ -18,9 +18,10 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.records import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.applying import Call
-from layoutdoctor.subjects.copies import check_has_data, copy_inputs, copy_model, input_tensors, layout_of
+from layoutdoctor.measure.gpu import notes_on_gpu
+from layoutdoctor.measure.timing import kind_of
+from layoutdoctor.subjects.copies import check_has_data, copy_inputs, copy_model, device_of, input_tensors, layout_of
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
-from layoutdoctor.subjects.weights import same_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,9 +160,11 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
     The subject's record.
 
     Raises:
-        SubjectError: A parameter or input holds no data, or a function's modules cannot be copied.
+        SubjectError: A parameter or input holds no data, a function's modules cannot be copied, or tensors are on
+            several GPUs.
     """
     module = owned_module(subject)
+    device = device_of(module, subject.args, subject.kwargs, subject.name)
     parameters = list(module.parameters()) if module is not None else []
     tensors = [*parameters, *input_tensors(subject.args, subject.kwargs)]
     if any(tensor.is_meta for tensor in tensors):
@@ -173,13 +176,13 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
     return Subject(
         name=subject.name,
         mode=mode,
-        device=tensors[0].device.type if tensors else None,
+        device=None if device is None else kind_of(device),
         inputs=_describe_inputs(subject),
         model=type(subject.model).__name__ if is_module else None,
         parameter_count=sum(parameter.numel() for parameter in parameters) if module is not None else None,
         convolution_module_count=convolution_module_count(module) if module is not None else None,
         parameter_formats=_count_formats(parameters),
-        notes=subject.notes,
+        notes=(*subject.notes, *(notes_on_gpu(device) if device is not None else ())),
         recipe=subject.recipe,
     )
 
@@ -217,7 +220,7 @@ def owned_module(subject: LoadedSubject) -> nn.Module | None:
     if isinstance(subject.model, nn.Module):
         check_has_data(subject.model)
         return subject.model
-    return copy_model(subject.model, same_memory).module
+    return copy_model(subject.model, lambda tensor: tensor).module
 
 
 def parameter_ranks(subject: LoadedSubject) -> frozenset[int]:

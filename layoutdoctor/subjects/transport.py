@@ -29,7 +29,6 @@ from torch import fx, nn
 from torch.nn.utils import parametrize
 
 from layoutdoctor.errors import SubjectError, first_line
-from layoutdoctor.state.process import preserved_random_state
 from layoutdoctor.state.switches import apply_settings, current_settings
 from layoutdoctor.subjects.reach import parts_of
 from layoutdoctor.subjects.subject import LoadedSubject
@@ -85,7 +84,7 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
         if isinstance(error, OSError):
             raise SubjectError(
                 f"cannot hand {subject.name} to another process: {error.strerror or error}; "
-                "set TMPDIR to a folder with room, or call without isolate"
+                "set TMPDIR to a folder with room, or diagnose it as a file"
             ) from error
         raise
 
@@ -104,7 +103,7 @@ def take_over_settings(directory: Path) -> None:
             apply_settings(pickle.load(file))
     except Exception as error:  # a setting may hold an object of the user's
         raise SubjectError(
-            f"cannot set up another process like this one: {first_line(error)}; call without isolate"
+            f"cannot set up another process like this one: {first_line(error)}; diagnose it as a file"
         ) from error
 
 
@@ -123,7 +122,7 @@ def load_subject(directory: Path) -> LoadedSubject:
     for name in (OBJECTS_FILE, STORAGES_FILE):
         _check_private(directory / name, stat.S_ISREG)
     try:
-        with _quietly(), preserved_random_state(), (directory / OBJECTS_FILE).open("rb") as file:
+        with _quietly(), (directory / OBJECTS_FILE).open("rb") as file:
             unpickler = _Unpickler(file, directory / STORAGES_FILE)
             subject = unpickler.load()
             linecache.cache.update(unpickler.load())
@@ -131,7 +130,7 @@ def load_subject(directory: Path) -> LoadedSubject:
     except Exception as error:  # the user's classes run here
         raise SubjectError(
             f"cannot rebuild the model in another process: {first_line(error)}; "
-            "import what defines it from a module, or call without isolate"
+            "import what defines it from a module, or diagnose it as a file"
         ) from error
     if not isinstance(subject, LoadedSubject):
         raise SubjectError(f"cannot rebuild the model in another process: {directory} holds {type(subject).__name__}")
@@ -155,7 +154,7 @@ def _check_room(name: str, needed_bytes: int, directory: Path) -> None:
     if needed_bytes > room:
         raise SubjectError(
             f"cannot hand {name} to another process: its tensors take {format_bytes(needed_bytes)} on disk, "
-            f"{format_bytes(room)} are free in {directory}; set TMPDIR to a folder with room, or call without isolate"
+            f"{format_bytes(room)} are free in {directory}; set TMPDIR to a folder with room, or diagnose it as a file"
         )
 
 
@@ -170,7 +169,7 @@ def _check_no_global_hooks(name: str) -> None:
     if any(getattr(nn.modules.module, f"_global_{kind}", None) for kind in kinds):
         raise SubjectError(
             f"cannot hand {name} to another process: hooks on all modules are registered in this one "
-            "(register_module_forward_hook and the like); remove them, or call without isolate"
+            "(register_module_forward_hook and the like); remove them, or diagnose it as a file"
         )
 
 
@@ -325,7 +324,7 @@ def _dump(subject: LoadedSubject, file: Any, storages: _Storages, modules: Value
         kind = culprit.__name__ if isinstance(culprit, type) else type(culprit).__name__
         raise SubjectError(
             f"cannot hand {subject.name} to another process: {place} ({kind}) cannot be pickled: {first_line(why)}; "
-            "make it when it is first needed, leave it out in __getstate__, or call without isolate"
+            "make it when it is first needed, leave it out in __getstate__, or diagnose it as a file"
         ) from error
 
 
@@ -344,7 +343,7 @@ def _dump_settings(name: str, file: Any, modules: ValueModules) -> None:
         )
         raise SubjectError(
             f"cannot hand {name} to another process: the setting {next(found, 'of torch')} cannot be pickled: "
-            f"{first_line(error)}; reset it, or call without isolate"
+            f"{first_line(error)}; reset it, or diagnose it as a file"
         ) from error
 
 

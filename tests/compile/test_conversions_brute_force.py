@@ -8,7 +8,6 @@ loop that computes the values are others, so only the two stride orders are comp
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,10 @@ import pytest
 import torch
 from random_graphs import CHANNELS_LAST, RandomNetwork
 
-from layoutdoctor.capture.compat import compile_settings, distinct_options
+from layoutdoctor.capture.compat import compile_settings
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.examination.graphs.conversions import layout_change, with_graph_conversions
 from layoutdoctor.examination.graphs.round_trips import redundant_pairs
-from layoutdoctor.state.dynamo import DynamoState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,14 +36,12 @@ FAST_SEEDS = (1, 3, 4, 5, 7, 17, 23, 40)
 SLOW_SEEDS = [seed for seed in range(68) if seed not in FAST_SEEDS]
 SETTINGS = [(True, "contiguous"), (False, "channels_last")]
 OTHER_SETTINGS = [(True, "channels_last"), (False, "contiguous")]
-NUMBERS = itertools.count()
 
 
 @pytest.fixture(autouse=True)
 def _dynamo_as_before() -> Iterator[None]:
-    state = DynamoState()
     yield
-    state.restore()
+    torch._dynamo.reset()
 
 
 @dataclass
@@ -78,9 +74,9 @@ class Ran:
 
 def ran(model: torch.nn.Module, x: torch.Tensor, *, layout_optimization: bool) -> Ran | None:
     """One watched call; None where the model only makes views, so that nothing is lowered."""
-    own = distinct_options(f"brute force {next(NUMBERS)}")
+    torch._dynamo.reset()
     # Without vector code the kernels compile faster; which buffers there are does not depend on it.
-    options = {"layout_optimization": layout_optimization, "cpp.simdlen": 1, **own}
+    options = {"layout_optimization": layout_optimization, "cpp.simdlen": 1}
     compiled = torch.compile(model, options=options)
     with compile_settings({}), CompileCapture() as capture, torch.no_grad():
         expected, result = model(x), compiled(x)

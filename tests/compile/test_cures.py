@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from cured_models import CASES, Case
+from live_trials import requested
 
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.examination.applying import how_to_apply
-from layoutdoctor.isolation.messages import Request
 from layoutdoctor.run.deriving import with_switch
-from layoutdoctor.run.diagnose import record_subject
-from layoutdoctor.subjects.subject import subject_from_python
+from layoutdoctor.workers.messages import Request
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Mode
@@ -32,7 +31,7 @@ def check(case: Case, mode: Mode) -> None:
     model, x = case.model().train(mode == "training"), torch.randn(case.shape)
     request = Request(mode=mode, configurations=choose_configurations(names), derives=True, budget_seconds=0.1)
 
-    trials = {r.name: r.trial for r in record_subject(subject_from_python(model, x), request)}
+    trials = {trial.name: trial for trial in requested(model, x, request).trials}
 
     # In training the default may be beside one that has layout optimization backward too: the better is cured.
     (cured,) = (trial for name, trial in trials.items() if name.endswith(f"+{case.cure}"))
@@ -70,14 +69,12 @@ def test_each_other_cure_compiles(case: Case) -> None:
 @pytest.mark.slow
 def test_a_configuration_under_a_switch_is_compiled_trained_and_timed_beside_its_twin() -> None:
     (base,) = choose_configurations("inductor")
-    subject = subject_from_python(FLAT.model(), torch.randn(FLAT.shape))
     request = Request(mode="training", configurations=(base, with_switch(base)), budget_seconds=0.1)
 
-    plain, switched = (recording.trial for recording in record_subject(subject, request))
+    plain, switched = requested(FLAT.model(), torch.randn(FLAT.shape), request).trials
 
     assert [plain.status, switched.status] == ["ok", "ok"]  # the code is the same, the libraries' are not
     assert switched.measurement is not None
     assert switched.equivalence is not None
     assert switched.equivalence.status == "equal"
     assert len(switched.graphs) == len(plain.graphs)
-    assert torch.backends.cudnn.benchmark is False

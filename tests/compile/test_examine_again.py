@@ -32,8 +32,8 @@ sys.exit(status)
         ("01_conv_chain_layout_opt", "--configurations eager,inductor,inductor-layout-opt-off"),
         ("04_mps_training_convnet", "--configurations inductor --mode training"),
         ("07_conv3d_chain", "--configurations inductor,inductor-channels-last"),
-        ("17_group_norm_only", "--configurations eager,inductor,inductor-layout-opt-on --no-isolation"),
-        ("32_user_contiguous_calls", "--configurations eager,eager-channels-last --no-isolation"),
+        ("17_group_norm_only", "--configurations eager,inductor,inductor-layout-opt-on"),
+        ("32_user_contiguous_calls", "--configurations eager,eager-channels-last"),
         ("32_user_contiguous_calls", "--configurations eager --mode training"),
         ("01_conv_chain_layout_opt", "--target cuda:90 --configurations eager,inductor,inductor-channels-last"),
     ],
@@ -42,7 +42,7 @@ def test_recordings_give_the_diagnosis_again(case: str, options: str, tmp_path: 
     first, again, kept = tmp_path / "first.json", tmp_path / "again.json", tmp_path / "recordings"
     words = [str(CASEBOOK / f"{case}.py"), *options.split(), "--budget", "0.1", "-q"]
 
-    assert main([*words, "--output", str(first), "--save-recordings", str(kept)]) in (0, 4)
+    assert main([*words, "--output", str(first), "--save-recordings", str(kept)]) == 0
     subprocess.run([sys.executable, "-c", EXAMINE, str(kept), str(again)], check=True, capture_output=True)
 
     diagnosis, examined = layoutdoctor.load(first), layoutdoctor.load(again)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gpu_profiles import pretend_gpu
+from planted import Planted
 from torch import nn
 
 import layoutdoctor
@@ -18,6 +18,7 @@ class Chain(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.planted = Planted("import gpu_profiles, pytest; gpu_profiles.pretend_gpu(pytest.MonkeyPatch())")
         self.first = nn.Conv2d(8, 40, 3, padding=1)
         self.second = nn.Conv2d(40, 72, 3, padding=1)
 
@@ -26,14 +27,12 @@ class Chain(nn.Module):
 
 
 @pytest.mark.smoke
-def test_compiled_graphs_are_joined_with_the_kernels_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_gpu(monkeypatch)
+def test_compiled_graphs_are_joined_with_the_kernels_of_a_gpu() -> None:
     diagnosis = layoutdoctor.diagnose(
         Chain(),
         torch.ones(IMAGES),
         configurations=("inductor-layout-opt-off", "inductor"),
         budget_seconds=0.01,
-        isolate=False,
     )
     contiguous, optimized = (diagnosis.trial(name) for name in ("inductor-layout-opt-off", "inductor"))
 

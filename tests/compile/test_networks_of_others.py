@@ -8,7 +8,7 @@ from live_trials import diagnosed, trial_of
 from torch import nn
 from torch.nn import functional
 
-from layoutdoctor.examination.trust import WITHOUT_SECONDS
+from layoutdoctor.examination.examine import UNRELIABLE
 
 pytestmark = pytest.mark.compile
 
@@ -73,10 +73,8 @@ def test_a_pooled_output_in_training_costs_no_graph_its_buffers() -> None:
 
     assert [graph.hook_failure for graph in graphs] == [None, None]
     assert all(graph.buffers for graph in graphs)
-    problems = {buffer.problem for graph in graphs for buffer in graph.buffers} - {None}
-    named = [line for graph in graphs for line in graph.not_understood]
-    assert problems == {"written in place through a view"}
-    assert any(line.startswith("written in place through a view: ") for line in named)
+    # What is written in place through a view has the view's own strides.
+    assert {buffer.problem for graph in graphs for buffer in graph.buffers} == {None}
 
 
 @pytest.mark.parametrize("name", ["eager", "inductor-layout-opt-off"])
@@ -105,11 +103,12 @@ def test_a_mean_whose_terms_cancel_is_compared_at_the_size_of_its_terms() -> Non
 
 
 def test_a_matrix_product_with_a_bias_is_in_the_kernel_list_with_its_own_time() -> None:
-    trial = trial_of(diagnosed(nn.Linear(256, 512), torch.randn(64, 256), "eager"), "eager")
+    net = nn.Sequential(nn.Conv2d(4, 4, 1), nn.Flatten(), nn.Linear(256, 512))
+    trial = trial_of(diagnosed(net, torch.randn(64, 4, 8, 8), "eager"), "eager")
 
     assert trial.kernels is not None
     (product,) = (kernel for kernel in trial.kernels.kernels if kernel.name in ("aten::addmm", "inner_product"))
-    is_doubted = any(WITHOUT_SECONDS in note for note in trial.notes)  # on a machine that is busy
+    is_doubted = any(UNRELIABLE in note for note in trial.notes)  # on a machine that is busy
     assert is_doubted if product.seconds is None else product.seconds > 0
 
 

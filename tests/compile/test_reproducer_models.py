@@ -19,7 +19,7 @@ from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.reports.reproducer.report import build_reproducer
-from layoutdoctor.run.diagnose import diagnose
+from layoutdoctor.run.diagnose import record_only
 from layoutdoctor.subjects.prepare import apply_input_format, apply_model_format
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def operations(graph: Graph) -> list[tuple[object, ...]]:
 def test_the_written_model_runs_what_was_recorded(name: str) -> None:
     model = MODELS[name].eval()
     x = input_of(name)
-    diagnosis = from_json(to_json(diagnose(model, (x,), configurations=EAGER, budget_seconds=0.05, isolate=False)))
+    diagnosis = from_json(to_json(record_only(model, (x,), mode="inference", configurations=EAGER)))
     reproducer = build_reproducer(diagnosis)
     assert reproducer.reason is None
     source, is_cut, _ = reproducer.script.partition("\nif sys.argv[1:] ==")

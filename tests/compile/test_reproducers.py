@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from github_markdown import check_form, code_blocks
-from live_trials import diagnosed_here
+from live_trials import requested_of_target
 
 from layoutdoctor.commands.reproduction import with_reproduction
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.records import Recommendation
 from layoutdoctor.diagnosis.saved import from_json, to_json
-from layoutdoctor.isolation.messages import Request
 from layoutdoctor.reports.markdown import render_markdown
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.reproducer.script import COUNTS_REPRODUCED, NOT_REPRODUCED, REPRODUCED
-from layoutdoctor.subjects.load import load_target
+from layoutdoctor.workers.messages import Request
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis, Mode
@@ -83,8 +82,8 @@ CASES = (
 
 
 def diagnosed(case: Case) -> Diagnosis:
-    diagnosis = diagnosed_here(
-        load_target(str(ROOT / case.target)),
+    diagnosis = requested_of_target(
+        str(ROOT / case.target),
         Request(mode=case.mode, configurations=choose_configurations(case.configurations), budget_seconds=2),
     )
     return from_json(to_json(diagnosis))  # what a saved diagnosis holds is all a reproducer has

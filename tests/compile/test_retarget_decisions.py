@@ -10,11 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from live_trials import diagnosed_here
+from live_trials import requested_of_target
 
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.isolation.messages import Request
-from layoutdoctor.subjects.load import load_target
+from layoutdoctor.workers.messages import Request
 
 pytestmark = pytest.mark.compile
 
@@ -80,8 +79,8 @@ def test_the_table_has_every_case() -> None:
 def test_the_decision_is_that_of_the_casebook(
     case: str, mode: str, expected: tuple[bool, str, tuple[str, ...]]
 ) -> None:
-    diagnosis = diagnosed_here(
-        load_target(str(CASEBOOK / f"{case}.py")),
+    diagnosis = requested_of_target(
+        str(CASEBOOK / f"{case}.py"),
         Request(mode=mode, configurations=choose_configurations("inductor"), lower_for="cuda:90"),
     )
 

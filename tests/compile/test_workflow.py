@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
-from layoutdoctor.diagnosis.accepted import accepted_from_json
+from layoutdoctor.diagnosis.accepted import load_accepted
 
 ROOT = Path(__file__).parents[2]
 WORKFLOW = ROOT / "docs" / "github-actions.yml"
@@ -56,8 +56,10 @@ def test_findings_are_uploaded_with_the_rights_for_it() -> None:
     assert all(f"--output {upload['with']['sarif_file']}" not in step.get("run", "") for step in steps()[:4])
 
 
-def test_the_accepted_file_of_the_guide_can_be_read() -> None:
-    accepted = accepted_from_json(the_block("json").encode(), "the guide")
+def test_the_accepted_file_of_the_guide_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "accepted.json").write_text(the_block("json"), encoding="utf-8")
+
+    accepted = load_accepted(tmp_path / "accepted.json")
 
     assert [entry.code for entry in accepted.accepted] == ["LD103"]
     assert accepted.accepted[0].until is not None

@@ -56,8 +56,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         trials: Statuses of the saved trials, such as ``eager ok, inductor crashed``; empty where nothing is saved.
         timed: Names of the trials that have times, separated by commas.
         says: What is said of it on standard output or error, word for word; `` ... `` stands for any words.
-        at: The stage it strikes at: ``rehearsal``, ``reference``, ``float64``, ``run``, ``profile``, ``memory``,
-            ``starting``, ``timing``; another word where the model, its inputs or the surroundings are the fault.
+        at: The stage it strikes at: ``scout``, ``reference``, ``float64``, ``run`` in the worker; ``check``,
+            ``timing``, ``profile``, ``memory`` in a start; another word where the model, its inputs or the surroundings
+            are the fault.
         of: The configuration it strikes in; empty for any.
         plant: What the model does there.
         once: Whether it does so only the first time.
@@ -67,18 +68,18 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         forward: Code at the start of its ``forward``.
         returns: What it returns.
         inputs: What ``get_inputs`` returns.
-        way: Through the command, through ``layoutdoctor.diagnose``, or through that with ``isolate=True``.
+        way: Through the command, or through ``layoutdoctor.diagnose``.
         configurations: Those that are tried.
         options: More of the command line.
         environment: Variables of the command; ``{work}`` stands for the model's folder.
         limits: Limits of the process, by their names in ``resource``.
         shell_tail: Redirections of the command.
+        prefix: Program that runs the command, such as ``timeout 20``.
         interrupt: Signals sent to the command once the model waits, separated by commas.
         surroundings: What is prepared before the command runs: the name of a function in ``surroundings.py``.
         is_resumed: Whether a second run with ``--resume`` follows, which has to bring everything to its end.
         at_once: How many commands run at the same time, with one compiler cache of their own.
-        within_seconds: The command has to end by then.
-        keeps_journal: Whether the journal stays, so that the run can be continued as the command says.
+        within_seconds: The command has to end by then, also on a busy machine.
         shows_traceback: Whether the model's own process may show one, as Python does when it ends by an exception.
         keeps: Other files that have to be there, in the folder of the model.
         leaves: How names begin that may be left beside the saved record; nothing else may, and no process ever.
@@ -101,18 +102,18 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     forward: str = "strike(self)"
     returns: str = "self.conv(x)"
     inputs: str = "[torch.randn(1, 8, 8, 8)]"
-    way: Literal["command", "python", "isolated"] = "command"
+    way: Literal["command", "python"] = "command"
     configurations: str = "eager,eager-channels-last"
     options: str = ""
     environment: dict[str, str] = {}
     limits: dict[str, int] = {}
     shell_tail: str = ""
+    prefix: str = ""
     interrupt: str = ""
     surroundings: str = ""
     is_resumed: bool = False
     at_once: int = 1
-    within_seconds: float = 120.0
-    keeps_journal: bool = False
+    within_seconds: float = 300.0
     shows_traceback: bool = False
     keeps: tuple[str, ...] = ()
     leaves: tuple[str, ...] = ()

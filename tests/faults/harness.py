@@ -77,13 +77,17 @@ class Ended:
 
     @property
     def text(self) -> str:
-        """All that was said and saved of failures, with one space between words: reports wrap their lines."""
+        """All that was said, and saved of failures and in notes, with one space between words: reports wrap lines."""
         trials = self.diagnosis.trials if self.diagnosis is not None else ()
         messages = [
             f"{trial.name} {trial.status.replace('_', ' ')} ({trial.failure.kind}): {trial.failure.message}"
             for trial in trials
             if trial.failure is not None
         ]
+        messages += [*(self.diagnosis.subject.notes if self.diagnosis is not None else ())]
+        for trial in trials:
+            detail = trial.equivalence.detail if trial.equivalence is not None else None
+            messages += [f"{trial.name}: {note}" for note in (*trial.notes, detail) if note is not None]
         return " ".join("\n".join([self.output, self.said, *messages]).split())
 
     @property
@@ -123,6 +127,7 @@ class Workplace:
         environment: Mapping[str, str] | None = None,
         limits: Mapping[str, int] | None = None,
         shell_tail: str = "",
+        prefix: Sequence[str] = (),
         interrupt: Callable[[subprocess.Popen[bytes]], None] | None = None,
     ) -> Ended:
         """
@@ -139,7 +144,7 @@ class Workplace:
         number = uuid.uuid4().hex
         before = self.given()
         command = [sys.executable, "-c", _LAUNCH, json.dumps(dict(limits or {})), sys.executable]
-        command += ["-m", "layoutdoctor", *words]
+        command = [*prefix, *command, "-m", "layoutdoctor", *words]
         if shell_tail:
             command = ["sh", "-c", f'exec "$@" {shell_tail}', "sh", *command]
         start = time.monotonic()

@@ -1,4 +1,4 @@
-"""Faults that need no process of their own: the model is made here and handed to ``layoutdoctor.diagnose``."""
+"""Faults in a model that is made here and handed to ``layoutdoctor.diagnose``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from faults.harness import MARKER, Ended, processes_left
+from faults.harness import MARKER, ROOT, Ended, processes_left
 
 import layoutdoctor
 from layoutdoctor.commands.diagnose import status_of
 from layoutdoctor.diagnosis.saved import to_json
+from layoutdoctor.run.kept_launcher import close_kept_launcher
 
 if TYPE_CHECKING:
     import pytest
@@ -30,15 +31,17 @@ def diagnose_in_python(fault: Fault, place: Workplace, monkeypatch: pytest.Monke
     monkeypatch.setenv("TMPDIR", str(place.temporary))
     number = uuid.uuid4().hex
     monkeypatch.setenv(MARKER, number)  # of the processes that are started from here, not of this one
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delitem(sys.modules, "planting", raising=False)
     before = place.given()
     start = time.monotonic()
     diagnosis, said, status = None, "", 0
     try:
         diagnosis = _diagnose(fault, place, monkeypatch)
-        status = status_of(diagnosis, len(fault.configurations.split(",")))
+        status = status_of(diagnosis)
     except layoutdoctor.LayoutDoctorError as error:
         said, status = str(error), error.exit_status
+    close_kept_launcher()
     return Ended(
         status=status,
         output="" if diagnosis is None else _with_notes(diagnosis),
@@ -61,7 +64,7 @@ def _diagnose(fault: Fault, place: Workplace, monkeypatch: pytest.MonkeyPatch) -
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
-    options: dict[str, Any] = {"isolate": fault.way == "isolated"}
+    options: dict[str, Any] = {}
     if "--timeout" in fault.options:
         options["timeout_seconds"] = float(fault.options.rpartition("--timeout ")[2])
     return layoutdoctor.diagnose(

@@ -18,12 +18,12 @@ traceback of layoutdoctor's own.
 - *Reported* stands on standard output or standard error, or in the saved record, word for word; "…" stands for any
   words; "-" means that the usual report says it all.
 - *Kept* is what the record holds: configurations with their status, with times where it says so.
-- *Left* is what stays besides the outputs: nothing, or the journal from which `--resume` continues.
+- *Left* is what stays besides the outputs: nothing, or the folder from which `--resume` continues.
 - *Run*: `make test` runs the rows marked fast, `make test-all` all of them; "Python" calls `layoutdoctor.diagnose`.
 """
 _COLUMNS = ("Fault", "Strikes at", "Reported", "Exit status", "Kept", "Left", "Run")
 _WORDS = {"timed_out": "timed out", "ok": "ok"}
-_WAYS = {"command": "command", "python": "Python", "isolated": "Python, `isolate=True`"}
+_WAYS = {"command": "command", "python": "Python"}
 
 
 def render_page() -> str:
@@ -43,7 +43,7 @@ def _cells(row: Fault) -> list[str]:
         f"`{row.says.replace(' ... ', ' … ')}`" if row.says else "-",
         f"{row.status}, then 0 with `--resume`" if row.is_resumed else str(row.status),
         _kept(row),
-        "the journal" if row.keeps_journal or row.is_resumed else "nothing",
+        "the folder of recordings" if row.is_resumed else "nothing",
         f"{_WAYS[row.way]}, {'slow' if row.is_slow else 'fast'}",
     ]
 

@@ -25,42 +25,43 @@ STRUCK = FOLDER / "struck"
 
 # The innermost of these functions that is running says which stage it is.
 _STAGES = {
-    "check_runs": "rehearsal",
+    "scout": "scout",
     "compute_reference": "reference",  # "float64" where the model is run in it
-    "run_trial": "run",
-    "_profile": "profile",
     "peak_memory": "memory",
-    "measure_rounds": "timing",
-    "_settle": "timing",  # in a process of its own
-    "serve_turns": "starting",
 }
-_FRAME_PREFIX = "layoutdoctor_"
+# The same of a configuration's own work: in a worker, and in its starts.
+_STAGES_OF_A_TRIAL = {
+    "compile": "run",
+    "check": "check",
+    "warm_up": "timing",
+    "turn": "timing",
+    "profile": "profile",
+}
 
 
-def stage() -> str:
-    """The stage that calls the model; ``load`` where none does."""
-    names = _callers()
-    inner = next((name for name in names if name in _STAGES), None)
-    return _STAGES[inner] if inner is not None else "load"
+def stage() -> tuple[str, str]:
+    """The stage that calls the model, ``load`` where none does, and the configuration."""
+    for frame in _frames():
+        name, owner = frame.f_code.co_name, frame.f_locals.get("self")
+        if type(owner).__name__ == "TrialWork" and name in _STAGES_OF_A_TRIAL:
+            return _STAGES_OF_A_TRIAL[name], owner._configuration.name
+        if name in _STAGES:
+            work = next((one.f_locals["self"] for one in _frames() if one.f_code.co_name == "profile"), None)
+            return _STAGES[name], "" if work is None else work._configuration.name
+    return "load", ""
 
 
-def configuration(model: Any) -> str:
-    """Which configuration the model was prepared for; compiled ones run below a frame with their name, or alone."""
-    serving = next((frame for frame in _frames() if frame.f_code.co_name == "serve_turns"), None)
-    if serving is not None:
-        return serving.f_locals["configuration"].name
-    frame = next((name for name in _callers() if name.startswith(_FRAME_PREFIX)), None)
-    if frame is not None:
-        return frame.removeprefix(_FRAME_PREFIX).replace("_", "-")
-    weight = model.conv.weight
-    is_plain = weight.is_contiguous() or not weight.is_contiguous(memory_format=torch.channels_last)
-    return "eager" if is_plain else "eager-channels-last"
+def configuration() -> str:
+    """Which configuration the model was prepared for; empty outside of one."""
+    return stage()[1]
 
 
 def is_due(at: str, of: str, model: Any, *, once: bool) -> bool:
     """Whether the fault strikes now; ``of`` is empty for any configuration, ``once`` also counts other processes."""
-    now = "float64" if model.conv.weight.dtype == torch.float64 else stage()
-    if now != at or (of and configuration(model) != of):
+    now, configured = stage()
+    if now == "reference" and model.conv.weight.dtype == torch.float64:
+        now = "float64"
+    if now != at or (of and configured != of):
         return False
     if once and STRUCK.exists():
         return False
@@ -72,11 +73,6 @@ def wait_to_be_interrupted() -> None:
     """Says that the stage is reached, and waits there."""
     REACHED.touch()
     time.sleep(600)
-
-
-def _callers() -> list[str]:
-    """Names of the functions that are running, innermost first."""
-    return [frame.f_code.co_name for frame in _frames()]
 
 
 def _frames() -> Iterator[FrameType]:

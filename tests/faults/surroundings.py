@@ -1,12 +1,8 @@
-"""What is prepared around a run: compilers that fail, caches and journals that are broken, files in the way."""
+"""What is prepared around a run: compilers that fail, caches that are broken, files in the way."""
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import TYPE_CHECKING
-
-from faults.fault import Fault
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,11 +13,6 @@ if TYPE_CHECKING:
 def failing_compiler(place: Workplace) -> None:
     """A compiler that says its version and fails at everything else."""
     _compiler(place.work / "cxx", "echo 'planted: internal compiler error' >&2; exit 1")
-
-
-def hanging_compiler(place: Workplace) -> None:
-    """A compiler that says its version and never ends otherwise."""
-    _compiler(place.work / "cxx", f"touch {place.work}/reached; sleep 600")
 
 
 def _compiler(path: Path, body: str) -> None:
@@ -56,28 +47,6 @@ def corrupt_cache(place: Workplace) -> None:
     assert ended.status == 0, ended.said
     assert list(cache.rglob("*.so")), "nothing was compiled"
     _cut(cache)
-
-
-def corrupt_journal(place: Workplace) -> None:
-    """The journal of an interrupted run, every file cut in half."""
-    source = (place.work / "model.py").read_text(encoding="utf-8")
-    waiting = Fault(
-        name="waiting",
-        planted="it waits",
-        at="timing",
-        plant="planting.wait_to_be_interrupted()",
-        status=130,
-        says="",
-    )
-    place.write_model(waiting.model_source)
-    ended = place.run(
-        ["model.py", "--configurations", waiting.configurations, "--resume", "journal"],
-        within_seconds=120,
-        interrupt=lambda process: os.killpg(process.pid, signal.SIGINT),
-    )
-    assert ended.status == 130, ended.said
-    place.write_model(source)
-    _cut(place.work / "journal")
 
 
 def _cut(folder: Path) -> None:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "diagnosis.schema.json").read_text(encoding="utf-8"))
 BUDGET = ("--budget", "0.2")
-JOURNAL = "journal"
+FOLDER = "folder"
 PAGE = Path(__file__).with_name("README.md")
-COMMANDS_AT_ONCE = 2
+COMMANDS_AT_ONCE = int(os.environ.get("FAULTS_AT_ONCE", "2"))
 
 
 Runs = dict[str, "Future[list[Ended]]"]
@@ -96,15 +96,18 @@ def run_command(fault: Fault, place: Workplace, *, resumed: bool = False) -> End
     """The command of a row; a second time, it continues the first."""
     words = ["model.py", "--configurations", fault.configurations, *BUDGET, *shlex.split(fault.options)]
     if fault.is_resumed:
-        words += ["--resume", JOURNAL]
+        words += ["--resume", FOLDER]
     if "--output" not in words:
         words += ["--output", RECORD]
     return place.run(
         words + (["--force"] if resumed else []),
         within_seconds=fault.within_seconds,
-        environment={name: value.format(work=place.work) for name, value in fault.environment.items()},
+        environment={
+            name: value.format(work=place.work, root=harness.ROOT) for name, value in fault.environment.items()
+        },
         limits=fault.limits,
         shell_tail=fault.shell_tail,
+        prefix=shlex.split(fault.prefix),
         interrupt=partial(send, fault.interrupt) if fault.interrupt and not resumed else None,
     )
 
@@ -130,8 +133,8 @@ def check(fault: Fault, ended: Ended) -> None:
 
 
 def check_kept(ended: Ended, status: int, trials: dict[str, str]) -> None:
-    """Exit status, and a record with what was finished; few rounds beside other tests may leave it undecided."""
-    assert ended.status in ((0, 4) if status == 0 else (status,)), f"{ended.said[-3000:]}\n{ended.output[-3000:]}"
+    """Exit status, and a record with what was finished."""
+    assert ended.status == status, f"{ended.said[-3000:]}\n{ended.output[-3000:]}"
     assert ended.statuses == trials, f"{ended.said[-3000:]}\n{ended.output[-3000:]}"
     if ended.diagnosis is not None:
         jsonschema.validate(json.loads(ended.record_text), SCHEMA)
@@ -139,12 +142,10 @@ def check_kept(ended: Ended, status: int, trials: dict[str, str]) -> None:
 
 def check_left(ended: Ended, fault: Fault) -> None:
     """No process, no temporary file, no half-written output, no traceback of our own."""
-    assert ended.processes == ()
-    kept = [name for name in ended.temporary if name.startswith("layoutdoctor-run-")]
-    assert [name for name in ended.temporary if name not in kept and not name.startswith(fault.leaves)] == []
-    assert len(kept) == fault.keeps_journal
-    assert set(ended.files) <= {RECORD, *fault.leaves, "struck", "reached"}
-    assert fault.shows_traceback or "Traceback (most recent call last)" not in ended.said
+    assert ended.processes == (), ended.processes
+    assert [name for name in ended.temporary if not name.startswith(fault.leaves)] == [], ended.temporary
+    assert set(ended.files) <= {RECORD, *fault.leaves, "struck", "reached"}, ended.files
+    assert fault.shows_traceback or "Traceback (most recent call last)" not in ended.said, ended.said
 
 
 def says(expected: str, text: str) -> bool:
@@ -156,7 +157,7 @@ def says(expected: str, text: str) -> bool:
 def test_names_are_given_once() -> None:
     names = [row.name for row in ROWS]
 
-    assert len(set(names)) == len(names) >= 40
+    assert len(set(names)) == len(names) >= 35
 
 
 def test_the_page_says_what_is_tested(update_golden: bool) -> None:

@@ -1,7 +1,7 @@
 """
-One diagnosis for each shape of story that a report has to tell: the ``.json`` that stands beside its reports.
+One diagnosis for each situation that a report has words for: the ``.json`` that stands beside its reports.
 
-For a further one save a diagnosis there, such as one made with ``builders``, say below what it tells, and run
+For a further one save a diagnosis there, such as one made with ``builders``, say below what it shows, and run
 ``pytest --update-golden``.
 """
 
@@ -21,6 +21,7 @@ from builders import (
     a_graph,
     a_kernel,
     a_location,
+    a_measurement,
     a_node,
     a_pair,
     a_placeholder,
@@ -32,8 +33,17 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.diagnosis.records import Account, AccountRow, Diagnosis, Failure, Finding, Trial
+from layoutdoctor.diagnosis.records import (
+    Account,
+    AccountRow,
+    Diagnosis,
+    Failure,
+    Finding,
+    Ratio,
+    Trial,
+)
 from layoutdoctor.diagnosis.saved import from_json
+from layoutdoctor.examination.ratios import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,7 +60,7 @@ SAVED = {
     "many_findings": "A deep network with hundreds of findings of every severity.",
     "no_convolution": "A model to which layouts do not matter.",
     "no_gain": "Nothing beats the default, although conversions cost a tenth.",
-    "noisy": "The machine was busy: wide intervals, one without any coverage.",
+    "noisy": "The machine was busy: wide intervals, nothing certain.",
     "nothing_measured": "Every configuration failed.",
     "reproducible_round_trips": "Conversions around every batch norm; every call can be written.",
     "round_trip_by_hand": "One finding: the model itself converts there and back, as its graph proves.",
@@ -112,7 +122,7 @@ def hostile_names() -> Diagnosis:
         subject=a_subject(name=HOSTILE, model=HOSTILE, notes=(HOSTILE,), inputs=(an_input(name=HOSTILE),)),
         environment=an_environment(torch=HOSTILE, settings={HOSTILE: HOSTILE}, command=HOSTILE),
         comparison=a_comparison(),
-        recommendation=a_recommendation(how=HOSTILE, reason=HOSTILE),
+        recommendation=a_recommendation(how=HOSTILE),
         interrupted=HOSTILE,
         accounts=(
             Account(
@@ -150,8 +160,85 @@ def hostile_names() -> Diagnosis:
     )
 
 
+def usual() -> Diagnosis:
+    """Three Conv3d layers on a CPU, whose page faults matter."""
+    weights = tuple(a_conversion(f"weight {i}", tensor="weight", seconds=20e-6) for i in range(3))
+    activations = tuple(a_conversion(f"reorder {i}", seconds=120e-6, location=a_location(38)) for i in range(5))
+    pair = a_pair("reorder 0", "reorder 1", seconds=240e-6, location=a_location(38))
+    card = a_decision(*(a_convolution(f"conv {i}", rank=3, channels_last=False) for i in range(3)), applied=True)
+    frozen = a_configuration("inductor-channels-last-freezing", inductor_options={"freezing": True})
+    default = a_trial(
+        "inductor",
+        graphs=(a_graph(card),),
+        kernels=kernels(*activations, *weights, seconds=9.4e-3),
+        redundant_pairs=(pair,),
+        measurement=a_measurement(*[10.9e-3] * 25, starts=((10.9e-3,) * 9,) * 3, unkept_seconds=(13.5e-3, 13.9e-3)),
+    )
+    ratios = {
+        "eager": (1.03, 1.06, 1.09),
+        "eager-channels-last": (1.15, 1.19, 1.24),
+        frozen.name: (1.13, 1.17, 1.22),
+        "inductor-channels-last": (0.98, 1.15, 1.31),
+    }
+    others = {name: 10.9e-3 / middle for name, (_, middle, _) in ratios.items()}
+    trials = [
+        a_trial(
+            configuration=frozen if name == frozen.name else a_configuration(name),
+            kernels=kernels(*(weights if name != frozen.name else ()), seconds=seconds * 0.9),
+            measurement=a_measurement(
+                *[seconds] * 25,
+                starts=((seconds,) * 9,) * 3,
+                unkept_seconds=(14.5e-3, 11.2e-3) if name == "eager-channels-last" else (),
+            ),
+        )
+        for name, seconds in others.items()
+    ]
+    compared = tuple(
+        Ratio(
+            name=name,
+            low=low,
+            median=middle,
+            high=high,
+            verdict=judge(low, high),
+            round_count=25,
+            start_ratios=(1.21, 1.18, 1.18) if name in (frozen.name, "eager-channels-last") else (),
+        )
+        for name, (low, middle, high) in ratios.items()
+    )
+    by_name = {ratio.name: ratio for ratio in compared}
+    same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", measurement=None)
+    finding = Finding(
+        code="LD101",
+        rule="round-trip-conversion",
+        severity="warning",
+        configuration="inductor",
+        message="converted and back again, 16.0 MiB moved, 240 us of 10.9 ms",
+        suggestion="channels_last removes it: 1.19x faster (1.15 to 1.24)",
+        location=a_location(38),
+        module="conv_2",
+    )
+    return a_diagnosis(
+        default,
+        *trials,
+        same,
+        subject=a_subject(name="conv3d_stack.py"),
+        environment=an_environment(command="conv3d_stack.py"),
+        comparison=a_comparison(*compared, fastest=("eager-channels-last", frozen.name), other_cores=0.1),
+        findings=(finding,),
+        recommendation=a_recommendation(
+            "eager-channels-last",
+            speedup=by_name["eager-channels-last"],
+            how="model = model.to(memory_format=torch.channels_last_3d)\n"
+            "x = x.to(memory_format=torch.channels_last_3d)",
+            verified=True,
+        ),
+        stage_seconds={"compile": 21.0, "measure": 13.4},
+    )
+
+
 STORIES: Mapping[str, Callable[[], Diagnosis]] = {
     "hostile_names": hostile_names,
+    "usual": usual,
     **{story: partial(saved, story) for story in SAVED},
 }
-TRACE_STORIES = {story: told for story, told in STORIES.items() if story.startswith("trace_")}
+TRACE_STORIES = {story: make for story, make in STORIES.items() if story.startswith("trace_")}

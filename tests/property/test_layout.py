@@ -20,12 +20,9 @@ from layoutdoctor.diagnosis.layout import (
     stride_order,
     strided_layout,
 )
-from layoutdoctor.examination.graphs import dispatch
 from layoutdoctor.examination.graphs.conversions import layout_change
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from layoutdoctor.diagnosis.layout import MemoryFormat
 
 
@@ -87,56 +84,6 @@ def test_the_format_dispatched_is_the_one_torch_goes_by() -> None:
 
     assert len(seen) == 6  # each of the three, where the layout satisfies it and where not
     assert min(seen.values()) > 5
-
-
-def channels_last_slice(*shape: int) -> torch.Tensor:
-    """One of a batch: channels-last, with the strides of a size-1 dimension that its slice has."""
-    batch = torch.randn(2, *shape)
-    return batch.to(memory_format=torch.channels_last if len(shape) == 3 else torch.channels_last_3d)[0].unsqueeze(0)
-
-
-def test_operations_follow_the_format_dispatched() -> None:
-    weight = torch.randn(8, 8, 3, 3)
-    calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "adaptive_max_pool2d": lambda x: functional.adaptive_max_pool2d(x, 3),
-        "_adaptive_avg_pool2d": lambda x: functional.adaptive_avg_pool2d(x, 3),
-        "avg_pool2d": lambda x: functional.avg_pool2d(x, 2),
-        "cat": lambda x: torch.cat([x, x], 1),
-        "channel_shuffle": lambda x: functional.channel_shuffle(x, 2),
-        "constant_pad_nd": lambda x: functional.pad(x, (1, 1, 1, 1)),
-        "convolution": lambda x: functional.conv2d(x, weight),
-        "max_pool2d_with_indices": lambda x: functional.max_pool2d(x, 2),
-        "native_group_norm": lambda x: functional.group_norm(x, 2),
-        "pixel_shuffle": lambda x: functional.pixel_shuffle(x, 2),
-        "pixel_unshuffle": lambda x: functional.pixel_unshuffle(x, 2),
-        "reflection_pad2d": lambda x: functional.pad(x, (1, 1, 1, 1), mode="reflect"),
-        "replication_pad2d": lambda x: functional.pad(x, (1, 1, 1, 1), mode="replicate"),
-        "upsample_bicubic2d": lambda x: functional.interpolate(x, scale_factor=2, mode="bicubic"),
-        "upsample_bilinear2d": lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"),
-        "upsample_nearest2d": lambda x: functional.interpolate(x, scale_factor=2),
-    }
-    calls_3d: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "cat": calls["cat"],
-        "constant_pad_nd": calls["constant_pad_nd"],
-        "max_pool3d_with_indices": lambda x: functional.max_pool3d(x, 2),
-        "native_group_norm": calls["native_group_norm"],
-        "upsample_nearest3d": calls["upsample_nearest2d"],
-        "upsample_trilinear3d": lambda x: functional.interpolate(x, scale_factor=2, mode="trilinear"),
-    }
-    assert set(calls) | {"adaptive_avg_pool2d", "native_channel_shuffle"} == dispatch.FOLLOWING_2D  # names of the same
-    assert set(calls_3d) == dispatch.FOLLOWING_3D
-    for given_shape, among, wanted in (
-        ((8, 12, 12), calls, torch.channels_last),
-        ((8, 6, 6, 6), calls_3d, torch.channels_last_3d),
-    ):
-        sliced = channels_last_slice(*given_shape)
-        exact = sliced.to(memory_format=wanted)
-        assert sliced.contiguous(memory_format=wanted).stride() == sliced.stride()
-        for name, call in among.items():
-            assert call(sliced).is_contiguous(), name
-            assert call(exact).is_contiguous(memory_format=wanted), name
-            assert not call(exact).is_contiguous(), name
-    assert functional.conv2d(channels_last_slice(8, 9, 9), weight.to(memory_format=torch.channels_last)).stride(1) == 1
 
 
 @settings(max_examples=300, deadline=None)

@@ -125,29 +125,38 @@ SETS = {found.name: found for found in (*_casebook(), *_false_alarms(), *_exampl
 
 def record(wanted: Set) -> list[Recording]:
     """
-    Runs a diagnosis, in this process; of several profiled iterations only the quietest is kept.
+    Runs a diagnosis; of several profiled iterations only the quietest is kept.
 
     Args:
         wanted: What to run.
     """
-    import torch
-
-    from layoutdoctor.isolation.messages import Request
     from layoutdoctor.privacy import scrub
-    from layoutdoctor.run.diagnose import record_subject
-    from layoutdoctor.subjects.load import load_target
+    from layoutdoctor.run.diagnose import diagnose_object, diagnose_request
+    from layoutdoctor.run.kept_launcher import kept_launcher
+    from layoutdoctor.run.watching import Watch
+    from layoutdoctor.workers.messages import Request
 
-    subject = load_target(str(ROOT / wanted.model), inputs=wanted.inputs)
-    if wanted.dynamic_dimension is not None:
-        torch._dynamo.mark_dynamic(subject.args[0], wanted.dynamic_dimension)
     request = Request(
+        target=str(ROOT / wanted.model),
+        inputs=wanted.inputs,
         mode=wanted.mode,
         configurations=choose_configurations(wanted.configurations, wanted.mode),
         lower_for=wanted.lower_for,
         budget_seconds=BUDGET_SECONDS,
     )
+    watch = Watch(lambda progress: None)
+    if wanted.dynamic_dimension is None:
+        diagnose_request(kept_launcher(), request, watch)
+    else:
+        import torch
+
+        from layoutdoctor.subjects.load import load_target
+
+        subject = load_target(str(ROOT / wanted.model), inputs=wanted.inputs)
+        torch._dynamo.mark_dynamic(subject.args[0], wanted.dynamic_dimension)
+        diagnose_object(subject.model, subject.args, request, watch)
     found = []
-    for recording in record_subject(subject, request):
+    for recording in watch.latest:
         quietest = tuple(sorted(recording.iterations, key=unrest)[:1])
         found.append(scrub(msgspec.structs.replace(recording, iterations=quietest)))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -15,8 +16,8 @@ from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.streams import without_workflow_commands
-from layoutdoctor.isolation.messages import MessageReader, Progress, encode
 from layoutdoctor.recording.saved import pack
+from layoutdoctor.workers.messages import Channel, Progress, channel_pair
 
 ENDS = ("json", "md", "html", "xml", "sarif", "txt")
 TESTS = Path(__file__).parents[1]
@@ -166,4 +167,8 @@ def test_without_the_service_a_report_is_as_it_is() -> None:
 def test_what_is_no_utf_8_reaches_the_other_process_as_its_escape() -> None:
     assert msgspec.msgpack.decode(pack({"a": ["caf\udce9", 1, None]})) == {"a": ["caf\\udce9", 1, None]}
     assert pack({"a": "b"}) == msgspec.msgpack.encode({"a": "b"})
-    assert list(MessageReader().feed(encode(Progress("caf\udce9", 1, 2)))) == [Progress("caf\\udce9", 1, 2)]
+    ours, theirs = channel_pair()
+    other = Channel(theirs)
+    with contextlib.closing(ours), contextlib.closing(other):
+        ours.send(Progress("caf\udce9", 1))
+        assert other.receive(5.0)[0] == Progress("caf\\udce9", 1)

@@ -93,7 +93,7 @@ def test_another_finding_is_not_accepted(changes: dict[str, Any]) -> None:
 def test_the_fingerprint_is_what_the_documentation_says() -> None:
     # sha256 of "LD101\0inductor\0body.1\0model.py\0x = self.body(x)", made with another tool
     assert fingerprint_of(a_finding()) == "bab9ef09ad1617e77e444cd59b530fe1"
-    assert fingerprint("LD401", None, Place()) != fingerprint("LD401", "", Place(module="x"))
+    assert fingerprint("LD402", None, Place()) != fingerprint("LD402", "", Place(module="x"))
 
     # The reason is what marks a finding.
     accepted = accept_all(found(a_finding()))
@@ -200,8 +200,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert (tmp_path / "accepted.json").read_bytes().endswith(b"}\n")
 
     # An entry written by hand needs its rule only.
-    (tmp_path / "a.json").write_text('{"schema_version": 1, "accepted": [{"code": "LD401", "reason": "busy machine"}]}')
-    finding = a_finding(code="LD401", configuration=None, location=None, module=None, evidence=("1", "2"))
+    (tmp_path / "a.json").write_text('{"schema_version": 1, "accepted": [{"code": "LD402", "reason": "busy machine"}]}')
+    finding = a_finding(code="LD402", configuration=None, location=None, module=None, evidence=("1", "2"))
 
     acceptance = accept(found(finding), load_accepted(tmp_path / "a.json"), DAY)
 

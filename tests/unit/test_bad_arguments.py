@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from live_trials import diagnosed
 from loops import for_each
 from torch import nn
 
@@ -25,7 +26,8 @@ IMAGE = torch.randn(1, 4, 6, 6)
         ({"budget_seconds": float("inf")}, "cannot measure within inf seconds"),
         ({"budget_seconds": float("nan")}, "cannot measure within nan seconds"),
         ({"progress": 3}, "cannot use 3 as progress: expected a function, or None"),
-        ({"timer": 3}, "cannot use 3 as timer: expected a function, or None"),
+        ({"timeout_seconds": 0}, "cannot limit a configuration to 0 seconds: expected a number above 0, such as 600"),
+        ({"target": "cuda:91"}, "cannot lower for target 'cuda:91': expected one of cuda:80"),
         ({"configurations": None}, "cannot use None as a configuration: expected a name such as 'inductor'"),
         ({"configurations": ["eager", 3]}, "cannot use 3 as a configuration"),
         ({"rules": 3}, "cannot use 3 as a rule: expected Rule values, such as those in ALL_RULES"),
@@ -42,25 +44,20 @@ def test_a_wrong_argument_is_refused_before_the_model_runs(options: dict[str, An
     assert not calls
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_the_callers_inference_mode_does_not_matter_and_stays(mode: Any) -> None:
     with torch.inference_mode():
-        diagnosis = layoutdoctor.diagnose(
-            nn.Conv2d(4, 4, 3),
-            torch.randn(1, 4, 6, 6),
-            mode=mode,
-            configurations="eager",
-            budget_seconds=0.05,
-            isolate=False,
-        )
+        diagnosis = diagnosed(nn.Conv2d(4, 4, 3), torch.randn(1, 4, 6, 6), "eager", mode)
         still = torch.is_inference_mode_enabled()
 
     assert diagnosis.trials[0].status == "ok"
     assert still
 
 
-def test_a_device_that_cannot_be_timed_is_refused_before_the_model_runs() -> None:
+@pytest.mark.thorough
+def test_what_holds_no_data_is_refused_before_the_model_runs() -> None:
     with pytest.raises(SubjectError, match="its parameter 'weight' is on the meta device, which holds no data"):
-        layoutdoctor.diagnose(nn.Conv2d(4, 4, 3, device="meta"), IMAGE, isolate=False)
+        diagnosed(nn.Conv2d(4, 4, 3, device="meta"), IMAGE)
     with pytest.raises(SubjectError, match="an example input is on the meta device, which holds no data"):
-        layoutdoctor.diagnose(torch.relu, IMAGE.to("meta"), isolate=False)
+        diagnosed(torch.relu, IMAGE.to("meta"))

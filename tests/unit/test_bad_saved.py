@@ -57,7 +57,6 @@ def refusal(data: bytes) -> str:
     [
         (b"", f"it is empty; {SAVED_BY}"),
         (b" \n\t ", f"it is empty; {SAVED_BY}"),
-        (gzip.compress(GOOD, mtime=0), "it is packed with gzip; unpack it first (gunzip)"),
         (
             GOOD.decode().encode("utf-16"),
             "it is UTF-16 text, expected UTF-8; save it with --output FILE.json instead of redirecting",
@@ -102,6 +101,20 @@ def test_what_is_no_diagnosis_is_told_as_what_it_is(data: bytes, message: str) -
 
 def test_a_byte_order_mark_does_no_harm() -> None:
     assert from_json(b"\xef\xbb\xbf" + GOOD) == STORIES["tie"]()
+
+
+def test_a_gzipped_file_is_read_if_it_is_whole_and_not_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "d.json.gz"
+    STORIES["tie"]().save(path)
+    data = path.read_bytes()
+    assert (data[:2], load(path)) == (b"\x1f\x8b", STORIES["tie"]())
+    assert json.loads(gzip.decompress(data)) == json.loads(GOOD)
+
+    with pytest.raises(RecordError, match=r"unpacked it has more than [0-9.]+ KiB, which is too much$"):
+        load(path, max_bytes=len(GOOD) - 1)
+    path.write_bytes(data[:-20])
+    with pytest.raises(RecordError, match=r"it is cut off or damaged"):
+        load(path)
 
 
 def test_a_diagnosis_cut_off_anywhere_is_refused_in_one_sentence() -> None:

@@ -5,7 +5,6 @@ from loops import for_each
 
 from layoutdoctor import errors
 from layoutdoctor.errors import (
-    DeviceLostError,
     LayoutDoctorError,
     UnknownConfigurationError,
     UnknownRuleError,
@@ -41,13 +40,6 @@ def test_an_error_about_a_name_says_what_was_expected() -> None:
     assert str(UnknownRuleError("LD9", ["LD102", "LD101"])) == (
         "cannot explain rule 'LD9': expected one of LD101, LD102"
     )
-
-
-def test_a_lost_device_is_told_with_what_was_being_done_on_it() -> None:
-    error = DeviceLostError("inductor", "timing", "CUDA error: an illegal memory access", "Traceback ...")
-
-    assert (str(error), error.exit_status) == ("CUDA error: an illegal memory access", 3)
-    assert (error.configuration, error.stage, error.log) == ("inductor", "timing", "Traceback ...")
 
 
 @pytest.mark.parametrize(

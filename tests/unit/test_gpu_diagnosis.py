@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from gpu_profiles import GpuProfile, cudnn, pretend_gpu
+from live_trials import seen_here
 from recorded_builders import FORWARD, TO_NCHW
 from torch import nn
 
@@ -55,9 +56,7 @@ def diagnosed(
     monkeypatch: pytest.MonkeyPatch, model: nn.Module, profile: GpuProfile | None = None, **options: Any
 ) -> tuple[Diagnosis, Trial]:
     pretend_gpu(monkeypatch, profile)
-    arguments: dict[str, Any] = {"configurations": "eager", "budget_seconds": 0.01, "isolate": False, **options}
-    diagnosis = layoutdoctor.diagnose(model, torch.ones(IMAGES), **arguments)
-    (trial,) = diagnosis.trials
+    diagnosis, trial, _ = seen_here(model, torch.ones(IMAGES), **options)
     assert (trial.status, trial.failure) == ("ok", None)
     return diagnosis, trial
 
@@ -105,7 +104,7 @@ def test_conversions_of_cudnn_are_listed_with_their_values_and_round_trips_are_p
 
 
 def test_a_channels_last_model_converts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    diagnosis, trial = diagnosed(monkeypatch, Chain(), configurations="eager-channels-last")
+    diagnosis, trial = diagnosed(monkeypatch, Chain(), configuration="eager-channels-last")
 
     assert trial.kernels is not None
     assert (trial.kernels.conversion_count, trial.kernels.convolution_count) == (0, 3)

@@ -64,4 +64,4 @@ def differences(old: object, new: object, place: str) -> list[str]:
 @for_each("path", SAVED)
 def test_the_command_renders_it_with_todays_rules(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", str(path), "--recheck"]) == 0
-    assert capsys.readouterr().out.startswith(f"layoutdoctor 0.1.0 · {load(path).subject.name}")
+    assert capsys.readouterr().out.startswith(f"{load(path).subject.name} · ")

@@ -133,7 +133,7 @@ def test_the_diagnosis_of_a_failing_test_is_written_where_that_was_asked_for(pro
     assert [name.rsplit("-", 1)[0] for name in names] == [f"{project.path.name[:-1]}.py.test_it"] * 2
     assert [name.rsplit(".", 1)[1] for name in names] == ["json", "md"]
     assert load(project.path / "reports" / "layouts" / names[0]).redundant_pairs
-    assert (project.path / "reports" / "layouts" / names[1]).read_text().startswith("## layoutdoctor")
+    assert (project.path / "reports" / "layouts" / names[1]).read_text().startswith("## model.py · ")
     result.stdout.fnmatch_lines(["*- layoutdoctor -*", f"wrote reports/layouts/{names[1]}"])
 
 

@@ -13,7 +13,7 @@ from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_sub
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Configuration
+from layoutdoctor.diagnosis.records import REPR_LENGTH, Configuration
 from layoutdoctor.diagnosis.saved import from_json, load, to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
@@ -45,11 +45,20 @@ def test_a_prompt_shows_one_line_and_a_suffix_says_what_is_saved(story: str, tmp
     assert shown.startswith("<Diagnosis of ")
     assert len(shown) < 400
     assert "\n" not in shown
-    for name, start in (("d.html", "<!doctype html>"), ("d.md", "#"), ("d.txt", "layoutdoctor ")):
+    for name, start in (("d.html", "<!doctype html>"), ("d.md", "#"), ("d.txt", "")):
         diagnosis.save(tmp_path / name)
         assert (tmp_path / name).read_text(encoding="utf-8").lower().startswith(start)
     with pytest.raises(UsageError, match=r"cannot tell the format of 'd\.data'"):
         diagnosis.save("d.data")
+
+
+def test_every_record_is_shown_on_one_line() -> None:
+    trial = a_trial()
+    assert trial.kernels is not None
+    for record in (trial, trial.kernels, trial.measurement, a_diagnosis().environment):
+        assert len(repr(record)) <= REPR_LENGTH
+        assert "\n" not in repr(record)
+    assert repr(trial.configuration).startswith("Configuration(name='inductor', backend='inductor'")
 
 
 def test_a_trial_that_is_not_there_is_an_error_with_the_nearest_name() -> None:
@@ -114,7 +123,7 @@ def test_a_trial_that_is_the_same_as_another_is_measured_there() -> None:
 def test_printing_a_diagnosis_is_the_text_report_and_a_notebook_gets_html() -> None:
     diagnosis = a_diagnosis()
 
-    assert str(diagnosis).startswith("layoutdoctor 0.1.0 · model.py")
+    assert str(diagnosis).startswith("model.py · ")
     bundle = diagnosis._repr_mimebundle_()
     assert bundle == {"text/html": diagnosis._repr_html_(), "text/plain": str(diagnosis)}
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import types
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +17,6 @@ from builders import (
     a_pair,
     a_subject,
     a_trial,
-    contiguous,
     kernels,
 )
 from loops import for_each
@@ -226,36 +223,35 @@ def test_a_model_needs_an_example_input() -> None:
 
 
 def test_without_torch_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "layoutdoctor.run.diagnose", raising=False)
+    monkeypatch.delitem(sys.modules, "layoutdoctor.subjects.subject", raising=False)
 
     class NoTorch:
         def find_spec(self, name: str, *rest: object) -> None:
-            if name == "layoutdoctor.run.diagnose":
+            if name == "layoutdoctor.subjects.subject":
                 raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
     monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
 
     with pytest.raises(UnsupportedTorchError, match="torch is not installed"):
-        assert_no_redundant_conversions(lambda x: x, contiguous())
+        assert_no_redundant_conversions(lambda x: x, "x")
 
 
 def test_another_module_that_is_missing_is_no_missing_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", None)
+    monkeypatch.setitem(sys.modules, "layoutdoctor.subjects.subject", None)
 
-    with pytest.raises(ModuleNotFoundError, match=r"layoutdoctor\.run\.diagnose"):
-        assert_no_redundant_conversions("a model", "x")
+    with pytest.raises(ModuleNotFoundError, match=r"layoutdoctor\.subjects\.subject"):
+        assert_no_redundant_conversions(lambda x: x, "x")
 
 
-def test_a_model_is_diagnosed_quietly_and_all_of_its_trials_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_diagnosed_and_all_of_its_trials_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     diagnosis = a_diagnosis(an_examined_trial(name="eager"), an_examined_trial(a_pair()))
     asked: list[Any] = []
 
-    def diagnose(*arguments: Any, **options: Any) -> Diagnosis:
-        warnings.warn("an error here, where a test run makes errors of warnings", DeprecationWarning, stacklevel=1)
-        asked.extend([arguments, options["mode"], options["configurations"]])
+    def record(model: Any, example_input: Any, *, mode: str, configurations: Any) -> Diagnosis:
+        asked.extend([(model, example_input), mode, configurations])
         return diagnosis
 
-    monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", types.SimpleNamespace(diagnose=diagnose))
+    monkeypatch.setattr("layoutdoctor.testing.record_only", record)
 
     with pytest.raises(AssertionError, match=r"1 redundant conversion pair in model\.py"):
         assert_no_redundant_conversions("a model", "x", mode="training", configurations=("eager", "inductor"))

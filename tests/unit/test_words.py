@@ -7,7 +7,9 @@ from builders import a_location, blocked, channels_last, contiguous
 
 from layoutdoctor import words
 from layoutdoctor.diagnosis import records
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
+from layoutdoctor.examination.ratios import judge
 from layoutdoctor.reports.sections.wording import place_of
 
 if TYPE_CHECKING:
@@ -89,3 +91,32 @@ def test_a_line_of_a_notebook_is_one_of_a_cell() -> None:
     assert words.line_words(file, with_folders=True) == "net/model.py:15"
     assert place_of(cell, "2") == "notebook cell, line 15  2"
     assert (place_of(None, "2"), place_of(None, "features.2"), place_of(None, None)) == ("module 2", "features.2", None)
+
+
+def test_every_built_in_configuration_has_a_name_in_words() -> None:
+    names = [words.name_in_words(configuration.name) for configuration in BUILTIN_CONFIGURATIONS]
+
+    assert len(set(names)) == len(names)
+    assert not [name for name in names if "inductor" in name or "-" in name]
+
+
+def test_what_was_added_to_a_configuration_follows_its_name() -> None:
+    assert words.name_in_words("inductor") == "compiled (the default)"
+    assert words.name_in_words("inductor+cudnn-benchmark") == "compiled + cudnn-benchmark"
+    assert words.name_in_words("inductor-channels-last-freezing+flat-conv3d+cudnn-benchmark") == (
+        "compiled + channels_last + frozen + flat-conv3d + cudnn-benchmark"
+    )
+    assert words.name_in_words("mine+and-yours") == "mine+and-yours"
+
+
+def test_a_ratio_is_said_with_its_interval_and_how_certain_it_is() -> None:
+    cases = {
+        (1.15, 1.19, 1.24): "1.19x faster (1.15 to 1.24)",
+        (0.98, 1.15, 1.31): "looks 1.15x faster (0.98 to 1.31), not certain",
+        (0.4, 0.5, 0.625): "2.00x slower (1.60 to 2.50)",
+        (0.8, 0.9, 1.25): "looks 1.11x slower (0.80 to 1.25), not certain",
+        (0.98, 0.99, 1.01): "as fast (0.98 to 1.01)",
+    }
+    for (low, median, high), said in cases.items():
+        ratio = records.Ratio(name="eager", low=low, median=median, high=high, verdict=judge(low, high))
+        assert words.ratio_words(ratio) == said

@@ -346,7 +346,7 @@ def test_13_small_differences_between_formats_are_no_fault_and_large_ones_are() 
     assert all(c is not None and c.max_abs_error is not None and c.max_abs_error > 0 for c in checked)
     assert [f for f in diagnosis.findings if f.code == "LD402"] == []
 
-    different = Equivalence(status="different", max_abs_error=0.5, tolerance=1e-4, reference="float64")
+    different = Equivalence(status="different", relative_error=0.5, tolerance=1e-4, reference="float64")
 
     assert judged(a_trial(equivalence=different))["LD402"] in ("warning", "error")
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import PurePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from layoutdoctor.diagnosis.comparison import (
     ComparedSubject,
     ComparedTrial,
-    ConvolutionChange,
     DecisionChange,
     FindingChange,
     GraphDecision,
@@ -28,20 +26,19 @@ from layoutdoctor.examination.changes.conversions import (
 )
 from layoutdoctor.examination.changes.regressions import model_regression, trial_regression
 from layoutdoctor.examination.changes.times import (
-    RESOLUTION,
+    BETWEEN_RUNS,
     WITH_RESULT,
     environment_changes,
-    has_another_device,
-    time_changes,
+    has_another_machine,
+    time_change,
 )
 from layoutdoctor.examination.graphs.regions import known_sum
-from layoutdoctor.units import format_significant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.comparison import CostTotals, TimeChange, TimeSummary
-    from layoutdoctor.diagnosis.records import Account, Convolution, Decision, Diagnosis, Finding, Severity, Trial
+    from layoutdoctor.diagnosis.comparison import CostTotals
+    from layoutdoctor.diagnosis.records import Account, Decision, Diagnosis, Finding, Severity, Trial
 
 
 def decision_changes(old: Trial | None, new: Trial | None) -> tuple[DecisionChange, ...]:
@@ -50,164 +47,55 @@ def decision_changes(old: Trial | None, new: Trial | None) -> tuple[DecisionChan
         return ()
     before = {graph.name: graph.decision for graph in old.graphs}
     changes = (
-        _decision_change(graph.name, once, graph.decision)
+        DecisionChange(graph=graph.name, old=_card(once), new=_card(graph.decision))
         for graph in new.graphs
         if (once := before.get(graph.name)) is not None and graph.decision is not None
     )
-    return tuple(change for change in changes if change.old != change.new or change.convolutions)
-
-
-def _decision_change(name: str, old: Decision, new: Decision) -> DecisionChange:
-    return DecisionChange(
-        graph=name, old=_card(old), new=_card(new), convolutions=tuple(_convolution_changes(old, new))
-    )
+    return tuple(change for change in changes if change.old != change.new)
 
 
 def _card(decision: Decision) -> GraphDecision:
     return msgspec.convert(decision, GraphDecision, from_attributes=True)
 
 
-def _convolution_changes(old: Decision, new: Decision) -> Iterator[ConvolutionChange]:
-    before = _by_place(old.convolutions)
-    for place, convolution in _by_place(new.convolutions).items():
-        once = before.get(place)
-        if once is None:
-            continue
-        if (once.class_, once.channels_last) != (convolution.class_, convolution.channels_last):
-            yield ConvolutionChange(
-                module=convolution.module,
-                node=convolution.node,
-                old_class=once.class_,
-                new_class=convolution.class_,
-                old_channels_last=once.channels_last,
-                new_channels_last=convolution.channels_last,
-            )
-
-
-def _by_place(convolutions: Iterable[Convolution]) -> dict[tuple[str, bool, int], Convolution]:
-    """By module (by node where that was not recorded), direction, and which one there: node names move with edits."""
-    seen: dict[tuple[str, bool], int] = defaultdict(int)
-    places = {}
-    for convolution in convolutions:
-        name = convolution.module or convolution.node
-        place = name, convolution.is_backward
-        places[name, convolution.is_backward, seen[place]] = convolution
-        seen[place] += 1
-    return places
-
-
 SEVERITY_ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 
 
-class _Key(NamedTuple):
-    code: str
-    configuration: str | None
-    module: str | None
-    file: str | None
-
-
-_Keyed = tuple[_Key, "Finding"]
-
-_NAMES: tuple[Callable[[_Key], Hashable], ...] = (
-    lambda key: key,
-    lambda key: (key.code, key.configuration, key.module),
-    lambda key: (key.code, key.configuration, key.file),
-    lambda key: (key.code, key.configuration),
-)
-"""By what findings are matched, the closest first."""
-
-
-def finding_changes(old: Diagnosis, new: Diagnosis) -> tuple[tuple[FindingChange, ...], tuple[FindingChange, ...]]:
+def finding_changes(old: Diagnosis, new: Diagnosis) -> tuple[FindingChange, ...]:
     """
-    The findings of both, each matched with one of the other where there is one.
+    The findings of which there are more or fewer, by rule and configuration; the most severe first.
 
-    Those of one rule and configuration are matched by module and file, then by either, then any with any: a finding
-    that stands for several places names the costliest of them, and which one that is changes from run to run. The line
-    has no part in it, since it moves with every edit above, nor has the folder; and the file that was diagnosed is the
-    same file in both, also under another name. Of several findings at one module the number counts.
-
-    Returns:
-        Those of which there are more or fewer, and those that stayed; the most severe first.
+    A finding names the costliest of several places, and which one that is changes from run to run.
     """
-    before, after = ([(_key_of(finding, one), finding) for finding in one.findings] for one in (old, new))
-    groups: dict[_Key, tuple[list[Finding], list[Finding]]] = defaultdict(lambda: ([], []))
-    for name_of in _NAMES:
-        before, after, matched = _matched(before, after, name_of)
-        for key, once, now in matched:
-            groups[_at_module(key)][0].append(once)
-            groups[_at_module(key)][1].append(now)
-    for age, left in enumerate((before, after)):
-        for key, finding in left:
-            groups[_at_module(key)][age].append(finding)
-    changes = sorted(
-        (_change_of(key, once, now) for key, (once, now) in groups.items()),
-        key=lambda change: (SEVERITY_ORDER.index(change.severity), change.code, change.configuration or ""),
-    )
-    return (
-        tuple(change for change in changes if change.change != "same"),
-        tuple(change for change in changes if change.change == "same"),
+    groups: dict[tuple[str, str | None], tuple[list[Finding], list[Finding]]] = defaultdict(lambda: ([], []))
+    for age, diagnosis in enumerate((old, new)):
+        for finding in diagnosis.findings:
+            groups[finding.code, finding.configuration][age].append(finding)
+    changes = (_change_of(once, now) for once, now in groups.values() if len(once) != len(now))
+    return tuple(
+        sorted(
+            changes,
+            key=lambda change: (SEVERITY_ORDER.index(change.severity), change.code, change.configuration or ""),
+        )
     )
 
 
-def _matched(
-    old: list[_Keyed], new: list[_Keyed], name_of: Callable[[_Key], Hashable]
-) -> tuple[list[_Keyed], list[_Keyed], list[tuple[_Key, Finding, Finding]]]:
-    """What is left of both, in order, and the pairs under the new one's key."""
-    waiting: dict[Hashable, list[_Keyed]] = defaultdict(list)
-    for entry in old:
-        waiting[name_of(entry[0])].append(entry)
-    left, matched = [], []
-    for key, finding in new:
-        same = waiting[name_of(key)]
-        if same:
-            matched.append((key, same.pop(0)[1], finding))
-        else:
-            left.append((key, finding))
-    taken = {id(once) for _, once, _ in matched}
-    return [entry for entry in old if id(entry[1]) not in taken], left, matched
-
-
-def _at_module(key: _Key) -> _Key:
-    return key._replace(file=None)
-
-
-def _key_of(finding: Finding, diagnosis: Diagnosis) -> _Key:
-    file = _base_name(finding.location.file) if finding.location is not None else None
-    if file is not None and file == _base_name(diagnosis.subject.name.partition(":")[0]):
-        file = ""  # the diagnosed file itself, whatever it is called
-    return _Key(finding.code, finding.configuration, finding.module, file)
-
-
-def _base_name(path: str) -> str:
-    return PurePath(path.replace("\\", "/")).name
-
-
-def _change_of(key: _Key, old: Sequence[Finding], new: Sequence[Finding]) -> FindingChange:
-    first = (new or old)[0]
-    before, after = _most_severe(old), _most_severe(new)
+def _change_of(old: Sequence[Finding], new: Sequence[Finding]) -> FindingChange:
+    own = new or old
     return FindingChange(
         change=change_of(len(old), len(new)),
-        code=key.code,
-        rule=first.rule,
-        severity=after or before or first.severity,
-        configuration=key.configuration,
-        module=key.module,
-        old_module=old[0].module if old else None,
-        message=first.message,
+        code=own[0].code,
+        rule=own[0].rule,
+        severity=min((finding.severity for finding in own), key=SEVERITY_ORDER.index),
+        configuration=own[0].configuration,
+        module=own[0].module,
+        message=own[0].message,
         old_count=len(old),
         new_count=len(new),
-        place=str(first.location) if first.location is not None else None,
-        old_severity=before,
-        new_severity=after,
-        old_seconds=known_sum(*(finding.seconds for finding in old)),
-        new_seconds=known_sum(*(finding.seconds for finding in new)),
-        suggestion=first.suggestion,
+        place=str(own[0].location) if own[0].location is not None else None,
+        seconds=known_sum(*(finding.seconds for finding in own)),
         is_accepted=bool(new) and all(finding.accepted is not None for finding in new),
     )
-
-
-def _most_severe(findings: Sequence[Finding]) -> Severity | None:
-    return min((finding.severity for finding in findings), key=SEVERITY_ORDER.index, default=None)
 
 
 def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
@@ -215,17 +103,15 @@ def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
     names = dict.fromkeys(trial.name for diagnosis in (new, old) for trial in diagnosis.trials)
     different_subject = _different_subject(old, new)
     not_comparable = _not_comparable(old, new, different_subject)
-    times, summary = time_changes(old, new, not_comparable)
-    is_same_model = different_subject is None
     trials = tuple(
         msgspec.structs.replace(
-            _compared_trial(name, old, new, not_comparable, times.get(name)),
-            account=_account(old.measured_trial(name), new.measured_trial(name), is_same_model=is_same_model),
+            _compared_trial(name, old, new, not_comparable),
+            account=_account(old.measured_trial(name), new.measured_trial(name)) if different_subject is None else None,
         )
         for name in names
     )
     environment = environment_changes(old, new)
-    findings, stayed = finding_changes(old, new)
+    findings = finding_changes(old, new)
     subjects = _compared_subject(old), _compared_subject(new)
     is_same = (old.trials, old.findings) == (new.trials, new.findings) and not environment
     return ModelComparison(
@@ -237,10 +123,8 @@ def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
         environment=environment,
         trials=trials,
         findings=findings,
-        stayed=stayed,
-        times=summary,
-        regression=model_regression(trials, findings, summary, subjects, not_comparable),
-        notes=tuple(_notes(old, new, summary)),
+        regression=model_regression(trials, findings, subjects, not_comparable),
+        notes=tuple(_notes(old, new)),
     )
 
 
@@ -256,7 +140,6 @@ def _compared_subject(diagnosis: Diagnosis) -> ComparedSubject:
         baseline=comparison.baseline if comparison is not None else None,
         fastest=comparison.fastest if comparison is not None else (),
         target=diagnosis.subject.target,
-        reason=recommendation.reason if recommendation is not None else None,
     )
 
 
@@ -294,33 +177,32 @@ def _not_comparable(old: Diagnosis, new: Diagnosis, different_subject: str | Non
     return None
 
 
-def _account(old: Trial | None, new: Trial | None, *, is_same_model: bool) -> Account | None:
+def _account(old: Trial | None, new: Trial | None) -> Account | None:
     """Where the difference goes, from the one that took longer to the other."""
     if old is None or new is None or old.measurement is None or new.measurement is None:
         return None
-    before, after = old.measurement.usual_seconds, new.measurement.usual_seconds
-    if max(before, after) < (1 + RESOLUTION) * min(before, after):
+    before, after = old.measurement.median_seconds, new.measurement.median_seconds
+    if max(before, after) < (1 + BETWEEN_RUNS) * min(before, after):
         return None
     slower, faster = (new, old) if after >= before else (old, new)
-    found = account(slower, faster, is_same_model=is_same_model)
+    found = account(slower, faster)
     ages = ("new", "old") if after >= before else ("old", "new")
     names = (f"{trial.name} ({age})" for trial, age in zip((slower, faster), ages, strict=True))
     return found and msgspec.structs.replace(found, slower=next(names), faster=next(names))
 
 
-def _compared_trial(
-    name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None, time: TimeChange | None
-) -> ComparedTrial:
+def _compared_trial(name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None) -> ComparedTrial:
     before, after = old.find_trial(name), new.find_trial(name)
     old_median, new_median = _median_seconds(old, name), _median_seconds(new, name)
     old_costs, new_costs = _costs_of(before), _costs_of(after)
+    has_same_pace = not_comparable is None and not environment_changes(old, new)
     trial = ComparedTrial(
         name=name,
         old_status=before.status if before is not None else None,
         new_status=after.status if after is not None else None,
         old_median_seconds=old_median,
         new_median_seconds=new_median,
-        median_ratio=old_median / new_median if old_median and new_median else None,
+        median_ratio=old_median / new_median if has_same_pace and old_median and new_median else None,
         old_costs=old_costs,
         new_costs=new_costs,
         difference=cost_difference(old_costs, new_costs) if old_costs is not None and new_costs is not None else None,
@@ -328,15 +210,11 @@ def _compared_trial(
         round_trips=round_trip_changes(before, after) if before is not None and after is not None else (),
         decisions=decision_changes(before, after),
         regression=Regression(),
-        time=time,
+        time=time_change(name, old, new, not_comparable),
         old_same_as=before.same_as if before is not None else None,
         new_same_as=after.same_as if after is not None else None,
         old_failure=_failure_of(before),
         new_failure=_failure_of(after),
-        old_graph_break_count=_graph_breaks(before),
-        new_graph_break_count=_graph_breaks(after),
-        old_recompile_count=_recompiles(before),
-        new_recompile_count=_recompiles(after),
     )
     return msgspec.structs.replace(trial, regression=trial_regression(trial, old, new, not_comparable))
 
@@ -357,21 +235,9 @@ def _failure_of(trial: Trial | None) -> str | None:
     return trial.failure.message if trial is not None and trial.failure is not None else None
 
 
-def _graph_breaks(trial: Trial | None) -> int | None:
-    if trial is None or trial.status not in WITH_RESULT:
-        return None
-    # Every graph carries the number of the whole model.
-    return max((graph.graph_breaks for graph in trial.graphs), default=len(trial.graph_break_reasons))
-
-
-def _recompiles(trial: Trial | None) -> int | None:
-    return trial.recompile_count if trial is not None and trial.status in WITH_RESULT else None
-
-
-def _notes(old: Diagnosis, new: Diagnosis, times: TimeSummary) -> Iterator[str]:
-    if times.is_other_machine:
-        what = "on different devices" if has_another_device(old, new) else "on different processors or thread counts"
-        yield f"the two ran {what}: times are shown and not judged"
+def _notes(old: Diagnosis, new: Diagnosis) -> Iterator[str]:
+    if has_another_machine(old, new):
+        yield "the two ran on different devices, processors or thread counts: only ratios to the baseline are compared"
     if old.subject.target != new.subject.target:
         yield "one of the two was lowered for another device and did not run the same way"
     if old.layoutdoctor_version != new.layoutdoctor_version:
@@ -382,7 +248,3 @@ def _notes(old: Diagnosis, new: Diagnosis, times: TimeSummary) -> Iterator[str]:
     for age, diagnosis in (("old", old), ("new", new)):
         if diagnosis.interrupted is not None:
             yield f"the {age} one was not finished: {diagnosis.interrupted}"
-    bandwidths = [diagnosis.environment.copy_bandwidth_bytes_per_second for diagnosis in (old, new)]
-    if times.has_drifted and bandwidths[0] and bandwidths[1]:
-        rates = [f"{format_significant(bandwidth / 1e9)} GB/s" for bandwidth in bandwidths if bandwidth]
-        yield f"copying a large tensor reached {rates[0]} in the old run and {rates[1]} in the new one"

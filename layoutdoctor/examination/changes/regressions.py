@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.comparison import Regression
-from layoutdoctor.diagnosis.records import SLOWER
+from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.diagnosis.records import FASTER, SLOWER
 from layoutdoctor.examination.changes.conversions import recorded_by_one
 from layoutdoctor.examination.changes.times import WITH_RESULT
 from layoutdoctor.units import format_ratio, format_seconds, format_significant
+from layoutdoctor.words import name_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.comparison import ComparedSubject, ComparedTrial, CostTotals, FindingChange, TimeSummary
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis
+    from layoutdoctor.diagnosis.comparison import ComparedSubject, ComparedTrial, CostTotals, FindingChange
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 TIME_TOLERANCE = 0.10
 """Conversions that take longer by less than this part may be the same ones at another clock rate of the device."""
@@ -29,26 +31,18 @@ LEAST_SHARE = 0.001
 COUNT_TOLERANCE = 0.5
 """More round trips, or conversions, per step by less than this are those of a step that was recorded in part."""
 
-CLOCK_TICK = 1e-6
-"""Where a trace has whole microseconds only, each of its durations may be off by as much."""
 
-_TICK_PRECISION = 1e-3  # of a microsecond; a duration nearer than this to a whole one counts as whole
-
-
-def layout_losses(
-    old: CostTotals, new: CostTotals, *, resolution_seconds: float, judges_time: bool, judges_round_trips: bool
-) -> tuple[str, ...]:
+def layout_losses(old: CostTotals, new: CostTotals, *, judges_time: bool, judges_round_trips: bool) -> tuple[str, ...]:
     """
     What the new run loses more to layouts than the old one, one sentence each.
 
     Args:
-        resolution_seconds: What the sum of all conversions may be off by, as the recorder's clock is no finer.
         judges_time: Whether seconds may be compared: False for two devices, where conversions are counted instead.
     """
     losses: list[str] = []
     if judges_time and old.conversion_seconds is not None and new.conversion_seconds is not None:
         least = max(TIME_TOLERANCE * old.conversion_seconds, LEAST_SHARE * (new.kernel_seconds or 0.0))
-        if new.conversion_seconds - old.conversion_seconds > least + resolution_seconds:
+        if new.conversion_seconds - old.conversion_seconds > least:
             losses.append(
                 f"layout conversions take {format_seconds(new.conversion_seconds)} instead of "
                 f"{format_seconds(old.conversion_seconds)}"
@@ -65,23 +59,12 @@ def _more(what: str, old: float, new: float) -> Iterator[str]:
         yield f"{format_count(new)} {what}{'' if new == 1 else 's'} instead of {format_count(old)}"
 
 
-def clock_resolution(conversions: Iterable[Conversion]) -> float:
-    """Seconds that a sum over conversions may be off by where the recorder counts whole microseconds; else zero."""
-    launches = 0
-    for conversion in conversions:
-        ticks = (conversion.seconds or 0.0) / CLOCK_TICK
-        if abs(ticks - round(ticks)) > _TICK_PRECISION:
-            return 0.0
-        launches += conversion.count
-    return launches * CLOCK_TICK
-
-
 def format_count(count: float) -> str:
     """A count that may be one per step: ``"53"``, ``"17.7"``."""
     return str(round(count)) if float(count).is_integer() else format_significant(count)
 
 
-RESTS_ON_TIMES = frozenset({"LD203", "LD204", "LD205", "LD303", "LD401", "LD403"})
+RESTS_ON_TIMES = frozenset({"LD205", "LD303", "LD308"})
 """Findings that come and go with measured times: a gain that was sure in one run may be too unsure in the other."""
 
 _WITHOUT_RESULT = {"failed": "failed", "crashed": "crashed", "timed_out": "ran out of time"}
@@ -108,7 +91,6 @@ def trial_regression(trial: ComparedTrial, old: Diagnosis, new: Diagnosis, not_c
 def model_regression(
     trials: Sequence[ComparedTrial],
     findings: Sequence[FindingChange],
-    times: TimeSummary,
     subjects: tuple[ComparedSubject, ComparedSubject],
     not_comparable: str | None,
 ) -> Regression:
@@ -122,25 +104,24 @@ def model_regression(
         return Regression(not_judged=not_comparable)
     shared = {trial.name: trial for trial in trials if {trial.old_status, trial.new_status} <= {*WITH_RESULT}}
     told = [trial for trial in trials if not _is_same_in_both(trial, shared)]
-    losses = [f"{trial.name}: {loss}" for trial in told for loss in trial.regression.losses]
+    losses = [*_baseline_losses(told, subjects[1].baseline)]
+    losses += [f"{_shown(trial.name)}: {loss}" for trial in told for loss in trial.regression.losses]
     losses += [
         _finding_words(change)
         for change in findings
         if change.change in ("came", "more")
-        and change.new_severity in _SERIOUS
+        and change.severity in _SERIOUS
         and change.code not in RESTS_ON_TIMES
         and not change.is_accepted
-        and (change.configuration is None or _may_differ(shared.get(change.configuration)))
+        and (change.configuration is None or change.configuration in shared)
     ]
     if not shared:
         return Regression(losses=tuple(losses), not_judged="no configuration has a result in both")
-    return Regression(losses=tuple(losses), not_judged=_unjudged_times(shared, times, subjects))
+    return Regression(losses=tuple(losses), not_judged=_unjudged_times(shared, subjects))
 
 
 def _model_losses(trial: ComparedTrial, old: Diagnosis, new: Diagnosis) -> Iterator[str]:
-    time = trial.time
-    if time is not None and time.verdict == SLOWER and time.change is not None:
-        yield f"takes {format_ratio(1 / time.change.median)} as long (at least {format_ratio(1 / time.change.high)})"
+    yield from _time_losses(trial, new.comparison.baseline if new.comparison is not None else "")
     before, after = old.find_trial(trial.name), new.find_trial(trial.name)
     if trial.old_costs is None or trial.new_costs is None:
         return
@@ -151,9 +132,23 @@ def _model_losses(trial: ComparedTrial, old: Diagnosis, new: Diagnosis) -> Itera
         yield from _more("round trip", trial.old_costs.redundant_pair_count, trial.new_costs.redundant_pair_count)
 
 
-def _may_differ(trial: ComparedTrial | None) -> bool:
-    """Whether a configuration has a result in both, and not by the same code."""
-    return trial is not None and not (trial.time is not None and trial.time.has_same_code)
+def _time_losses(trial: ComparedTrial, baseline: str) -> Iterator[str]:
+    time = trial.time
+    if time is None or time.change is None or time.change.verdict != SLOWER or time.old_ratio is None:
+        return
+    # It may be the baseline that became faster, which times of one machine show.
+    if trial.median_ratio is None or trial.median_ratio < 1:
+        ratios = [format_ratio(ratio.median) for ratio in (time.old_ratio, time.new_ratio) if ratio is not None]
+        yield f"runs at {ratios[-1]} the speed of {_shown(baseline)} instead of {ratios[0]}"
+
+
+def _baseline_losses(trials: Sequence[ComparedTrial], baseline: str | None) -> Iterator[str]:
+    """That the baseline became slower and most others did not: their ratios to it rose, and its own time as well."""
+    took = next((trial.median_ratio for trial in trials if trial.name == baseline), None)
+    changes = [trial.time.change for trial in trials if trial.time is not None and trial.time.change is not None]
+    is_behind = 2 * sum(change.verdict == FASTER for change in changes) > len(changes)
+    if baseline is not None and is_behind and took is not None and took * (1 + TIME_TOLERANCE) < 1:
+        yield f"{_shown(baseline)}: takes {format_ratio(1 / took)} as long, and most other configurations do not"
 
 
 def _is_same_in_both(trial: ComparedTrial, shared: dict[str, ComparedTrial]) -> bool:
@@ -161,32 +156,26 @@ def _is_same_in_both(trial: ComparedTrial, shared: dict[str, ComparedTrial]) -> 
     return trial.new_same_as is not None and trial.old_same_as == trial.new_same_as and trial.new_same_as in shared
 
 
+def _shown(name: str) -> str:
+    return "the default" if name == BASELINE else name_in_words(name)
+
+
 def _finding_words(change: FindingChange) -> str:
-    about = "".join(f" [{name}]" for name in (change.configuration,) if name)
+    about = f" [{_shown(change.configuration)}]" if change.configuration else ""
     where = next((f" at {place}" for place in (change.module, change.place) if place), "")
     number = "new" if change.change == "came" else f"{change.new_count} instead of {change.old_count}"
     return f"{number} {change.severity} {change.code} {change.rule}{about}{where}"
 
 
-def _unjudged_times(
-    shared: dict[str, ComparedTrial], times: TimeSummary, subjects: tuple[ComparedSubject, ComparedSubject]
-) -> str | None:
+def _unjudged_times(shared: dict[str, ComparedTrial], subjects: tuple[ComparedSubject, ComparedSubject]) -> str | None:
+    """Why the speed of a configuration that matters was not judged."""
     if all(trial.time is None for trial in shared.values()):
         is_static = all(subject.target is not None for subject in subjects)
         return None if is_static else "no configuration was timed in both"
-    if times.is_other_machine:
-        return None
-    named = [name for subject in subjects for name in (subject.baseline, subject.recommended, *subject.fastest[:1])]
+    named = [name for subject in subjects for name in (subject.baseline, subject.recommended)]
     for name in dict.fromkeys(name for name in named if name in shared):
         time = shared[name].time
         if time is None or time.not_judged is not None:
-            return f"the time of {name} was not judged: {time.not_judged if time is not None else 'not timed in both'}"
-    if not any(trial.time is not None and trial.time.not_judged is None for trial in shared.values()):
-        return f"no time was judged: {times.not_judged}"
-    drift = times.drift
-    if times.basis == "majority" and times.has_drifted and drift is not None and drift.median < 1:
-        return (
-            f"everything takes {format_ratio(1 / drift.median)} as long, and times alone cannot tell the machine from"
-            " the model; measure both again on a quiet machine"
-        )
+            why = "not timed in both" if time is None else time.not_judged
+            return f"the time of {_shown(name)} was not judged: {why}"
     return None

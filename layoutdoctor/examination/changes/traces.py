@@ -9,13 +9,11 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from layoutdoctor.diagnosis.comparison import Amount, ComparedRun, ComparedTotal, Overlap, Regression, TraceComparison
-from layoutdoctor.diagnosis.records import Account, AccountRow
-from layoutdoctor.examination.account_rows import SMALL_SHARE, sum_row, told
 from layoutdoctor.examination.changes.conversions import (
     conversion_changes,
     cost_difference,
@@ -24,17 +22,14 @@ from layoutdoctor.examination.changes.conversions import (
     recorded_by_one,
     round_trip_changes,
 )
-from layoutdoctor.examination.changes.regressions import clock_resolution, format_count, layout_losses
-from layoutdoctor.examination.changes.times import RESOLUTION, environment_changes, has_another_device
-from layoutdoctor.examination.costs import counted_conversions
-from layoutdoctor.units import format_share
-from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, plural
+from layoutdoctor.examination.changes.regressions import format_count, layout_losses
+from layoutdoctor.examination.changes.times import environment_changes, has_another_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.comparison import Basis, ConversionChange, Match
-    from layoutdoctor.diagnosis.records import AccountKind, Diagnosis, Owner, TensorKind, Total, TotalKind, Trial
+    from layoutdoctor.diagnosis.comparison import Basis, Match
+    from layoutdoctor.diagnosis.records import Diagnosis, Total, TotalKind, Trial
 
 # Inductor numbers its kernels through the graph: take one away, and all later ones of its kind are called otherwise.
 _NUMBERED = re.compile(r"^((?:triton|cpp)_[A-Za-z_]\w*?)_\d+(?:d[\dce]*)?$")
@@ -42,13 +37,8 @@ _NUMBERED = re.compile(r"^((?:triton|cpp)_[A-Za-z_]\w*?)_\d+(?:d[\dce]*)?$")
 _CUDNN_NAMESPACE = re.compile(r"\bcudnn::(?:ops|engines_precompiled)::")
 # One library builds the same kernel once per generation of GPU, and says so at the beginning of its name.
 _GENERATION = re.compile(r"^(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell|sm\d+)_")
-_CUTLASS_GENERATION = re.compile(r"^cutlass_?\d*x?(?:_\w+?)?::")
-# The kernel that ATen's elementwise_kernel and the like were made from stands in the template arguments.
-_INNER_KERNEL = re.compile(r"\b\w*(?:_kernel_cuda|_kernel_impl|Functor\w*|_functor\w*|Ops)\b")
-_GENERIC_INNER_KERNELS = frozenset({"gpu_kernel_impl", "gpu_kernel_impl_nocast"})
-_WRAPPERS = frozenset({"Kernel", "Kernel2", "kernel"})
 _ANONYMOUS = re.compile(r"\((?:anonymous namespace|anonymous)\)::|<unnamed>::")
-_CUT = re.compile(r"(?:\.\.\.|\u2026)$")
+_ARGUMENTS = re.compile(r"[<(].*$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,46 +94,14 @@ def loose_name(name: str) -> str:
     A kernel's name without what changes from version to version and from GPU to GPU.
 
     Returns:
-        Without ``void``, parameters and template arguments, cuDNN's inner namespace, the generation of GPU it was built
-        for, and Inductor's number. What an elementwise kernel of ATen computes, and what a bare ``Kernel`` wraps, is
-        kept, as it would be no name without. A name of which nothing would be left stays as it is.
+        Without template arguments and parameters, cuDNN's inner namespace, the generation of GPU it was built for, and
+        Inductor's number. A name of which nothing would be left stays as it is.
     """
-    numbered = _NUMBERED.match(name)
-    if numbered is not None:
-        return numbered.group(1)
-    plain = _ANONYMOUS.sub("", _CUT.sub("", name)).strip().removeprefix("void ")
-    outer, arguments = _split_template(_CUDNN_NAMESPACE.sub("", plain))
-    outer = _CUTLASS_GENERATION.sub("cutlass::", outer.rpartition("::type ")[2])  # after a templated return type
-    if outer.rpartition("::")[2] in _WRAPPERS and arguments:
-        outer = f"{outer.rpartition('::')[0]}::{_split_template(arguments)[0]}".removeprefix("::")
-    inner = dict.fromkeys(
-        word for word in _INNER_KERNEL.findall(arguments) if word not in _GENERIC_INNER_KERNELS and word not in outer
-    )
-    shown = _GENERATION.sub("", outer)
-    return " ".join((shown, *inner)) if shown else name
-
-
-def _split_template(name: str) -> tuple[str, str]:
-    """A name before its parameters, without what stands between ``<`` and ``>``; and what stood there last."""
-    outer: list[str] = []
-    arguments: list[str] = []
-    depth = 0
-    for position, character in enumerate(name):
-        if character == "<":
-            if not depth:
-                arguments.clear()
-            depth += 1
-        elif character == ">" and depth and name[position - 1] != "-":
-            depth -= 1
-            if not depth:
-                continue
-        elif character == "(" and not depth:
-            break
-        if depth:
-            arguments.append(character)
-        else:
-            outer.append(character)
-    return "".join(outer).strip(), "".join(arguments)[1:].strip()
+    kind = _kind_of(name)
+    if kind is not None:
+        return kind
+    plain = _CUDNN_NAMESPACE.sub("", _ANONYMOUS.sub("", name.removeprefix("void ")))
+    return _GENERATION.sub("", _ARGUMENTS.sub("", plain).strip()) or name
 
 
 def _kind_of(name: str) -> str | None:
@@ -170,12 +128,7 @@ SAME_COUNT = 0.02
 """Counts of kernels that differ by less than this part are those of the same work."""
 
 ALIKE_SHARE = 0.8
-"""Where this part of all common kernels ran the same number of times as often, the work was done so often."""
-
-FEWEST_OTHERS = 3
-"""So many other operations must be there to say that a changed count of convolution kernels is not more work."""
-
-_CONVOLUTION = re.compile(r"conv(?!ert)", re.IGNORECASE)
+"""If this part of all common names ran the same number of times as often, the work was done so often."""
 
 
 def totals_by_name(totals: Iterable[Total], kind: TotalKind) -> dict[str, Total]:
@@ -222,57 +175,38 @@ def find_overlap(old: Sequence[Total], new: Sequence[Total]) -> Overlap:
 
 def find_unequal_work(old: Sequence[Total], new: Sequence[Total], old_parts: int = 1, new_parts: int = 1) -> str | None:
     """
-    Why two runs seem not to have done the same work, by how many kernels ran for the operations that both have.
+    Why two runs seem not to have done the same work: nearly all of what both have ran another number of times, alike.
 
     Returns:
-        A clause; None where nothing says so. Conversions are left out, as these are what may come and go. Convolutions
-        decide; where their count alone has changed and other operations' have not, another algorithm runs them.
-        Counts cannot tell another batch size. Where it cannot be told so, as common operations took little of the time
-        of replays of a graph, kernels decide that all ran the same number of times as often.
+        A clause; None if nothing says so. Conversions are left out, as these may come and go. Counts cannot tell
+        another batch size.
     """
-    counted = _common_counts("operation", old, new, old_parts, new_parts)
-    by_kernel = _common_counts("kernel", old, new, old_parts, new_parts)
-    kind: TotalKind = "operation" if counted else "kernel"
-    counted = counted or by_kernel
-    ratios = [now / once for _, once, now in by_kernel]
-    if len(ratios) >= FEWEST_OTHERS and not _is_same(1.0, times := median(ratios)):
-        alike = sum(_is_same(times, ratio) for ratio in ratios)
-        if alike >= ALIKE_SHARE * len(ratios):
-            return _sentence("kernels", sum(e[1] for e in by_kernel), sum(e[2] for e in by_kernel), [])
-    of_convolutions = [entry for entry in counted if _CONVOLUTION.search(entry[0].name)]
-    others = [now / once for match, once, now in counted if not _CONVOLUTION.search(match.name)]
-    others_agree = len(others) >= FEWEST_OTHERS and _is_same(1.0, median(others))
-    if of_convolutions:
-        once, now = sum(entry[1] for entry in of_convolutions), sum(entry[2] for entry in of_convolutions)
-        if _is_same(once, now) or others_agree:
-            return None
-        return _sentence("convolutions", once, now, [entry[0] for entry in of_convolutions])
-    if len(others) < FEWEST_OTHERS or others_agree:
-        return None
-    once, now = sum(entry[1] for entry in counted), sum(entry[2] for entry in counted)
-    return _sentence("operations" if kind == "operation" else "kernels", once, now, [])
+    kinds: tuple[TotalKind, ...] = ("operation", "kernel")
+    for kind in kinds:
+        counted = _common_counts(kind, old, new, old_parts, new_parts)
+        ratios = [now / once for once, now in counted]
+        times = median(ratios) if ratios else 1.0
+        if not _is_same(1.0, times) and sum(_is_same(times, r) for r in ratios) >= ALIKE_SHARE * len(ratios):
+            once, now = (format_count(sum(side)) for side in zip(*counted, strict=True))
+            return (
+                f"for the {kind}s that both have {once} kernels ran in the old one and {now} in the new one, "
+                "conversions left out"
+            )
+    return None
 
 
 def _common_counts(
     kind: TotalKind, old: Sequence[Total], new: Sequence[Total], old_parts: int, new_parts: int
-) -> list[tuple[NameMatch, float, float]]:
+) -> list[tuple[float, float]]:
     """How many kernels, conversions left out, ran for each name that both runs have, per step."""
     before, after = totals_by_name(old, kind), totals_by_name(new, kind)
     matched = match_exact_names(before, after) if kind == "operation" else match_kernel_names(before, after)
     counted = (
-        (match, _count(before, match.old_names) / old_parts, _count(after, match.new_names) / new_parts)
+        (_count(before, match.old_names) / old_parts, _count(after, match.new_names) / new_parts)
         for match in matched
         if match.match is not None
     )
-    return [entry for entry in counted if entry[1] and entry[2]]
-
-
-def _sentence(what: str, old: float, new: float, matches: Sequence[NameMatch]) -> str:
-    names = f" ({', '.join(match.name for match in matches[:2])}{', ...' if len(matches) > 2 else ''})"
-    return (
-        f"for the {what} that both have{names if matches else ''} {format_count(old)} kernels ran in the old one and "
-        f"{format_count(new)} in the new one, conversions left out"
-    )
+    return [entry for entry in counted if entry[0] and entry[1]]
 
 
 def _count(totals: Mapping[str, Total], names: Iterable[str]) -> int:
@@ -287,9 +221,6 @@ def _share(totals: Mapping[str, Total], names: Iterable[str]) -> float | None:
 def _is_same(old: float, new: float) -> bool:
     return abs(new - old) <= SAME_COUNT * max(old, new)
 
-
-OUTSIDE_SHARE = 0.05
-"""Kernel time outside of all steps above this part makes a number per step one that needs a word of warning."""
 
 _FIELD_WORDS = {"op": "operations", "module": "modules", "shape": "shapes"}
 
@@ -316,7 +247,9 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
     unequal_work = find_unequal_work(old_totals, new_totals, old_parts, new_parts)
     environment = environment_changes(old, new)
 
-    def compared(matches: Iterable[NameMatch], before: Mapping[str, Total], after: Mapping[str, Total]) -> _Compared:
+    def compared(
+        matches: Iterable[NameMatch], before: Mapping[str, Total], after: Mapping[str, Total]
+    ) -> tuple[ComparedTotal, ...]:
         entries = [_compared_total(match, before, after, old_parts, new_parts) for match in matches]
         return tuple(sorted(entries, key=lambda entry: -abs(entry.seconds_difference)))
 
@@ -324,9 +257,6 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
         kind: (totals_by_name(old_totals, kind), totals_by_name(new_totals, kind))
         for kind in ("operation", "kernel", "module")
     }
-    operations = compared(match_exact_names(*by_name["operation"]), *by_name["operation"])
-    kernels = compared(match_kernel_names(*by_name["kernel"]), *by_name["kernel"])
-    conversions = conversion_changes(before, after, old_parts, new_parts)
     return TraceComparison(
         basis=basis,
         old=old_run,
@@ -336,83 +266,14 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
         is_same=before is not None and old.trials == new.trials and not environment,
         unequal_work=unequal_work,
         environment=environment,
-        account=None if overlap.is_empty else _account(old_run, new_run, operations or kernels, conversions),
-        conversions=conversions,
+        conversions=conversion_changes(before, after, old_parts, new_parts),
         round_trips=round_trip_changes(before, after, old_parts, new_parts),
-        operations=operations,
-        kernels=kernels,
+        operations=compared(match_exact_names(*by_name["operation"]), *by_name["operation"]),
+        kernels=compared(match_kernel_names(*by_name["kernel"]), *by_name["kernel"]),
         modules=compared(match_exact_names(*by_name["module"]), *by_name["module"]),
         regression=_judge(old, new, old_run, new_run, overlap, unequal_work),
         notes=tuple(_notes(old, new, old_run, new_run)),
     )
-
-
-_Compared = tuple[ComparedTotal, ...]
-
-
-def _account(
-    old: ComparedRun, new: ComparedRun, totals: Iterable[ComparedTotal], conversions: Sequence[ConversionChange]
-) -> Account | None:
-    """Where the difference of two runs' kernel times goes; None where there is next to none, or one is not known."""
-    runs = {"old": old, "new": new}
-    times = {age: run.costs.kernel_seconds or 0.0 for age, run in runs.items()}
-    slow, fast = ("new", "old") if times["new"] >= times["old"] else ("old", "new")
-    difference = times[slow] - times[fast]
-    if not times[fast] or difference < RESOLUTION * times[fast]:
-        return None
-    rows: list[AccountRow] = []
-    alone: list[AccountRow] = []
-    for total in totals:
-        amounts = {"old": total.old, "new": total.new}
-        times_of_both = (_computing(amounts[slow]), _computing(amounts[fast]))
-        counts = [0.0 if amount is None else amount.count - amount.conversion_count for amount in amounts.values()]
-        detail = None if counts[0] == counts[1] else f"{format_count(counts[0])} -> {format_count(counts[1])} kernels"
-        row = _row("operation", *times_of_both, operations=(total.name,), detail=detail)
-        (rows if total.match is not None else alone).append(row)
-    rows += _conversion_rows(conversions, slow)
-    if alone:
-        rows.append(sum_row("not_aligned", alone))
-    kept = told(rows, difference)
-    rest = [times[slow], times[fast]]
-    for row in kept:
-        rest[0] -= row.slower_seconds or 0.0
-        rest[1] -= row.faster_seconds or 0.0
-    if abs(rest[0] - rest[1]) > SMALL_SHARE * difference:
-        kept.append(_row("operation", *(max(side, 0.0) for side in rest), operations=("kernels of no operation",)))
-    return Account(
-        slower=f"the {slow} one",
-        faster=f"the {fast} one",
-        slower_seconds=times[slow],
-        faster_seconds=times[fast],
-        rows=tuple(kept),
-    )
-
-
-def _conversion_rows(changes: Iterable[ConversionChange], slow: str) -> Iterator[AccountRow]:
-    """Conversions of one kind of tensor and one owner together."""
-    groups: dict[tuple[TensorKind, Owner], list[ConversionChange]] = defaultdict(list)
-    for change in changes:
-        groups[change.tensor, change.owner].append(change)
-    for (tensor, owner), own in groups.items():
-        old = [change.old for change in own if change.old is not None]
-        new = [change.new for change in own if change.new is not None]
-        sides = (new, old) if slow == "new" else (old, new)
-        times = [sum(amount.seconds or 0.0 for amount in side) for side in sides]
-        counts = [format_count(sum(amount.count for amount in side)) for side in sides]
-        yield _row(
-            "conversion",
-            *times,
-            operations=(f"conversion of {plural(TENSOR_WORDS[tensor])}",),
-            detail=f"{' against '.join(counts)}, {OWNER_WORDS[owner]}",
-        )
-
-
-def _computing(amount: Amount | None) -> float:
-    return 0.0 if amount is None else amount.seconds - amount.conversion_seconds
-
-
-def _row(kind: AccountKind, slower: float, faster: float, **more: Any) -> AccountRow:
-    return AccountRow(kind=kind, seconds=slower - faster, slower_seconds=slower, faster_seconds=faster, **more)
 
 
 def _recorded_trial(diagnosis: Diagnosis) -> Trial | None:
@@ -444,15 +305,12 @@ def _compared_total(
 ) -> ComparedTotal:
     old = _amount([before[name] for name in match.old_names], old_parts)
     new = _amount([after[name] for name in match.new_names], new_parts)
-    is_loose = match.match == "loose"
     return ComparedTotal(
         name=match.name,
         match=match.match,
         old=old,
         new=new,
         seconds_difference=(new.seconds if new is not None else 0.0) - (old.seconds if old is not None else 0.0),
-        old_names=match.old_names if is_loose else (),
-        new_names=match.new_names if is_loose else (),
     )
 
 
@@ -477,13 +335,10 @@ def _judge(
         return Regression(not_judged="the two seem to be different runs")
     if unequal is not None:
         return Regression(not_judged="the two seem not to have done the same work")
-    runs = (before, old_run), (after, new_run)
-    resolution = max(clock_resolution(counted_conversions(trial)) / max(1, run.step_count) for trial, run in runs)
     losses = layout_losses(
         old_run.costs,
         new_run.costs,
-        resolution_seconds=resolution,
-        judges_time=not has_another_device(old, new),
+        judges_time=not has_another_machine(old, new),
         judges_round_trips="shape" not in recorded_by_one(before, after),
     )
     return Regression(losses=losses)
@@ -491,13 +346,11 @@ def _judge(
 
 def _notes(old: Diagnosis, new: Diagnosis, old_run: ComparedRun, new_run: ComparedRun) -> Iterator[str]:
     before, after = _recorded_trial(old), _recorded_trial(new)
-    if old_run.step_count and new_run.step_count:
-        yield from _outside_notes(("old", before), ("new", after))
-    else:
+    if not (old_run.step_count and new_run.step_count):
         recorded = [f"in the {age} one only" for age, run in (("old", old_run), ("new", new_run)) if run.step_count]
         where = f"recorded {recorded[0]}" if recorded else "not recorded"
         yield f"profiler steps are {where}: the whole traces are compared, which assumes that both did equal work"
-    if has_another_device(old, new):
+    if has_another_machine(old, new):
         yield "the two were recorded on different devices: their times differ for that reason as well"
     missing = recorded_by_one(before, after)
     for field, words in _FIELD_WORDS.items():
@@ -508,14 +361,3 @@ def _notes(old: Diagnosis, new: Diagnosis, old_run: ComparedRun, new_run: Compar
     for age, diagnosis in (("old", old), ("new", new)):
         for note in diagnosis.subject.notes:
             yield f"the {age} one: {note}"
-
-
-def _outside_notes(*runs: tuple[str, Trial | None]) -> Iterator[str]:
-    """Where much ran outside of all steps: an average per step counts it in."""
-    for age, trial in runs:
-        if trial is None or trial.kernels is None or not trial.kernels.seconds:
-            continue
-        inside = sum(total.seconds for total in totals_by_name(trial.kernels.totals, "step").values())
-        outside = 1 - inside / trial.kernels.seconds
-        if outside > OUTSIDE_SHARE:
-            yield f"{format_share(outside)} of the {age} one's kernel time is outside of its steps, and counted in"

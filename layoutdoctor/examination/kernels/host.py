@@ -254,8 +254,6 @@ class HostOperation:
         primitives: oneDNN primitives that ran in it and in none of its children.
         node: The graph node that it ran, where that is certain.
         graph: Name of that node's graph; of the call of a compiled graph, that graph's.
-        least_seconds: The least it took in several iterations, children included; None where there was one only.
-        least_self_seconds: The same without its children's.
     """
 
     operation: Operation
@@ -264,8 +262,6 @@ class HostOperation:
     primitives: list[Primitive] = field(default_factory=list)
     node: FxNode | None = None
     graph: str | None = None
-    least_seconds: float | None = None
-    least_self_seconds: float | None = None
 
     @property
     def name(self) -> str:
@@ -274,12 +270,10 @@ class HostOperation:
 
     def seconds(self) -> float:
         """Its duration, children included."""
-        return self.operation.seconds if self.least_seconds is None else self.least_seconds
+        return self.operation.seconds
 
     def self_seconds(self) -> float:
         """Its duration without its children's."""
-        if self.least_self_seconds is not None:
-            return self.least_self_seconds
         return max(0.0, self.operation.seconds - sum(child.operation.seconds for child in self.children))
 
     def around(self) -> Iterator[HostOperation]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import numpy as np
 
 from layoutdoctor.diagnosis.records import Waiting
@@ -53,6 +54,12 @@ def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | 
         launch_lag_seconds=lag,
         waits_for=_waits_for(busy / whole if whole else 1.0, lag),
     )
+
+
+def waiting_in_calls(waiting: Waiting, call_seconds: float) -> Waiting:
+    """What a call waited for that was timed without the profiler, which slows the launches."""
+    waits_for = _waits_for(waiting.busy_seconds / call_seconds, waiting.launch_lag_seconds)
+    return msgspec.structs.replace(waiting, span_seconds=call_seconds, waits_for=waits_for)
 
 
 def _busy_on(trace: RecordedTrace, process: int, device: int) -> tuple[int, int, int]:

@@ -1,8 +1,8 @@
 """
 The JUnit report: one test case for each configuration and each rule, for a CI server.
 
-- A configuration passes where it ran; one that failed, timed out or crashed is an error. Its time is the median of one
-  step, so that a server's graphs show how the model's speed moves.
+- A configuration passes where it ran; one that failed, timed out or crashed is an error. Its time is that of one
+  call, so that a server's graphs show how the model's speed moves.
 - A rule fails where it has an error or a warning that is not accepted; its notes are text of the case, and no failure.
   Its time is what its findings cost in one step.
 - A rule is skipped where all it found is accepted, and where nothing was recorded that it could look at: nothing found
@@ -16,7 +16,6 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from layoutdoctor.diagnosis.accepted import ABOUT_MEASUREMENT
 from layoutdoctor.examination.gaps import examination_of
 from layoutdoctor.reports.sections.wording import clean, clean_line, clean_name, is_recording, project_path
 from layoutdoctor.rules import ALL_RULES
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 _RULE_FAILED = "rule failed: "  # how `run_rules` says that a rule raised
 _ASKS_FOR_A_MODEL = tuple(
-    "LD104 LD105 LD107 LD2 LD302 LD303 LD304 LD306 LD307 LD308 LD4 LD502 LD503 LD504 LD505 LD506 LD507".split()
+    "LD104 LD105 LD2 LD302 LD303 LD304 LD306 LD307 LD308 LD4 LD502 LD503 LD504 LD505 LD507".split()
 )
 """Rules and families that ask what a compiler decided, how steps were timed, how a model is written: no trace says."""
 
@@ -111,7 +110,7 @@ def _add(case: ET.Element, tag: str, message: str, kind: str, text: str = "") ->
 
 
 def _configuration_case(trial: Trial) -> ET.Element:
-    seconds = trial.measurement.usual_seconds if trial.measurement is not None else None
+    seconds = trial.measurement.median_seconds if trial.measurement is not None else None
     case = _case("configurations", clean_name(trial.name), seconds)
     if trial.status == "skipped":
         reason = trial.failure.message if trial.failure is not None else "not tried"
@@ -132,8 +131,7 @@ def _rule_case(diagnosis: Diagnosis, code: str, name: str) -> ET.Element:
     broken = [finding for finding in findings if finding.message.startswith(_RULE_FAILED)]
     known = [finding.seconds for finding in findings if finding.seconds is not None]
     case = _case("rules", f"{clean_name(code)} {clean_name(name)}", sum(known))
-    is_of_model = code not in ABOUT_MEASUREMENT
-    failing = [f for f in findings if is_of_model and f.accepted is None and f.severity != "note"]
+    failing = [f for f in findings if f.accepted is None and f.severity != "note"]
     accepted = [f for f in findings if f.accepted is not None]
     notes = [f for f in findings if f.accepted is None and f not in failing and f not in broken]
     if broken:
@@ -197,6 +195,4 @@ def _why_not_judged(diagnosis: Diagnosis, code: str) -> str | None:
         blockers = [examination_of(diagnosis, trial.name).blockers for trial in ran]
         if ran and all(blockers):
             return f"not judged: {clean(blockers[0][0])}"
-    if code == "LD203" and diagnosis.comparison is None:
-        return "not judged: nothing was compared"
     return None

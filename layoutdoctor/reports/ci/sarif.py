@@ -13,11 +13,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from layoutdoctor.diagnosis.accepted import ABOUT_MEASUREMENT, fingerprint_of
+from layoutdoctor.diagnosis.accepted import fingerprint_of
 from layoutdoctor.reports.rules_page import passages_of, rule_section
 from layoutdoctor.reports.sections.wording import (
     clean,
-    clean_if_known,
     clean_name,
     failure_clause,
     finite,
@@ -51,7 +50,7 @@ def render_sarif(diagnosis: Diagnosis) -> str:
     placed: list[JsonObject] = []
     homeless: list[Finding] = []
     for finding in diagnosis.findings:
-        location = None if finding.code in ABOUT_MEASUREMENT else _location(finding, own_file)
+        location = _location(finding, own_file)
         if location is None:
             homeless.append(finding)
         else:
@@ -87,7 +86,7 @@ def _rule(rule: Rule) -> JsonObject:
         "shortDescription": {"text": rule.summary},
         "fullDescription": {"text": clean(what_it_finds[0], _DESCRIPTION_LENGTH).replace("``", "")},
         "help": {"text": rule.documentation, "markdown": rule_section(rule)},
-        # What a finding weighs is judged anew each time, so every result carries its own level.
+        # The severity is judged for each finding, so every result carries its own level.
         "defaultConfiguration": {"level": "warning"},
         "properties": {"tags": ["performance", "memory-layout"], "precision": "high"},
     }
@@ -101,8 +100,8 @@ def _result(finding: Finding, location: JsonObject, rule_index: int | None) -> J
         "locations": [location],
         "partialFingerprints": {FINGERPRINT: fingerprint_of(finding)},
         "properties": {
-            "configuration": clean_if_known(finding.configuration),
-            "module": clean_if_known(finding.module),
+            "configuration": clean_name(finding.configuration) if finding.configuration else None,
+            "module": clean_name(finding.module) if finding.module else None,
             "seconds": finite(finding.seconds),
             "bytes_moved": finding.bytes_moved,
         },

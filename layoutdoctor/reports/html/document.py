@@ -14,24 +14,21 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from layoutdoctor.examination.costs import sum_seconds
-from layoutdoctor.examination.ratios import LEAST_COVERAGE
 from layoutdoctor.reports.html.charts import (
     build_bars,
     build_placed_flows,
-    build_rounds,
     build_timelines,
     build_waterfalls,
 )
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.rules_page import passages_of
 from layoutdoctor.reports.sections.account import build_accounts, row_name
-from layoutdoctor.reports.sections.details import build_details, bytes_cell, seconds_cell, where_cell
+from layoutdoctor.reports.sections.details import Detail, build_details, bytes_cell, seconds_cell, where_cell
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.sections.wording import (
@@ -48,13 +45,12 @@ from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import jinja2
 
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding
-    from layoutdoctor.reports.html.charts import Drawn, Rounds, TimeBar, Timeline, Waterfall
-    from layoutdoctor.reports.sections.details import Detail
+    from layoutdoctor.reports.html.charts import Drawn, TimeBar, Timeline, Waterfall
     from layoutdoctor.reports.sections.rows import Overview
     from layoutdoctor.reports.sections.view import FindingEntry, View
     from layoutdoctor.rules import Rule
@@ -63,10 +59,9 @@ MOST_ROWS = 6_000
 # Tried from the longest: the first length of lists with which all tables together stay below MOST_ROWS.
 LIST_LENGTHS = (5_000, 2_000, 1_000, 500, 200, 100, 50, 20, 10)
 MOST_EVIDENCE = 8
-MOST_NAMED = 100
+MOST_NAMED = 50
 MOST_FINDINGS = 500
 
-_NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 _CODE = re.compile(r"``(.+?)``", re.DOTALL)
 
 
@@ -77,7 +72,7 @@ class FindingCard:
 
     Attributes:
         evidence: The conversions it names, the costliest first, cut.
-        further: All that it names, runs of numbers drawn together.
+        further: What it names, cut.
     """
 
     number: int
@@ -89,62 +84,13 @@ class FindingCard:
     rule: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Sentences, a table, and a log, each where there is one."""
-
-    title: str
-    text: tuple[str, ...] = ()
-    table: Table | None = None
-    log: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """Long lists that are folded away together: those of one configuration, or a single one."""
-
-    title: str
-    parts: tuple[Part, ...]
-
-
-def build_folds(diagnosis: Diagnosis) -> list[Fold]:
-    """All long lists, as long as the page can carry them; those of one configuration together."""
+def build_lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
+    """All long lists, as long as the page can carry them; the environment last."""
     lengths = (build_details(diagnosis, most) for most in LIST_LENGTHS)
     details = first_that_fits(lengths, lambda details: sum(len(detail.rows) for detail in details) <= MOST_ROWS)
-    *lists, environment = details
-    folds = []
-    for about, group in groupby(lists, key=lambda detail: detail.about):
-        parts = tuple(map(_part, group))
-        contents = ", ".join(dict.fromkeys(part.title.split(" under ")[0].split(" of ")[0].lower() for part in parts))
-        together = [Fold(f"{about}: {contents}", parts)]
-        folds += together if about is not None else [Fold(part.title, (part,)) for part in parts]
-    kernels = tuple(_kernel_parts(diagnosis))
-    together = [Fold(f"Sources of {count_of(len(kernels), 'generated kernel')}", kernels)] if kernels else []
-    return [*folds, *together, Fold(environment.title, (_part(environment),))]
-
-
-def _kernel_parts(diagnosis: Diagnosis) -> Iterator[Part]:
-    """The generated kernels that a difference goes to, in full."""
     rows = [row for account in diagnosis.accounts for row in account.rows if row.source is not None]
-    told = {row.source: f"Generated kernel for {row_name(row)}" for row in reversed(rows)}
-    for source, title in reversed(told.items()):
-        yield Part(title, log=clean_log(source or ""))
-
-
-def _part(detail: Detail) -> Part:
-    rows = tuple(TableRow(row) for row in detail.rows)
-    table = Table(detail.head, rows, title=detail.title, left_out=detail.left_out) if rows else None
-    return Part(detail.title, detail.text, table, clean_log(detail.log) if detail.log else None)
-
-
-def build_round_table(rounds: Sequence[Rounds]) -> Table | None:
-    """The round times as a table, one column per configuration: what the chart of rounds draws."""
-    if not rounds:
-        return None
-    columns = [[format_seconds(seconds) for seconds in one.seconds] for one in rounds]
-    rows = enumerate(zip_longest(*columns, fillvalue=UNKNOWN), 1)
-    head = ("round", *(one.name for one in rounds))
-    return Table(head, tuple(TableRow((str(number), *cells)) for number, cells in rows), title="Round times")
+    sources = {row.source: f"Generated kernel for {row_name(row)}" for row in rows}
+    return (*details[:-1], *(Detail(title, log=source) for source, title in sources.items()), details[-1])
 
 
 def build_cards(diagnosis: Diagnosis, view: View) -> tuple[FindingCard, ...]:
@@ -173,7 +119,7 @@ def _card(
         tuple(cost for cost in costs if cost),
         clean(finding.location.code, 300) if finding.location is not None and finding.location.code else None,
         _evidence(named) if named else None,
-        _drawn_together(finding.evidence),
+        tuple(map(clean_name, dict.fromkeys(finding.evidence)))[:MOST_NAMED],
         finding.code in documented,
     )
 
@@ -205,22 +151,6 @@ def _evidence_row(conversion: Conversion) -> tuple[str, ...]:
     )
 
 
-def _drawn_together(names: Sequence[str]) -> tuple[str, ...]:
-    """``reorder 2``, ``reorder 3``, ``reorder 4`` as ``reorder 2 to 4``; the order stays."""
-    named = []
-    for (_, start, _), run in groupby(enumerate(dict.fromkeys(names)), _run_of):
-        (_, first), *others = run
-        named.append(clean_name(first) + (f" to {start + others[-1][0]}" if others else ""))
-    return tuple(named if len(named) <= MOST_NAMED else [*named[:MOST_NAMED], f"{len(named) - MOST_NAMED} more"])
-
-
-def _run_of(entry: tuple[int, str]) -> tuple[str, int, bool]:
-    """Equal for names that differ by their numbers as by their places."""
-    place, name = entry
-    match = _NUMBERED.fullmatch(name)
-    return (match[1], int(match[2]) - place, True) if match else (name, 0, False)
-
-
 def _passages(rule: Rule) -> list[tuple[str | None, list[list[str]]]]:
     """The parts of a rule's documentation, each paragraph as text and code in turn."""
     return [(heading, [_CODE.split(text) for text in paragraphs]) for heading, paragraphs in passages_of(rule)]
@@ -238,9 +168,7 @@ _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 class ChartData:
     """What all charts of a page draw; it stands in the page as JSON, named as here."""
 
-    coverage: float
     bars: tuple[TimeBar, ...]
-    rounds: tuple[Rounds, ...]
     timelines: tuple[Timeline, ...]
     flows: tuple[Drawn, ...]
     waterfalls: tuple[Waterfall, ...]
@@ -254,16 +182,13 @@ class ChartData:
 def render_html(diagnosis: Diagnosis) -> str:
     """The report as one HTML page."""
     view = build_view(diagnosis)
-    rounds = build_rounds(diagnosis)
     data = ChartData(
-        LEAST_COVERAGE,
         build_bars(diagnosis),
-        rounds,
         build_timelines(diagnosis),
         build_placed_flows(diagnosis),
         build_waterfalls(diagnosis),
     )
-    *folds, environment = build_folds(diagnosis)
+    *lists, environment = build_lists(diagnosis)
     cards = build_cards(diagnosis, view)
     style = read_page_file(STYLE_FILE)
     scripts = [read_page_file(name) for name in (SCRIPT_FILE, *(CHART_FILES if data.has_charts else ()))]
@@ -273,13 +198,13 @@ def render_html(diagnosis: Diagnosis) -> str:
         accounts=[account.table for account in build_accounts(diagnosis)],
         json=json_for_script(data),
         tables=[table for table in view.tables if table.rows],
-        round_table=build_round_table(rounds),
-        folds=folds,
-        environment=environment.parts[0],
+        lists=lists,
+        environment=environment,
         cards=cards,
         cards_left_out=max(0, len(view.findings) - MOST_FINDINGS),
         rules=[rule for rule in ALL_RULES if any(rule.code == card.entry.code for card in cards)],
         passages_of=_passages,
+        clean_log=clean_log,
         reproducer=build_reproducer(diagnosis),
         style=style,
         scripts=scripts,

@@ -1,8 +1,7 @@
 """
 A program as Python code: lines that make ``model``, as short as they can be read.
 
-A chain of layers becomes an ``nn.Sequential``, everything else a module with a ``forward``; what repeats becomes a
-loop.
+A chain of layers becomes an ``nn.Sequential``, everything else a module with a ``forward``.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ _LONGEST_EXPRESSION = 96
 _NAMES = tuple("yzabcdeghkqrstuvw")
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _DTYPES = _FLOATS | {"int8", "int16", "int32", "int64", "uint8", "bool"}
+_LAYER = re.compile(r"\bm\[")
 _OPERATOR = re.compile(r"\{\d+\} [-+*/] ")
 WIDTH = 118
 """Columns of a line of a script."""
@@ -227,22 +227,12 @@ class _ModelWriter:
         return "", lines + odd
 
     def _listed(self, opening: str, closing: str, indent: str) -> list[str]:
-        """A list of the layers, on one line or on several full ones; repeated ones as a loop."""
-        items = folded_items([self._made(step) for step in self.layers])
-        on_one_line = f"{indent}{opening}{', '.join(item_text(*item) for item in items)}{closing}"
+        """A list of the layers, on one line or on several full ones."""
+        items = [self._made(step) for step in self.layers]
+        on_one_line = f"{indent}{opening}{', '.join(items)}{closing}"
         if len(on_one_line) <= WIDTH - 30:
             return [on_one_line]
-        inner = indent + "    "
-        lines, waiting = [indent + opening], list[str]()
-        for block, count in items:
-            text = item_text(block, count)
-            if len(inner) + len(text) + 1 <= WIDTH:
-                waiting.append(text)
-                continue
-            lines += [*packed(waiting, inner), f"{inner}*[layer for _ in range({count}) for layer in ("]
-            lines += [*packed(block, inner + "    "), f"{inner})],"]
-            waiting = []
-        return [*lines, *packed(waiting, inner), indent + closing]
+        return [indent + opening, *packed(items, indent + "    "), indent + closing]
 
     def _made(self, step: Step) -> str:
         text = str(step.layer)
@@ -261,24 +251,24 @@ class _ModelWriter:
 
     def _forward(self, names: dict[str, str]) -> list[str]:
         statements = self._statements(names)
-        lines = ["m = self.m"] if len(self.layers) > 3 and any("m[@]" in s.text for s in statements) else []
+        lines = ["m = self.m"] if len(self.layers) > 3 and any(_LAYER.search(line) for line in statements) else []
         if not lines:
-            statements = [Statement(s.text.replace("m[@]", "self.m[@]"), s.numbers) for s in statements]
+            statements = [_LAYER.sub("self.m[", line) for line in statements]
         lines += ["p = self.p"] if self.loose else []
-        lines += looped(statements)
+        lines += statements
         returned = ", ".join(names[output] for output in self.outputs)
         before, _, expression = lines[-1].partition(" = ")
-        if before == returned and not lines[-1].startswith(" ") and len(self.outputs) == 1:
+        if before == returned and len(self.outputs) == 1:
             return [*lines[:-1], f"return {expression}"]
         return [*lines, f"return {returned}"]
 
-    def _statements(self, names: dict[str, str]) -> list[Statement]:
+    def _statements(self, names: dict[str, str]) -> list[str]:
         """One line for each step, or for several where each is read by the next one alone."""
         last = {name: index for index, step in enumerate(self.steps) for name in step.inputs}
         last.update(dict.fromkeys(self.outputs, len(self.steps)))
         names.update({node.name: f"p[{number}]" for number, node in enumerate(self.loose)})
-        statements: list[Statement] = []
-        pending: tuple[str, str, tuple[int, ...]] | None = None  # name, expression, numbers of its layers
+        statements: list[str] = []
+        pending: tuple[str, str] | None = None  # name, expression
         for index, step in enumerate(self.steps):
             if pending is not None and len(pending[1]) + len(step.call) > _LONGEST_EXPRESSION:
                 statements.append(self._assigned(pending, names, last, index - 1))
@@ -290,29 +280,24 @@ class _ModelWriter:
                 pending = None
         return statements
 
-    def _expression(
-        self, step: Step, names: dict[str, str], pending: tuple[str, str, tuple[int, ...]] | None
-    ) -> tuple[str, str, tuple[int, ...]]:
+    def _expression(self, step: Step, names: dict[str, str], pending: tuple[str, str] | None) -> tuple[str, str]:
         texts = [pending[1] if pending is not None and name == pending[0] else names[name] for name in step.inputs]
-        numbers = pending[2] if pending is not None else ()
         if step.owns_weights:
-            return step.result, f"m[@]({texts[0]})", (self.numbers[step.key], *numbers)
+            return step.result, f"m[{self.numbers[step.key]}]({texts[0]})"
         is_operator = _OPERATOR.match(step.call) is not None
         if is_operator or step.call.startswith("{0}"):
             texts = [f"({text})" if _is_operation(text) else text for text in texts]
-        return step.result, re.sub(r"\{(\d+)\}", lambda match: texts[int(match[1])], step.call), numbers
+        return step.result, re.sub(r"\{(\d+)\}", lambda match: texts[int(match[1])], step.call)
 
-    def _assigned(
-        self, pending: tuple[str, str, tuple[int, ...]], names: dict[str, str], last: dict[str, int], index: int
-    ) -> Statement:
-        result, expression, numbers = pending
+    def _assigned(self, pending: tuple[str, str], names: dict[str, str], last: dict[str, int], index: int) -> str:
+        result, expression = pending
         dead = [name for name in names if last.get(name, -1) <= index and not names[name].startswith("p[")]
         taken = {names[name] for name in names if name not in dead}
         preferred = [name for name in ("x", *_NAMES, *(f"v{number}" for number in range(1, 500))) if name not in taken]
         for name in dead:
             del names[name]
         names[result] = preferred[0]
-        return Statement(f"{names[result]} = {expression}", numbers)
+        return f"{names[result]} = {expression}"
 
 
 def _is_operation(text: str) -> bool:
@@ -325,24 +310,6 @@ def _is_operation(text: str) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """
-    A line of ``forward``.
-
-    Attributes:
-        text: The line, with ``@`` for each number of a layer.
-        numbers: Those numbers, in order; a loop may count them.
-    """
-
-    text: str
-    numbers: tuple[int, ...]
-
-    def repeats(self, other: Statement, shift: int) -> bool:
-        """Whether it is the same line for layers so much later."""
-        return self.text == other.text and self.numbers == tuple(number + shift for number in other.numbers)
-
-
 def packed(items: Sequence[str], indent: str) -> list[str]:
     """Items of a list, as many on a line as fit."""
     lines: list[str] = []
@@ -352,90 +319,3 @@ def packed(items: Sequence[str], indent: str) -> list[str]:
         else:
             lines.append(f"{indent}{item},")
     return lines
-
-
-def item_text(block: Sequence[str], count: int) -> str:
-    """A block of a list's items, as often as it comes in a row."""
-    if count == 1:
-        return ", ".join(block)
-    if len(block) == 1:
-        return f"*[{block[0]} for _ in range({count})]"
-    return f"*[layer for _ in range({count}) for layer in ({', '.join(block)})]"
-
-
-def folded_items(items: list[str]) -> list[tuple[list[str], int]]:
-    """Items of a list with how often each comes in a row: single ones, and blocks that repeat."""
-    statements = [Statement(item, ()) for item in items]
-    folded: list[tuple[list[str], int]] = []
-    position = 0
-    while position < len(items):
-        block, count = _repetition(statements, position)
-        # People write a block with its convolution first; the same repetition is found from every one of its layers.
-        starts = [p for p in range(position + 1, position + block) if items[p].startswith("nn.Conv")]
-        is_better = not items[position].startswith("nn.Conv") and any(
-            _repetition(statements, start) == (block, count) for start in starts
-        )
-        if count * block <= block + 1 or is_better:
-            block, count = 1, 1
-        folded.append((items[position : position + block], count))
-        position += block * count
-    return folded
-
-
-def looped(statements: Sequence[Statement]) -> list[str]:
-    """Lines of statements; blocks that repeat but for the numbers of their layers become loops."""
-    lines: list[str] = []
-    position = 0
-    while position < len(statements):
-        block, count = _repetition(statements, position, is_counted=True)
-        first = statements[position : position + block]
-        if count > 1:
-            shift = _shift(statements, position, block)
-            start = min(number for s in first for number in s.numbers)
-            end = start + shift * count
-            counted = f"{start}, {end}, {shift}" if shift > 1 else f"{start}, {end}" if start else str(end)
-            lines.append(f"for i in range({counted}):")
-            lines += [f"    {_numbered(s, start)}" for s in first]
-        else:
-            block, count = 1, 1
-            lines.append(_numbered(statements[position], None))
-        position += block * count
-    return lines
-
-
-def _numbered(statement: Statement, start: int | None) -> str:
-    numbers = iter(statement.numbers)
-
-    def text(_: re.Match[str]) -> str:
-        number = next(numbers)
-        return str(number) if start is None else "i" if number == start else f"i + {number - start}"
-
-    return re.sub("@", text, statement.text)
-
-
-def _shift(statements: Sequence[Statement], position: int, block: int) -> int:
-    for index in range(position, position + block):
-        if statements[index].numbers and index + block < len(statements) and statements[index + block].numbers:
-            return statements[index + block].numbers[0] - statements[index].numbers[0]
-    return 0
-
-
-def _repetition(statements: Sequence[Statement], position: int, *, is_counted: bool = False) -> tuple[int, int]:
-    """
-    Length and count of the block that repeats from here and covers most; (1, 1) where none does.
-
-    Args:
-        is_counted: Whether its layers must be others each time, as in a loop that counts them.
-    """
-    best = (1, 1)
-    for block in range(1, min((len(statements) - position) // 2, 24) + 1):
-        shift, count, at = _shift(statements, position, block), 1, position + block
-        if is_counted and shift <= 0:
-            continue
-        while at + block <= len(statements) and all(
-            statements[at + offset].repeats(statements[position + offset], shift * count) for offset in range(block)
-        ):
-            at, count = at + block, count + 1
-        if count > 1 and block * (count - 1) > best[0] * (best[1] - 1):
-            best = (block, count)
-    return best

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.configurations import BASELINE, BUILTIN_CONFIGURATIONS, base_name
-from layoutdoctor.diagnosis.records import FASTER, SLOWER
+from layoutdoctor.diagnosis.records import FASTER, INCONCLUSIVE
 from layoutdoctor.examination.choice import is_far_off, wrong_baseline
 from layoutdoctor.examination.costs import counted_conversions
-from layoutdoctor.examination.ratios import EQUAL, word_of
 from layoutdoctor.reports.reproducer.code import model_code
 from layoutdoctor.reports.reproducer.layers import free_placeholders, steps_of
 from layoutdoctor.reports.reproducer.program import CannotWriteError, aligned, read_program, simplified
@@ -121,7 +120,7 @@ def _reproducer(diagnosis: Diagnosis, source: Source | None = None) -> Reproduce
     ratio = _recorded_ratio(diagnosis, base, other)
 
     def written(model: ModelSource) -> str:
-        script = Script(diagnosis, title, model, sides, ratio, None if ratio is None else _kept_ratio(diagnosis, other))
+        script = Script(diagnosis, title, model, sides, ratio)
         return script_text(script) if wrong is None else values_text(script)
 
     if source is None:
@@ -179,7 +178,7 @@ def _operations(diagnosis: Diagnosis) -> ModelSource:
 def _side(trial: Trial, own_name: str, device: str | None) -> Side:
     """One of the configurations; one that a user named is not passed on by its name."""
     name = trial.name if _BUILTIN.get(trial.name) == trial.configuration else own_name
-    seconds = trial.measurement.usual_seconds if trial.measurement is not None else None
+    seconds = trial.measurement.median_seconds if trial.measurement is not None else None
     return Side(name, trial.configuration, _counts(trial, device), seconds, trial.equivalence)
 
 
@@ -204,7 +203,7 @@ def _choose(diagnosis: Diagnosis) -> tuple[Trial, Trial]:
     if base.redundant_pairs:  # what runs without them shows what they are
         wanted += [name for name in fewest if not usable[name].redundant_pairs]
     by_speed = sorted(ratios, key=lambda ratio: -ratio.median)
-    wanted += [ratio.name for ratio in by_speed if word_of(ratio) == FASTER]
+    wanted += [ratio.name for ratio in by_speed if ratio.verdict == FASTER]
     wanted += [name for name in fewest if converted[name] < converted.get(base.name, 0)]
     wanted += [f.configuration for f in diagnosis.findings if f.configuration is not None and _CODE.fullmatch(f.code)]
     wanted += [ratio.name for ratio in by_speed]
@@ -279,30 +278,9 @@ def _counts(trial: Trial, device: str | None) -> tuple[int, ...] | None:
 
 
 def _recorded_ratio(diagnosis: Diagnosis, base: Trial, other: Trial) -> float | None:
-    """
-    How many times faster the other one was: in fresh processes, where that was measured, as the script does.
-
-    None where they were not compared, or that was left undecided.
-    """
-    if diagnosis.comparison is None or diagnosis.comparison.baseline != base.name:
+    """How many times faster the other one was; None if they were not compared, or the ratio is inconclusive."""
+    ratio = find_ratio(diagnosis, other.name)
+    if diagnosis.comparison is None or diagnosis.comparison.baseline != base.name or ratio is None:
         return None
-    advice, ratio = diagnosis.recommendation, find_ratio(diagnosis, other.name)
-    if advice is not None and advice.configuration == other.name and advice.fresh_processes is not None:
-        median = advice.fresh_processes.median
-    elif ratio is not None and word_of(ratio) in (FASTER, SLOWER, EQUAL):
-        median = ratio.median
-    else:
-        return None
-    return _usable(median)
-
-
-def _kept_ratio(diagnosis: Diagnosis, other: Trial) -> float | None:
-    """The same where processes keep the memory that a call frees; None where that was not measured."""
-    advice = diagnosis.recommendation
-    kept = advice.kept_memory if advice is not None and advice.configuration == other.name else None
-    return None if kept is None or kept.speedup is None else _usable(kept.speedup.median)
-
-
-def _usable(ratio: float) -> float | None:
-    """A ratio that a script can hold its own against; None for one of a file that was edited by hand."""
-    return float(ratio) if math.isfinite(ratio) and ratio > 0 else None
+    is_usable = ratio.verdict != INCONCLUSIVE and math.isfinite(ratio.median) and ratio.median > 0
+    return float(ratio.median) if is_usable else None

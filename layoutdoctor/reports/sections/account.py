@@ -6,20 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.account_rows import as_one, computing, in_groups
-from layoutdoctor.examination.costs import convolution_seconds
-from layoutdoctor.examination.trust import OUTSIDE_KERNELS
-from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow
-from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, baseline_phrase, clean, clean_name, precise_share
-from layoutdoctor.units import format_seconds
-from layoutdoctor.words import count_of, joined, layout_words, line_words, listing
+from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
+from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, tensors_in_short
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name, waste_of
+from layoutdoctor.units import format_bytes, format_seconds, format_share
+from layoutdoctor.words import be, count_of, layout_words, line_words, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from layoutdoctor.diagnosis.records import Account, AccountRow, Diagnosis, Trial
 
-MOST_SENTENCES = 3
+MOST_ROWS = 3
+_LONGEST = 125
 _WORTH_A_SENTENCE = 0.05
 """Of the difference."""
 
@@ -31,9 +30,7 @@ _KIND_WORDS = {
     "missing_fusion": "not fused",
     "operation": "the same operation",
     "not_aligned": "no counterpart was found",
-    "small": "too small to tell one by one",
-    "allocation": "memory mapped anew in every call",
-    "launches": "more calls",
+    "small": "small differences",
     "outside_kernels": "cause not known",
 }
 
@@ -45,12 +42,9 @@ class AccountView:
 
     Attributes:
         heading: Which difference, and how much.
-        sentences: What contributes most, at most three; before them, what has no counterpart.
-        table: All rows.
     """
 
     heading: str
-    sentences: tuple[str, ...]
     table: Table
 
 
@@ -66,49 +60,108 @@ def build_accounts(diagnosis: Diagnosis, most: int | None = None) -> tuple[Accou
 
 def account_view(account: Account, most: int | None = None) -> AccountView:
     """An account in words, as ``build_accounts`` has it."""
-    slower, faster = clean_name(account.slower), clean_name(account.faster)
-    difference = account.slower_seconds - account.faster_seconds
+    slower, faster = shown_name(account.slower), shown_name(account.faster)
     heading = f"Why {slower} is slower than {faster}, by {_difference(account)}"
-    costly = sorted(map(as_one, in_groups(account.rows)), key=lambda row: -row.seconds)
-    told = [row for row in costly if row.seconds >= _WORTH_A_SENTENCE * abs(difference) and row.seconds > 0]
-    told = told[:MOST_SENTENCES]
-    strange = [row for row in costly if row.kind == "not_aligned" and row not in told]
     largest = sorted(account.rows, key=lambda row: -abs(row.seconds))[:most]
     rows = tuple(TableRow(_cells(row)) for row in account.rows if row in largest)
     head = ("what", "where", "difference", f"in {slower}", f"in {faster}", "why")
-    return AccountView(
-        heading=heading,
-        sentences=tuple(map(_sentence, (*told, *strange))),
-        table=Table(head, rows, wraps_names=True, title=heading),
-    )
+    return AccountView(heading, Table(head, rows, wraps_names=True, title=heading))
 
 
-def account_lines(
-    accounts: Iterable[Account], baseline: str | None = None, chosen: str | None = None
-) -> tuple[str, ...]:
-    """What the first screen says: why the baseline is slower than what was chosen; of other differences the largest."""
-    lines: list[str] = []
-    for account in accounts:
-        view = account_view(account)
-        heading = view.heading
-        if (account.slower, account.faster) == (baseline, chosen):
-            who = "the default" if baseline == BASELINE else clean_name(account.slower)
-            heading = f"Why {who} is slower, by {_difference(account)}"
-        told = view.sentences[:1] if lines else view.sentences
-        lines += [f"{heading}: {'; '.join(told)}"] if told else []
-    return tuple(lines)
+def why_sentences(diagnosis: Diagnosis, chosen: str | None) -> tuple[str, ...]:
+    """Where the time of the default goes, in one or two sentences: against what is recommended, else by itself."""
+    baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
+    trial = diagnosis.measured_trial(baseline)
+    account = next((a for a in diagnosis.accounts if (a.slower, a.faster) == (baseline, chosen)), None)
+    if account is not None and account.rows:
+        return (account_sentence(account),)
+    if trial is None or trial.status != "ok":
+        return ()
+    found = (conversions_sentence(trial), decision_sentence(trial, in_full=False))
+    return tuple(sentence for sentence in found if sentence)
 
 
-def convolution_line(trial: Trial) -> str | None:
-    """How much of the kernel time convolutions take; None where not known."""
-    kernels = trial.kernels
-    seconds = None if kernels is None or kernels.lacks else convolution_seconds(kernels)
-    if kernels is None or not kernels.seconds or seconds is None:
+def account_sentence(account: Account) -> str:
+    """The rows that contribute most, in short, and the rest, so that they add up to the difference."""
+    difference = account.slower_seconds - account.faster_seconds
+    costly = sorted(account.rows, key=lambda row: -row.seconds)
+    shown = [row for row in costly if row.seconds >= _WORTH_A_SENTENCE * abs(difference) and row.seconds > 0]
+    parts: list[str] = []
+    rest = difference
+    for row in shown[:MOST_ROWS]:
+        part = f"{format_seconds(row.seconds)} {_in_short(row)}"
+        if parts and len(", ".join((*parts, part))) > _LONGEST:
+            break
+        parts.append(part)
+        rest -= row.seconds
+    if abs(rest) >= _WORTH_A_SENTENCE * abs(difference):
+        parts.append(f"{signed_seconds(rest)} the rest")
+    who = "the default" if account.slower == BASELINE else shown_name(account.slower)
+    return f"{who} is slower by {format_seconds(difference)}: {', '.join(parts)}"
+
+
+def _in_short(row: AccountRow) -> str:
+    place = clean_name(line_words(row.locations[0])) if row.locations else row.module
+    what = {
+        "conversion": "layout conversions",
+        "generated_kernel": f"a slower kernel for {row_name(row)}",
+        "layout": f"{row_name(row)} in another layout",
+        "implementation": f"{row_name(row)} in other library code",
+        "missing_fusion": f"{row_name(row)}, not fused",
+    }.get(row.kind, row_name(row))
+    count = f"{row.count} x " if row.count > 1 and row.kind != "conversion" else ""
+    return f"{count}{what} ({clean_name(place)})" if place else f"{count}{what}"
+
+
+def conversions_sentence(trial: Trial) -> str | None:
+    """What a trial converts in each call, what that costs, and what of it is undone; None if there is nothing."""
+    counted = counted_conversions(trial)
+    if trial.kernels is None and not trial.is_static:
+        return "kernels were not recorded, so conversions are not known"
+    if not counted:
         return None
-    share = precise_share(min(seconds, kernels.seconds), kernels.seconds)
-    return (
-        f"Convolutions: {share} of the time in kernels of {baseline_phrase(trial.name)}, conversions for them included"
-    )
+    seconds, whole = sum_seconds(counted), trial.kernels.seconds if trial.kernels is not None else None
+    moved = [conversion.bytes_moved for conversion in counted]
+    cost = ""
+    if seconds is not None and whole:
+        cost = f", {format_share(seconds / whole)} of kernel time"
+    elif None not in moved:
+        cost = f", {format_bytes(sum(count or 0 for count in moved))} moved"
+    number = launch_count(counted)
+    words = f"{listing(tensors_in_short(trial), None)} {be(number)} converted in every call{cost}"
+    waste = waste_of(trial)
+    if waste is None:
+        return words
+    time = "" if waste.seconds is None or cost else f", {format_seconds(waste.seconds)}"
+    place = next((line_words(pair.location) for pair in trial.redundant_pairs if pair.location is not None), None)
+    there = f" ({clean_name(place)})" if place else ""
+    return f"{words}; {count_of(waste.pair_count, 'round trip')} for nothing{time}{there}"
+
+
+def decision_sentence(trial: Trial, *, in_full: bool) -> str:
+    """
+    What Inductor decided about layouts and why.
+
+    Args:
+        in_full: Also if the decision reaches every convolution.
+    """
+    found = [(graph.direction, graph.decision) for graph in trial.graphs if graph.decision is not None]
+    found = [(direction, card) for direction, card in found if card.convolution_count]
+    for direction, card in found:
+        if card.applied is False:
+            part = "" if direction == "inference" else f" in the {direction}"
+            why = "" if card.rule == "config-off" else f": {clean(card.explanation, 160)}"
+            return f"layout optimization is off{part}{why}"
+    cards = [card for _, card in found]
+    count = sum(card.convolution_count for card in cards)
+    reached = sum(card.channels_last_convolution_count for card in cards)
+    if not cards or (reached == count and not in_full):
+        return ""
+    ranks = {convolution.rank for card in cards for convolution in card.convolutions}
+    why = " (only 2-D)" if reached < count and ranks and not ranks & {2, None} else ""
+    if in_full and not why:
+        why = f": {clean(cards[0].explanation, 160)}"
+    return f"layout optimization reaches {reached} of {count_of(count, 'convolution')}{why}"
 
 
 def _difference(account: Account) -> str:
@@ -121,7 +174,7 @@ def row_name(row: AccountRow) -> str:
     """What a row is about, in a few words."""
     if row.kind == "small":
         return f"{clean(row.detail or 'rows')}, each small"
-    if row.kind in OUTSIDE_KERNELS:
+    if row.kind == "outside_kernels":
         return "outside kernels"
     if row.kind == "not_aligned":
         return "operations without a counterpart"
@@ -129,49 +182,15 @@ def row_name(row: AccountRow) -> str:
     return f"{operations} (backward)" if row.backward else operations
 
 
-def _sentence(row: AccountRow) -> str:
-    cost, name, place = format_seconds(row.seconds), row_name(row), _place(row)
-    at = f" at {place}" if place else ""
-    detail = clean(row.detail) if row.detail else None
-    if row.kind == "small":
-        return f"{cost} in {name}"
-    if row.kind in OUTSIDE_KERNELS:
-        return joined((f"{cost} outside kernels: {_KIND_WORDS[row.kind]}", detail), ", ")
-    if row.kind == "not_aligned":
-        times = f"{_seconds(row.slower_seconds)} against {_seconds(row.faster_seconds)}"
-        return f"{times} in operations without a counterpart on the other side: {_operations(row)}"
-    if row.kind == "conversion":
-        return f"{cost} in layout conversions, {detail}{at}"
-    times = f"{_seconds(row.slower_seconds)} against {_seconds(row.faster_seconds)}"
-    if row.kind == "generated_kernel":
-        kernels = sum(name.startswith(("cpp_", "triton_")) for name in row.slower_kernels)
-        what = f"{count_of(kernels, 'generated kernel') if kernels > 1 else 'a generated kernel'} for {name}"
-        return f"{cost} in {what}{at}, {times}"
-    if row.kind == "missing_fusion":
-        counted = f" at {row.count} places{f' ({place})' if place else ''}" if row.count > 1 else at
-        return f"{cost} in {name}{counted}, {times}, which is computed within other kernels there"
-    if row.kind in ("layout", "implementation"):
-        sides = map(computing, (row.slower_kernels, row.faster_kernels))
-        codes = [listing((clean(k, KERNEL_LENGTH) for k in kernels), 2) for kernels in sides]
-        why = clean(_layouts(row)) if row.kind == "layout" else f"{codes[0]} against {codes[1]}"
-        calls = f"{row.count} calls of " if row.count > 1 else ""
-        return f"{cost} in {calls}{name}{at}, {times}: {why}"
-    return joined((f"{cost} in {name}{at}, {times}", detail if row.kind == "operation" else None), ", ")
-
-
 def _layouts(row: AccountRow) -> str:
     return f"{layout_words(row.slower_layout)} against {layout_words(row.faster_layout)}"
-
-
-def _operations(row: AccountRow) -> str:
-    return listing((clean(name, KERNEL_LENGTH) for name in row.operations), 4)
 
 
 def _cells(row: AccountRow) -> tuple[str, ...]:
     why = _KIND_WORDS[row.kind]
     if row.kind == "layout":
         why = _layouts(row)
-    elif row.detail and row.kind in ("conversion", *OUTSIDE_KERNELS):
+    elif row.detail and row.kind in ("conversion", "outside_kernels"):
         why = f"{why}: {row.detail}"
     places = f", {row.count} places" if row.count > 1 else ""
     return (

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.changes.regressions import LEAST_SHARE, TIME_TOLERANCE, format_count
 from layoutdoctor.examination.changes.traces import loose_name
-from layoutdoctor.reports.sections.account import account_lines
 from layoutdoctor.reports.sections.rows import Overview, Table, TableRow
 from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.units import format_seconds, format_share
@@ -231,7 +230,6 @@ def _lines(comparison: TraceComparison) -> Iterator[str]:
         yield _saved(comparison)
     if comparison.overlap.is_small and comparison.unequal_work is not None:
         yield f"Not the same work: {clean(comparison.unequal_work)}"
-    yield from account_lines([comparison.account] if comparison.account is not None else [])
     yield from change_lines(comparison.conversions)
     yield _round_trips(comparison)
     if old.exposed_conversion_seconds is not None and new.exposed_conversion_seconds is not None:

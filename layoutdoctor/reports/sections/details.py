@@ -12,20 +12,27 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
-from layoutdoctor.reports.sections.rows import UNKNOWN, total_cells, total_heads, total_name
+from layoutdoctor.reports.sections.rows import (
+    UNKNOWN,
+    Table,
+    TableRow,
+    error_cell,
+    total_cells,
+    total_heads,
+    total_name,
+)
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
     clean,
     clean_name,
     direction_words,
-    format_error,
     is_recording,
     listed_conversions,
     place_of,
-    recorded_trial,
+    shown_name,
 )
 from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import CONFIDENCE_WORDS, DIRECTION_WORDS, NOT_RECORDED, SWITCH_WORDS, count_of, joined, listing
+from layoutdoctor.words import CONFIDENCE_WORDS, NOT_RECORDED, SWITCH_WORDS, count_of, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
         Convolution,
         Decision,
         Diagnosis,
-        Equivalence,
+        Environment,
         Graph,
         InputTensor,
         LayoutBreaker,
@@ -48,7 +55,6 @@ if TYPE_CHECKING:
 
 LOG_LENGTH = 1500
 _STACK_HEAD = re.compile(r"(Current t|T)hread 0x[0-9a-f]+")  # as faulthandler writes it
-_ALONE = "Costliest first; alone: the part of the time in which nothing else ran on the device."
 _KINDS: tuple[TotalKind, ...] = ("operation", "module", "step", "kernel")
 _Entry = TypeVar("_Entry")
 
@@ -61,7 +67,6 @@ class Detail:
     Attributes:
         text: Sentences before the table.
         log: Raw lines, as they were; None where there is no log.
-        about: The configuration it is about, for a format that puts these together; None where it is about several.
     """
 
     title: str
@@ -70,42 +75,47 @@ class Detail:
     left_out: int = 0
     text: tuple[str, ...] = ()
     log: str | None = None
-    about: str | None = None
+
+    @property
+    def table(self) -> Table | None:
+        """The list as a table of a report; None if it is empty."""
+        rows = tuple(TableRow(row) for row in self.rows)
+        return Table(self.head, rows, title=self.title, left_out=self.left_out) if rows else None
 
 
 def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
-    """All long lists of a diagnosis, cut to so many entries; those of a recorded run have the costliest first."""
+    """All long lists of a diagnosis, the costliest entries first, cut to so many."""
     details: list[Detail] = []
-    environment = _environment(diagnosis, most)
-    if is_recording(diagnosis):
-        trial = recorded_trial(diagnosis)
-        details += _recorded_details(trial, most) if trial is not None else ()
-        # What a record calls "created" is when the file was examined; when it was recorded, hardly any says.
-        environment = replace(environment, text=(f"Examined at {clean_name(diagnosis.created_at)}.",))
-    else:
-        if diagnosis.subject.target is None:
-            ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
-            details += _list("Measurements", ran, _MEASUREMENT_CELLS, most)
-        for trial in (trial for trial in diagnosis.trials if trial.status != "same_as"):
-            details += [replace(detail, about=clean_name(trial.name)) for detail in _trial_details(trial, most)]
-    return tuple(detail for detail in (*details, environment) if detail.rows or detail.text or detail.log)
+    ran = [trial for trial in diagnosis.trials if trial.measurement is not None]
+    details += _list("Measurements", ran, _MEASUREMENT_CELLS, most)
+    for trial in (trial for trial in diagnosis.trials if trial.status != "same_as"):
+        details += _trial_details(trial, None if is_recording(diagnosis) else shown_name(trial.name), most)
+    details.append(_environment(diagnosis, most))
+    return tuple(detail for detail in details if detail.rows or detail.text or detail.log)
 
 
-def _trial_details(trial: Trial, most: int) -> Iterator[Detail]:
-    name = clean_name(trial.name)
+def _trial_details(trial: Trial, name: str | None, most: int) -> Iterator[Detail]:
+    """The lists of one trial; a recorded run has no name."""
+    under = "" if name is None else f" under {name}"
     for graph in trial.graphs[:most]:
         if graph.decision is not None:
-            yield _decision_card(name, graph, graph.decision, most)
-    conversions = tuple(listed_conversions(trial).values())
-    counted = len(counted_conversions(trial))
-    title = f"Conversions under {name}: {counted}{_more(len(conversions) - counted)}"
+            yield _decision_card(under, graph, graph.decision, most)
+    conversions = sorted(listed_conversions(trial).values(), key=lambda conversion: -(conversion.seconds or 0.0))
+    counted = launch_count(counted_conversions(trial))
+    title = f"Conversions{under}: {counted}{_more(launch_count(conversions) - counted)}"
     yield from _list(title, conversions, _CONVERSION_CELLS, most)
-    pairs = trial.redundant_pairs
-    yield from _list(f"Round trips under {name}: {len(pairs)}", pairs, _PAIR_CELLS, most)
+    pairs = sorted(trial.redundant_pairs, key=lambda pair: -(pair.seconds or 0.0))
+    yield from _list(f"Round trips{under}: {len(pairs)}", pairs, _PAIR_CELLS, most)
     breakers = [breaker for graph in trial.graphs for breaker in graph.breakers]
-    yield from _list(f"Layout breakers under {name}: {len(breakers)}", breakers, _BREAKER_CELLS, most)
+    yield from _list(f"Layout breakers{under}: {len(breakers)}", breakers, _BREAKER_CELLS, most)
     reasons = trial.graph_break_reasons
-    yield from _list(f"Graph breaks under {name}: {len(reasons)}", reasons, {"reason": lambda it: clean(it, 300)}, most)
+    yield from _list(f"Graph breaks{under}: {len(reasons)}", reasons, {"reason": lambda it: clean(it, 300)}, most)
+    for kind in _KINDS:
+        totals = [total for total in trial.kernels.totals if total.kind == kind] if trial.kernels is not None else []
+        if totals:
+            head = (kind, *(("library",) if kind == "kernel" else ()), *total_heads(kind))
+            rows = tuple((total_name(total), *_library(total), *total_cells(total)) for total in totals[:most])
+            yield Detail(f"Totals by {kind}{under}: {len(totals)}", head, rows, left_out_of(totals, most))
     if trial.failure is not None and trial.failure.log and most:
         yield Detail(f"Log of {name}", text=(clean(trial.failure.message),), log=_telling_part(trial.failure.log))
 
@@ -115,33 +125,14 @@ def _more(count: int) -> str:
     return f", and {count} more that other kernels do on the way or that change no layout" if count > 0 else ""
 
 
-def _recorded_details(trial: Trial, most: int) -> Iterator[Detail]:
-    conversions = sorted(listed_conversions(trial).values(), key=lambda conversion: -(conversion.seconds or 0.0))
-    counted = launch_count(counted_conversions(trial))
-    listed = sum(conversion.count for conversion in conversions)
-    title = f"Conversions: {counted}{_more(listed - counted)}"
-    yield from _list(title, conversions, _RECORDED_CONVERSION_CELLS, most, (_ALONE,))
-    pairs = sorted(trial.redundant_pairs, key=lambda pair: -(pair.seconds or 0.0))
-    yield from _list(f"Round trips: {len(pairs)}", pairs, _RECORDED_PAIR_CELLS, most, (_ALONE,))
-    for kind in _KINDS:
-        totals = [total for total in trial.kernels.totals if total.kind == kind] if trial.kernels is not None else []
-        if totals:
-            head = (kind, *(("library",) if kind == "kernel" else ()), *total_heads(kind))
-            rows = tuple((total_name(total), *_library(total), *total_cells(total)) for total in totals[:most])
-            yield Detail(f"Totals by {kind}: {len(totals)}", head, rows, left_out_of(totals, most))
-
-
 def _list(
-    title: str,
-    entries: Sequence[_Entry],
-    cells: Mapping[str, Callable[[_Entry], str]],
-    most: int,
-    text: tuple[str, ...] = (),
+    title: str, entries: Sequence[_Entry], cells: Mapping[str, Callable[[_Entry], str]], most: int
 ) -> Iterator[Detail]:
-    """A list with a column for each cell; none where there is no entry."""
+    """A list with a column for each cell of which something is known; none if there is no entry."""
     if entries:
-        rows = tuple(tuple(cell(entry) for cell in cells.values()) for entry in entries[:most])
-        yield Detail(title, tuple(cells), rows, left_out_of(entries, most), text)
+        columns = {name: [cell(entry) for entry in entries[:most]] for name, cell in cells.items()}
+        known = {name: column for name, column in columns.items() if set(column) != {UNKNOWN}}
+        yield Detail(title, tuple(known), tuple(zip(*known.values(), strict=True)), left_out_of(entries, most))
 
 
 def _telling_part(log: str) -> str:
@@ -185,16 +176,7 @@ def bytes_cell(value: int | None) -> str:
     return UNKNOWN if value is None else format_bytes(value)
 
 
-def _equivalence_cell(equivalence: Equivalence | None) -> str:
-    if equivalence is None or equivalence.status == "not_checked":
-        return "not checked"
-    if equivalence.max_abs_error is None:
-        return equivalence.status
-    allowed = "" if equivalence.tolerance is None else f" of {format_error(equivalence.tolerance)} allowed"
-    return f"{equivalence.status}, {format_error(equivalence.max_abs_error)}{allowed}"
-
-
-def _decision_card(name: str, graph: Graph, decision: Decision, most: int) -> Detail:
+def _decision_card(under: str, graph: Graph, decision: Decision, most: int) -> Detail:
     counts = f"{decision.channels_last_convolution_count} of {decision.convolution_count}"
     verdict = f"{SWITCH_WORDS[decision.applied]} ({clean_name(decision.rule)}): {clean(decision.explanation)}"
     text = [f"Layout optimization {verdict}. {counts} convolutions made channels-last."]
@@ -202,9 +184,9 @@ def _decision_card(name: str, graph: Graph, decision: Decision, most: int) -> De
         text.append(f"Decided by {listing([clean_name(node) for node in decision.deciding_nodes], max(most, 1))}.")
     if decision.log:
         text.append(f"torch's own log: {clean(decision.log, 300)}")
-    title = f"Decision under {name}: {clean_name(graph.name)}, {graph.direction}"
-    listed = next(_list(title, decision.convolutions, _CONVOLUTION_CELLS, most, tuple(text)), None)
-    return listed or Detail(title, text=tuple(text))
+    title = f"Decision{under}: {clean_name(graph.name)}, {graph.direction}"
+    listed = next(_list(title, decision.convolutions, _CONVOLUTION_CELLS, most), Detail(title))
+    return replace(listed, text=tuple(text))
 
 
 def shape_cell(sizes: Sequence[int | str]) -> str:
@@ -224,22 +206,17 @@ def _layout(layout: Layout | None) -> str:
 
 
 def _tensor(conversion: Conversion) -> str:
-    remark = "" if conversion.direction != "none" else f" ({DIRECTION_WORDS['none']})"
-    return conversion.tensor + remark + (" (fused)" if conversion.fused else "")
+    return conversion.tensor + (" (fused)" if conversion.fused else "")
 
 
-def _recorded_tensor(conversion: Conversion) -> str:
-    layout = conversion.source or conversion.target
-    return conversion.tensor + (f" {shape_cell(layout.shape)}" if layout else "")
+def _target(conversion: Conversion) -> str:
+    if conversion.target is None or conversion.direction == "none":
+        return direction_words(conversion)
+    return _layout(conversion.target)
 
 
 def _time(entry: Conversion | RedundantPair) -> str:
     return seconds_cell(entry.seconds) + (" (estimated)" if entry.seconds_source == "estimated" else "")
-
-
-def _rests_on(conversion: Conversion) -> str:
-    is_named = conversion.owner == "library" or conversion.confidence is not None
-    return CONFIDENCE_WORDS[conversion.confidence] if is_named else UNKNOWN
 
 
 def where_cell(conversion: Conversion) -> str:
@@ -255,16 +232,12 @@ def _between(pair: RedundantPair) -> str:
     return listing([clean_name(op) for op in pair.between], 6) or "nothing"
 
 
-def _proof(pair: RedundantPair) -> str:
-    return clean(pair.proof, 300) if pair.proof else UNKNOWN
-
-
 def _place(entry: RedundantPair | LayoutBreaker) -> str:
     return place_of(entry.location, entry.module) or UNKNOWN
 
 
 _MEASUREMENT_CELLS: Mapping[str, Callable[[Trial], str]] = {
-    "configuration": lambda trial: clean_name(trial.name),
+    "configuration": lambda trial: shown_name(trial.name),
     "rounds": lambda trial: str(len(trial.measurement.round_seconds)) if trial.measurement else UNKNOWN,
     "calls per round": lambda trial: str(trial.measurement.calls_per_round) if trial.measurement else UNKNOWN,
     "first call": lambda trial: seconds_cell(trial.measurement.compile_seconds if trial.measurement else None),
@@ -273,7 +246,7 @@ _MEASUREMENT_CELLS: Mapping[str, Callable[[Trial], str]] = {
         NOT_RECORDED if trial.kernels is None or trial.kernels.seconds is None else seconds_cell(trial.kernels.seconds)
     ),
     "in conversions": _conversion_time,
-    "outputs": lambda trial: _equivalence_cell(trial.equivalence),
+    "outputs": lambda trial: error_cell(trial.equivalence),
 }
 _CONVOLUTION_CELLS: Mapping[str, Callable[[Convolution], str]] = {
     "convolution": lambda it: clean_name(it.node),
@@ -286,43 +259,29 @@ _CONVOLUTION_CELLS: Mapping[str, Callable[[Convolution], str]] = {
 _CONVERSION_CELLS: Mapping[str, Callable[[Conversion], str]] = {
     "id": lambda conversion: clean_name(conversion.id),
     "owner": lambda conversion: conversion.owner,
+    "kernel": lambda conversion: clean(conversion.kernel, KERNEL_LENGTH) if conversion.kernel else UNKNOWN,
     "tensor": _tensor,
     "from": lambda conversion: _layout(conversion.source),
-    "to": lambda conversion: _layout(conversion.target),
+    "to": _target,
+    "count": lambda conversion: str(conversion.count) if conversion.count > 1 else UNKNOWN,
     "time": _time,
+    "alone": lambda conversion: seconds_cell(conversion.exposed_seconds),
     "bytes": lambda conversion: bytes_cell(conversion.bytes_moved),
+    "rests on": lambda conversion: CONFIDENCE_WORDS[conversion.confidence] if conversion.confidence else UNKNOWN,
+    "step": lambda conversion: clean_name(conversion.step) if conversion.step else UNKNOWN,
     "why": lambda conversion: clean(conversion.cause, 160) if conversion.cause else UNKNOWN,
     "where": where_cell,
 }
-_RECORDED_CONVERSION_CELLS: Mapping[str, Callable[[Conversion], str]] = {
-    "id": lambda conversion: clean_name(conversion.id),
-    "owner": lambda conversion: conversion.owner,
-    "kernel": lambda conversion: clean(conversion.kernel, KERNEL_LENGTH) if conversion.kernel else UNKNOWN,
-    "tensor": _recorded_tensor,
-    "change": lambda conversion: direction_words(conversion) + (" (fused)" if conversion.fused else ""),
-    "count": lambda conversion: str(conversion.count),
-    "time": _time,
-    "alone": lambda conversion: seconds_cell(conversion.exposed_seconds),
-    "rests on": _rests_on,
-    "step": lambda conversion: clean_name(conversion.step) if conversion.step else UNKNOWN,
-    "where": where_cell,
-}
+"""``alone``: the part of the time in which nothing else ran on the device."""
 _PAIR_CELLS: Mapping[str, Callable[[RedundantPair], str]] = {
-    "conversions": _members,
-    "between": _between,
-    "time": _time,
-    "bytes": lambda pair: bytes_cell(pair.bytes_moved),
-    "why it may go": lambda pair: _proof(pair) if pair.proof else NOT_RECORDED,
-    "where": _place,
-}
-_RECORDED_PAIR_CELLS: Mapping[str, Callable[[RedundantPair], str]] = {
     "conversions": _members,
     "tensor": lambda pair: shape_cell(pair.tensor_shape) if pair.tensor_shape else UNKNOWN,
     "between": _between,
     "time": _time,
     "alone": lambda pair: seconds_cell(pair.exposed_seconds),
+    "bytes": lambda pair: bytes_cell(pair.bytes_moved),
     "rests on": lambda pair: CONFIDENCE_WORDS[pair.confidence] if pair.confidence else UNKNOWN,
-    "why it may go": _proof,
+    "why it may go": lambda pair: clean(pair.proof, 300) if pair.proof else UNKNOWN,
     "where": _place,
 }
 _BREAKER_CELLS: Mapping[str, Callable[[LayoutBreaker], str]] = {
@@ -357,15 +316,23 @@ def _environment(diagnosis: Diagnosis, most: int) -> Detail:
         "threads": environment.thread_count,
         "oneDNN": joined((environment.onednn, environment.onednn_isa), " "),
         "CUDA": environment.cuda,
+        "driver": environment.driver,
+        "clock": _clock(environment),
         "cuDNN": environment.cudnn,
         "compiler": environment.compiler,
         **dict(list(environment.settings.items())[:most]),
     }
     rows = tuple((clean_name(name), clean(str(fact), 200)) for name, fact in facts.items() if fact not in (None, ""))
     left_out = left_out_of(subject.inputs, most) + left_out_of(tuple(environment.settings), most)
-    return Detail(
-        "Environment", ("what", "value"), rows, left_out, (f"Recorded at {clean_name(diagnosis.created_at)}.",)
-    )
+    verb = "Examined" if is_recording(diagnosis) else "Recorded"  # a trace hardly ever says when it was recorded
+    return Detail("Environment", ("what", "value"), rows, left_out, (f"{verb} at {clean_name(diagnosis.created_at)}.",))
+
+
+def _clock(environment: Environment) -> str | None:
+    if environment.clock_hertz is None:
+        return None
+    limits = f", held down by {listing(environment.clock_limits, None)}" if environment.clock_limits else ""
+    return f"{environment.clock_hertz / 1e6:.0f} MHz{limits}"
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.records import NO_DIFFERENCE, Total
+from layoutdoctor.diagnosis.records import Total
 from layoutdoctor.examination.costs import count_by_tensor, counted_conversions
-from layoutdoctor.examination.ratios import is_too_noisy, word_of
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
     NAME_LENGTH,
@@ -17,17 +17,19 @@ from layoutdoctor.reports.sections.wording import (
     clean_name,
     failure_clause,
     find_ratio,
+    format_error,
     is_recording,
     precise_share,
     recorded_trial,
+    shown_name,
 )
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds
-from layoutdoctor.words import NOT_RECORDED, count_of, joined
+from layoutdoctor.words import NOT_RECORDED, count_of, joined, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Graph, KernelSummary, RatioInterval, TotalKind, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Equivalence, Graph, KernelSummary, Ratio, TotalKind, Trial
 
 UNKNOWN = "-"
 _NUMBER = re.compile(r"[<~]?\d[\d.,]*( ?(ns|us|ms|s|B|KiB|MiB|GiB|TiB|%|x))?( \(.*\))?")
@@ -63,6 +65,8 @@ class Table:
         wraps_names: Whether names in the first column may be broken over several lines where they are long.
         is_long: Whether it lists everything there is, so that a format may fold it away.
         left_out: How many rows it was cut by.
+        narrow_count: How many columns a terminal shows; None for all.
+        below: Lines to set below it.
     """
 
     head: tuple[str, ...]
@@ -72,6 +76,14 @@ class Table:
     title: str = ""
     is_long: bool = False
     left_out: int = 0
+    narrow_count: int | None = None
+    below: tuple[str, ...] = ()
+
+    @property
+    def narrow(self) -> Table:
+        """The table with as many columns as fit on a terminal."""
+        rows = tuple(replace(row, cells=row.cells[: self.narrow_count]) for row in self.rows)
+        return replace(self, head=self.head[: self.narrow_count], rows=rows)
 
     @property
     def is_number(self) -> list[bool]:
@@ -104,61 +116,81 @@ def build_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
 
 
 def _configurations(diagnosis: Diagnosis) -> Table:
-    """The measured configurations by their median, then those without a time, then the same ones."""
+    """The configurations by their ratio to the baseline, then those without a time, then those without a result."""
     is_timed = diagnosis.subject.target is None
     baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
-    against = "vs default" if baseline == BASELINE else f"vs {clean_name(baseline)}"
-    times = ("median", against) if is_timed else ()
-    head = ("configuration", *times, "converted per call", "layout optimization")
     recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
+    against = f"against {'the default' if baseline == BASELINE else shown_name(baseline)}"
+    cells: dict[str, Callable[[Trial], str]] = {
+        "converted per call": conversions_cell,
+        "layout optimization": decision_cell,
+    }
+    if is_timed:
+        times: dict[str, Callable[[Trial], str]] = {"per call": _time_cell, against: partial(_ratio_cell, diagnosis)}
+        cells = {**times, **cells, "error": lambda trial: error_cell(trial.equivalence)}
     rows = []
-    for trial in sorted(diagnosis.trials, key=_place_in_table):
-        name, clause = clean_name(trial.name), _clause(trial)
-        cells = (conversions_cell(trial), decision_cell(trial)) if clause is None else ()
-        if clause is None and is_timed:
-            median = format_seconds(trial.measurement.usual_seconds) if trial.measurement else "not measured"
-            cells = (median, _ratio_cell(diagnosis, trial), *cells)
-        rows.append(TableRow((name, *cells), clause, recommended is not None and name == clean_name(recommended)))
-    # A clause stands under "vs default" in a table of times, as the first cell else.
-    return Table(head, tuple(rows), clause_column=2 if is_timed else 1, title="Configurations, fastest first")
+    for trial in sorted(diagnosis.trials, key=partial(_place_in_table, diagnosis)):
+        name, is_ok = shown_name(trial.name), trial.status == "ok"
+        if trial.status != "same_as":
+            row = (name, *(cell(trial) for cell in cells.values())) if is_ok else (name,)
+            rows.append(TableRow(row, None if is_ok else failure_clause(trial), recommended == trial.name))
+    same = dict.fromkeys(trial.same_as for trial in diagnosis.trials if trial.same_as is not None)
+    return Table(
+        ("configuration", *cells),
+        tuple(rows),
+        clause_column=2 if is_timed else 1,
+        title="Configurations, fastest first",
+        narrow_count=4 if is_timed else None,
+        below=tuple(_same_line(diagnosis, name, baseline) for name in same),
+    )
 
 
-def _place_in_table(trial: Trial) -> tuple[int, float]:
-    if trial.status == "same_as":
-        return (1, 0.0)
-    if trial.status != "ok":
-        return (2, 0.0)
-    return (0, trial.measurement.usual_seconds if trial.measurement else float("inf"))
+def _place_in_table(diagnosis: Diagnosis, trial: Trial) -> tuple[int, float]:
+    ratio = find_ratio(diagnosis, trial.name)
+    if ratio is not None or (diagnosis.comparison is not None and trial.name == diagnosis.comparison.baseline):
+        return 0, -ratio.median if ratio is not None else -1.0
+    return (1, trial.measurement.median_seconds) if trial.measurement is not None else (2 + (trial.status != "ok"), 0.0)
 
 
-def _clause(trial: Trial) -> str | None:
-    """Why there is no result, or which configuration it is the same as."""
-    if trial.status == "same_as":
-        same = "same code as" if trial.configuration.backend == "inductor" else "the same as"
-        return f"{same} {clean_name(trial.same_as or 'another configuration')}"
-    return failure_clause(trial) if trial.status != "ok" else None
+def _same_line(diagnosis: Diagnosis, name: str, baseline: str) -> str:
+    others = [trial for trial in diagnosis.trials if trial.same_as == name]
+    alike = "the same code as" if all(trial.configuration.backend == "inductor" for trial in others) else "the same as"
+    of = "the default" if name == baseline == BASELINE else shown_name(name)
+    return f"{alike} {of}: {'; '.join(shown_name(trial.name) for trial in others)}"
 
 
-def format_interval(ratio: RatioInterval) -> str:
-    """A ratio with its interval: ``"1.28x  1.25..1.31"``; no number where it is too wide for one."""
-    if is_too_noisy(ratio):
-        return "too noisy"
-    return f"{format_ratio(ratio.median)}  {ratio.low:.2f}..{ratio.high:.2f}"
+def _time_cell(trial: Trial) -> str:
+    return format_seconds(trial.measurement.median_seconds) if trial.measurement else "not measured"
 
 
 def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
     differs = trial.equivalence is not None and trial.equivalence.status == "different"
     remark = "  outputs differ" if differs else ""
     if diagnosis.comparison is not None and trial.name == diagnosis.comparison.baseline:
-        return ("default" if trial.name == BASELINE else "baseline") + remark
+        return f"1{remark}"
     ratio = find_ratio(diagnosis, trial.name)
     if ratio is None:
-        return ("-" if trial.measurement else "") + remark
-    if ratio.coverage is None:
-        is_too_busy = diagnosis.comparison is not None and diagnosis.comparison.is_too_busy
-        return ("undecided" if is_too_busy else "too few rounds") + remark
-    word = f"  {word_of(ratio)}" if ratio.verdict == NO_DIFFERENCE else ""
-    return format_interval(ratio) + word + remark
+        return (UNKNOWN if trial.measurement else "") + remark
+    return format_interval(ratio) + remark
+
+
+def format_interval(ratio: Ratio) -> str:
+    """A ratio with its interval: ``"1.28x  1.25 to 1.31"``."""
+    return f"{format_ratio(ratio.median)}  {ratio.low:.2f} to {ratio.high:.2f}"
+
+
+def error_cell(equivalence: Equivalence | None) -> str:
+    """The error against the reference: relative, else the largest difference and what is allowed."""
+    if equivalence is None or equivalence.status == "not_checked":
+        return "not checked"
+    differs = "differs, " if equivalence.status == "different" else ""
+    relative = equivalence.relative_error
+    if relative is not None:
+        return f"{differs}{format_error(relative)}"
+    if equivalence.max_abs_error is None:
+        return equivalence.status
+    allowed = "" if equivalence.tolerance is None else f" of {format_error(equivalence.tolerance)} allowed"
+    return f"{differs}{format_error(equivalence.max_abs_error)}{allowed}"
 
 
 def conversions_cell(trial: Trial) -> str:
@@ -175,13 +207,18 @@ def conversions_cell(trial: Trial) -> str:
 
 
 def trial_in_short(trial: Trial) -> str:
-    """What is known of a trial before it is timed, on one line: its kernels' time, and what is converted."""
-    name, clause = clean_name(trial.name), _clause(trial)
-    if clause is not None:
-        return f"{name}: {clause}"
-    seconds = trial.kernels.seconds if trial.kernels is not None else None
-    time = None if seconds is None else f"{format_seconds(seconds)} in kernels"
-    return f"{name}: {joined((time, f'converted per call: {conversions_cell(trial)}'), ', ')}"
+    """What is known of a trial as soon as it is ready, on one line: the decision, and what is converted."""
+    name = shown_name(trial.name)
+    if trial.status == "same_as":
+        return f"{name}: the same as {shown_name(trial.same_as or 'another configuration')}"
+    if trial.status != "ok":
+        return f"{name}: {failure_clause(trial)}"
+    if trial.kernels is not None or trial.is_static:
+        return f"{name}: converted per call: {conversions_cell(trial)}"
+    found = listing(tensors_in_short(trial))
+    decision = decision_cell(trial)
+    parts = ("ready", None if decision == "-" else f"layout optimization {decision}")
+    return f"{name}: {joined((*parts, f'the compiler converts {found}' if found else None), ', ')}"
 
 
 def tensors_in_short(trial: Trial) -> list[str]:

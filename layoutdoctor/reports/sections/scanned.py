@@ -37,7 +37,7 @@ def build_scan_view(scan: Scan, *, in_full: bool) -> Overview:
     """
     whole = sum(file.kernel_nanoseconds for file in scan.examined)
     by_rank = _by_rank(scan)
-    tables = [_rules_table(scan, whole, by_rank)]
+    tables = [_rules_table(scan, whole)]
     if in_full:
         tables += [_dimension_table(scan, dimension, whole) for dimension in _DIMENSIONS]
         tables.append(_ranks_table(by_rank))
@@ -70,9 +70,9 @@ def _headline(scan: Scan, whole: int) -> str:
     if not any(file.kernel_count for file in examined):
         return f"No kernel was recorded in any of {count_of(len(examined), 'file')}, so nothing can be said of layouts."
     spent = sum(file.conversion_nanoseconds for file in examined)
-    undecided = sum(file.undecided_nanoseconds for file in examined)
+    unknown = sum(file.undecided_nanoseconds for file in examined)
     having = sum(file.conversion_count > 0 for file in examined)
-    more = f"; {_time(undecided)} more is undecided" if undecided else ""
+    more = f"; {_time(unknown)} more may be" if unknown else ""
     if not spent:
         return f"No layout conversion in {_time(whole)} of kernel time of {count_of(len(examined), 'file')}{more}."
     return (
@@ -97,10 +97,10 @@ def _lines(scan: Scan, by_rank: Mapping[int, Sequence[ScannedFile]]) -> Iterator
         shown = ", ".join(f"{name} {_time(amount)}" for name, amount in parts.items() if amount)
         yield f"Devices were busy {format_share(min(busy / span, 1.0))} of the time" + (f"; {shown}" if shown else "")
         waits = Counter(file.waits_for for file in known)
-        told = [f"the {name} in {waits[name]}" for name in ("device", "host") if waits[name]]
-        if told:
-            told += [f"neither for sure in {waits[None]}"] if waits[None] else []
-            yield f"Runs waited for {listing(told, 3)}"
+        named = [f"the {name} in {waits[name]}" for name in ("device", "host") if waits[name]]
+        if named:
+            named += [f"neither for sure in {waits[None]}"] if waits[None] else []
+            yield f"Runs waited for {listing(named, 3)}"
     yield from _rank_lines(by_rank)
 
 
@@ -143,24 +143,16 @@ def _spent(files: Sequence[ScannedFile]) -> int:
     return sum(file.conversion_nanoseconds for file in files)
 
 
-def _rules_table(scan: Scan, whole: int, by_rank: Mapping[int, Sequence[ScannedFile]]) -> Table:
+def _rules_table(scan: Scan, whole: int) -> Table:
     names = {rule.code: rule.name for rule in ALL_RULES}
     totals = [(code, total, "") for code, total in _largest(scan, "rule")]
     totals += [(code, total, " (not counted)") for code, total in _largest(scan, "aside")]
-    head: tuple[str, ...] = ("by rule", "files", "conversions", "time", "of kernels")
-    has_ranks = len(by_rank) > 1
-    if has_ranks:
-        head = (*head, "median rank", "most")
     rows = []
     for code, total, note in totals:
         name = (joined((code, names.get(code)), " ") or "named by no rule") + note
-        cells: tuple[str, ...] = (name, str(total.file_count), *_amounts(total, whole))
-        if has_ranks:
-            spent = {rank: sum(file.rules.get(code, 0) for file in files) for rank, files in by_rank.items()}
-            most = max(spent, key=lambda rank: (spent[rank], -rank))
-            cells = (*cells, _time(median(spent.values())), f"{_time(spent[most])} (rank {most})")
-        rows.append(TableRow(cells))
-    return Table(head, tuple(rows), title="Where each conversion is named by the first rule that tells of it")
+        rows.append(TableRow((name, str(total.file_count), *_amounts(total, whole))))
+    head = ("by rule", "files", "conversions", "time", "of kernels")
+    return Table(head, tuple(rows), title="Each conversion, by the first rule that finds it")
 
 
 def _amounts(total: ScanTotal, whole: int) -> tuple[str, str, str]:
@@ -238,7 +230,7 @@ def _files_table(scan: Scan, most: int) -> Table:
         )
         for file in worst[:most]
     )
-    head = ("file", "rank", "conversions", "time", "of kernels", "undecided")
+    head = ("file", "rank", "conversions", "time", "of kernels", "may convert")
     return Table(head, rows, title="Worst files first", left_out=max(0, len(worst) - most))
 
 

@@ -6,20 +6,18 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.choice import eligible_names, undecided, wrong_baseline
-from layoutdoctor.examination.costs import irrelevance
-from layoutdoctor.reports.sections.answer import is_verified
-from layoutdoctor.reports.sections.rows import Table, TableRow
-from layoutdoctor.reports.sections.wording import baseline_phrase, clean, clean_name, wrong_clause
-from layoutdoctor.units import format_ratio
-from layoutdoctor.words import joined
+from layoutdoctor.reports.sections.answer import situation_of
+from layoutdoctor.reports.sections.rows import Table, TableRow, format_interval
+from layoutdoctor.reports.sections.wording import baseline_phrase, clean, clean_name, shown_name
+from layoutdoctor.words import count_of, joined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.reports.sections.answer import Situation
 
-HEAD = ("model", "use", "faster than the default", "certainty", "breaks the format")
+HEAD = ("model", "use", "against the default", "sure?", "breaks the format")
 _NOTHING = "-"
 
 
@@ -42,28 +40,27 @@ def build_row_of_model(target: str, found: Diagnosis | str) -> TableRow:
 
 
 def _answer(diagnosis: Diagnosis) -> tuple[str, str, str]:
-    """What to use, what it brings, and how sure that is."""
-    advice, comparison = diagnosis.recommendation, diagnosis.comparison
-    if diagnosis.subject.target is not None:
-        return _NOTHING, _NOTHING, f"static, lowered for {clean_name(diagnosis.subject.target)}"
-    if advice is None or comparison is None:
-        return _NOTHING, _NOTHING, "nothing compared"
-    default = baseline_phrase(comparison.baseline)
-    if undecided(diagnosis):
-        return default, _NOTHING, "undecided"
-    if not eligible_names(diagnosis.trials):
-        return _NOTHING, _NOTHING, "all outputs differ"
-    if advice.configuration in (None, comparison.baseline):
-        return default, _NOTHING, "layouts do not matter" if irrelevance(diagnosis) else "nothing is faster"
-    gain = _NOTHING
-    if advice.speedup is not None:
-        low, middle, high = advice.speedup.low, advice.speedup.median, advice.speedup.high
-        gain = f"{format_ratio(middle)} ({low:.2f} to {high:.2f})"
-    certainty = "verified" if is_verified(diagnosis, advice) else "not verified"
-    wrong = wrong_baseline(diagnosis)
-    if wrong is not None:
-        certainty += f"; {wrong_clause(wrong)}"
-    return clean_name(advice.configuration or ""), gain, certainty
+    """What to use, its ratio, and how sure that is."""
+    situation, advice, comparison = situation_of(diagnosis), diagnosis.recommendation, diagnosis.comparison
+    if situation == "static":
+        return _NOTHING, _NOTHING, f"static, lowered for {clean_name(diagnosis.subject.target or '')}"
+    if comparison is None or advice is None or advice.configuration is None:
+        return _NOTHING, _NOTHING, _WORDS.get(situation, "nothing compared")
+    ratio = advice.speedup
+    gain = _NOTHING if ratio is None else format_interval(ratio)
+    starts = len(ratio.start_ratios) if ratio is not None else 0
+    sure = f"{count_of(starts, 'fresh process', 'fresh processes')} agree" if advice.verified else "one process"
+    return baseline_phrase(advice.configuration), gain, _WORDS.get(situation, sure)
+
+
+_WORDS: Mapping[Situation, str] = {
+    "all differ": "all outputs differ",
+    "default differs": "the default computes something else",
+    "irrelevant": "layouts do not matter",
+    "looks faster": "something looks faster, not certain",
+    "no convolution": "no convolution",
+    "nothing faster": "nothing is faster",
+}
 
 
 def _breakers(diagnosis: Diagnosis) -> str:
@@ -78,6 +75,6 @@ def _breakers(diagnosis: Diagnosis) -> str:
             place = joined((worst.op, where), " at ")
             more = f", and {len(breakers) - 1} more" if len(breakers) > 1 else ""
             return f"{clean(place or worst.op)}{more}" + (
-                "" if trial.name == BASELINE else f" in {clean_name(trial.name)}"
+                "" if trial.name == BASELINE else f" in {shown_name(trial.name)}"
             )
     return _NOTHING

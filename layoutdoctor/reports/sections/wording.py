@@ -15,24 +15,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.choice import is_far_off
 from layoutdoctor.examination.costs import Number, counted_conversions, parts_of_pairs, sum_known
-from layoutdoctor.examination.failures import refuses_view
-from layoutdoctor.units import format_seconds, format_share
-from layoutdoctor.words import DIRECTION_WORDS, ONEDNN_LOG, STATUS_WORDS, TOTALS_TABLE, distinct, joined, line_words
+from layoutdoctor.units import format_seconds
+from layoutdoctor.words import (
+    DIRECTION_WORDS,
+    ONEDNN_LOG,
+    STATUS_WORDS,
+    TOTALS_TABLE,
+    distinct,
+    joined,
+    line_words,
+    name_in_words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Equivalence, RatioInterval, SourceLocation, Trial
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Ratio, SourceLocation, Trial
 
 _Report = TypeVar("_Report")
 NAME_LENGTH = 100
 MESSAGE_LENGTH = 1000
 KERNEL_LENGTH = 60
 """Kernel names run to thousands of characters; what tells one from another stands at their beginning."""
-_TELLING_ERROR = 1e-3
-"""From here on an error looks large beside values that nobody sees."""
 
 # Control, format (bidirectional overrides), surrogate, private use, unassigned; line and paragraph separators.
 _UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -55,15 +60,12 @@ def clean_name(text: str) -> str:
     return clean(text, NAME_LENGTH)
 
 
-def clean_if_known(text: str | None) -> str | None:
-    """A name, or None where it is not known."""
-    return None if text is None else clean_name(text)
-
-
 def clean_line(line: str, length: int = MESSAGE_LENGTH) -> str:
     """One line of code or of a log for any terminal, with its indentation, behind which so many characters are kept."""
     text = line.lstrip(" ")
-    return " " * min(len(line) - len(text), NAME_LENGTH) + clean(text, length)
+    shown = "".join(map(_printable, text[: 2 * length].strip()))
+    shown = shown if len(shown) <= length else f"{shown[: length - 3].rstrip()}..."
+    return " " * min(len(line) - len(text), NAME_LENGTH) + shown
 
 
 def clean_log(log: str) -> str:
@@ -134,11 +136,6 @@ def finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def share_of(part: float, whole: float | None) -> str:
-    """A share in brackets with a space before it, or nothing where the whole is not known."""
-    return f" ({format_share(part / whole)})" if whole else ""
-
-
 def precise_share(part: float, whole: float) -> str:
     """A share with one decimal, also where it is large: ``"26.6 %"``; the whole is above zero."""
     return f"{100 * part / whole:.1f} %"
@@ -146,7 +143,10 @@ def precise_share(part: float, whole: float) -> str:
 
 def format_error(error: float) -> str:
     """A numerical error, zero or more, in two digits: ``"3e-7"``, ``"0.25"``."""
-    return f"{error:.2g}".replace("e-0", "e-")
+    if not 0 < error < 1e-3:
+        return f"{error:.2g}"
+    digits, exponent = f"{error:.1e}".split("e")
+    return f"{float(digits):g}e{int(exponent)}"
 
 
 def alone_clause(exposed: float | None, whole: float | None) -> str:
@@ -168,18 +168,12 @@ class Waste:
     What the redundant pairs of one trial cost in one iteration.
 
     Attributes:
-        seconds: Time of all conversions in them, each counted once; None where not known for every one.
-        is_estimated: Whether some of it is an estimate from bytes.
-        bytes_moved: Bytes the same conversions move; None where not known for every one.
-        owners: Who inserted these conversions, sorted.
-        exposed_seconds: The part of ``seconds`` in which nothing else ran on the device; None where not known for all.
+        seconds: Time of all conversions in them, each counted once; None if not known for every one.
+        exposed_seconds: The part of ``seconds`` in which nothing else ran on the device; None if not known for all.
     """
 
     pair_count: int
     seconds: float | None
-    is_estimated: bool
-    bytes_moved: int | None
-    owners: tuple[str, ...]
     exposed_seconds: float | None = None
 
 
@@ -209,7 +203,7 @@ def is_from_python(diagnosis: Diagnosis) -> bool:
     return diagnosis.environment.command is None and not is_recording(diagnosis)
 
 
-_OPTION = re.compile(r"--(budget|configurations|mode)(?: ([a-z][\w,-]*))?")
+_OPTION = re.compile(r"--(budget|configurations|mode|target)(?: ([a-z][\w,-]*))?")
 
 
 def in_python(text: str) -> str:
@@ -244,21 +238,20 @@ def terms_of(diagnosis: Diagnosis) -> Terms:
     )
 
 
-def find_ratio(diagnosis: Diagnosis, name: str) -> RatioInterval | None:
-    """The ratio of a configuration against the baseline; None where there is none."""
+def find_ratio(diagnosis: Diagnosis, name: str) -> Ratio | None:
+    """The ratio of a configuration to the baseline; None if there is none."""
     ratios = diagnosis.comparison.ratios if diagnosis.comparison else ()
     return next((ratio for ratio in ratios if ratio.name == name), None)
 
 
+def shown_name(name: str) -> str:
+    """The name of a configuration as reports show it: ``"compiled + channels_last"``."""
+    return clean_name(name_in_words(name))
+
+
 def baseline_phrase(name: str) -> str:
-    """The baseline as a person calls it."""
-    return "torch.compile's default" if name == BASELINE else clean_name(name)
-
-
-def wrong_clause(trial: Trial) -> str:
-    """What is wrong with a baseline whose outputs differ."""
-    what = "computes something else" if is_far_off(trial) else "is less exact than is allowed"
-    return f"{baseline_phrase(trial.name)} {what}"
+    """The baseline within a sentence."""
+    return "torch.compile's default" if name == BASELINE else shown_name(name)
 
 
 def failure_clause(trial: Trial) -> str:
@@ -269,26 +262,9 @@ def failure_clause(trial: Trial) -> str:
     stage = "" if trial.status == "skipped" else f" ({clean_name(trial.failure.kind)})"
     place = trial.failure.location
     where = f" at {clean_name(line_words(place))}" if place is not None else ""
-    if refuses_view(trial.failure):
+    if trial.failure.refuses_view:
         return f"{word}{stage}: `.view`{where} needs contiguous memory; use .reshape"
     return f"{word}{stage}{where}: {clean(trial.failure.message, CLAUSE_LENGTH)}"
-
-
-def interval_clause(low: float, high: float, coverage: float | None) -> str:
-    """An interval of ratios; the ends alone of what is no interval, as its coverage is not known."""
-    return f"{'range ' if coverage is None else ''}{low:.2f} to {high:.2f}"
-
-
-def outputs_clause(equivalence: Equivalence) -> str:
-    """What outputs were found equal to, and how nearly."""
-    what = "outputs and gradients equal" if equivalence.gradients_checked else "outputs equal"
-    reference = f"{clean_name(equivalence.reference)} reference" if equivalence.reference else "reference not named"
-    largest, allowed = equivalence.max_abs_error, equivalence.tolerance
-    error = "" if largest is None else f", largest error {format_error(largest)}"
-    if largest is not None and allowed is not None and largest > _TELLING_ERROR:
-        beside = "" if equivalence.largest_value is None else f" beside values up to {equivalence.largest_value:.3g}"
-        error += f"{beside}, where {allowed:.2g} is allowed"
-    return f"{what} ({reference}{error})"
 
 
 def direction_words(conversion: Conversion) -> str:
@@ -310,15 +286,10 @@ def waste_of(trial: Trial) -> Waste | None:
     """What the redundant pairs of a trial cost; None where it has none."""
     if not trial.redundant_pairs:
         return None
-    known = listed_conversions(trial)
-    ids = [id_ for pair in trial.redundant_pairs for id_ in (pair.first, *pair.also, pair.second)]
-    parts = parts_of_pairs(trial.redundant_pairs, known.values())
+    parts = parts_of_pairs(trial.redundant_pairs, listed_conversions(trial).values())
     return Waste(
         pair_count=len(trial.redundant_pairs),
         seconds=_sum_of_all(part.seconds for part in parts),
-        is_estimated=any(part.seconds_source == "estimated" for part in parts),
-        bytes_moved=_sum_of_all(part.bytes_moved for part in parts),
-        owners=tuple(sorted({known[id_].owner for id_ in ids if id_ in known})),
         exposed_seconds=_sum_of_all(part.exposed_seconds for part in parts),
     )
 

@@ -8,7 +8,6 @@ from layoutdoctor.errors import UsageError
 from layoutdoctor.subjects.cures.autocast_dtype import AUTOCAST_DTYPE
 from layoutdoctor.subjects.cures.calls import VIEW_AS_RESHAPE, WITHOUT_CONTIGUOUS
 from layoutdoctor.subjects.cures.dense_batch_norm import DENSE_BATCH_NORM
-from layoutdoctor.subjects.cures.exact_strides import EXACT_STRIDES
 from layoutdoctor.subjects.cures.flat_conv3d import FLAT_CONV3D
 from layoutdoctor.subjects.cures.restored_format import RESTORED_FORMAT
 
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from layoutdoctor.diagnosis.records import Configuration
-    from layoutdoctor.isolation.messages import Proposal
     from layoutdoctor.subjects.cures.cure import KnownCure, Seen
+    from layoutdoctor.workers.messages import Proposal
 
 ALL_CURES: tuple[KnownCure, ...] = (
     FLAT_CONV3D,
@@ -25,7 +24,6 @@ ALL_CURES: tuple[KnownCure, ...] = (
     DENSE_BATCH_NORM,
     WITHOUT_CONTIGUOUS,
     RESTORED_FORMAT,
-    EXACT_STRIDES,
     VIEW_AS_RESHAPE,
 )
 

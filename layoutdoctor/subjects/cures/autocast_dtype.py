@@ -18,8 +18,8 @@ from layoutdoctor.subjects.cures.cure import ELEMENT_BYTES, KnownCure, element_c
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.isolation.messages import Proposal
     from layoutdoctor.subjects.cures.cure import Seen
+    from layoutdoctor.workers.messages import Proposal
 
 HOW = """\
 for name in {modules}:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from layoutdoctor.examination.failures import is_refused_view
+from layoutdoctor.diagnosis.records import is_refused_view
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, element_count
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from layoutdoctor.diagnosis.records import FxNode
-    from layoutdoctor.isolation.messages import Proposal
     from layoutdoctor.subjects.cures.cure import Seen
+    from layoutdoctor.workers.messages import Proposal
 
     Answer = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
 

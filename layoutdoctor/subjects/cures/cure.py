@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.records import Cure
-from layoutdoctor.isolation.messages import Proposal
+from layoutdoctor.workers.messages import Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -16,8 +16,8 @@ from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, element_count
 
 if TYPE_CHECKING:
-    from layoutdoctor.isolation.messages import Proposal
     from layoutdoctor.subjects.cures.cure import Seen
+    from layoutdoctor.workers.messages import Proposal
 
 HOW = """\
 def dense(module, inputs):

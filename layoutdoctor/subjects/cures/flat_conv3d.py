@@ -16,8 +16,8 @@ from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, elemen
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Cure
-    from layoutdoctor.isolation.messages import Proposal
     from layoutdoctor.subjects.cures.cure import Seen
+    from layoutdoctor.workers.messages import Proposal
 
 HOW = """\
 class FlatConv3d(torch.nn.Conv3d):

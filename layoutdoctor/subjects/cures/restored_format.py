@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last, is_only_contiguous
-from layoutdoctor.examination.graphs.dispatch import read_as_contiguous
 from layoutdoctor.subjects.copies import CHANNELS_LAST
 from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, element_count
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import FxNode, Graph
-    from layoutdoctor.isolation.messages import Proposal
     from layoutdoctor.subjects.cures.cure import Seen
+    from layoutdoctor.workers.messages import Proposal
 
 HOW = """\
 def restored(module, inputs, output):
@@ -42,13 +41,12 @@ def _restored(module: nn.Module, inputs: Any, output: Any) -> Any:
 def _losses(graph: Graph, leaves: set[str]) -> Iterator[tuple[str, Layout]]:
     """Modules without parts that are given channels-last and hand contiguous on, with the layout of the result."""
     nodes = {node.name: node for node in graph.nodes}
-    misread = {one.node.name for one in read_as_contiguous(graph)}  # these get the strides that they need instead
     read_by: dict[str, set[str | None]] = {}
     for node in graph.nodes:
         for name in node.inputs:
             read_by.setdefault(name, set()).add(node.module)
     for node in graph.nodes:
-        if node.backward or node.module not in leaves or "convolution" in node.target or node.name in misread:
+        if node.backward or node.module not in leaves or "convolution" in node.target:
             continue
         readers = read_by.get(node.name, set())
         is_handed_on = readers and node.module not in readers

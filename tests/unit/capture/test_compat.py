@@ -16,20 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from live_trials import seen_here
 from loops import for_each
-from torch._inductor.codecache import FxGraphCache
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import BaseScheduling
 from torch.fx.experimental.proxy_tensor import make_fx
 
-import layoutdoctor
 from layoutdoctor.capture import compat
 from layoutdoctor.capture.compat import (
     PRIVATE_NAMES,
     InductorHooks,
     compile_settings,
-    distinct_options,
     inductor_config,
     missing_cpp_compiler,
     notes_on_torch,
@@ -37,7 +35,6 @@ from layoutdoctor.capture.compat import (
 from layoutdoctor.capture.decision import describe_decision, record_decision
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.fx_graph import fx_nodes
-from layoutdoctor.capture.graph_cache import cached_graphs
 from layoutdoctor.capture.inductor_graph import buffers_of
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.errors import UnsupportedTorchError
@@ -449,13 +446,10 @@ def test_a_diagnosis_under_a_newer_torch_names_what_is_lost_once_and_ends(monkey
     for path in ("torch._inductor.graph.GraphLowering.compile_to_module", "torch._dynamo.utils.counters"):
         take_away(monkeypatch, path, AttributeError("moved"))
 
-    diagnosis = layoutdoctor.diagnose(
-        Tiny(), torch.ones(2, 3), configurations="inductor", budget_seconds=0.2, isolate=False
-    )
+    diagnosis, trial, _ = seen_here(Tiny(), torch.ones(2, 3), "inductor")
 
     (note,) = [note for note in diagnosis.subject.notes if " is newer than " in note]
     assert note.startswith(f"torch {torch.__version__} is newer than the versions layoutdoctor was checked with")
-    (trial,) = diagnosis.trials
     assert (trial.status, trial.graphs) == ("ok", ())
     assert trial.equivalence is not None
     assert trial.equivalence.status == "equal"
@@ -481,29 +475,6 @@ def test_settings_hold_inside_and_are_as_before_outside() -> None:
         raise KeyError
     assert inside == (True, False, False, False, False)
     assert values() == before
-
-
-@pytest.mark.parametrize("name", ["prepare_key", "_lookup_graph", "_get_tmp_dir_for_key", "_write_to_local_cache"])
-def test_a_cache_that_cannot_be_made_to_find_nothing_is_off(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    config, before = inductor_config(), dict(vars(FxGraphCache))
-    with config.patch(fx_graph_cache=True), compile_settings({}, uses_cache=True):
-        with cached_graphs(CompileCapture()):
-            assert config.fx_graph_cache
-            assert FxGraphCache._lookup_graph("key", [], True, None, None) == (None, {})
-        assert dict(vars(FxGraphCache)) == before
-
-        take_away(monkeypatch, f"torch._inductor.codecache.FxGraphCache.{name}", AttributeError("moved"))
-        with cached_graphs(CompileCapture()):
-            assert not config.fx_graph_cache
-        assert config.fx_graph_cache
-
-
-def test_options_that_set_configurations_apart_differ_and_are_known_to_inductor() -> None:
-    one, other = distinct_options("a"), distinct_options("b")
-
-    assert one != other
-    with inductor_config().patch(**one):  # an unknown option would raise
-        pass
 
 
 ANOTHER_KIND: dict[str, Callable[[Callable[..., Any]], Any]] = {
@@ -715,4 +686,4 @@ def test_a_diagnosis_under_an_old_torch_is_refused_in_one_sentence(monkeypatch: 
     with pytest.raises(
         UnsupportedTorchError, match=r"cannot diagnose with torch 2\.5\.1\+cu121: expected 2\.7 or newer"
     ):
-        layoutdoctor.diagnose(Tiny(), torch.ones(2, 3), configurations="eager", budget_seconds=0.2, isolate=False)
+        seen_here(Tiny(), torch.ones(2, 3))

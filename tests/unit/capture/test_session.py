@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,10 @@ from packaging.version import Version
 from torch._inductor.loop_body import MemoryUsageType
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from layoutdoctor.capture.compat import compile_settings, distinct_options
+from layoutdoctor.capture.compat import compile_settings
 from layoutdoctor.capture.inductor_graph import _read_body, code_fingerprint
 from layoutdoctor.capture.session import CompileCapture, placeholder_kinds
 from layoutdoctor.diagnosis.records import BufferRead
-from layoutdoctor.state.dynamo import DynamoState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,14 +24,12 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Graph
 
 
-NUMBERS = itertools.count()
-
-
 @pytest.fixture(autouse=True)
-def _dynamo_as_before() -> Iterator[None]:
-    state = DynamoState()
+def _dynamo_anew() -> Iterator[None]:
+    """Else Dynamo reuses the code of an equal model."""
+    torch._dynamo.reset()
     yield
-    state.restore()
+    torch._dynamo.reset()
 
 
 class Chain(torch.nn.Module):
@@ -47,8 +43,8 @@ class Chain(torch.nn.Module):
 
 
 def captured(model: Callable[..., Any], *args: Any, on: bool = True) -> tuple[Graph, ...]:
-    own = distinct_options(f"test {next(NUMBERS)}")  # else dynamo reuses the code of an equal model
-    compiled = torch.compile(model, options={"layout_optimization": on, **own})
+    torch._dynamo.reset()
+    compiled = torch.compile(model, options={"layout_optimization": on})
     with compile_settings({}), CompileCapture() as capture, torch.no_grad():
         expected, result = model(*args), compiled(*args)
     torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-4)
@@ -136,8 +132,7 @@ def test_what_is_written_in_place_through_a_view_lies_as_the_view_does() -> None
 @pytest.mark.compile
 @pytest.mark.smoke
 def test_in_training_gradients_and_what_was_saved_are_told_apart() -> None:
-    own = distinct_options(f"test {next(NUMBERS)}")
-    compiled = torch.compile(Chain(), options={"layout_optimization": True, **own})
+    compiled = torch.compile(Chain(), options={"layout_optimization": True})
     with compile_settings({}), CompileCapture() as capture:
         compiled(image()).square().sum().backward()
     forward, backward = capture.graphs

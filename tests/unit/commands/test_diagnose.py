@@ -1,109 +1,39 @@
-"""``diagnose`` in this process, with an engine that measures nothing."""
+"""``diagnose`` with an engine that measures nothing: options, outputs, and what each end says."""
 
 from __future__ import annotations
 
+import signal
 import sys
-import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import msgspec
 import pytest
-from builders import (
-    a_comparison,
-    a_diagnosis,
-    a_failed_trial,
-    a_ratio,
-    a_recommendation,
-    a_subject,
-    a_trial,
-    recordings_of,
-)
+from builders import a_comparison, a_diagnosis, a_failed_trial, a_ratio, a_subject, a_trial
+from loops import for_each
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands import output as output_module
 from layoutdoctor.commands.diagnose import command_without_folders
-from layoutdoctor.commands.isolation import Isolation
+from layoutdoctor.commands.running import Terminated
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.diagnosis.records import Diagnosis, Finding
+from layoutdoctor.diagnosis.records import Diagnosis, Failure
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.isolation.messages import Listener, Progress, Request, TrialMemo
+from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS
+
+from .conftest import FULL, PARTIAL, FakeEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    from layoutdoctor.recording.recording import Recording
-
-PARTIAL = a_diagnosis(a_trial("eager"))
-WARNING = Finding(
-    code="LD205",
-    rule="input-format-mismatch",
-    severity="warning",
-    configuration="inductor",
-    message="the input is contiguous",
-)
-FULL = a_diagnosis(
-    a_trial("eager"),
-    a_trial("inductor"),
-    comparison=a_comparison(a_ratio("eager", 0.5)),
-    recommendation=a_recommendation(),
-    findings=(WARNING,),
-)
-
-
-class FakeEngine:
-    """Stands for the loader and the doctor: remembers what it was asked, returns or raises what the test says."""
-
-    def __init__(self) -> None:
-        self.loaded: dict[str, Any] = {}
-        self.asked = Request()
-        self.result: Diagnosis = FULL
-        self.error: BaseException | None = None
-        self.during: Callable[[], None] = lambda: None
-
-    def load_requested(self, request: Request) -> str:
-        names = ("target", "inputs", "device", "dtype", "module")
-        self.loaded = {name: getattr(request, name) for name in names}
-        return "subject"
-
-    def record_subject(self, subject: str, request: Request, listener: Listener) -> tuple[Recording, ...]:
-        assert subject == "subject"
-        self.asked = request
-        listener.progress(Progress("eager: round 1 of 20", 1, 2))
-        listener.progress(Progress("eager: round 2 of 20", 1, 2))
-        print("the model prints")
-        listener.keep(recordings_of(PARTIAL)[0], TrialMemo())
-        self.during()
-        if self.error is not None:
-            raise self.error
-        return recordings_of(self.result)
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    fake = FakeEngine()
-    monkeypatch.setitem(
-        sys.modules, "layoutdoctor.run.diagnose", types.SimpleNamespace(record_subject=fake.record_subject)
-    )
-    # What is made of recordings is no matter of the command.
-    monkeypatch.setattr(isolation_module, "diagnosis_of", lambda *_: PARTIAL)
-    monkeypatch.setattr(isolation_module, "diagnose_recordings", lambda *_, **__: fake.result)
-    monkeypatch.setitem(
-        sys.modules, "layoutdoctor.subjects.load", types.SimpleNamespace(load_requested=fake.load_requested)
-    )
-    monkeypatch.setattr(isolation_module, "prepare_isolation", lambda _, request: Isolation(request, None, None, ()))
-    return fake
 
 
 def test_the_word_diagnose_may_be_left_out(engine: FakeEngine) -> None:
     assert main(["model.py"]) == 0
-    without = (engine.loaded, msgspec.structs.replace(engine.asked, command=None))
+    without = msgspec.structs.replace(engine.asked, command=None)
     assert main(["diagnose", "model.py"]) == 0
 
-    assert (engine.loaded, msgspec.structs.replace(engine.asked, command=None)) == without
+    assert msgspec.structs.replace(engine.asked, command=None) == without
 
 
 def test_every_option_reaches_the_engine_and_so_do_defaults(
@@ -114,14 +44,10 @@ def test_every_option_reaches_the_engine_and_so_do_defaults(
 
     assert main(words) == 0
 
-    assert engine.loaded == {
-        "target": "m.py:Net",
-        "inputs": ("f32[1]", "f32[2]"),
-        "device": "cpu",
-        "dtype": "bf16",
-        "module": None,
-    }
-    assert engine.asked.mode == "training"
+    asked = engine.asked
+    assert (asked.target, asked.inputs, asked.module) == ("m.py:Net", ("f32[1]", "f32[2]"), None)
+    assert (asked.device, asked.dtype, asked.lower_for) == ("cpu", "bf16", None)
+    assert (asked.mode, asked.derives, asked.tries_all, asked.is_timed) == ("training", False, False, True)
     assert [configuration.name for configuration in engine.asked.configurations] == ["eager", "inductor"]
     assert engine.asked.budget_seconds == 5
     assert engine.asked.trace_directory == str(tmp_path / "traces")
@@ -138,35 +64,26 @@ def test_every_option_reaches_the_engine_and_so_do_defaults(
         main(["m.py", "--quick", "--mode", mode])
         assert engine.asked.configurations == choose_configurations("quick", mode)
         assert len(engine.asked.configurations) == count
-        assert engine.asked.is_quick
 
     main(["m.py"])
 
-    assert not engine.asked.is_quick
+    asked = engine.asked
+    assert (asked.target, asked.inputs, asked.device, asked.dtype, asked.module) == ("m.py", (), None, None, None)
+    assert (asked.budget_seconds, asked.trace_directory, asked.derives) == (None, None, True)
+    assert asked.timeout_seconds == DEFAULT_TIMEOUT_SECONDS
+    assert asked.configurations == choose_configurations("default")
+    main(["m.py", "--configurations", "all", "--timeout", "none", "--module", "vae"])
+    assert (engine.asked.tries_all, engine.asked.timeout_seconds, engine.asked.module) == (True, None, "vae")
+    main(["m.py", "--timeout", "5"])
+    assert engine.asked.timeout_seconds == 5.0
 
-    assert engine.loaded == {"target": "m.py", "inputs": (), "device": None, "dtype": None, "module": None}
-    assert engine.asked.budget_seconds is None
-    assert engine.asked.trace_directory is None
-    assert engine.asked.configurations == choose_configurations("default")
 
-
-def test_what_noise_leaves_undecided_exits_with_4_unless_findings_are_what_was_asked_for(
-    engine: FakeEngine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    noise = a_ratio("eager", 1.0, width=0.5, decided=False)
-    comparison = a_comparison(noise, fastest=("inductor", "eager"), seconds_to_decide=70.0)
-    engine.result = msgspec.structs.replace(FULL, comparison=comparison, recommendation=a_recommendation(None))
-
-    assert main(["m.py"]) == 4
-    assert "about 70.0 s more of rounds would tell (--budget)" in " ".join(capsys.readouterr().out.split())
-    far = msgspec.structs.replace(comparison, seconds_to_decide=23_600.0)
-    engine.result = msgspec.structs.replace(engine.result, comparison=far)
-    assert main(["m.py"]) == 4
-    assert "too close for rounds to tell" in " ".join(capsys.readouterr().out.split())
-    assert main(["m.py", "--fail-on", "error"]) == 0
-    equal = a_comparison(a_ratio("eager", 1.0, width=0.01, decided=True), fastest=("inductor", "eager"))
-    engine.result = msgspec.structs.replace(engine.result, comparison=equal)
-    assert main(["m.py"]) == 0
+@for_each("median", [0.5, 1.0, 1.5])
+def test_an_answer_exits_with_0_whatever_it_is(median: float, engine: FakeEngine) -> None:
+    for width in (0.01, 0.5):
+        comparison = a_comparison(a_ratio("eager", median, width * median), fastest=("inductor", "eager"))
+        engine.result = msgspec.structs.replace(FULL, comparison=comparison, findings=())
+        assert main(["m.py", "--fail-on", "warning"]) == 0
 
 
 def test_standard_output_holds_the_report_only_and_standard_error_as_much_as_was_asked_for(
@@ -176,12 +93,12 @@ def test_standard_output_holds_the_report_only_and_standard_error_as_much_as_was
     captured = capsys.readouterr()
 
     assert msgspec.json.decode(captured.out.encode(), type=Diagnosis) == FULL
-    eager = "layoutdoctor: eager: 15.0 ms in kernels, converted per call: nothing\n"
-    assert captured.err == f"layoutdoctor: [1/2] eager: round 1 of 20\nthe model prints\n{eager}"
+    eager = "layoutdoctor: eager: converted per call: nothing\n"
+    assert captured.err == f"layoutdoctor: [ 50 %] compiling: 1 of 2\n{eager}"
 
     main(["m.py", "-q"])
 
-    assert capsys.readouterr().err == "the model prints\n"
+    assert capsys.readouterr().err == ""
 
     main(["m.py", "-v"])
 
@@ -230,7 +147,7 @@ def test_what_is_wrong_is_said_before_torch_is_touched(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "layoutdoctor.run.diagnose", None)  # importing it would raise
+    monkeypatch.setitem(sys.modules, "layoutdoctor.commands.running", None)  # importing it would raise
     (tmp_path / "folder.md").mkdir()
     (tmp_path / "there.md").write_text("mine")
 
@@ -268,17 +185,34 @@ def test_what_was_measured_is_on_disk_while_the_rest_runs(engine: FakeEngine, tm
 
 
 def test_a_stop_before_the_first_trial_saves_nothing(
-    monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(
-        sys.modules,
-        "layoutdoctor.subjects.load",
-        types.SimpleNamespace(load_requested=mock.Mock(side_effect=KeyboardInterrupt)),
-    )
+    engine.shown, engine.error = (), KeyboardInterrupt()
 
-    assert main(["m.py", "--output", str(tmp_path / "r.json")]) == 130
+    assert main(["m.py", "-q", "--output", str(tmp_path / "r.json")]) == 130
     assert not (tmp_path / "r.json").exists()
-    assert capsys.readouterr().err == "layoutdoctor: interrupted before the first configuration was done\n"
+    assert capsys.readouterr().err == "layoutdoctor: interrupted before the first configuration was ready\n"
+
+
+def test_a_stop_prints_and_saves_what_was_measured_and_says_how_to_continue(
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "r.json"
+    engine.error = KeyboardInterrupt()
+
+    assert main(["m.py", "-q", "--output", str(path)]) == 130
+
+    captured = capsys.readouterr()
+    assert "interrupted from the keyboard" in captured.out
+    assert captured.err.splitlines() == [
+        "layoutdoctor: interrupted; the report holds what was measured until then",
+        f"layoutdoctor: continue with: python -m layoutdoctor m.py -q --output {path} --force",
+    ]
+    assert load(path).interrupted == "interrupted from the keyboard"
+
+    engine.error, words = Terminated(signal.SIGTERM), ["m.py", "-q", "--output", str(path), "--force"]
+    assert main(words) == 128 + signal.SIGTERM
+    assert load(path).interrupted == "ended from outside (SIGTERM)"
 
 
 def test_an_error_after_a_trial_keeps_the_trials_so_far_and_a_bug_its_traceback_too(
@@ -305,11 +239,12 @@ def test_an_error_after_a_trial_keeps_the_trials_so_far_and_a_bug_its_traceback_
 def test_a_target_is_handed_on_and_needs_one_lowered_trial(
     engine: FakeEngine, tmp_path: Path, status: str, expected: int
 ) -> None:
-    trial = a_trial(status=status, kernels=None, measurement=None, equivalence=None, is_static=True)
+    failure = None if status == "ok" else Failure(kind="target", message="nothing to lower")
+    trial = a_trial(status=status, kernels=None, measurement=None, equivalence=None, is_static=True, failure=failure)
     engine.result = a_diagnosis(trial, subject=a_subject(device="cuda", target="cuda:90"))
 
     assert main(["m.py", "--target", "cuda:90", "--save-traces", str(tmp_path / "traces")]) == expected
-    assert (engine.asked.lower_for, engine.loaded["device"]) == ("cuda:90", "cpu")
+    assert (engine.asked.lower_for, engine.asked.device) == ("cuda:90", "cpu")
     assert engine.asked.trace_directory is None
     assert not (tmp_path / "traces").exists()
 
@@ -320,22 +255,17 @@ def test_nothing_measured_is_inconclusive_and_still_reported(
     engine.result = a_diagnosis(a_failed_trial("eager"), a_failed_trial("inductor"))
 
     assert main(["m.py", "--output", str(tmp_path / "r.json")]) == 4
-    assert "Nothing could be concluded: no configuration was measured" in capsys.readouterr().out
+    assert "Nothing was measured" in capsys.readouterr().out
     assert load(tmp_path / "r.json") == engine.result
 
 
-def test_one_measured_of_several_is_inconclusive_but_not_one_of_one_nor_of_several_that_are_the_same(
-    engine: FakeEngine,
-) -> None:
-    engine.result = a_diagnosis(a_trial("inductor"))
+def test_one_measured_configuration_is_an_answer_and_so_is_a_model_without_convolutions(engine: FakeEngine) -> None:
+    engine.result = a_diagnosis(a_trial("inductor"), a_failed_trial("eager"))
+    assert main(["m.py"]) == 0
 
-    assert main(["m.py", "--configurations", "eager,inductor"]) == 4
-    assert main(["m.py", "--configurations", "inductor"]) == 0
-
-    same = a_trial("eager-channels-last", status="same_as", same_as="eager", measurement=None)
-    engine.result = a_diagnosis(a_trial("eager"), same)
-
-    assert main(["m.py", "--configurations", "eager,eager-channels-last"]) == 0
+    skipped = a_trial("inductor", status="skipped", measurement=None, kernels=None, equivalence=None)
+    engine.result = a_diagnosis(skipped, subject=a_subject(convolution_module_count=0))
+    assert main(["m.py"]) == 0
 
 
 def test_folders_stay_out_of_the_record() -> None:

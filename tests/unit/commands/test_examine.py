@@ -8,14 +8,12 @@ from unittest import mock
 
 import msgspec
 import pytest
-from builders import a_diagnosis, a_kept, a_trial
+from builders import a_diagnosis
 from recorded_builders import a_recording
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands import isolation as isolation_module
 from layoutdoctor.commands.output import save_recordings
 from layoutdoctor.diagnosis.saved import load, to_json
-from layoutdoctor.isolation.messages import Kept
 from layoutdoctor.recording.saved import load_recording, pack, save_recording
 from layoutdoctor.run.recorded import diagnose_recordings
 
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from layoutdoctor.recording.recording import Recording
+
+    from .conftest import FakeEngine
 
 LATER = "2026-11-21T00:00:00Z"
 
@@ -64,9 +64,9 @@ def test_recordings_of_several_diagnoses_make_a_report_each(
     text = capsys.readouterr().out
 
     assert {diagnosis["created_at"] for diagnosis in found} == {a_recording().head.created_at, LATER}
-    assert text.count("layoutdoctor 0.1.0") == 2
+    assert text.count("layoutdoctor explain LD501") == 2
     assert main(["examine", str(folder), "--output", str(tmp_path / "d.json")]) == 2
-    assert "cannot write one output for 2 diagnoses" in capsys.readouterr().err
+    assert "cannot write one file for 2 diagnoses" in capsys.readouterr().err
 
 
 def test_a_broken_one_is_named_and_the_others_are_examined_if_there_are_any(
@@ -111,20 +111,10 @@ def test_a_saved_diagnosis_is_checked_again_from_its_recordings(
     assert "does not hold the recordings of all its configurations" in capsys.readouterr().err
 
 
-def diagnosing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on a diagnosis is what the builders make."""
-
-    def supervise(request: object, journal: isolation_module.Journal, *_: object) -> object:
-        journal.finish(Kept(recordings=(a_recording(),)))
-        return diagnose_recordings([a_recording()])
-
-    monkeypatch.setattr(isolation_module, "supervise", supervise)
-
-
 def test_a_diagnosis_keeps_its_recordings_where_it_is_told_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    diagnosing(monkeypatch)
+    engine.shown = [a_recording()]
     directory = tmp_path / "new" / "recordings"
     words = ["m.py", "--configurations", "eager", "--save-recordings", str(directory)]
 
@@ -142,12 +132,8 @@ def test_a_diagnosis_keeps_its_recordings_where_it_is_told_to(
     assert "cannot save recordings in " in capsys.readouterr().err
 
 
-def test_an_interrupted_diagnosis_keeps_its_recordings_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(request: object, journal: isolation_module.Journal, *_: object) -> object:
-        journal.keep(a_kept(a_trial("eager")))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(isolation_module, "supervise", interrupted)
+def test_an_interrupted_diagnosis_keeps_its_recordings_too(engine: FakeEngine, tmp_path: Path) -> None:
+    engine.error = KeyboardInterrupt()
 
     assert main(["m.py", "--configurations", "eager", "--save-recordings", str(tmp_path)]) == 130
 

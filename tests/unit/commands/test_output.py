@@ -32,6 +32,7 @@ from layoutdoctor.commands.output import files_of_target, prepare_outputs, save_
 from layoutdoctor.commands.streams import logging_to_stderr
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.diagnosis.saved import load, to_json
+from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import redact, scrub
 from layoutdoctor.run.recorded import compare
 
@@ -115,14 +116,6 @@ def test_neither_accepted_findings_nor_traces_are_written_over_it(
     assert contents(folder) == before
 
 
-def test_the_details_of_a_report_are_put_beside_what_is_read(folder: Path) -> None:
-    (folder / "report.details.md").write_text("accepted")
-
-    (output,) = prepare_outputs(["report.md"], force=True, read=["again/report.details.md", None, "gone"])
-
-    assert output.details == Path("report.details-2.md")
-
-
 def test_the_files_of_a_target_are_found_without_running_any(folder: Path) -> None:
     for target, *files in (
         ("model.py",),
@@ -162,6 +155,17 @@ def test_what_does_not_fit_stands_beside_the_report(tmp_path: Path, huge: str) -
     assert len(re.findall(r"^\| reorder \d+ +\|", details, re.MULTILINE)) == 2_000
 
 
+def test_a_saved_diagnosis_may_be_gzipped(tmp_path: Path, huge: str, capsys: pytest.CaptureFixture[str]) -> None:
+    packed, again = str(tmp_path / "d.json.gz"), tmp_path / "again.json"
+
+    assert main(["render", huge, "--output", packed]) == 0
+    assert main(["render", packed, "--output", str(again)]) == 0
+    assert main(["compare", huge, packed]) == 0
+
+    assert again.read_bytes() == Path(huge).read_bytes()
+    assert Path(packed).stat().st_size < again.stat().st_size / 10
+
+
 def test_where_layouts_do_not_matter_there_is_one_file(tmp_path: Path) -> None:
     outputs = prepare_outputs([str(tmp_path / "report.md")], force=False)
     save_reports(STORIES["no_convolution"](), outputs)
@@ -169,39 +173,24 @@ def test_where_layouts_do_not_matter_there_is_one_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
 
 
-def test_a_file_in_the_way_is_kept_and_the_report_names_another_one(tmp_path: Path, huge: str) -> None:
-    (tmp_path / "report.details.md").write_text("mine", encoding="utf-8")
-    (tmp_path / "report.details-2.md").symlink_to("nowhere")
+def test_the_details_are_an_output_as_any_other_that_no_link_is_followed_for(folder: Path) -> None:
+    (folder / "report.details.md").write_text("mine", encoding="utf-8")
+    (folder / "link.details.md").symlink_to("report.details.md")
+    for names, force, message in (
+        (["report.md"], False, "cannot write 'report.details.md': it exists already; pass --force to replace it"),
+        (["link.md"], True, "cannot write 'link.details.md', which belongs to the report: it is a link; remove it"),
+        (["a.md", "a.markdown"], True, "cannot write 'a.details.md' twice: it is given with --output more than once"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            prepare_outputs(names, force=force)
+        assert str(caught.value) == message
+    with pytest.raises(UsageError, match="which this command reads"):
+        prepare_outputs(["report.md"], force=True, read=["again/report.details.md", None, "gone"])
 
-    assert main(["render", huge, "--output", str(tmp_path / "report.md")]) == 0
-    assert (tmp_path / "report.details.md").read_text(encoding="utf-8") == "mine"
-    assert named_in(tmp_path / "report.md") == "report.details-3.md"
-    assert (tmp_path / "report.details-3.md").is_file()
-    assert not (tmp_path / "nowhere").exists()
+    (output,) = prepare_outputs(["report.md"], force=True)
+    save_reports(diagnosis_of(2_000), [output])
 
-
-def test_with_force_it_is_replaced_but_no_directory_is(tmp_path: Path, huge: str) -> None:
-    (tmp_path / "a.details.md").write_text("old", encoding="utf-8")
-    (tmp_path / "b.details.md").mkdir()
-    outputs = [argument for name in ("a", "b") for argument in ("--output", str(tmp_path / f"{name}.md"))]
-
-    assert main(["render", huge, *outputs, "--force"]) == 0
-    assert (tmp_path / "a.details.md").read_text(encoding="utf-8").startswith("## layoutdoctor ")
-    assert named_in(tmp_path / "b.md") == "b.details-2.md"
-
-
-def test_only_markdown_has_one_and_it_is_no_other_output(tmp_path: Path, huge: str) -> None:
-    names = ("report.md", "report.markdown", "report.details.md", "d.json", "d.txt", "d.sarif")
-    outputs = prepare_outputs([str(tmp_path / name) for name in names], force=True)
-
-    assert [output.details and output.details.name for output in outputs] == [
-        "report.details-2.md",
-        "report.details-3.md",
-        "report.details.details.md",
-        None,
-        None,
-        None,
-    ]
+    assert (folder / "report.details.md").read_text(encoding="utf-8").startswith("## model.py")
 
 
 def test_all_saves_of_one_run_write_the_same_files(tmp_path: Path) -> None:
@@ -311,7 +300,7 @@ def test_what_holds_every_name_is_refused_with_redact(tmp_path: Path, capsys: py
     assert main(["trace", str(PATCH_EMBED), "--redact", "--output", str(annotated)]) == 2
     assert "with --redact: this annotated trace holds every name as it was recorded" in capsys.readouterr().err
     assert main(["model.py", "--redact", "--save-traces", str(traces)]) == 2
-    assert "with --redact: the profiler writes paths and the names of modules" in capsys.readouterr().err
+    assert "with --redact: they hold the names of modules and files" in capsys.readouterr().err
     assert not annotated.exists()
     assert not traces.exists()
 
@@ -343,28 +332,6 @@ def test_a_failure_is_told_as_it_may_be_written(capsys: pytest.CaptureFixture[st
     assert told.startswith("layoutdoctor: eager: failed (run)")
     assert "wilhelmina" not in told
     assert ("tumor" in told) is not is_redacted
-
-
-def test_what_is_left_is_told_by_what_lies_between_compiled_configurations(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = ("eager", "inductor", "inductor-layout-opt-on", "inductor-layout-opt-off", "inductor-freezing")
-    trials = [
-        a_trial(name, **({"status": "same_as", "same_as": "inductor"} if name.endswith("-on") else {}))
-        for name in names
-    ]
-    record = RecordSoFar((), len(names) + 2)
-    with logging_to_stderr(quiet=False, verbose=False):
-        for count, moment in enumerate((0.0, 60.0, 60.1, 62.0, 64.0), start=1):  # 58 s to lower all of them
-            monkeypatch.setattr("layoutdoctor.commands.diagnose.time.monotonic", lambda moment=moment: moment)
-            record(a_diagnosis(*trials[:count]))
-
-    told = capsys.readouterr().err.splitlines()
-    assert [line.partition("; ")[2] for line in told] == [
-        *[""] * 3,
-        "3 configurations left, about 6.00 s",
-        "2 configurations left, about 4.00 s",
-    ]
 
 
 def test_a_terminal_shows_the_scrubbed_report(

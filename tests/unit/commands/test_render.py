@@ -17,7 +17,7 @@ def test_a_saved_diagnosis_is_printed_in_another_format_and_with_the_rules_of_to
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["render", str(saved), "--format", "markdown"]) == 0
-    assert capsys.readouterr().out.startswith("## layoutdoctor 0.1.0")
+    assert capsys.readouterr().out.startswith("## model.py")
 
     assert main(["render", str(saved), "--format", "json"]) == 0
     assert [finding["code"] for finding in json.loads(capsys.readouterr().out)["findings"]] == ["LD205"]

@@ -23,6 +23,7 @@ from loops import for_each
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import diagnose as diagnose_module
 from layoutdoctor.commands.diagnose import _command_of
+from layoutdoctor.commands.running import Running
 from layoutdoctor.diagnosis.records import Equivalence
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import SubjectError
@@ -39,7 +40,7 @@ FASTER = a_diagnosis(
     comparison=a_comparison(a_ratio("inductor-channels-last", 1.5)),
     recommendation=a_recommendation("inductor-channels-last"),
 )
-NOTHING = a_diagnosis(a_trial("inductor"), a_failed_trial("eager"))
+NOTHING = a_diagnosis(a_failed_trial("inductor"), a_failed_trial("eager"))
 
 
 class Doctor:
@@ -49,7 +50,8 @@ class Doctor:
         self.results: dict[str, Diagnosis | BaseException] = {"a.py": FASTER, "b.py": NOTHING}
         self.asked: list[str] = []
 
-    def __call__(self, arguments: argparse.Namespace) -> Diagnosis:
+    def __call__(self, arguments: argparse.Namespace, running: Running) -> Diagnosis:
+        assert isinstance(running, Running)
         self.asked.append(arguments.target)
         found = self.results.get(arguments.target, SubjectError(f"cannot load {arguments.target}: no\nsuch file"))
         if isinstance(found, BaseException):
@@ -76,7 +78,7 @@ def test_all_are_in_one_table_in_their_order(
     head, *rows = out.splitlines()
     assert head.split("  ")[0] == "model"
     assert [row.split()[0] for row in rows] == ["a.py", "b.py", "c.py"]
-    assert "inductor-channels-last" in rows[0]
+    assert "compiled + channels_last" in rows[0]
     assert "instance_norm" in rows[0]
     assert rows[1].split(maxsplit=1)[1].split("  ")[-2:] == ["nothing compared", "-"]
     assert rows[2].endswith("cannot load c.py: no")
@@ -109,7 +111,7 @@ def test_what_is_done_is_not_done_again(doctor: Doctor, tmp_path: Path, capsys: 
     assert main(words) == 130
     out, err = capsys.readouterr()
     assert "1 of 2 are done" in err
-    assert "inductor-channels-last" in out
+    assert "compiled + channels_last" in out
     assert load(tmp_path / "a.py.json").environment.command == "layoutdoctor a.py"
 
     doctor.results["b.py"] = NOTHING

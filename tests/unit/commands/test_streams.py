@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_workers import Clock
+from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.streams import (
@@ -17,7 +19,7 @@ from layoutdoctor.commands.streams import (
     showing_progress,
     silence,
 )
-from layoutdoctor.isolation.messages import Progress
+from layoutdoctor.workers.messages import Progress
 
 COMMAND = [sys.executable, "-m", "layoutdoctor", "render", "missing.json"]
 
@@ -132,7 +134,7 @@ def test_an_output_that_knows_ascii_only_still_gets_the_report(saved: Path, monk
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
 
     assert main(["render", str(saved)]) == 0
-    assert raw.getvalue().startswith(b"layoutdoctor 0.1.0 ? model.py ? inference")
+    assert raw.getvalue().startswith(b"model.py ? inference ? CPU")
 
 
 def test_progress_is_shown_as_standard_error_can_show_it(
@@ -140,19 +142,46 @@ def test_progress_is_shown_as_standard_error_can_show_it(
 ) -> None:
     for quiet in (True, False):
         with showing_progress(quiet=quiet) as show:
-            show(Progress("eager: running", 1, 2))
-    assert capsys.readouterr().err == "layoutdoctor: [1/2] eager: running\n"
-
-    seconds = iter((0.0, 1.0, 11.0, 11.0))  # asked where a stage is the same, and where it is told
-    with monkeypatch.context() as patch, showing_progress(quiet=False) as show:
-        patch.setattr("layoutdoctor.commands.streams.time.monotonic", lambda: next(seconds))
-        for count in range(3):
-            show(Progress(f"timing: round {count}", 1, 2))
-    assert capsys.readouterr().err == "layoutdoctor: [1/2] timing: round 0\nlayoutdoctor: [1/2] timing: round 2\n"
+            show(Progress("compiling", 7))
+    assert capsys.readouterr().err == "layoutdoctor: [  7 %] compiling\n"
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm-256color")
     with showing_progress(quiet=False) as show:
-        show(Progress("eager: [bold]measuring\x1b[31m", 1, 2))
+        show(Progress("compiling [bold]a\x1b[31m", 50))
     shown = sys.stderr.getvalue()
-    assert "eager: [bold]measuring\\x1b[31m" in shown
+    assert "compiling [bold]a\\x1b[31m" in shown
+    assert "50%" in shown
+
+
+def test_a_stage_that_only_counts_on_is_shown_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("layoutdoctor.commands.streams.time", clock)
+    with showing_progress(quiet=False) as show:
+        for clock.now, stage in ((0.0, "round 0"), (7.0, "round 1"), (9.0, "round 2"), (9.5, "profiling")):
+            show(Progress(stage, 70))
+
+    assert capsys.readouterr().err.splitlines() == [
+        f"layoutdoctor: [ 70 %] {stage}" for stage in ("round 0", "round 2", "profiling")
+    ]
+
+
+@for_each(
+    ("left_seconds", "words"),
+    [
+        (None, ""),
+        (0.5, ", about 5 s left"),
+        (43.0, ", about 45 s left"),
+        (89.0, ", about 90 s left"),
+        (100.0, ", about 2 min left"),
+    ],
+)
+def test_an_estimate_is_in_the_words_of_a_person(
+    left_seconds: float | None, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with showing_progress(quiet=False) as show:
+        show(Progress("compiling", 20, left_seconds=left_seconds))
+
+    assert capsys.readouterr().err == f"layoutdoctor: [ 20 %] compiling{words}\n"

@@ -32,7 +32,7 @@ def test_the_report_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) 
 
     out, err = capsys.readouterr()
     assert (status, err) == (0, "")
-    assert "Layout conversions cost at most 23.1 us of a step of 7.89 ms (0.3 %); they take 23.1 us of 1.22 ms" in out
+    assert "Layout conversions take 23.1 us of 1.22 ms" in out
     assert str(layoutdoctor.examine_trace(PATCH_EMBED)) == out
 
 
@@ -43,7 +43,7 @@ def test_outputs_are_written_in_the_format_of_their_suffix(tmp_path: Path) -> No
 
     assert status == 0
     assert load(tmp_path / "d.json").trials[0].name == "recorded"
-    assert (tmp_path / "r.md").read_text(encoding="utf-8").startswith("## layoutdoctor")
+    assert (tmp_path / "r.md").read_text(encoding="utf-8").startswith("## h100_vit_patch_embed.json.gz")
     annotated = json.loads(gzip.decompress((tmp_path / "annotated.json.gz").read_bytes()))
     assert any("layoutdoctor" in str(event.get("cat")) for event in annotated["traceEvents"])
 
@@ -57,7 +57,7 @@ def test_an_annotated_trace_that_cannot_be_written_costs_no_report_and_one_that_
     status = main(["trace", str(PATCH_EMBED), "--output", str(tmp_path / "annotated.json.gz"), "--force"])
 
     out, err = capsys.readouterr()
-    assert (status, "Layout conversions cost at most 23.1 us" in out) == (3, True)
+    assert (status, "Layout conversions take 23.1 us" in out) == (3, True)
     assert err.startswith("layoutdoctor: error: cannot write '/")
     assert err.endswith("': No space left on device\n")
 
@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_read_does_not_cost_the_others_and_one_output_for_
     out, err = capsys.readouterr()
     assert status == 3
     assert "there is no such file" in err
-    assert "Layout conversions cost at most 23.1 us" in out
+    assert "Layout conversions take 23.1 us" in out
 
     status = main(["trace", str(PATCH_EMBED), str(WAN), "--output", str(tmp_path / "d.json")])
 
@@ -90,7 +90,7 @@ def test_a_trace_without_kernels_concludes_nothing_and_one_without_conversions_i
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["trace", str(a_file(tmp_path))]) == 4
-    assert "Nothing could be concluded: the trace holds no device kernels" in capsys.readouterr().out
+    assert "Nothing can be said: the trace holds no device kernels" in capsys.readouterr().out
     assert main(["trace", str(a_file(tmp_path, kernel(0), kernel(1)))]) == 0
     assert "No layout conversion in 2 kernels" in capsys.readouterr().out
 
@@ -103,7 +103,7 @@ def test_launches_without_kernels_are_a_run_on_a_gpu_that_the_profiler_did_not_s
     path = a_file(tmp_path, operation, {**launch, "args": {"correlation": 3}})
     assert main(["trace", str(path)]) == 4
     out = capsys.readouterr().out
-    assert "Nothing could be concluded: the trace holds no device kernels, though they were launched" in out
+    assert "Nothing can be said: the trace holds no device kernels, though they were launched" in out
     assert "NVreg_RestrictProfilingToAdminUsers=0" in out
     assert "ONEDNN_VERBOSE" not in out
     assert "1 kernel was launched, and none was recorded" in " ".join(out.split())
@@ -118,7 +118,7 @@ def test_a_run_on_mps_whose_kernels_no_trace_has_is_called_one(
     assert main(["trace", str(a_file(tmp_path, {**operation, "args": {}}))]) == 4
     out = capsys.readouterr().out
     assert "Kineto trace · mps" in out
-    assert "The operations ran on MPS" in out
+    assert "torch.profiler records no kernels of MPS" in out
     assert "ONEDNN_VERBOSE" not in out
 
 

@@ -167,12 +167,6 @@ def test_traces_are_compared_by_step_where_both_have_steps() -> None:
     assert comparison.old.costs.conversion_count == 2
     assert any("recorded in the old one only" in note and "assumes" in note for note in comparison.notes)
 
-    old = a_run(totals=totals(steps=1), seconds=80e-3)
-    comparison = compared(old, a_run(totals=totals(steps=1)))
-
-    assert [note for note in comparison.notes if note.startswith("50 % of the old one's kernel time is outside")]
-    assert not [note for note in comparison.notes if "new one's kernel time" in note]
-
 
 def test_operations_kernels_and_modules_are_joined_by_name_loosely_where_versions_differ() -> None:
     old = totals(a_total("module", "layer1", seconds=1e-3), a_total("kernel", "gone", seconds=5e-3))
@@ -196,37 +190,6 @@ def test_operations_kernels_and_modules_are_joined_by_name_loosely_where_version
     assert entry.old is not None
     assert (entry.name, entry.old.count, entry.old.conversion_count) == ("triton_poi_fused_convolution", 5, 1)
     assert entry.seconds_difference == pytest.approx(-2e-3)
-    assert len(entry.old_names) == 2
-    assert entry.new_names == ("triton_poi_fused_convolution_1",)
-
-
-def test_the_difference_of_two_traces_is_accounted_for() -> None:
-    slower = (
-        *(total for total in totals() if total.name != "aten::relu"),
-        a_total("operation", "aten::relu", count=14, seconds=22e-3),
-        a_total("operation", "triton_fused", count=4, seconds=5e-3),
-    )
-    before = a_run()
-    after = a_run(*several(4), totals=slower, seconds=40e-3 + 12e-3 + 5e-3 + 1e-3 + 4 * 100.5e-6)
-    account, back = compared(before, after).account, compared(after, before).account
-
-    assert account is not None
-    assert (account.slower, account.faster, account.faster_seconds) == ("the new one", "the old one", 40e-3)
-    assert [(row.kind, row.operations, round(row.seconds * 1e6), row.detail) for row in account.rows] == [
-        ("operation", ("aten::relu",), 12000, "10 -> 14 kernels"),
-        ("not_aligned", ("triton_fused",), 5000, None),
-        ("conversion", ("conversion of activations",), 402, "4 against 0, inside library calls"),
-        ("operation", ("kernels of no operation",), 1000, None),
-    ]
-    assert sum(row.seconds for row in account.rows) == pytest.approx(account.slower_seconds - 40e-3)
-    assert back is not None
-    assert (back.slower, back.faster) == ("the old one", "the new one")
-    assert [row.seconds for row in back.rows] == [row.seconds for row in account.rows]
-
-
-@pytest.mark.parametrize("seconds", [40e-3, 41.9e-3])
-def test_traces_that_took_the_same_need_no_account(seconds: float) -> None:
-    assert compared(a_run(), a_run(seconds=seconds)).account is None
 
 
 def test_different_models_and_empty_traces_are_not_judged_and_other_devices_are_listed() -> None:
@@ -257,7 +220,6 @@ def test_different_models_and_empty_traces_are_not_judged_and_other_devices_are_
     assert any("different devices" in note for note in comparison.notes)
 
 
-TICKS = several(1000, seconds=3.9e-6)
 PAIR = (a_pair("c0", "c1"),)
 STEPS = totals(count=50, steps=5)
 H200 = {"device_name": "NVIDIA H200"}
@@ -275,8 +237,6 @@ H200 = {"device_name": "NVIDIA H200"}
         ("another clock rate", a_run(*several(10)), a_run(*several(10, seconds=109.5e-6)), ()),
         ("nobody would miss it", a_run(seconds=1.0), a_run(to_nhwc(0, seconds=0.9e-3), seconds=1.0), ()),
         ("a longer kernel time alone", a_run(*several(10)), a_run(*several(10), seconds=90e-3), ()),
-        ("whole microseconds may be off by one each", a_run(*several(1000, seconds=3.0e-6)), a_run(*TICKS), ()),
-        ("others not", a_run(*several(1000, seconds=3.1e-6)), a_run(*TICKS), ("layout conversions take 3.90 ms",)),
         ("one more round trip", a_run(*several(4)), a_run(*several(4), pairs=PAIR), ("1 round trip instead of 0",)),
         ("one less", a_run(*several(4), pairs=PAIR), a_run(*several(4)), ()),
         ("a step in part", a_run(*several(10), totals=STEPS), a_run(*several(10), totals=STEPS, pairs=PAIR), ()),
@@ -309,8 +269,8 @@ OTHERS = {"relu": 10, "add": 10, "mul": 10, "sum": 10}
     ("old", "new", "why"),
     [
         (counted("operation", conv=10, **OTHERS), counted("operation", conv=18, **OTHERS), None),
-        (counted("operation", conv=10), counted("operation", conv=18), "for the convolutions that both have (conv) 10"),
-        (counted("kernel", volta_conv_nn=10), counted("kernel", ampere_conv_nn=20), "for the convolutions"),
+        (counted("operation", conv=10), counted("operation", conv=18), "for the operations that both have 10"),
+        (counted("kernel", volta_conv_nn=10), counted("kernel", ampere_conv_nn=20), "for the kernels"),
         (
             (a_total("operation", CONVOLUTION, count=30, conversion_count=20),),
             (a_total("operation", CONVOLUTION, count=10),),
@@ -337,7 +297,7 @@ OTHERS = {"relu": 10, "add": 10, "mul": 10, "sum": 10}
         ),
     ],
 )
-def test_unequal_work_is_told_by_convolutions_and_else_by_all_others(
+def test_work_is_unequal_if_nearly_all_ran_the_same_number_of_times_as_often(
     old: tuple[Total, ...], new: tuple[Total, ...], why: str | None
 ) -> None:
     said = compared(a_run(totals=old), a_run(totals=new)).unequal_work
@@ -359,11 +319,6 @@ def test_what_a_run_spent_is_of_what_was_recorded() -> None:
 
 
 TO_NHWC = "nchwToNhwcKernel<float, float, float, false, true, (cudnnKernelDataType_t)0>(cudnn::ops::nchw2nhwc_params_t)"
-COPY = (
-    "void at::native::elementwise_kernel<128, {size}, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_"
-    "kernel_cuda(at::TensorIteratorBase&)::{{lambda()#3}}::operator()() const::{{lambda(float)#1}}>(at::Iterator&)>"
-    "(int, at::native::direct_copy)"
-)
 
 
 def matched(old: list[str], new: list[str]) -> dict[str, tuple[str | None, int, int]]:
@@ -381,18 +336,11 @@ def matched(old: list[str], new: list[str]) -> dict[str, tuple[str | None, int, 
         ("cpp_fused_convolution_relu_3", "cpp_fused_convolution_relu"),
         ("triton_poi_fused_max_pool2d_with_indices_3", "triton_poi_fused_max_pool2d_with_indices"),
         ("volta_scudnn_128x64_relu_small_nn_v1", "scudnn_128x64_relu_small_nn_v1"),
-        ("ampere_scudnn_128x64_relu_small_nn_v1", "scudnn_128x64_relu_small_nn_v1"),
         ("sm80_xmma_fprop_implicit_gemm_f32_nhwckrsc_nhwc", "xmma_fprop_implicit_gemm_f32_nhwckrsc_nhwc"),
-        (COPY.format(size=2), "at::native::elementwise_kernel direct_copy_kernel_cuda"),
         (
             "void at::native::(anonymous namespace)::max_pool_forward_nchw<float, float>(int)",
             "at::native::max_pool_forward_nchw",
         ),
-        (
-            "void cutlass::Kernel<cutlass_80_tensorop_s1688fprop_64x64_nhwc>(Params)",
-            "cutlass::cutlass_80_tensorop_s1688fprop_64x64_nhwc",
-        ),
-        ("std::enable_if<!T7, void>::type internal::gemvx::kernel2d<int, float>(Params)", "internal::gemvx::kernel2d"),
         (
             "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryF...",
             "at::native::vectorized_elementwise_kernel",

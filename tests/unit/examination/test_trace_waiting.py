@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
+from builders import a_measurement
 from loops import for_each
-from recorded_builders import GEMM, TO_NHWC, Recorder
+from recorded_builders import GEMM, TO_NHWC, Recorder, a_recording
 
+from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.examination.kernels.conversions import examine_recorded
+from layoutdoctor.recording.recording import Iteration
+from layoutdoctor.reports.sections.view import build_remarks
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Waiting
+    from layoutdoctor.diagnosis.records import Diagnosis, Waiting
 
 MICROSECOND = 1e-6
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -89,3 +94,41 @@ def test_what_the_run_waited_for_is_said_where_it_is_clear(
 
 def test_without_kernels_nothing_is_said() -> None:
     assert examine_recorded(Recorder().trace()).kernels.waiting is None
+
+
+def diagnosed_call(*, kernel_nanoseconds: int, call_seconds: float | None) -> Diagnosis:
+    """A diagnosis of one iteration on a GPU, of a single kernel, and of calls in the rounds that took as long."""
+    recorder = Recorder()
+    with recorder.operation("aten::relu"):
+        recorder.kernel(GEMM, at=1000, takes=kernel_nanoseconds)
+    recording = a_recording(iterations=(Iteration(events=recorder.trace(), device="cuda"),))
+    measurement = None if call_seconds is None else a_measurement(*[call_seconds] * 9)
+    trial = msgspec.structs.replace(recording.trial, measurement=measurement)
+    return diagnosis_of([msgspec.structs.replace(recording, trial=trial)])
+
+
+@for_each(
+    ("call_seconds", "expected"),
+    [(100e-6, "host"), (21e-6, "device"), (30e-6, None), (None, "device")],
+)
+def test_a_call_of_a_diagnosis_waits_for_what_its_time_without_the_profiler_shows(
+    call_seconds: float | None, expected: str | None
+) -> None:
+    diagnosis = diagnosed_call(kernel_nanoseconds=20_000, call_seconds=call_seconds)
+
+    kernels = diagnosis.trials[0].kernels
+    assert kernels is not None
+    assert kernels.waiting is not None
+    assert kernels.waiting.waits_for == expected
+    assert kernels.waiting.span_seconds == pytest.approx(call_seconds or 20e-6)
+    says = (
+        'Launch-bound: the GPU waits for the processor most of a call (mode="reduce-overhead" launches faster): eager'
+    )
+    assert (says in build_remarks(diagnosis)) is (expected == "host")
+
+
+def test_kernel_times_that_cannot_be_true_say_nothing_of_waiting() -> None:
+    kernels = diagnosed_call(kernel_nanoseconds=20_000, call_seconds=5e-6).trials[0].kernels
+
+    assert kernels is not None
+    assert (kernels.seconds, kernels.waiting) == (None, None)

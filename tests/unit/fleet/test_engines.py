@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.errors import UsageError
 from layoutdoctor.fleet import engines
-from layoutdoctor.fleet.engines import ahead
 from layoutdoctor.fleet.scanning import scan
 
 if TYPE_CHECKING:
@@ -128,22 +127,6 @@ def test_an_executor_that_breaks_leaves_a_row_for_every_file(traces: Path) -> No
 
     assert len(found.failed) == 64
     assert {file.failure for file in found.failed} == {"the executor broke before it was examined"}
-
-
-def test_functions_are_called_ahead_and_their_errors_raised_in_turn() -> None:
-    def values() -> Iterator[object]:
-        with ahead([str, dict, _fail, list], 2) as results:
-            for result in results:
-                try:
-                    yield result()
-                except LayoutDoctorError as error:
-                    yield str(error)
-
-    assert list(values()) == ["", {}, "as it should", []]
-
-
-def _fail() -> object:
-    raise UsageError("as it should")
 
 
 # ---------------------------------------------------------------------------------------------- Dask

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import subprocess
@@ -13,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.measure import environment
 from layoutdoctor.measure.environment import REPETITIONS, describe_environment, measure_copy_bandwidth
+from layoutdoctor.measure.gpu import CardState
+from layoutdoctor.privacy.scrubbing import scrub
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,6 +108,38 @@ def test_where_there_is_no_room_or_no_known_device_nothing_is_measured(monkeypat
 
     assert measure_copy_bandwidth("cpu") is None
     assert measure_copy_bandwidth("xla") is None
+
+
+def test_a_gpu_has_raised_its_clock_before_copies_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ones, now, waited = torch.ones, itertools.count(step=0.1), []
+    monkeypatch.setitem(environment.COPY_BYTES, "cuda", SMALL)
+    monkeypatch.setattr(torch, "ones", lambda *sizes, device, **options: ones(*sizes, **options))
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    monkeypatch.setattr(environment.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(environment, "choose_timer", lambda device: lambda copy, calls: [1e-6])
+
+    with Counting() as counting:
+        assert measure_copy_bandwidth("cuda:1") == pytest.approx(2 * SMALL / 1e-6)
+
+    assert waited == ["cuda:1"] * 4
+    assert counting.counts["aten.copy_.default"] == 1 + len(waited)
+
+
+def test_of_a_gpu_its_own_name_driver_and_clock_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = CardState("580.95.05", 1980e6, ("the power cap",))
+    monkeypatch.setattr(environment, "card_state", lambda device: state if device == "cuda:1" else CardState())
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"the card of {device}")
+    for name, value in (("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"), ("NVIDIA_TF32_OVERRIDE", "0")):
+        monkeypatch.setenv(name, value)
+
+    found = scrub(describe_environment("cuda:1", triton=None, onednn=(None, None), command=None))
+
+    assert (found.device_name, found.driver, found.clock_hertz) == ("the card of cuda:1", "580.95.05", 1980e6)
+    assert found.clock_limits == ("the power cap",)
+    assert found.settings["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert found.settings["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert found.settings["torch.backends.cudnn.allow_tf32"] == str(torch.backends.cudnn.allow_tf32)
+    assert found.settings["torch.backends.cuda.matmul.allow_tf32"] == str(torch.backends.cuda.matmul.allow_tf32)
 
 
 @pytest.mark.gpu

@@ -339,6 +339,6 @@ def test_the_grid_tells_activations_from_weights_where_no_sizes_were_recorded() 
     assert spent[True] == pytest.approx(10_718.836 * MICROSECOND, abs=EXACT)
     assert spent[False] == pytest.approx(4_402.074 * MICROSECOND, abs=EXACT)
     assert spent[None] == 0
-    text = str(examine_trace(TRACES / "a100_conv_training_nccl.json.gz"))
-    assert "By launch grids: 10.7 ms of activations and their gradients and 4.40 ms of weights and theirs" in text
+    text = " ".join(str(examine_trace(TRACES / "a100_conv_training_nccl.json.gz")).split())
+    assert "by launch grids 10.7 ms of activations and their gradients" in text
     assert {c.of_batch for c in conversions_of_a_trace("h100_vit_patch_embed")} == {None}  # sizes say it better

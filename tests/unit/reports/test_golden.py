@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 import reviewed
 from golden.stories import STORIES, TRACE_STORIES
 from loops import for_each
@@ -15,6 +16,7 @@ from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports import RENDERERS, render
 from layoutdoctor.reports.sections.view import build_view
+from layoutdoctor.words import name_in_words
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 MODEL_STORIES = [story for story in STORIES if story not in TRACE_STORIES]
@@ -72,8 +74,9 @@ def test_counts_in_the_table_add_up_to_the_conversions_of_the_record(story: str)
     rows = [line for line in render(diagnosis, "markdown").splitlines() if line.startswith("| ")]
 
     for trial in (t for t in diagnosis.trials if t.status == "ok"):
-        columns, conversions = (4, 2) if trial.is_static else (6, 4)  # a static table has no times
-        (row,) = [row for row in rows if row.split("|")[1].strip() == trial.name and row.count("|") == columns]
+        columns, conversions = (4, 2) if trial.is_static else (7, 4)  # a static table has no times
+        name = name_in_words(trial.name)
+        (row,) = [row for row in rows if row.split("|")[1].strip() == name and row.count("|") == columns]
         shown = sum(
             int(count)
             for count in re.findall(r"(\d+) (?:activation|weight|gradient|other)", row.split("|")[conversions])
@@ -89,6 +92,33 @@ def test_the_tables_of_a_trace_add_up_to_the_conversions_of_its_kernel_list(stor
     for table in build_view(diagnosis).tables:
         column = table.head.index("conversions")
         assert sum(int(row.cells[column]) for row in table.rows) == trial.kernels.conversion_count
+
+
+@for_each("story", ["usual", "gain_with_findings", "tie", "training", "noisy", "wasted_in_the_default"])
+def test_a_usual_model_fits_on_one_screen(story: str) -> None:
+    lines = render(STORIES[story](), "text").splitlines()
+
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+
+
+@for_each("story", STORIES)
+def test_one_number_has_one_source(story: str) -> None:
+    diagnosis = STORIES[story]()
+    ratios = diagnosis.comparison.ratios if diagnosis.comparison is not None else ()
+    default = diagnosis.baseline.measurement.median_seconds if diagnosis.baseline is not None else 0.0
+
+    for ratio in ratios:
+        assert diagnosis.trial(ratio.name).measurement.median_seconds == pytest.approx(
+            default / ratio.median, rel=0.015
+        )
+
+
+@for_each("story", STORIES)
+def test_a_report_has_none_of_our_old_words(story: str) -> None:
+    text = render(STORIES[story](), "text").lower()
+
+    assert re.search(r"\b(undecided|told|anew|by way of)\b", text) is None
 
 
 @for_each("story", STORIES)

@@ -12,16 +12,66 @@ from cmarkgfm.cmark import Options
 from loops import for_each
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.reports.rules_page import faults_page, rule_anchor, rule_pages, rule_section, rules_page
+from layoutdoctor.reports.rules_page import (
+    _MARKUP,
+    INTRODUCTION,
+    rule_anchor,
+    rule_section,
+    rules_index,
+    rules_page,
+)
 from layoutdoctor.rules import ALL_RULES, Rule
 from layoutdoctor.rules.base import DOCUMENTATION_HEADINGS, document_rule
+from layoutdoctor.rules.ld301_known_bad_version import known_faults
 
 if TYPE_CHECKING:
     import pytest
 
+    from layoutdoctor.rules.ld301_known_bad_version import Fault
+
 PAGES = Path(__file__).parents[3] / "docs" / "rules"
 FAULTS_PAGE = PAGES.with_name("faults.md")
 NAMESPACE = "{http://www.w3.org/1999/xhtml}"
+
+
+_FAULTS_INTRODUCTION = """\
+# Known faults
+
+What `LD301` knows of faults of torch, cuDNN and oneDNN that have to do with layouts and convolutions, and when each
+source was read last. `LD301` reports one if versions, device and circumstances all fit.
+
+This page is made from `layoutdoctor/rules/known_faults.json` by `pytest --update-golden`.
+"""
+
+
+def faults_page() -> str:
+    """The known faults as one Markdown page, in their order: what ``docs/faults.md`` holds."""
+    rows = [
+        f"| {' | '.join(map(_cell, (fault.what, _versions(fault), fault.device or 'any', fault.advice)))} | "
+        f"{_sources(fault.source)} | {fault.read} |"
+        for fault in known_faults()
+    ]
+    head = "| fault | versions | device | what to do | source | read |"
+    return "\n".join((_FAULTS_INTRODUCTION, head, "| --- | --- | --- | --- | --- | --- |", *rows)) + "\n"
+
+
+def _cell(text: str) -> str:
+    return _MARKUP.sub(lambda match: "\\" + match[0], text)
+
+
+def _versions(fault: Fault) -> str:
+    ranges = [("torch", fault.first_torch, fault.before_torch)]
+    ranges += [("cuDNN", fault.first_cudnn, fault.before_cudnn)] if fault.is_of_cudnn else []
+    words = []
+    for name, first, before in ranges:
+        bounds = (f"from {first}" if first else "", f"before {before}" if before else "")
+        words.append(" ".join((name, *filter(None, bounds))) if any(bounds) else f"any {name}")
+    return ", ".join(words)
+
+
+def _sources(source: str) -> str:
+    linked = re.sub(r"#(\d+)", r"[#\1](https://github.com/pytorch/pytorch/issues/\1)", source)
+    return linked.removeprefix("pytorch ")
 
 
 def parsed(markdown: str) -> html5lib.treebuilders.etree.Element:
@@ -36,8 +86,13 @@ def a_rule(documentation: str) -> Rule:
     return document_rule("LD999", "a-rule", lambda diagnosis: iter(()), documentation)
 
 
+def page_of(rule: Rule) -> str:
+    return f"{rule_anchor(rule)}.md"
+
+
 def test_the_committed_pages_are_up_to_date(update_golden: bool) -> None:
-    pages = rule_pages(ALL_RULES)
+    pages = {page_of(rule): rule_section(rule, ALL_RULES, page_of).replace("\n###", "\n##")[1:] for rule in ALL_RULES}
+    pages["README.md"] = f"{INTRODUCTION}\n{rules_index(ALL_RULES, page_of)}"
     if update_golden:
         for name, page in pages.items():
             (PAGES / name).write_text(page, encoding="utf-8")

@@ -60,7 +60,7 @@ def test_ranks_are_named_with_the_least_the_median_and_the_most() -> None:
 
     assert "By rank: least 10.0 ms (rank 0), median 10.0 ms, most 30.0 ms (rank 4)" in text
     assert "Far from the others: rank 4 (30.0 ms)" in text
-    assert "LD111 library-conversion  5      10           71.0 ms  14 %        10.0 ms      30.0 ms (rank 4)" in text
+    assert "LD111 library-conversion  5      10           71.0 ms  14 %" in text
 
 
 def test_a_thousand_ranks_are_one_screen() -> None:

@@ -15,6 +15,7 @@ from builders import (
     a_pair,
     a_ratio,
     a_recommendation,
+    a_speedup,
     a_trial,
     blocked,
     channels_last,
@@ -83,7 +84,7 @@ def test_how_severe_it_is() -> None:
         a_trial_with_pairs(),
         a_trial_with_pairs("inductor-channels-last"),
         comparison=a_comparison(FASTER_LAST),
-        recommendation=a_recommendation("inductor-channels-last", verified=True),
+        recommendation=a_recommendation("inductor-channels-last", verified=True, speedup=a_speedup()),
     )
     assert [f.severity for f in findings(diagnosis)] == ["warning", "warning"]
 
@@ -147,7 +148,7 @@ def test_what_it_suggests(told: Told) -> None:
         a_trial_with_pairs(),
         a_trial("inductor-channels-last"),
         comparison=a_comparison(FASTER_LAST),
-        recommendation=a_recommendation("inductor-channels-last", verified=True),
+        recommendation=a_recommendation("inductor-channels-last", verified=True, speedup=a_speedup()),
     )
     told("The baseline is an error where a verified configuration has no round trip", findings(diagnosis))
 

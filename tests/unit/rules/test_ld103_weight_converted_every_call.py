@@ -22,6 +22,7 @@ from builders import (
 )
 from trace_builders import finder_in_trace, to_channels_last
 
+from layoutdoctor.rules.evidence import DIAGNOSE
 from layoutdoctor.rules.ld103_weight_converted_every_call import check
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def test_what_it_suggests(told: Told) -> None:
     told(
         "Where freezing was measured as no faster, left open or did not run it is no cure",
         findings(trial, a_trial_with(name=frozen), comparison=a_comparison(a_ratio(frozen, 1.0))),
-        findings(trial, a_trial_with(name=frozen), comparison=a_comparison(a_ratio(frozen, 0.95, 0.09, decided=False))),
+        findings(trial, a_trial_with(name=frozen), comparison=a_comparison(a_ratio(frozen, 0.95, 0.09))),
         findings(trial, a_failed_trial(frozen, "boom"), comparison=a_comparison()),
     )
     told(
@@ -115,7 +116,7 @@ def test_what_it_suggests(told: Told) -> None:
     packed = a_recorded_weight("w0", target=blocked(SHAPE), direction="to_blocked", seconds=9e-4)
     gradient = to_channels_last("g0", tensor="gradient")
     told("In a trace the cure follows what the library converts to", in_trace(back), in_trace(flat))
-    assert [f.suggestion for f in in_trace(packed)] == [f"pack the weights once: {PACKED}"]
+    assert [f.suggestion for f in in_trace(packed)] == ["to find out whether packed weights help, " + DIAGNOSE]
     told("In a trace the cure follows what the library converts to", in_trace(packed, gradient))
 
     # In a trace of an amd gpu the switch is named where channels last is what to convert to.
@@ -186,12 +187,6 @@ def test_what_it_says(told: Told) -> None:
     told("The compilers and the librarys conversions are counted together each once", findings(trial))
     told("Without times the message has no cost", findings(a_trial_with(a_weight("w0", seconds=None))))
     told("In a trace without times the message has no cost", in_trace(a_recorded_weight("w0", seconds=None)))
-
-
-PACKED = (
-    "torch.compile with torch._inductor.config.freezing = True, set before the first compiled call, under "
-    "torch.no_grad()"
-)
 
 
 a_recorded_weight = partial(to_channels_last, source=contiguous(SHAPE), target=channels_last(SHAPE), tensor="weight")

@@ -26,7 +26,7 @@ from trace_builders import (
     to_contiguous,
 )
 
-from layoutdoctor.examination.trust import kernels_without_seconds
+from layoutdoctor.examination.examine import without_kernel_seconds
 from layoutdoctor.rules.ld111_library_conversion import check
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def test_what_is_no_finding() -> None:
 
 
 def test_on_a_gpu_whose_times_cannot_be_true_it_is_a_note_with_bytes() -> None:
-    doubted = kernels_without_seconds(on_a_gpu(there(1, seconds=1e-3), back(1, seconds=1e-3)))
-    (finding,) = check(a_diagnosis(a_trial(kernels=doubted)))
+    doubted = without_kernel_seconds(a_trial(kernels=on_a_gpu(there(1, seconds=1e-3), back(1, seconds=1e-3))))
+    (finding,) = check(a_diagnosis(doubted))
 
     assert (finding.severity, finding.seconds) == ("note", None)
     assert "moved" in finding.message

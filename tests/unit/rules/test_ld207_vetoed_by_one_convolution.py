@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from builders import Told, a_comparison, a_convolution, a_decision, a_diagnosis, a_graph, a_location, a_ratio, a_trial
 
 from layoutdoctor.diagnosis.records import Equivalence, Finding, Trial
+from layoutdoctor.rules.evidence import shown
 from layoutdoctor.rules.ld207_vetoed_by_one_convolution import check
 
 if TYPE_CHECKING:
@@ -92,5 +93,5 @@ def test_what_it_suggests(told: Told) -> None:
     for name in ("inductor-layout-opt-forced", "inductor-channels-last"):
         found = findings(a_training(a_veto(GROUPED)), comparison=a_comparison(a_ratio(name, 1.2)))
         assert [(f.severity, f.suggestion) for f in found] == [
-            ("warning", f"{name} runs at 1.20x the speed of inductor (1.17 to 1.23)")
+            ("warning", f"{shown(name)} runs at 1.20x the speed of the default (1.17 to 1.23)")
         ]

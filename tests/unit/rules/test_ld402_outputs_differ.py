@@ -11,7 +11,7 @@ findings = finder(check)
 
 
 def a_different(name: str, **changes: Any) -> Trial:
-    fields = {"status": "different", "max_abs_error": 0.5, "tolerance": 1e-4, "reference": "float64"}
+    fields = {"status": "different", "relative_error": 0.5, "tolerance": 1e-4, "reference": "float64"}
     return a_trial(name, equivalence=Equivalence(**{**fields, **changes}))
 
 
@@ -22,7 +22,7 @@ def test_what_is_no_finding() -> None:
 
 
 def test_what_it_suggests(told: Told) -> None:
-    bare = a_different("inductor", max_abs_error=None, reference=None, detail="output 1 has another shape")
+    bare = a_different("inductor", relative_error=None, reference=None, detail="output 1 has another shape")
     no_tolerance = a_different("inductor-layout-opt-off", tolerance=None)
     told("What was not recorded is left out and a detail is told", findings(bare, no_tolerance))
     told(

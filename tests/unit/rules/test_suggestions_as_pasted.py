@@ -23,7 +23,6 @@ LINES = tuple(
         r"x\.flatten\(2\)\.transpose\(1, 2\)",
         r"x\.permute\([\d, ]+\)",
         r"options=\{[^}]+\}",
-        r"torch\._inductor\.config\.freezing = True",
         r"torch\.backends\.cudnn\.benchmark = True",
     )
 )

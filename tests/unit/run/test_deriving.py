@@ -1,54 +1,49 @@
-"""Which configurations are made of those that ran."""
+"""Which configurations are made of those that were timed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from builders import a_comparison
+from builders import an_environment
+from fake_workers import a_worker
+from recorded_builders import Recorder
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, base_name, is_a_group
-from layoutdoctor.diagnosis.records import Configuration, Cure, Equivalence, Failure, Trial
-from layoutdoctor.examination.choice import least_demanding_first
-from layoutdoctor.isolation.messages import Listener, Proposal, TrialMemo
+from layoutdoctor.diagnosis.records import Cure, Equivalence, Failure
+from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.run.deriving import (
     cures_together,
     in_both_directions,
+    on_a_gpu,
     single_cures,
-    under_switches,
     with_cures,
+    with_options,
     with_switch,
 )
-from layoutdoctor.run.trial import LiveTrial
-from layoutdoctor.state.switches import switched
+from layoutdoctor.workers.messages import Proposal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from layoutdoctor.diagnosis.records import Configuration
+    from layoutdoctor.workers.worker import Worker
 
 BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
+DIFFERENT = Equivalence(status="different")
+BROKEN = {"status": "failed", "failure": Failure(kind="run", message="view")}
+WITH_CUDNN = an_environment(cudnn="9.1", settings={"torch.backends.cudnn.benchmark": "False"})
 
 
 def a_proposal(name: str, bytes_moved: int = 1) -> Proposal:
     return Proposal(cure=Cure(name=name), bytes_moved=bytes_moved)
 
 
-def a_trial(configuration: str | Configuration, *proposals: Proposal, **facts: Any) -> LiveTrial:
+def worker(configuration: str | Configuration, *proposals: Proposal, **facts: Any) -> Worker:
     known = BY_NAME[configuration] if isinstance(configuration, str) else configuration
-    record = Trial(configuration=known, **{"status": "ok", **facts})
-    step: Any = object() if record.status == "ok" else None
-    return LiveTrial(record, TrialMemo(proposals=proposals), Listener(), was_done=False, step=step)
-
-
-def quick(**seconds: float) -> Callable[[Sequence[LiveTrial]], dict[str, float]]:
-    """Times by name, dashes as underscores; asked only for what could run."""
-
-    def measure(trials: Sequence[LiveTrial]) -> dict[str, float]:
-        assert all(trial.step is not None for trial in trials)
-        by_name = {name.replace("_", "-"): value for name, value in seconds.items()}
-        return {trial.name: by_name[trial.name.replace("+", "-")] for trial in trials}
-
-    return measure
+    made = a_worker(known, **facts)
+    made.proposals = proposals
+    return made
 
 
 def names(configurations: Sequence[Configuration]) -> list[str]:
@@ -57,9 +52,9 @@ def names(configurations: Sequence[Configuration]) -> list[str]:
 
 def test_layout_optimization_is_forced_where_the_default_has_it_in_the_forward_alone() -> None:
     def chosen(name: str, *others: str, is_left_out: bool = True) -> list[str]:
-        left_out = a_trial(name)
-        left_out.remember(leaves_out_backward=is_left_out)
-        return names(in_both_directions([a_trial("eager"), left_out, *map(a_trial, others)], quick()))
+        made = worker(name)
+        made.leaves_out_backward = is_left_out
+        return names(in_both_directions([worker("eager"), made, *map(worker, others)]))
 
     forced = "inductor-layout-opt-forced"
     assert chosen("inductor") == [forced]
@@ -69,111 +64,131 @@ def test_layout_optimization_is_forced_where_the_default_has_it_in_the_forward_a
 
 def test_the_fastest_gets_each_cure_that_was_proposed_for_it_the_dearest_first() -> None:
     proposals = [a_proposal("a", 1), a_proposal("b", 9), a_proposal("c", 5), a_proposal("d", 7)]
-    trials = [a_trial("eager", a_proposal("z")), a_trial("inductor", *proposals), a_trial("inductor-freezing")]
+    workers = [worker("inductor"), worker("eager", a_proposal("z")), worker("inductor-layout-opt-on", *proposals)]
 
-    chosen = single_cures(trials, quick(eager=2.0, inductor=1.0, inductor_freezing=1.5))
+    chosen = single_cures(workers, {"inductor": 1.0, "eager": 0.5, "inductor-layout-opt-on": 1.1})
 
-    assert names(chosen) == ["inductor+b", "inductor+d", "inductor+c"]
+    assert names(chosen) == [f"inductor-layout-opt-on+{name}" for name in "bdc"]
     assert [configuration.cures[0].name for configuration in chosen] == ["b", "d", "c"]
-    assert {configuration.backend for configuration in chosen} == {"inductor"}
+    assert {configuration.layout_optimization for configuration in chosen} == {"on"}
 
 
 def test_what_is_wrong_or_did_not_run_is_no_base() -> None:
-    different = Equivalence(status="different")
-    trials = [
-        a_trial("eager", a_proposal("a")),
-        a_trial("inductor", a_proposal("a"), equivalence=different),
-        a_trial("inductor-layout-opt-off", a_proposal("a"), status="same_as", same_as="inductor"),
+    workers = [
+        worker("eager", a_proposal("a")),
+        worker("inductor", a_proposal("a"), equivalence=DIFFERENT),
+        worker("inductor-layout-opt-off", a_proposal("a"), status="same_as", same_as="inductor"),
+        worker("inductor-channels-last", a_proposal("a")),  # was not timed
     ]
 
-    assert names(single_cures(trials, quick(eager=2.0))) == ["eager+a"]
+    assert names(single_cures(workers, {"eager": 0.5, "inductor": 1.0, "inductor-layout-opt-off": 2.0})) == ["eager+a"]
 
 
-def test_without_a_proposal_nothing_is_timed() -> None:
-    def refuse(trials: Sequence[LiveTrial]) -> dict[str, float]:
-        raise AssertionError(trials)
-
-    assert single_cures([a_trial("eager"), a_trial("inductor")], refuse) == ()
-    assert single_cures([], refuse) == ()
+def test_without_a_proposal_nothing_follows() -> None:
+    assert single_cures([worker("eager"), worker("inductor")], {"eager": 1.0, "inductor": 2.0}) == ()
+    assert single_cures([worker("eager", a_proposal("a"))], {}) == ()
+    assert single_cures([], {}) == ()
 
 
 def test_what_failed_is_tried_with_what_mends_it_compiled_as_the_best_is() -> None:
-    broken = {"status": "failed", "failure": Failure(kind="run", message="view")}
-    trials = [
-        a_trial("eager"),
-        a_trial("eager-channels-last", a_proposal("mend"), **broken),
-        a_trial("inductor", a_proposal("a")),
-        a_trial("inductor-channels-last", a_proposal("mend"), **broken),
-        a_trial("inductor-layout-opt-off", **broken),
+    workers = [
+        worker("eager"),
+        worker("eager-channels-last", a_proposal("mend"), **BROKEN),
+        worker("inductor", a_proposal("a")),
+        worker("inductor-channels-last", a_proposal("mend"), **BROKEN),
+        worker("inductor-layout-opt-off", **BROKEN),
     ]
 
-    assert names(single_cures(trials, quick(eager=2.0, inductor=1.0))) == ["inductor+a", "inductor-channels-last+mend"]
-    assert names(single_cures(trials, quick(eager=1.0, inductor=2.0))) == ["eager-channels-last+mend"]
+    assert names(single_cures(workers, {"eager": 0.5, "inductor": 1.0})) == [
+        "inductor+a",
+        "inductor-channels-last+mend",
+    ]
+    assert names(single_cures(workers, {"eager": 2.0, "inductor": 1.0})) == ["eager-channels-last+mend"]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "together"),
+    ("medians", "together"),
     [
-        ({"inductor_a": 0.9, "inductor_b": 0.8}, ["inductor+a+b"]),
-        ({"inductor_a": 0.9, "inductor_b": 1.1}, []),
-        ({"inductor_a": 1.0, "inductor_b": 1.0}, []),
+        ({"inductor+a": 1.1, "inductor+b": 1.2}, ["inductor+b+a"]),
+        ({"inductor+a": 1.1, "inductor+b": 0.9}, []),
+        ({"inductor+a": 1.0, "inductor+b": 1.0}, []),
+        ({"inductor+a": 1.1}, []),
     ],
 )
-def test_all_that_help_are_tried_together(seconds: dict[str, float], together: list[str]) -> None:
-    cures = [Cure(name="a"), Cure(name="b")]
-    trials = [a_trial("inductor"), *(a_trial(with_cures(BY_NAME["inductor"], (cure,))) for cure in cures)]
+def test_all_that_help_are_tried_together(medians: dict[str, float], together: list[str]) -> None:
+    cured = [with_cures(BY_NAME["inductor"], (Cure(name=name),)) for name in "ab"]
+    workers = [worker("inductor"), *map(worker, cured)]
 
-    chosen = cures_together(trials, quick(inductor=1.0, **seconds))
+    chosen = cures_together(workers, {"inductor": 1.0, **medians})
 
     assert names(chosen) == together
-    assert single_cures(trials, quick(inductor=1.0, **seconds)) == ()  # each was tried
-    if chosen:
-        assert base_name(chosen[0]) == "inductor"
-        assert cures_together([*trials, a_trial(chosen[0])], quick(inductor=1.0, **seconds)) == ()
+    assert all(base_name(configuration) == "inductor" for configuration in chosen)
 
 
-def test_a_cure_alone_is_not_tried_together() -> None:
-    trials = [a_trial("inductor"), a_trial(with_cures(BY_NAME["inductor"], (Cure(name="a"),)))]
+def test_without_the_times_of_what_was_cured_nothing_is_tried_together() -> None:
+    workers = [worker("inductor"), worker(with_cures(BY_NAME["eager"], (Cure(name="a"),)))]
 
-    assert cures_together(trials, quick()) == ()
+    assert cures_together(workers, {"inductor": 1.0, "eager+a": 2.0}) == ()
+    assert cures_together(workers, {}) == ()
 
 
-def test_on_a_gpu_the_best_two_are_tried_under_cudnns_own_timing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
-    trials = [a_trial("eager"), a_trial("inductor"), a_trial("inductor-channels-last")]
-    times = quick(eager=1.0, inductor=3.0, inductor_channels_last=2.0)
+# ---------------------------------------------------------------------------------------------- on a GPU
+def a_gpu_worker(name: str, busy_seconds: float | None, call_seconds: float = 1.0) -> Worker:
+    """Profiled, with one kernel of so many seconds in a call."""
+    made = a_worker(BY_NAME[name], call_seconds=call_seconds)
+    if busy_seconds is not None:
+        recorder = Recorder()
+        with recorder.operation("aten::relu"):
+            recorder.kernel("k", takes=round(busy_seconds * 1e9))
+        made._iterations = (Iteration(events=recorder.trace(), device="cuda"),)
+    made._was_profiled = True
+    return made
 
-    chosen = under_switches(trials, times, "cuda")
+
+MEDIANS = {"eager": 1.3, "inductor": 1.0, "inductor-channels-last": 1.2}
+
+
+def test_the_best_two_are_tried_under_cudnns_own_timing() -> None:
+    workers = [a_gpu_worker(name, 1.0) for name in MEDIANS]
+
+    chosen = on_a_gpu(workers, MEDIANS, WITH_CUDNN, tries_all=False)
 
     assert names(chosen) == ["eager+cudnn-benchmark", "inductor-channels-last+cudnn-benchmark"]
     assert [configuration.library_switches for configuration in chosen] == [{"cudnn.benchmark": True}] * 2
-    assert under_switches(trials, times, "cpu") == ()
-    assert under_switches([*trials, a_trial(chosen[0])], times, "cuda") == ()
-    with switched({"cudnn.benchmark": True}):
-        assert under_switches(trials, times, "cuda") == ()
+    switched_on = an_environment(cudnn="9.1", settings={"torch.backends.cudnn.benchmark": "True"})
+    for environment in (switched_on, an_environment()):
+        assert on_a_gpu(workers, MEDIANS, environment, tries_all=False) == ()
 
 
+def test_what_waits_for_launches_is_tried_with_cuda_graphs() -> None:
+    def chosen(busy_seconds: float | None) -> list[str]:
+        workers = [
+            a_gpu_worker("eager", 0.1),
+            a_gpu_worker("inductor", 1.0),
+            a_gpu_worker("inductor-channels-last", busy_seconds),
+        ]
+        return names(on_a_gpu(workers, MEDIANS, an_environment(), tries_all=False))
+
+    assert chosen(0.7) == ["inductor-channels-last+cudagraphs"]
+    assert chosen(0.9) == chosen(None) == []
+
+
+def test_max_autotune_is_tried_where_all_is_asked_for() -> None:
+    (chosen,) = on_a_gpu([a_gpu_worker(name, 1.0) for name in MEDIANS], MEDIANS, an_environment(), tries_all=True)
+
+    assert chosen.name == "inductor-channels-last+max-autotune"
+    assert chosen.inductor_options == {"max_autotune": True}
+
+
+def test_where_nothing_compiled_neither_follows() -> None:
+    assert on_a_gpu([a_gpu_worker("eager", 0.1)], {"eager": 1.0}, an_environment(), tries_all=True) == ()
+
+
+# ---------------------------------------------------------------------------------------------- names
 def test_only_a_group_of_configurations_is_added_to() -> None:
     assert is_a_group("default")
     assert is_a_group("all")
     assert not any(map(is_a_group, ("eager", "inductor,eager", BY_NAME["eager"], ("default",))))
-
-
-def test_of_tied_configurations_the_one_that_changes_least_is_first() -> None:
-    base = BY_NAME["inductor-channels-last"]
-    cured, switched_ = with_cures(base, (Cure(name="a"),)), with_switch(base)
-    both = with_switch(cured)
-    known = [BY_NAME["inductor"], base, cured, switched_, both]
-    fastest = (both.name, cured.name, switched_.name, base.name)
-
-    ordered = least_demanding_first(a_comparison(fastest=fastest), known)
-
-    assert ordered is not None
-    assert ordered.fastest == (base.name, cured.name, switched_.name, both.name)
-    ordered = least_demanding_first(a_comparison(fastest=(cured.name, "inductor")), known)
-    assert ordered is not None
-    assert ordered.fastest == ("inductor", cured.name)
-    assert least_demanding_first(None, known) is None
 
 
 def test_a_name_says_what_it_was_made_of() -> None:
@@ -182,3 +197,4 @@ def test_a_name_says_what_it_was_made_of() -> None:
     assert cured.name == "inductor+a+b"
     assert base_name(cured) == "inductor"
     assert with_switch(cured).name == "inductor+a+b+cudnn-benchmark"
+    assert with_options(cured, "cudagraphs", {"triton.cudagraphs": True}).name == "inductor+a+b+cudagraphs"

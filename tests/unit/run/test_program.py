@@ -15,10 +15,10 @@ import torch
 from loops import for_each
 
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.isolation.program import Outcome, run_script
 from layoutdoctor.run.program import _frames_of_all_threads, _Program
 from layoutdoctor.subjects.recorded_inputs import UnderAutocast
 from layoutdoctor.subjects.transport import load_subject
+from layoutdoctor.workers.program import Outcome, run_script
 
 if TYPE_CHECKING:
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -172,8 +172,7 @@ REFUSED: dict[str, tuple[str, str, type[Exception], str]] = {
         "pipe.vae.decoder.lock = threading.Lock()\npipe(z)",
         SubjectError,
         "model.lock (lock) cannot be pickled: TypeError: cannot pickle '_thread.lock' object; make it when it is first "
-        "needed, leave it out in __getstate__, or record it in the script with layoutdoctor.record_inputs and call "
-        "diagnose there with isolate=False",
+        "needed, leave it out in __getstate__, or diagnose it as a file",
     ),
 }
 

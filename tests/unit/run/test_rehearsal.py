@@ -4,12 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-import torch.utils.checkpoint
 from torch import nn
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.measure import equivalence, memory
+from layoutdoctor.measure import equivalence
 from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.run import rehearsal
 from layoutdoctor.run.rehearsal import check_runs, compute_reference
@@ -17,87 +16,9 @@ from layoutdoctor.subjects.prepare import prepare
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from layoutdoctor.diagnosis.records import Mode
-
-MIB = 1 << 20
-
-
-class Heavy(nn.Module):
-    """4 MiB of weights; remembers that it was copied."""
-
-    copies = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1024, 1024))
-
-    def __deepcopy__(self, memo: Any) -> Heavy:
-        type(self).copies += 1
-        made = Heavy.__new__(Heavy)
-        nn.Module.__init__(made)
-        made.weight = memo.get(id(self.weight), self.weight)
-        return made
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ self.weight
-
-
-@pytest.fixture
-def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets what is free, in MiB."""
-    Heavy.copies = 0
-    return lambda amount: monkeypatch.setattr(memory, "available_memory", lambda device: int(amount * MIB))
-
-
-def test_a_model_whose_copy_does_not_fit_is_refused_before_it_is_copied(free: Callable[[float], None]) -> None:
-    free(3)
-
-    with pytest.raises(SubjectError) as caught:
-        check_runs(subject_from_python(Heavy(), torch.ones(1, 1024)), "inference")
-
-    assert str(caught.value) == (
-        "cannot diagnose Heavy: on cpu it needs at least 4.00 MiB beside what is in use (4.00 MiB of weights, 4.00 KiB "
-        "of inputs), 3.00 MiB are free; diagnose it on a machine with more memory, with a smaller input (--input), or "
-        "in a smaller dtype (--dtype bf16)"
-    )
-    assert Heavy.copies == 0
-
-
-def test_training_needs_the_gradients_too(free: Callable[[float], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "resident_peak", lambda run, device: (run(), None)[1])
-    free(7)
-    subject = subject_from_python(Heavy(), torch.ones(1, 1024))
-
-    with pytest.raises(
-        SubjectError, match=r"at least 8.00 MiB .* \(4.00 MiB of weights, 4.00 KiB of inputs, 4.00 MiB of g"
-    ):
-        check_runs(subject, "training")
-    assert Heavy.copies == 0
-    check_runs(subject, "inference")
-
-
-def test_a_model_that_just_fits_is_rehearsed(free: Callable[[float], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "resident_peak", lambda run, device: (run(), 2 * MIB)[1])
-    free(6 + 8 / 1024)  # outputs of 4 KiB, in float64
-
-    shown = check_runs(subject_from_python(Heavy(), torch.ones(1, 1024)), "inference")
-
-    assert Heavy.copies == 1
-    assert shown.shared.activation_bytes == 2 * MIB
-
-
-def test_what_the_rehearsal_took_is_needed_beside_the_weights(
-    free: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rehearsal, "resident_peak", lambda run, device: (run(), 2 * MIB)[1])
-    free(6)
-
-    with pytest.raises(SubjectError) as caught:
-        check_runs(subject_from_python(Heavy(), torch.ones(1, 1024)), "inference")
-
-    assert "(4.00 MiB of weights, 2.00 MiB of activations, 8.00 KiB of the reference)" in str(caught.value)
 
 
 def test_memory_that_runs_out_in_the_first_run_is_told_as_that() -> None:
@@ -120,50 +41,7 @@ def a_model() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3))
 
 
-def test_where_float64_does_not_fit_eager_is_the_reference_and_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = subject_from_python(nn.Linear(256, 256), torch.ones(1, 256))
-    rehearsal = check_runs(subject, "inference")
-    rehearsal.shared.activation_bytes = 0  # what a first run takes depends on what the process did before
-    monkeypatch.setattr(memory, "available_memory", lambda device: 400_000)  # the weights in float32 are 263,168 bytes
-
-    reference = compute_reference(subject, "inference", rehearsal)
-
-    assert reference.name == "eager float32"
-    (note,) = reference.notes
-    assert note.startswith("the outputs were compared with eager's, not with float64's: float64 needs ")
-    assert "of weights in float64" in note
-    assert reference.why_not_exact is not None
-    assert note.endswith(reference.why_not_exact)
-    results = prepare(subject, CHANNELS_LAST, "inference", rehearsal.shared).step("inference", fresh_inputs=False)
-    checked = check_equivalence(reference, results.results())
-    assert (checked.status, checked.reference) == ("equal", "eager float32")
-
-
-def test_where_it_fits_it_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = subject_from_python(nn.Linear(256, 256), torch.ones(1, 256))
-    rehearsal = check_runs(subject, "inference")
-    need = 8 * (256 * 256 + 256) + 2 * rehearsal.shared.activation_bytes
-    monkeypatch.setattr(memory, "available_memory", lambda device: need)
-
-    reference = compute_reference(subject, "inference", rehearsal)
-
-    assert (reference.name, reference.notes) == ("float64", ())
-
-
-def test_in_training_one_large_gradient_in_float64_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = subject_from_python(nn.Linear(512, 512), torch.ones(1, 512))
-    rehearsal = check_runs(subject, "training")
-    rehearsal.shared.activation_bytes = 5 * MIB  # the gradients among them
-    need = 8 * (512 * 512 + 512) + 8 * 512 * 512 + 2 * 4 * MIB
-    names = []
-    for free in (need, need - 1):
-        monkeypatch.setattr(memory, "available_memory", lambda device, free=free: free)
-        names.append(compute_reference(subject, "training", rehearsal).name)
-
-    assert names == ["float64", "eager float32"]
-
-
-def test_memory_that_runs_out_in_float64_costs_only_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_runs_out_in_float64_costs_only_that() -> None:
     def greedy(x: torch.Tensor) -> torch.Tensor:
         if x.dtype == torch.float64:
             torch.empty(1 << 49, dtype=torch.uint8)
@@ -196,66 +74,6 @@ def test_what_is_kept_is_the_outputs_in_float64_and_the_gradients_in_float32(mod
     assert len(kept) == (6 if mode == "training" else 0)
 
 
-class CheckpointedTwice(nn.Module):
-    """A layer whose gradient comes in two parts, before one whose gradient comes at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.twice, self.once = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(2):
-            x = torch.utils.checkpoint.checkpoint(self.twice, x, use_reentrant=True)
-        return self.once(x)
-
-
-def test_gradients_that_are_compared_one_by_one_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = subject_from_python(CheckpointedTwice(), torch.ones(2, 8, requires_grad=True))
-    whole = compute_reference(subject, "training")
-    compared: list[str] = []
-    original = rehearsal.reference_tensor
-
-    def compare(name: str, exact: torch.Tensor, eager: torch.Tensor) -> Any:
-        compared.append(name)
-        return original(name, exact, eager)
-
-    monkeypatch.setattr(rehearsal, "reference_tensor", compare)
-    monkeypatch.setattr(rehearsal, "_LARGE_GRADIENT", 1)
-
-    one_by_one = compute_reference(subject, "training")
-
-    assert set(compared[:2]) == {"gradient of once.weight", "gradient of once.bias"}  # while the backward runs
-    assert list(one_by_one.tensors) == list(whole.tensors)
-    assert one_by_one.name == whole.name == "float64"
-    for name, tensor in whole.tensors.items():
-        other = one_by_one.tensors[name]
-        assert torch.equal(tensor.exact, other.exact)
-        assert (tensor.error_of_eager, tensor.largest) == (other.error_of_eager, other.largest)
-
-
-def test_a_backward_that_ends_half_way_in_float64_leaves_eagers_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NotInFloat64(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            def check(gradient: torch.Tensor) -> None:
-                if gradient.dtype == torch.float64:
-                    raise ValueError("only float32 here")
-
-            x = self.first(x)
-            x.register_hook(check)
-            return self.last(x)
-
-    monkeypatch.setattr(rehearsal, "_LARGE_GRADIENT", 1)
-
-    reference = compute_reference(subject_from_python(NotInFloat64(), torch.ones(2, 8)), "training")
-
-    assert (reference.name, reference.why_not_exact) == ("eager float32", "ValueError: only float32 here")
-    assert len(reference.tensors) == 5
-
-
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_pieces_give_what_the_whole_gives(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = subject_from_python(a_model(), X)
@@ -268,7 +86,9 @@ def test_pieces_give_what_the_whole_gives(mode: Mode, monkeypatch: pytest.Monkey
     monkeypatch.setattr(equivalence, "_PIECE", 5)
     results.outputs[0] = spoiled
 
-    assert check_equivalence(compute_reference(subject, mode), results) == wrong
+    again = check_equivalence(compute_reference(subject, mode), results)
+    assert (again.status, again.max_abs_error) == (wrong.status, wrong.max_abs_error)
+    assert again.relative_error == pytest.approx(wrong.relative_error)
     assert wrong.status == "different"
     assert whole.status == "equal"
     longest = torch.arange(12.0).reshape(1, 3, 4)
@@ -287,8 +107,62 @@ def test_values_that_fade_out_are_told() -> None:
             return x * self.factor, x.sum(dim=1).to(torch.int64)
 
     def notes(factor: float) -> tuple[str, ...]:
-        return check_runs(subject_from_python(Fading(factor), torch.full((1, 2), 1e-30)), "inference").notes
+        return check_runs(subject_from_python(Fading(factor), torch.full((1, 2), 1e-30)), "inference")
 
     assert notes(1.0) == ()
     assert notes(1e-9) == (rehearsal.FADED_NOTE,)  # subnormal
     assert notes(0.0) == (rehearsal.FADED_NOTE,)
+
+
+@pytest.fixture
+def tf32_kept() -> Iterator[None]:
+    """Puts torch's setting back."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    yield
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+class FakeGpu:
+    """A GPU as ``compute_reference`` sees it: the tensors stay on the CPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], *, tf32: bool) -> None:
+        self.runs: list[tuple[torch.dtype, bool]] = []
+        monkeypatch.setattr(rehearsal, "_device_of", lambda subject: torch.device("cuda"))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        torch.backends.cudnn.allow_tf32 = tf32
+
+    def model(self, x: torch.Tensor) -> torch.Tensor:
+        self.runs.append((x.dtype, torch.backends.cudnn.allow_tf32))
+        return x * 3
+
+
+@pytest.mark.usefixtures("tf32_kept")
+@pytest.mark.parametrize(
+    ("capability", "dtype", "tf32", "exact", "name"),
+    [
+        ((9, 0), torch.float32, True, (torch.float64, False), "float64"),
+        ((9, 0), torch.bfloat16, True, (torch.float32, False), "float32"),
+        ((8, 9), torch.float32, True, (torch.float32, False), "float32"),
+        ((8, 9), torch.float32, False, None, "eager float32"),
+        ((8, 9), torch.float16, False, (torch.float32, False), "float32"),
+        ((7, 5), torch.float32, True, None, "eager float32"),  # which has no TF32
+    ],
+)
+def test_the_reference_of_a_gpu(
+    capability: tuple[int, int],
+    dtype: torch.dtype,
+    tf32: bool,
+    exact: Any,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = FakeGpu(monkeypatch, capability, tf32=tf32)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return gpu.model(x)
+
+    reference = compute_reference(subject_from_python(model, X.to(dtype)), "inference")
+
+    assert gpu.runs == [(dtype, tf32)] * 2 + ([] if exact is None else [exact])
+    assert (reference.name, reference.why_not_exact) == (name, None)
+    assert reference.may_use_tf32 is (tf32 and capability >= (8, 0))

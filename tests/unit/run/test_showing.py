@@ -7,8 +7,8 @@ import sys
 import types
 from typing import TYPE_CHECKING
 
-from layoutdoctor.isolation.messages import Progress
 from layoutdoctor.run.showing import showing
+from layoutdoctor.workers.messages import Progress
 
 if TYPE_CHECKING:
     import pytest

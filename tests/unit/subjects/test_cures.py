@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import torch
 from cured_models import CASES, Autocast, Case, Contiguous, Flat, Usual, Volume
+from live_trials import seen_here
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -16,40 +17,24 @@ from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.records import Cure
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.applying import how_to_apply
-from layoutdoctor.isolation.messages import Kept, Listener, Proposal, Request
 from layoutdoctor.run.deriving import with_cures
-from layoutdoctor.run.diagnose import record_subject
 from layoutdoctor.subjects.cures import ALL_CURES
 from layoutdoctor.subjects.cures.cure import KnownCure
 from layoutdoctor.subjects.cures.flat_conv3d import FlatConv3d
 from layoutdoctor.subjects.prepare import compile_for
-from layoutdoctor.subjects.subject import subject_from_python
+from layoutdoctor.workers.messages import Proposal
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Configuration, Mode, Trial
-    from layoutdoctor.isolation.messages import TrialMemo
-    from layoutdoctor.recording.recording import Recording
 
 BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 
 
-class Keeping(Listener):
-    """Keeps each trial, and what it speaks for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept = Kept()
-
-    def keep(self, recording: Recording, memo: TrialMemo) -> None:
-        self.kept = self.kept.with_trial(recording, memo)
-
-
-def run(model: Any, x: torch.Tensor, configuration: Configuration, mode: Mode = "inference") -> tuple[Trial, Any]:
+def run(
+    model: Any, x: torch.Tensor, configuration: Configuration, mode: Mode = "inference"
+) -> tuple[Trial, tuple[Proposal, ...]]:
     """The trial of one configuration, and the cures that it speaks for."""
-    listener = Keeping()
-    request = Request(mode=mode, configurations=(configuration,), budget_seconds=0.01)
-    record_subject(subject_from_python(model, x), request, listener)
-    return listener.kept.recordings[0].trial, listener.kept.memos[configuration.name].proposals
+    return seen_here(model, x, configuration, mode)[1:]
 
 
 class Operations(TorchDispatchMode):
@@ -191,43 +176,35 @@ def test_a_cure_that_fails_says_so_and_costs_its_trial_only() -> None:
     assert "it has no module 'gone'" in trial.failure.message
 
 
-def _doubling(module: nn.Module, cure: Cure) -> None:
-    module.register_forward_hook(lambda module, inputs, output: 2 * output)
+def test_a_cure_that_breaks_the_model_costs_its_trial_and_one_that_computes_something_else_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def double(module: nn.Module, cure: Cure) -> None:
+        module.register_forward_hook(lambda module, inputs, output: 2 * output)
 
+    def refuse(module: nn.Module, cure: Cure) -> None:
+        def raises(module: nn.Module, inputs: Any) -> None:
+            raise RuntimeError("no such kernel")
 
-def _refusing(module: nn.Module, cure: Cure) -> None:
-    def refuse(module: nn.Module, inputs: Any) -> None:
-        raise RuntimeError("no such kernel")
+        module.register_forward_pre_hook(raises)
 
-    module.register_forward_pre_hook(refuse)
-
-
-def test_a_bad_cure_says_so_and_the_answer_comes_from_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = {"double": _doubling, "refuse": _refusing}
+    bad = {"double": double, "refuse": refuse}
     cures = [
         KnownCure(name, lambda seen, name=name: Proposal(cure=Cure(name=name)), apply) for name, apply in bad.items()
     ]
     monkeypatch.setattr(subjects.cures, "ALL_CURES", (*cures, *ALL_CURES))
-    request = Request(configurations=(BY_NAME["eager"],), derives=True, budget_seconds=0.01)
+    model, x = Flat().eval(), torch.randn(2, 4, 3, 8, 8)
 
-    def timer(step: Any, calls: int) -> tuple[float, ...]:
-        step()
-        return (1e-3,) * calls
+    _, proposals = run(model, x, BY_NAME["eager"])
+    doubled, _ = run(model, x, with_cures(BY_NAME["eager"], (Cure(name="double"),)))
+    refused, _ = run(model, x, with_cures(BY_NAME["eager"], (Cure(name="refuse"),)))
 
-    recordings = record_subject(subject_from_python(Flat(), torch.randn(2, 4, 3, 8, 8)), request, timer=timer)
-
-    trials = {recording.name: recording.trial for recording in recordings}
-    assert list(trials) == ["eager", "eager+flat-conv3d", "eager+double", "eager+refuse"]
-    assert [trial.status for trial in trials.values()] == ["ok", "ok", "ok", "failed"]
-    doubled, refused = trials["eager+double"].equivalence, trials["eager+refuse"].failure
-    assert doubled is not None
-    assert doubled.status == "different"
-    assert refused is not None
-    assert refused.message == "RuntimeError: no such kernel"
-    assert trials["eager+flat-conv3d"].measurement is not None
-    comparison = recordings[0].head.comparison
-    assert comparison is not None
-    assert "eager+double" not in comparison.fastest
+    assert [proposal.cure.name for proposal in proposals] == ["double", "refuse", "flat-conv3d"]
+    assert doubled.equivalence is not None
+    assert (doubled.status, doubled.equivalence.status) == ("ok", "different")
+    assert refused.status == "failed"
+    assert refused.failure is not None
+    assert refused.failure.message == "RuntimeError: no such kernel"
 
 
 def test_each_cure_has_a_case_and_lines() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from loops import for_each
 from torch import nn
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError
+from layoutdoctor.subjects import load
 from layoutdoctor.subjects.load import load_target
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ def test_a_kernelbench_file_is_built_with_its_init_inputs_and_the_same_weights_e
     write: Callable[..., str],
 ) -> None:
     path = write(NET.replace("Net", "Model") + INPUTS + "\ndef get_init_inputs():\n    return [5]\n")
-    before, python_before = torch.get_rng_state(), random.getstate()
 
     subject, again = load_target(path), load_target(f"{path}:")  # a colon without a name is the file itself
 
@@ -58,8 +57,6 @@ def test_a_kernelbench_file_is_built_with_its_init_inputs_and_the_same_weights_e
     assert [tuple(tensor.shape) for tensor in subject.args] == [(2, 3, 8, 8)]
     assert torch.equal(subject.model.conv.weight, again.model.conv.weight)
     assert torch.equal(subject.args[0], again.args[0])
-    assert torch.equal(torch.get_rng_state(), before)
-    assert random.getstate() == python_before
 
 
 @for_each(
@@ -296,3 +293,23 @@ def test_a_device_that_cannot_run_anything_is_refused(write: Callable[[str], str
     assert message_of(path, device="meta").startswith("cannot use --device 'meta': it holds no data")
     if not torch.xpu.is_available():
         assert message_of(path, device="xpu").startswith("cannot move model.py to xpu: ")
+
+
+def test_a_gpu_that_is_too_small_for_the_model_says_how_much_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.py").write_text("import torch\nmodel = torch.nn.ReLU()\nexample_input = torch.ones(2)\n")
+
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 12.00 GiB. GPU 0 has 2 GiB free")
+
+    monkeypatch.setattr(load, "why_no_gpu", lambda device: None)
+    monkeypatch.setattr(torch.nn.Module, "to", full)
+
+    with pytest.raises(SubjectError) as caught:
+        load_target(str(tmp_path / "model.py"), device="cuda:0")
+
+    assert str(caught.value) == (
+        "cannot move model.py to cuda:0: out of memory: 12.0 GiB were asked for; end other programs there, or use a "
+        "smaller dtype (--dtype bf16)"
+    )

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ from torch import nn
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.records import Configuration
 from layoutdoctor.errors import UsageError
-from layoutdoctor.subjects.prepare import compile_for, prepare, same_preparation_key
+from layoutdoctor.subjects.prepare import compile_for, options_beside_code, prepare, same_preparation_key
 from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
 
 BENCHMARK = "cudnn.benchmark"
@@ -55,12 +54,14 @@ def test_channels_last_is_given_by_rank_and_keeps_ties() -> None:
     assert prepared.notes == ()
 
 
-def test_the_mode_is_set_on_the_copy() -> None:
+def test_the_mode_is_set_and_of_somebody_elses_model_on_a_copy() -> None:
     for mode, training in (("inference", False), ("training", True)):
-        model = nn.Dropout().train(not training)
-        prepared = prepare(subject_from_python(model, torch.randn(2)), BY_NAME["eager"], mode)  # type: ignore[arg-type]
+        for copies in (False, True):
+            model = nn.Dropout().train(not training)
+            prepared = prepare(subject_from_python(model, torch.randn(2)), BY_NAME["eager"], mode, copies=copies)  # type: ignore[arg-type]
 
-        assert (prepared.run.training, model.training) == (training, not training)  # type: ignore[attr-defined]
+            assert prepared.run.training is training  # type: ignore[attr-defined]
+            assert model.training is (training if not copies else not training)
 
 
 def test_preserve_keeps_the_strides_of_weights_and_inputs_and_contiguous_undoes_channels_last() -> None:
@@ -150,12 +151,10 @@ def test_compile_for_freezing_sets_it_around_the_call_of_a_copy_in_eval_mode(mon
 
 def test_a_switch_is_on_while_the_copy_runs_and_is_put_back_also_where_it_raises() -> None:
     seen: list[bool] = []
-    threads: list[int] = []
 
     class Noting(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             seen.append(torch.backends.cudnn.benchmark)
-            threads.append(threading.get_ident())
             if x.sum() > 100:
                 raise RuntimeError("too much")
             return x * 2
@@ -166,24 +165,32 @@ def test_a_switch_is_on_while_the_copy_runs_and_is_put_back_also_where_it_raises
     step = prepared.step("inference", fresh_inputs=False)
     step()
     step()
-    assert len(set(threads)) == 1
-    assert threads[0] != threading.get_ident()  # where no algorithm was chosen before
-    step = prepared.step("inference", fresh_inputs=False)
-    step.is_alone = True
-    step()
-    assert threads[-1] == threading.get_ident()
     ready = compile_for(Noting(), configuration)
     ready(torch.zeros(1))
     with pytest.raises(RuntimeError, match="too much"):
         ready(torch.full((1,), 1000.0))
 
     assert seen == [True] * len(seen)
-    assert len(seen) == 5
+    assert len(seen) == 4
     assert torch.backends.cudnn.benchmark is False
     plain = msgspec.structs.replace(configuration, library_switches={})
     assert same_preparation_key(prepared, configuration) != same_preparation_key(
         prepare(subject, plain, "inference"), plain
     )
+
+
+def test_cuda_graphs_tell_configurations_of_the_same_code_apart() -> None:
+    def graphs(name: str = "inductor", **options: bool) -> Any:
+        return options_beside_code(msgspec.structs.replace(BY_NAME[name], inductor_options=options))
+
+    plain = graphs()
+
+    assert graphs(**{"triton.cudagraphs": True}) != plain
+    assert graphs(**{"triton.cudagraphs": False}) == graphs(max_autotune=True) == plain
+    assert graphs("inductor-layout-opt-off") == plain
+    assert graphs("eager") == ()
+    with inductor_config.patch({"triton.cudagraphs": True}):
+        assert graphs() == graphs(**{"triton.cudagraphs": True}) != plain
 
 
 def test_a_switch_that_nobody_knows_is_refused() -> None:
@@ -196,36 +203,25 @@ def test_a_switch_that_nobody_knows_is_refused() -> None:
 def test_where_nobody_else_uses_it_weights_and_inputs_are_taken_as_they_are() -> None:
     model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), torch.randn(2, 3, 8, 8)
     subject = subject_from_python(model, x)
-    places = {tensor.data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
-    prepared = prepare(subject, BY_NAME["inductor"], "training", is_alone=True)
+
+    copied = prepare(subject, BY_NAME["inductor-channels-last"], "training", copies=True)
+    assert copied.module is not model
+    assert model[0].weight.is_contiguous()
+
+    prepared = prepare(subject, BY_NAME["inductor"], "training")
+    assert prepared.module is model
+    assert prepared.args[0] is x
+    converted = prepare(subject, BY_NAME["inductor-channels-last"], "training")
+    assert converted.module is model
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert converted.args[0].is_contiguous(memory_format=torch.channels_last)
+    assert x.is_contiguous()
+
+
+def test_a_function_has_modules_of_its_own_around_the_same_weights() -> None:
+    net = nn.Conv2d(3, 4, 3)
+    prepared = prepare(subject_from_python(lambda x: net(x), torch.randn(1, 3, 5, 5)), BY_NAME["eager"], "inference")
 
     assert prepared.module is not None
-    assert {tensor.data_ptr() for tensor in [*prepared.module.parameters(), *prepared.module.buffers()]} == places
-    assert prepared.args[0] is x
-
-    step = prepared.step("training", fresh_inputs=False)
-    step.start_alone()
-    assert not step.fresh_inputs
-    assert prepared.module[0].weight.grad is None
-    converted = prepare(subject, BY_NAME["inductor-channels-last"], "inference", is_alone=True)
-    assert converted.module is not None
-    assert converted.module[0].weight.is_contiguous(memory_format=torch.channels_last)
-    assert converted.args[0].is_contiguous(memory_format=torch.channels_last)
-
-
-def test_a_model_alone_that_writes_into_its_input_gets_copies_from_its_second_call_on() -> None:
-    x = torch.ones(2, 3)
-    step = prepare(subject_from_python(Adding(), x), BY_NAME["eager"], "inference", is_alone=True).step(
-        "inference", fresh_inputs=False
-    )
-    step.start_alone()
-    step()
-    step()
-
-    assert step.fresh_inputs
-    assert x.eq(2).all()
-
-
-class Adding(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.add_(1)
+    (inner,) = prepared.module.modules() if isinstance(prepared.module, nn.Conv2d) else [*prepared.module.children()]
+    assert inner.weight.data_ptr() == net.weight.data_ptr()

@@ -11,6 +11,8 @@ from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.records import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.applying import Call, how_to_apply
+from layoutdoctor.subjects.copies import device_of
+from layoutdoctor.subjects.prepare import PreparedModel
 from layoutdoctor.subjects.subject import LoadedSubject, call_of, describe, parameter_ranks, subject_from_python
 
 IMAGE = torch.zeros(2, 3, 8, 8)
@@ -133,3 +135,47 @@ def test_a_function_without_modules_has_no_counts_and_a_lazy_module_is_to_be_cal
     assert parameter_ranks(subject_from_python(scale, IMAGE)) == frozenset()
     with pytest.raises(SubjectError, match="its parameter 'weight' has no shape yet"):
         describe(subject_from_python(nn.LazyConv2d(4, 3), IMAGE), "inference")
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    number = 0
+
+    @property
+    def device(self) -> Any:
+        return torch.device("cuda", self.number)
+
+
+class OnGpu1(OnGpu):
+    number = 1
+
+
+def a_model_with(**buffers: torch.Tensor) -> nn.Module:
+    model = nn.Module()
+    for name, tensor in buffers.items():
+        model.register_buffer(name, tensor)
+    return model
+
+
+def test_the_number_of_the_gpu_is_kept_and_numbers_on_the_cpu_do_not_count() -> None:
+    x = IMAGE.as_subclass(OnGpu1)
+    model = a_model_with(count=torch.zeros(()), mean=x)
+
+    assert device_of(model, (x,), {}) == "cuda:1"
+    assert PreparedModel(model, model, (x,), {}).device == "cuda:1"
+    assert describe(LoadedSubject("net", model, (x,), {}), "inference").device == "cuda"
+    assert device_of(None, (IMAGE,), {}) == "cpu"
+    assert device_of(None, (3,), {}) is None
+
+
+def test_a_model_on_several_gpus_is_refused() -> None:
+    model = a_model_with(mean=IMAGE.as_subclass(OnGpu), deviation=IMAGE.as_subclass(OnGpu1))
+
+    with pytest.raises(SubjectError) as caught:
+        describe(LoadedSubject("net", model, (IMAGE.as_subclass(OnGpu),), {}), "inference")
+
+    assert str(caught.value) == (
+        "cannot diagnose net: its tensors are on 2 GPUs ('mean' on cuda:0, 'deviation' on cuda:1), expected one; "
+        "move model and inputs to one (--device cuda:0), or diagnose a part of it (--module PATH)"
+    )

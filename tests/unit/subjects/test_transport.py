@@ -13,7 +13,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import types
 import warnings
@@ -27,12 +26,10 @@ import pytest
 import torch
 import torch._inductor.config
 from loops import for_each
-from process_state import differences, snapshot
 from torch import nn
 from transport_facts import FACTS_FILE, facts
 
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.state.process import preserved_state
 from layoutdoctor.subjects.copies import copy_module
 from layoutdoctor.subjects.load import execute_file
 from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
@@ -388,25 +385,26 @@ def test_text_of_code_in_no_file_comes_along(tmp_path: Path) -> None:
     del linecache.cache[name]
 
 
-def test_saving_changes_nothing_of_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where nobody else writes
+def test_saving_changes_nothing_of_the_callers(tmp_path: Path) -> None:
     model, x = Net(), images().requires_grad_()
-    model.first.register_forward_hook(lambda *_: None)
+    hook = model.first.register_forward_hook(lambda *_: None)
     model(x).sum().backward()
     model.norm.eval()
 
     def state() -> Any:
-        found = snapshot(model=model, inputs=x, walk=False)
-        return found, (list(sys.path), set(sys.modules), cloudpickle.list_registry_pickle_by_value())
+        tensors = [*model.parameters(), *model.buffers(), x]
+        held = [(tensor.data_ptr(), tensor.stride(), tensor._version, id(tensor.grad)) for tensor in tensors]
+        modes = [(module.training, list(module._forward_hooks)) for module in model.modules()]
+        return held, modes, list(sys.path), set(sys.modules), cloudpickle.list_registry_pickle_by_value()
 
     save_subject(subject_from_python(model, x), private(tmp_path, "first"))  # what is imported late is now
-    before = state()
+    before, values = state(), [tensor.clone() for tensor in model.state_dict().values()]
 
     save_subject(subject_from_python(model, x), private(tmp_path, "second"))
 
-    after = state()
-    assert differences(before[0], after[0]) == []
-    assert before[1] == after[1]
+    assert state() == before
+    assert all(map(torch.equal, model.state_dict().values(), values))
+    assert hook.id in model.first._forward_hooks
 
 
 class Keeps(nn.Module):
@@ -645,20 +643,32 @@ print(torch._inductor.config.post_grad_custom_pre_pass("graph"))
 """
 
 
+SAVES = """
+import sys
+from pathlib import Path
+import torch
+import torch._inductor.config
+from layoutdoctor.subjects.subject import LoadedSubject
+from layoutdoctor.subjects.transport import save_subject
+
+changes = {"layout_optimization": False, "post_grad_custom_pre_pass": lambda graph: f"my {graph}"}
+with torch._inductor.config.patch(changes), torch.autocast("cpu", dtype=torch.float16):
+    sys.setrecursionlimit(2345)
+    torch.set_num_threads(3)
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
+    torch.backends.mkldnn.set_flags(False)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    save_subject(LoadedSubject("it", lambda x: x / 2, (torch.ones(2, device="cpu"),), {}), Path(sys.argv[1]))
+"""
+
+
 @pytest.mark.slow
-def test_another_process_is_set_as_this_one_is(tmp_path: Path) -> None:
+def test_another_process_is_set_as_the_callers_is(tmp_path: Path) -> None:
     directory = private(tmp_path, "subject")
-    changes: dict[str, Any] = {"layout_optimization": False, "post_grad_custom_pre_pass": lambda graph: f"my {graph}"}
-    with preserved_state(), torch._inductor.config.patch(changes), torch.autocast("cpu", dtype=torch.float16):
-        sys.setrecursionlimit(2345)
-        torch.set_num_threads(3)
-        torch.set_default_dtype(torch.float64)
-        torch.set_default_device("meta")
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.benchmark = True
-        torch.backends.mkldnn.set_flags(False)
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        save_subject(LoadedSubject("it", half, (torch.ones(2, device="cpu"),), {}), directory)
+    child("-c", SAVES, str(directory), folder=tmp_path)
 
     printed = child("-c", SETTINGS, str(directory), folder=tmp_path).splitlines()
 
@@ -675,7 +685,6 @@ MEMORY = """
 import os, sys, tracemalloc
 from pathlib import Path
 import torch
-from layoutdoctor.state.process import preserved_state
 from layoutdoctor.subjects.subject import subject_from_python
 from layoutdoctor.subjects.transport import load_subject, save_subject
 

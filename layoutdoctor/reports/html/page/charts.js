@@ -92,7 +92,7 @@
       type: "category", gridIndex, inverse: true, data: names, axisTick: { show: false }, axisLine: { lineStyle: { color: colors.line } },
       axisLabel: { show, color: colors.text, fontSize: 12.5, width: left - 12, overflow: "truncate" },
     });
-    const longestTime = Math.max(...bars.map((bar) => Math.max(bar.high_seconds, bar.median_seconds)));
+    const longestTime = Math.max(...bars.map((bar) => bar.seconds));
     const named = (name) => ({ name, nameLocation: "middle", nameGap: 24, nameTextStyle: { color: colors.muted, fontSize: 11.5 } });
     const xAxis = [valueAxis(colors, { gridIndex: 0, ...named("time per call"), max: longestTime * (isNarrow ? 1.3 : 1.18), axisLabel: { color: colors.muted, fontSize: 11, showMaxLabel: false, hideOverlap: true, formatter: (value) => tick(value) } })];
     const yAxis = [category(0, !isNarrow)];
@@ -100,17 +100,14 @@
       : () => ({ show: false });
     const series = [{
       type: "bar", xAxisIndex: 0, yAxisIndex: 0, barWidth: isNarrow ? 10 : 16,
-      data: bars.map((bar) => ({ value: bar.median_seconds, label: nameAbove(bar), itemStyle: { color: { best: colors.best, baseline: colors.baseline, other: colors.bar }[bar.role], borderRadius: 1 } })),
+      data: bars.map((bar) => ({ value: bar.seconds, label: nameAbove(bar), itemStyle: { color: { best: colors.best, baseline: colors.baseline, other: colors.bar }[bar.role], borderRadius: 1 } })),
     }, {
-      type: "custom", xAxisIndex: 0, yAxisIndex: 0, encode: { x: [1, 2], y: 0 }, silent: true, z: 4,
-      data: bars.map((bar, place) => [place, bar.low_seconds, bar.high_seconds]),
+      type: "custom", xAxisIndex: 0, yAxisIndex: 0, encode: { x: 1, y: 0 }, silent: true, z: 4,
+      data: bars.map((bar, place) => [place, bar.seconds]),
       renderItem: (params, api) => {
-        const drawn = whisker(api, api.value(1), api.value(2), api.value(0), colors.text, 4);
-        if (!isNarrow) {
-          const [x, y] = api.coord([api.value(2), api.value(0)]);
-          drawn.children.push({ type: "text", x: x + 8, y, style: { text: bars[params.dataIndex].text, fill: colors.text, fontSize: 12.5, fontFamily: SANS, verticalAlign: "middle" } });
-        }
-        return drawn;
+        if (isNarrow) return null;
+        const [x, y] = api.coord([api.value(1), api.value(0)]);
+        return { type: "text", x: x + 8, y, style: { text: bars[params.dataIndex].text, fill: colors.text, fontSize: 12.5, fontFamily: SANS, verticalAlign: "middle" } };
       },
     }];
     if (hasRatios) {
@@ -139,34 +136,9 @@
     }
     const about = (params) => {
       const bar = bars[params.componentSubType === "custom" ? params.value[0] : params.dataIndex];
-      const range = `${formatTime(bar.low_seconds)} to ${formatTime(bar.high_seconds)}${bar.has_coverage ? "" : " (shortest to longest round)"}`;
-      return tip(bar.name, [`median ${bar.text}`, range, bar.ratio && `${bar.ratio.text}: ${bar.ratio.verdict}`, bar.role === "baseline" && "the baseline"]);
+      return tip(bar.name, [`${bar.text} per call`, bar.ratio && `${bar.ratio.text}: ${bar.ratio.verdict}`, bar.role === "baseline" && "the baseline"]);
     };
     return { height: (hasRatios && !split ? 2 * plot + 66 : plot) + 60, option: { grid: grids, xAxis, yAxis, series, tooltip: tooltip(colors, about) } };
-  }
-
-  function buildRounds(element, width, colors) {
-    const rows = data.rounds, height = 70, left = 52;
-    const off = rows.map((row) => row.seconds.map((seconds) => 100 * (seconds / row.median_seconds - 1)));
-    // Nine tenths of the rounds give the scale; those beyond it stand at its edge, and say by how much they are off.
-    const sizes = off.flat().map(Math.abs).sort((one, other) => one - other), count = Math.max(...rows.map((row) => row.seconds.length));
-    const most = Math.max(1, 1.5 * sizes[Math.floor(0.9 * (sizes.length - 1))]);
-    const digits = most < 3 ? 1 : 0;
-    return {
-      height: rows.length * height + 30,
-      option: {
-        title: rows.map((row, place) => ({ text: `${row.name}   ${row.text}`, left, top: place * height + 2, padding: 0, textStyle: { color: colors.text, fontSize: 12, fontWeight: "normal", fontFamily: SANS, width: width - left - 12, overflow: "truncate" } })),
-        grid: rows.map((_, place) => ({ left, right: 12, top: place * height + 20, height: height - 26 })),
-        xAxis: rows.map((_, place) => valueAxis(colors, { gridIndex: place, min: 1, max: Math.max(2, count), minInterval: 1, splitLine: { show: false }, axisLabel: { show: place === rows.length - 1, color: colors.muted, fontSize: 11, formatter: (value) => (value === 1 ? "round 1" : String(value)) } })),
-        yAxis: rows.map((_, place) => valueAxis(colors, { gridIndex: place, min: -most, max: most, interval: most, splitLine: { show: false }, axisLabel: { color: colors.muted, fontSize: 10, formatter: (value) => (value === 0 ? "median" : `${value > 0 ? "+" : "−"}${Math.abs(value).toFixed(digits)} %`) } })),
-        series: rows.map((row, place) => ({
-          type: "line", xAxisIndex: place, yAxisIndex: place, data: off[place].map((value, round) => [round + 1, Math.max(-most, Math.min(most, value)), value]), symbol: "circle", symbolSize: count > 80 ? 2.5 : 4,
-          showAllSymbol: true, lineStyle: { color: colors.bar, width: 1 }, itemStyle: { color: colors.link },
-          markLine: { symbol: "none", silent: true, label: { show: false }, lineStyle: { color: colors.line, type: "solid" }, data: [{ yAxis: 0 }] },
-        })),
-        tooltip: tooltip(colors, (params) => tip(rows[params.seriesIndex].name, [`round ${params.value[0]}: ${formatTime(rows[params.seriesIndex].seconds[params.value[0] - 1])}`, `${params.value[2].toFixed(2)} % from the median`])),
-      },
-    };
   }
 
   function buildWaterfall(waterfall) {
@@ -300,22 +272,18 @@
 
   function buildFlow(flow) {
     return (element, width, colors) => {
-      const columns = Math.max(...flow.row_widths), boxWidth = Math.min(360, width / columns - 16), height = flow.row_widths.length * (BOX + GAP) - GAP + 8;
-      const at = flow.boxes.map((box) => ({ x: (width * (box.column + 1)) / (flow.row_widths[box.row] + 1), y: box.row * (BOX + GAP) + 4 + BOX / 2 }));
-      if (boxWidth + 16 > width / (columns + 1)) flow.boxes.forEach((box, place) => { at[place].x = (width * (box.column + 0.5)) / flow.row_widths[box.row]; });
+      const boxWidth = Math.min(360, width - 16), height = flow.boxes.length * (BOX + GAP) - GAP + 8, x = width / 2;
+      const at = flow.boxes.map((_, row) => row * (BOX + GAP) + 4 + BOX / 2);
       const stroke = (box) => (box.is_redundant ? colors.trip : box.kind === "conversion" ? colors.conversion : colors[FORMATS[box.memory_format]] || colors.unknown);
-      const edge = ([source, target, text], isLabel) => {
-        const from = at[source], to = at[target], y1 = from.y + BOX / 2, y2 = to.y - BOX / 2 - 5;
-        const isLong = flow.boxes[target].row - flow.boxes[source].row > 1 && Math.abs(from.x - to.x) < boxWidth / 2;
-        const bend = isLong ? Math.min(boxWidth / 2 + 34, width - 8 - Math.max(from.x, to.x)) : 0;
-        const color = colors[FORMATS[flow.boxes[source].memory_format]] || colors.unknown, third = (y2 - y1) / 3;
-        const middle = { x: (from.x + to.x) / 2 + 0.75 * bend, y: (y1 + y2) / 2 };
-        return isLabel ? { type: "text", x: middle.x, y: middle.y, silent: true, style: { text, fill: colors.muted, fontSize: 11, fontFamily: SANS, align: "center", verticalAlign: "middle", width: columns === 1 && !isLong ? width - 8 : width / columns / 2, overflow: "truncate", backgroundColor: text ? colors.ground : undefined, padding: [1, 4] } } : { type: "group", silent: true, children: [
-          { type: "bezierCurve", shape: { x1: from.x, y1, x2: to.x, y2, cpx1: from.x + bend, cpy1: y1 + third, cpx2: to.x + bend, cpy2: y2 - third }, style: { stroke: color, lineWidth: 2, fill: "none" } },
-          { type: "polygon", shape: { points: [[to.x, y2 + 5], [to.x - 4.5, y2 - 3], [to.x + 4.5, y2 - 3]] }, style: { fill: color } },
+      const edge = (text, row) => {
+        const y1 = at[row] + BOX / 2, y2 = at[row + 1] - BOX / 2 - 5, color = colors[FORMATS[flow.boxes[row].memory_format]] || colors.unknown;
+        return { type: "group", silent: true, children: [
+          { type: "line", shape: { x1: x, y1, x2: x, y2 }, style: { stroke: color, lineWidth: 2 } },
+          { type: "polygon", shape: { points: [[x, y2 + 5], [x - 4.5, y2 - 3], [x + 4.5, y2 - 3]] }, style: { fill: color } },
+          { type: "text", x, y: (y1 + y2) / 2, style: { text, fill: colors.muted, fontSize: 11, fontFamily: SANS, align: "center", verticalAlign: "middle", width: width - 8, overflow: "truncate", backgroundColor: text ? colors.ground : undefined, padding: [1, 4] } },
         ] };
       };
-      const step = (box, { x, y }) => {
+      const step = (box, y) => {
         const left = x - boxWidth / 2, text = (value, top, room, style) => ({ type: "text", x: left + 9, y: top, style: { text: value, fontFamily: SANS, width: room, overflow: "truncate", verticalAlign: "middle", ...style } });
         const room = boxWidth - 18, time = box.time ? 62 : 0;
         const children = [
@@ -338,7 +306,7 @@
           grid: { left: 0, top: 0, width, height },
           xAxis: axis(width), yAxis: { ...axis(height), inverse: true },
           series: [
-            ...[false, true].map((isLabel) => ({ type: "custom", silent: true, z: 2, data: flow.edges.map((_, place) => [0, 0, place]), renderItem: (params) => edge(flow.edges[params.dataIndex], isLabel) })),
+            { type: "custom", silent: true, z: 2, data: flow.edges.map((_, row) => [0, 0, row]), renderItem: (params) => edge(flow.edges[params.dataIndex], params.dataIndex) },
             { type: "custom", z: 3, data: flow.boxes.map((_, place) => [0, 0, place]), renderItem: (params) => step(flow.boxes[params.dataIndex], at[params.dataIndex]) },
           ],
           tooltip: tooltip(colors, about),
@@ -355,7 +323,6 @@
     showTimeline(0);
     addChart("chart-timeline", buildTimeline).onDrawn = addTimelineTools;
   }
-  if (data.rounds.length) addChart("chart-rounds", buildRounds);
   document.querySelectorAll("p.charted").forEach((key) => { key.hidden = false; });
   drawNext();
 

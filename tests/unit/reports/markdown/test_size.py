@@ -18,9 +18,6 @@ from golden.stories import STORIES
 
 from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.reports.markdown import (
-    MARKER,
-    MOST_BYTES,
-    MOST_CHARACTERS,
     USUAL_CHARACTERS,
     markdown_parts,
     render_markdown,
@@ -54,9 +51,7 @@ def huge(conversion_count: int = 5_000, finding_count: int = 500, name: str = "n
 
 
 def check_size(report: str) -> None:
-    assert len(report) < MOST_CHARACTERS
-    assert len(report.encode()) < MOST_BYTES
-    assert report.count(f"\n{MARKER}\n") == 1
+    assert len(report.encode()) < USUAL_CHARACTERS
     assert report.count("<details>") == report.count("</details>")
 
 
@@ -65,14 +60,11 @@ def test_a_huge_record_fits_and_the_rest_is_whole_in_the_file_beside() -> None:
 
     check_size(report)
     assert f"`{DETAILS}` has every conversion, decision and difference\n" in report
-    (more,) = re.findall(r"^- and (\d+) more$", report, re.MULTILINE)
-    assert len(re.findall(r": finding \d+: ", report)) + int(more) == 400
     assert details is not None
     assert [int(i) for i in re.findall(r"^\| reorder (\d+) +\|", details, re.MULTILINE)] == list(range(1_000))
     assert [int(i) for i in re.findall(r": finding (\d+): ", details)] == list(range(400))
     assert len(re.findall(r"^\| reorder \d+, reorder \d+ +\|", details, re.MULTILINE)) == 500
     assert "left out" not in details
-    assert "\n- and " not in details
 
 
 def test_without_a_file_the_report_says_how_to_have_one() -> None:
@@ -82,12 +74,12 @@ def test_without_a_file_the_report_says_how_to_have_one() -> None:
     assert "`--output report.md` writes every conversion, decision and difference to a file beside the report" in report
 
 
-def test_lists_are_cut_to_what_a_reader_scrolls_through() -> None:
+def test_parts_are_left_out_whole() -> None:
     short, cut = render_markdown(huge(20, 5, "n")), render_markdown(huge(20, 20, "n" * 900))
 
     assert short.count(": finding ") == 5
     assert len(cut) < USUAL_CHARACTERS
-    assert 3 <= cut.count(": finding ") < 20
+    assert cut.count(": finding ") in (0, 5)
 
 
 def test_a_long_script_stands_in_the_file_beside_and_is_never_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,10 +90,9 @@ def test_a_long_script_stands_in_the_file_beside_and_is_never_lost(monkeypatch: 
     )
     report, details = markdown_parts(huge(20, 5, "n"), DETAILS)
 
-    assert f"a title: 1000 lines, in `{DETAILS}`." in report
+    assert f"a title (1000 lines, also in `{DETAILS}`)." in report
     assert script not in report
     assert script.rstrip() in (details or "")
-    assert script.rstrip() in render_markdown(huge(20, 5, "n"))
 
 
 def test_a_script_that_fits_goes_before_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +118,7 @@ def test_a_picture_of_what_nobody_runs_stands_in_the_file_beside() -> None:
     report, details = markdown_parts(STORIES["gain_with_findings"](), DETAILS)
 
     assert "```mermaid" not in report
-    assert "under inductor-layout-opt-off**: " in (details or "")
+    assert "under compiled, layout optimization off**: " in (details or "")
 
 
 def test_so_many_configurations_that_no_table_fits_are_in_the_file() -> None:
@@ -136,7 +127,6 @@ def test_so_many_configurations_that_no_table_fits_are_in_the_file() -> None:
     report, details = markdown_parts(diagnosis, DETAILS)
 
     check_size(report)
-    assert "as it would not fit into an issue: 600 configurations and 3 findings." in report
     assert f"`{DETAILS}` has every conversion" in report
     assert details is not None
     assert details.count("\n| configuration ") >= 600

@@ -1,0 +1,168 @@
+"""
+What every compile of a process begins with, done once in the process that the others are forked from.
+
+Inductor is imported, the processor's best vector instructions are tested, the header of all kernels is built, and one
+small model is compiled, so that what Inductor imports and registers at its first compile is there for all. No thread
+is left behind: a forked process has only the thread that forked it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import os
+import signal
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+
+from layoutdoctor.capture.compat import inductor_config, missing_cpp_compiler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SMALLEST_KERNEL = """
+#include <torch/csrc/inductor/cpp_prefix.h>
+extern "C" void kernel(float* out_ptr0) { out_ptr0[0] = 0; }
+"""
+_MODULES = (
+    "torch._inductor.compile_fx",
+    "torch._inductor.codegen.cpp",
+    "torch._inductor.codegen.cpp_wrapper_cpu",
+    "torch._inductor.fx_passes.post_grad",
+    "torch._inductor.fx_passes.joint_graph",
+    "torch._inductor.freezing",
+    "torch._inductor.mkldnn_ir",
+    "torch._inductor.fx_passes.mkldnn_fusion",
+)
+_LONGEST_WAIT_SECONDS = 600
+
+
+def warm_up_compiler() -> None:
+    """
+    Prepares this process, which must have no thread but this one, for forks that compile.
+
+    Nothing is lost if a part of it fails: the first compile then does that part, and says what is wrong.
+
+    Source:
+        ``cpu_vec_isa.supported_vec_isa_list``, whose members are true if their test builds; ``config.cpp.vec_isa_ok``,
+        which says so for all; ``CppPythonBindingsCodeCache.load_pybinding``, which builds the header;
+        ``codecache._precompile_header``; torch 2.13.
+    """
+    config = inductor_config()
+    config.compile_threads = 1  # a pool of processes has threads that talk to it
+    can_build = missing_cpp_compiler() is None
+    test = _forked(_best_instructions_work) if can_build else None
+    for module in _MODULES:
+        with contextlib.suppress(Exception):  # another torch has others
+            importlib.import_module(module)
+    with contextlib.suppress(Exception):
+        _compile_once(config)
+    if test is not None and _succeeded(test):
+        with contextlib.suppress(Exception):
+            config.cpp.vec_isa_ok = True
+            instructions = importlib.import_module("torch._inductor.cpu_vec_isa")
+            instructions.valid_vec_isa_list.cache_clear()
+            instructions.pick_vec_isa()
+    if can_build:
+        with contextlib.suppress(Exception):
+            _share_headers()
+        _forked(_build_header)
+        with contextlib.suppress(Exception):
+            _generate_once()
+
+
+def _forked(work: Callable[[], bool]) -> int:
+    """A process that does something beside this one, ends with 0 if that came out true, and writes nothing."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    with contextlib.suppress(BaseException):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setpgid(0, 0)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        status = 0 if work() else 1
+    os._exit(status)
+
+
+def _succeeded(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        return os.waitpid(pid, 0)[1] == 0
+    return False
+
+
+def _best_instructions_work() -> bool:
+    instructions = importlib.import_module("torch._inductor.cpu_vec_isa")
+    checker, supported = instructions.x86_isa_checker(), instructions.supported_vec_isa_list
+    possible = [isa for isa in supported if all(flag in checker for flag in str(isa).split())]
+    return bool(possible) and bool(possible[0])
+
+
+def _build_header() -> bool:
+    torch.set_num_threads(1)
+    cache = importlib.import_module("torch._inductor.codecache").CppPythonBindingsCodeCache
+    cache.load_pybinding(["float*"], _SMALLEST_KERNEL)
+    return True
+
+
+def _compile_once(config: Any) -> None:
+    """A net that needs no C++ kernel, with and without frozen weights."""
+    net = torch.nn.Conv2d(8, 16, 3).eval().to(memory_format=torch.channels_last)
+    image = torch.randn(1, 8, 8, 8).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        torch.compile(net)(image)
+        with config.patch(freezing=True):
+            torch.compile(net)(image)
+    torch._dynamo.reset()
+
+
+def _generate_once() -> None:
+    """The code of kernels, up to the point at which one would be built."""
+    owner = importlib.import_module("torch._inductor.codecache").CppPythonBindingsCodeCache
+    layers = (torch.nn.Conv2d(8, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.MaxPool2d(2))
+    net = torch.nn.Sequential(*layers).eval()
+    with torch.no_grad(), mock.patch.object(owner, "load_pybinding", _stop), contextlib.suppress(Exception):
+        torch.compile(net)(torch.randn(1, 8, 8, 8))
+    torch._dynamo.reset()
+
+
+def _stop(*_: Any, **__: Any) -> None:
+    raise RuntimeError("nothing is built now")
+
+
+def _share_headers() -> None:
+    """
+    Lets one process find out which precompiled header a compiler's options need, and all others read it in a file.
+
+    Inductor preprocesses the header once in every process to find that out, two seconds each.
+    """
+    cache = importlib.import_module("torch._inductor.codecache")
+    locks = importlib.import_module("torch.utils._filelock")
+    original = cache._precompile_header
+    folder = Path(tempfile.mkdtemp(prefix=f"layoutdoctor-{os.getppid()}-headers-"))
+
+    @functools.cache
+    def shared(header: str, line: str) -> str:
+        known = folder / hashlib.sha256(f"{header} {line}".encode()).hexdigest()[:16]
+        with locks.FileLock(f"{known}.lock", timeout=_LONGEST_WAIT_SECONDS):
+            if not known.exists():
+                part = known.with_suffix(".part")
+                part.write_text(original(header, line, **commands[header, line]), encoding="utf-8")
+                part.replace(known)
+            return known.read_text(encoding="utf-8")
+
+    commands: dict[tuple[str, str], Any] = {}
+
+    def precompile(header: str, line: str, **command: Any) -> str:
+        commands[header, line] = command
+        return shared(header, line)
+
+    cache._precompile_header = precompile  # type: ignore[attr-defined]

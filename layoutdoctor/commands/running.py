@@ -1,0 +1,245 @@
+"""How commands run a diagnosis: signals that end it, what is shown meanwhile, and a folder to go on from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
+import shlex
+import signal
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from layoutdoctor._version import __version__
+from layoutdoctor.commands.output import path_of_target, prepare_directory, save_recordings
+from layoutdoctor.commands.streams import say
+from layoutdoctor.errors import NO_TORCH, RecordError, UnsupportedTorchError, UsageError
+from layoutdoctor.recording.saved import SUFFIX, load_recording
+from layoutdoctor.reports.sections.wording import clean
+from layoutdoctor.run.diagnose import diagnose_request
+from layoutdoctor.run.recorded import diagnose_recordings
+from layoutdoctor.run.watching import Watch
+from layoutdoctor.workers.launcher import Launcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+    from types import FrameType
+
+    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.recording.recording import Recording
+    from layoutdoctor.workers.messages import Progress, Request
+
+_ENDING = {"SIGTERM": "ended from outside (SIGTERM)", "SIGHUP": "its terminal was closed (SIGHUP)"}
+_KEY, _DONE = "request.sha256", "done"
+
+
+class Terminated(BaseException):
+    """
+    The command was told to end by a signal.
+
+    Attributes:
+        how: In words, for the record.
+        exit_status: 128 and the signal's number, as shells have it.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        name = signal.Signals(number).name
+        self.how = _ENDING.get(name, name)
+        self.exit_status = 128 + number
+
+
+@contextlib.contextmanager
+def ending_signals() -> Iterator[None]:
+    """Meanwhile the signals that end a process become an exception, so that what was done is written first."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in _ENDING:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # under nohup it is ignored
+                before[number] = signal.signal(number, _raise_terminated)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise Terminated(number)
+
+
+def check_request(request: Request) -> None:
+    """
+    Refuses a request that no worker could carry out.
+
+    Raises:
+        UsageError: A word is no text.
+        UnsupportedTorchError: torch is not installed.
+    """
+    if not can_import_torch():
+        raise UnsupportedTorchError(NO_TORCH)
+    words = (request.target, request.module, request.device, request.dtype, request.trace_directory)
+    for word in (*words, *request.inputs, *request.config):
+        try:
+            (word or "").encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"cannot diagnose with {word!r}: it is no text in UTF-8; give a copy or a link under another name"
+            ) from None
+
+
+def can_import_torch() -> bool:
+    """Whether there is a torch, which is not imported."""
+    with contextlib.suppress(ImportError, ValueError):
+        return importlib.util.find_spec("torch") is not None
+    return False
+
+
+class Folder:
+    """
+    A folder of recordings that a run writes, and that the next one goes on from.
+
+    What it holds of configurations that failed, hung or crashed is not tried again. A finished run is examined once
+    more. All other configurations are compiled and timed again, with the compiler's caches warm.
+
+    Attributes:
+        recordings: What an earlier run left there.
+        is_done: Whether that run came to its end.
+    """
+
+    def __init__(self, path: Path, request: Request) -> None:
+        """
+        Opens it.
+
+        Raises:
+            UsageError: It cannot be used, or is that of another run.
+        """
+        self._path = prepare_directory(str(path), "recordings")
+        key, file = _key_of(request), self._path / _KEY
+        others = [one.name for one in self._path.iterdir() if one.name not in (_KEY, _DONE) and one.suffix != SUFFIX]
+        if not file.exists() and (others or any(self._path.glob(f"*{SUFFIX}"))):
+            raise UsageError(
+                f"cannot resume from {str(path)!r}: it holds other files; give a folder that --resume wrote, or an "
+                "empty or new one"
+            )
+        if file.exists() and file.read_text(encoding="utf-8").strip() != key:
+            raise UsageError(
+                f"cannot resume from {str(path)!r}: it is of another target, or of other options or versions; give "
+                "the same command line, or another folder"
+            )
+        file.write_text(key + "\n", encoding="utf-8")
+        files = sorted(self._path.glob(f"*{SUFFIX}"))
+        self.recordings = tuple(_readable(files))
+        self.is_done = (self._path / _DONE).exists() and 0 < len(files) == len(self.recordings)
+
+    def lost(self) -> tuple[Recording, ...]:
+        """Configurations that need not be tried again."""
+        return tuple(one for one in self.recordings if one.trial.status in ("failed", "crashed", "timed_out"))
+
+    def keep(self, recordings: Sequence[Recording]) -> None:
+        """Writes what was seen until now."""
+        save_recordings(recordings, self._path)
+
+    def finish(self) -> None:
+        """Notes that the run came to its end."""
+        with contextlib.suppress(OSError):
+            (self._path / _DONE).write_text("", encoding="utf-8")
+
+
+def _readable(files: Iterable[Path]) -> Iterator[Recording]:
+    for file in files:
+        with contextlib.suppress(RecordError):  # half a file: it is recorded again
+            yield load_recording(file)
+
+
+def _key_of(request: Request) -> str:
+    """What has to be the same for a run to be continued."""
+    source, content = path_of_target(str(request.target)), ""
+    with contextlib.suppress(OSError):
+        content = hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else ""
+    versions = [__version__]
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        versions.append(importlib.metadata.version("torch"))
+    same = msgspec.structs.replace(
+        request, subject_directory=None, command=None, trace_directory=None, timeout_seconds=None, budget_seconds=None
+    )
+    return hashlib.sha256(repr((versions, content, msgspec.json.encode(same, order="sorted"))).encode()).hexdigest()
+
+
+class Running:
+    """
+    One command's diagnoses, with a launcher that all of them share.
+
+    Attributes:
+        watch: Of the diagnosis under way.
+    """
+
+    def __init__(self) -> None:
+        self.watch: Watch | None = None
+        self._launcher: Launcher | None = None
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._launcher is not None:
+            self._launcher.close()
+
+    def diagnose(
+        self,
+        request: Request,
+        progress: Callable[[Progress], None],
+        on_trial: Callable[[Diagnosis], None],
+        on_table: Callable[[Diagnosis], None],
+        folder: Folder | None = None,
+    ) -> Diagnosis:
+        """
+        The diagnosis, findings included.
+
+        Args:
+            on_trial: Called with the diagnosis so far whenever there is more of it.
+            on_table: Called with the first, provisional table.
+            folder: Where recordings are kept meanwhile; None keeps none.
+
+        Raises:
+            LayoutDoctorError: The target could not be examined.
+        """
+        check_request(request)
+        if folder is not None and folder.is_done:
+            return diagnose_recordings(folder.recordings)
+        lost = () if folder is None else folder.lost()
+        if lost:
+            names = {one.name for one in lost}
+            left = tuple(one for one in request.configurations if one.name not in names)
+            if not left:
+                return diagnose_recordings(lost)
+            request = msgspec.structs.replace(request, configurations=left)
+
+        def show(diagnosis: Diagnosis) -> None:
+            if folder is not None and self.watch is not None:
+                folder.keep(self.watch.latest)
+            on_trial(diagnosis)
+
+        self.watch = Watch(progress, show, on_table, lost=lost)
+        if self._launcher is None or not self._launcher.is_alive:
+            self._launcher = Launcher()
+        diagnosis = diagnose_request(self._launcher, request, self.watch)
+        if folder is not None:
+            folder.keep(self.watch.latest)
+            folder.finish()
+        return diagnosis
+
+
+def say_how_to_continue(words: Sequence[str]) -> None:
+    """One line on standard error: the command again, with what it wrote allowed to be replaced."""
+    written = ("--output", "--save-recordings", "--save-traces")  # what this run wrote is there by then
+    words = list(words)
+    if any(word.startswith(written) for word in words) and "--force" not in words:
+        words.append("--force")
+    say(f"continue with: {clean(shlex.join(['python', '-m', 'layoutdoctor', *words]))}")

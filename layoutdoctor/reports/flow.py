@@ -1,0 +1,244 @@
+"""
+The layout flow around what costs most: a round trip or a conversion, what is between, and the calls before and after.
+
+For formats that draw (Mermaid, HTML), so that both draw the same. Only what the record names is drawn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from layoutdoctor.examination.costs import all_conversions_of, counted_conversions
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.reports.sections.wording import clean, clean_name, place_of, shown_name
+from layoutdoctor.rules.evidence import main_trial, own_trials
+from layoutdoctor.units import format_bytes, format_seconds
+from layoutdoctor.words import CONFIDENCE_WORDS, OWNER_WORDS, count_of, joined, shape_words
+from layoutdoctor.words import layout_words as format_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, RedundantPair, Trial
+
+FlowKind = Literal["input", "output", "operation", "convolution", "conversion"]
+FlowFormat = Literal["channels_last", "contiguous", "blocked", "unknown"]
+MOST_BETWEEN = 5
+"""Operations that are drawn one by one between two conversions; of more the middle is one box."""
+_RECORDED = "recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowNode:
+    """
+    One box of a flow.
+
+    Attributes:
+        key: Unique within the flow: ``n0``, ``n1`` and so on.
+        detail: A conversion's id, tensor and owner; None if nothing is known.
+        memory_format: Of the value that it makes; ``unknown`` also if several fit, or no named one does.
+        place: File, line and module; None if not known.
+        seconds: Its time per iteration; None if not known.
+    """
+
+    key: str
+    label: str
+    kind: FlowKind
+    detail: str | None = None
+    memory_format: FlowFormat = "unknown"
+    is_redundant: bool = False
+    place: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowEdge:
+    """
+    A value that one box makes and another one reads.
+
+    Attributes:
+        label: Its layout, such as ``2x64x56x56 channels_last``; empty if not known.
+    """
+
+    source: str
+    target: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """
+    The boxes around one round trip or conversion, in their order; each is read by the next one.
+
+    Attributes:
+        is_main: Whether it is of the baseline or of the recommended configuration.
+        about: What it shows and what that costs.
+    """
+
+    title: str
+    configuration: str
+    is_main: bool
+    nodes: tuple[FlowNode, ...]
+    edges: tuple[FlowEdge, ...]
+    about: str
+
+    @property
+    def heading(self) -> str:
+        """The title with the configuration; a recorded trace has none."""
+        return self.title if self.configuration == _RECORDED else f"{self.title} under {self.configuration}"
+
+
+def build_flows(diagnosis: Diagnosis, most: int = 3) -> tuple[Flow, ...]:
+    """
+    The flows around the worst that was found: those of the baseline and of the recommended configuration first.
+
+    Returns:
+        One for all round trips that look alike; without round trips that of the costliest conversion of the baseline.
+    """
+    advised = diagnosis.recommendation.configuration if diagnosis.recommendation is not None else None
+    main = main_trial(diagnosis)
+    mains = [trial for trial in (main, diagnosis.measured_trial(advised or "")) if trial is not None]
+    trials = sorted(own_trials(diagnosis), key=lambda trial: trial not in mains)
+    flows = [flow for trial in trials for flow in _of_pairs(diagnosis, trial, is_main=trial in mains)]
+    if not flows and main is not None:
+        flows = list(_of_conversion(main))
+    return tuple(flows[:most])
+
+
+def _of_pairs(diagnosis: Diagnosis, trial: Trial, *, is_main: bool) -> Iterator[Flow]:
+    """One flow for all pairs that look alike: of the costliest of them."""
+    conversions = {conversion.id: conversion for conversion in all_conversions_of(trial)}
+    counts = Counter(map(_pattern, trial.redundant_pairs))
+    drawn: set[tuple[object, ...]] = set()
+    for pair in sorted(trial.redundant_pairs, key=lambda pair: (-(pair.seconds or 0.0), -(pair.bytes_moved or 0))):
+        first, second = conversions.get(pair.first), conversions.get(pair.second)
+        if _pattern(pair) in drawn or first is None or second is None:
+            continue
+        drawn.add(_pattern(pair))
+        boxes = [_conversion_box(first, is_redundant=True), *_between(pair), _conversion_box(second, is_redundant=True)]
+        layouts = [first.target, *[None] * (len(boxes) - 3), second.source][: len(boxes) - 1]
+        about = _about_pair(pair, counts[_pattern(pair)] - 1)
+        yield _flow(
+            trial, _title_of(diagnosis, pair), about, _with_ends(first, second, boxes, layouts), is_main=is_main
+        )
+
+
+def _of_conversion(trial: Trial) -> Iterator[Flow]:
+    known = [one for one in counted_conversions(trial) if one.op is not None or one.node is not None]
+    if known:
+        worst = max(known, key=lambda one: (not one.fused, one.seconds or 0.0, one.bytes_moved or 0))
+        box = _conversion_box(worst, is_redundant=False)
+        cause = clean(worst.cause, 200) if worst.cause else None
+        about = f"{clean_name(worst.id)}{_cost(worst.seconds, worst.bytes_moved, cause)}"
+        yield _flow(trial, "Layout conversion", about, _with_ends(worst, worst, [box], []), is_main=True)
+
+
+def _pattern(pair: RedundantPair) -> tuple[object, ...]:
+    """What makes round trips look alike: the operations between them, in a row counted once."""
+    return (pair.kind, tuple(dict.fromkeys(base_name(name) for name in pair.between)), len(pair.also))
+
+
+def _title_of(diagnosis: Diagnosis, pair: RedundantPair) -> str:
+    """The finding that is about the pair: the one with the least other evidence."""
+    about = [f for f in diagnosis.findings if {pair.first, pair.second} <= set(f.evidence)]
+    finding = min(about, key=lambda finding: len(finding.evidence), default=None)
+    return "Round trip" if finding is None else f"{clean_name(finding.code)} {clean_name(finding.rule)}"
+
+
+def _about_pair(pair: RedundantPair, more: int) -> str:
+    first = ", ".join(clean_name(id_) for id_ in (pair.first, *pair.also))
+    others = f"; {count_of(more, 'more round trip')} like it" if more else ""
+    sure = f" (rests on {CONFIDENCE_WORDS[pair.confidence]})" if pair.confidence is not None else ""
+    cost = _cost(pair.seconds, pair.bytes_moved, None)
+    return f"{first} and {clean_name(pair.second)} undo each other{sure}{cost}{others}"
+
+
+def _cost(seconds: float | None, moved: int | None, cause: str | None) -> str:
+    """What is known of the cost, and why it is there, behind a colon; empty if nothing is."""
+    time = None if seconds is None else format_seconds(seconds)
+    parts = joined((time, None if moved is None else f"{format_bytes(moved)} moved", cause), ", ")
+    return f": {parts}" if parts else ""
+
+
+def _conversion_box(conversion: Conversion, *, is_redundant: bool) -> FlowNode:
+    if conversion.source is not None and conversion.target is not None:
+        change = f"{format_words(conversion.source)} → {format_words(conversion.target)}"
+    else:
+        change = conversion.direction.replace("_", " ", 1) if conversion.direction != "other" else "another layout"
+    owner = "fused into a kernel that computes" if conversion.fused else OWNER_WORDS[conversion.owner]
+    tensor = conversion.tensor if conversion.tensor != "unknown" else None
+    count = f"{conversion.count} launches" if conversion.count > 1 else None
+    return FlowNode(
+        key="",
+        label=clean(change, 120),
+        kind="conversion",
+        detail=joined((clean_name(conversion.id), tensor, owner, count), ", "),
+        memory_format=format_of(conversion.target) if conversion.target else _format_of_direction(conversion),
+        is_redundant=is_redundant,
+        place=place_of(conversion.location, conversion.module),
+        seconds=conversion.seconds,
+    )
+
+
+def _format_of_direction(conversion: Conversion) -> FlowFormat:
+    formats: tuple[FlowFormat, ...] = ("channels_last", "contiguous", "blocked")
+    return next((name for name in formats if conversion.direction == f"to_{name}"), "unknown")
+
+
+def format_of(layout: Layout | None) -> FlowFormat:
+    """The one kind of memory format a layout has; ``unknown`` if it satisfies several, or none."""
+    if layout is None:
+        return "unknown"
+    if layout.is_blocked:
+        return "blocked"
+    if len(layout.memory_formats) != 1:
+        return "unknown"
+    return "contiguous" if layout.memory_formats[0] == "contiguous_format" else "channels_last"
+
+
+def _between(pair: RedundantPair) -> Iterator[FlowNode]:
+    names = [clean_name(name) for name in pair.between]
+    if len(names) > MOST_BETWEEN:
+        middle = names[2:-2]
+        names = [*names[:2], clean(f"{count_of(len(middle), 'operation')}: {', '.join(middle)}", 120), *names[-2:]]
+    yield from (FlowNode("", name, "operation") for name in names)
+
+
+def _with_ends(
+    first: Conversion, last: Conversion, boxes: Sequence[FlowNode], layouts: Sequence[Layout | None]
+) -> Iterator[tuple[FlowNode, Layout | None]]:
+    """Each box with the layout of the value it makes; before and after them what makes the value and what reads it."""
+    is_of_input = (first.port or "").startswith("input")
+    maker = first.source_value if is_of_input or first.owner != "library" else _call(first)
+    if maker:
+        kind: FlowKind = "convolution" if "conv" in maker else "input" if is_of_input else "operation"
+        yield FlowNode("", clean_name(maker), kind, memory_format=format_of(first.source)), first.source
+    is_of_output = (last.port or "").startswith("output")
+    reader = next(iter(last.required_by), None) or (
+        None if is_of_output and first is last else _call(last) or last.node
+    )
+    yield from zip(boxes, (*layouts, last.target), strict=True)
+    if reader:
+        yield FlowNode("", clean_name(reader), "convolution" if "conv" in reader else "operation"), None
+
+
+def _call(conversion: Conversion) -> str | None:
+    """The operation that the conversion was made in, if that is one that a model calls, such as ``aten::conv2d``."""
+    op = conversion.op
+    return op if op is not None and ("::" in op or "." in op) else None
+
+
+def _flow(
+    trial: Trial, title: str, about: str, steps: Iterator[tuple[FlowNode, Layout | None]], *, is_main: bool
+) -> Flow:
+    chain = [(replace(node, key=f"n{number}"), layout) for number, (node, layout) in enumerate(steps)]
+    edges = tuple(FlowEdge(one.key, other.key, _edge_label(layout)) for (one, layout), (other, _) in pairwise(chain))
+    return Flow(title, shown_name(trial.name), is_main, tuple(node for node, _ in chain), edges, about)
+
+
+def _edge_label(layout: Layout | None) -> str:
+    return "" if layout is None else clean(f"{shape_words(layout.shape)} {format_words(layout)}", 80)

@@ -1,0 +1,283 @@
+"""
+What a process that was forked from a host does: a worker with its starts, the reference, or a lowering for a target.
+
+Each is a conversation over its channel: an order comes, it is carried out, and the answer goes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from layoutdoctor.capture.compat import notes_on_torch, triton_version
+from layoutdoctor.diagnosis.configurations import find_target
+from layoutdoctor.errors import LayoutDoctorError
+from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
+from layoutdoctor.measure.gpu import free_device_bytes, used_device_bytes
+from layoutdoctor.run.forking import serve_forks, why_not_fork
+from layoutdoctor.run.rehearsal import check_runs, compute_reference
+from layoutdoctor.run.trial import TrialWork, end_worker_threads, failure_of, keep_memory, take_some_memory
+from layoutdoctor.subjects.copies import device_of
+from layoutdoctor.subjects.subject import call_of, describe, owned_module, parameter_ranks, with_something_to_train
+from layoutdoctor.workers.messages import (
+    Bandwidth,
+    Check,
+    ClosedError,
+    Compile,
+    Copied,
+    Failed,
+    Finished,
+    Fork,
+    Loaded,
+    Prepared,
+    Profile,
+    Ready,
+    Referred,
+    Refused,
+    Scouted,
+    Turn,
+    Turned,
+    WarmUp,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.subjects.subject import LoadedSubject
+    from layoutdoctor.workers.messages import Answer, Begin, Channel, Order, Request
+
+T = TypeVar("T")
+
+
+def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | None) -> tuple[Loaded, LoadedSubject]:
+    """
+    What a host says of its subject, and the subject as it is diagnosed.
+
+    Raises:
+        SubjectError: It holds no data.
+    """
+    lost = notes_on_torch(with_target=request.lower_for is not None)
+    subject = replace(subject, notes=(*subject.notes, *lost))
+    if request.mode == "training":
+        subject = with_something_to_train(subject)
+    described = describe(subject, request.mode)
+    device = device_of(owned_module(subject), subject.args, subject.kwargs) or "cpu"
+    described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
+    environment = describe_environment(device, triton=triton_version(), onednn=(None, None), command=request.command)
+    environment = msgspec.structs.replace(environment, thread_count=_threads)
+    loaded = Loaded(
+        subject=described,
+        environment=environment,
+        parameter_ranks=tuple(sorted(parameter_ranks(subject))),
+        call=call_of(subject),
+        no_fork=no_fork,
+    )
+    return loaded, subject
+
+
+_threads = 1
+"""Threads that torch would use in this process if it were not a launcher's."""
+
+
+def remember_threads() -> None:
+    """Notes how many threads torch uses, before a launcher limits itself to one."""
+    global _threads  # a fact about the process
+    _threads = torch.get_num_threads()
+
+
+@contextlib.contextmanager
+def noting_threads() -> Iterator[None]:
+    """A block that loads a subject: how many threads its code asks for counts only for what comes after it."""
+    get_threads, set_threads = torch.get_num_threads, torch.set_num_threads
+
+    def note(count: int) -> None:
+        global _threads
+        _threads = int(count)
+
+    torch.get_num_threads, torch.set_num_threads = lambda: _threads, note
+    try:
+        yield
+    finally:
+        torch.get_num_threads, torch.set_num_threads = get_threads, set_threads
+
+
+def _notes_on_machine(device: str) -> tuple[str, ...]:
+    """What about the machine changes what can be concluded."""
+    if device != "cpu":
+        return ()
+    if not torch.backends.mkldnn.is_available():
+        return ("this torch was built without oneDNN: convolutions run in ATen's own code",)
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        return ("this processor has no AVX2: oneDNN and Inductor run slow general code, which says little of others",)
+    return ()
+
+
+def work_on(subject: LoadedSubject, request: Request, begin: Begin, channel: Channel) -> None:
+    """Does what a process was forked for."""
+    torch.set_num_threads(_threads)
+    try:
+        if begin.role == "reference":
+            channel.send(_reference(subject, request, begin.path))
+        elif begin.role == "static":
+            _lower(subject, request, channel)
+        elif begin.configuration is not None:
+            _Worker(TrialWork(subject, begin.configuration, request.mode), channel).run(begin.role == "again")
+    except ClosedError:
+        raise
+    except LayoutDoctorError as error:
+        channel.send(Refused(kind=type(error).__name__, message=str(error)))
+
+
+def scout(subject: LoadedSubject, request: Request) -> Scouted:
+    """
+    Runs the model once in eager mode: whether it runs at all, and whether it has a convolution.
+
+    Raises:
+        SubjectError: It does not run.
+    """
+    torch.set_num_threads(_threads)
+    if request.mode == "training":
+        subject = with_something_to_train(subject)
+    with _Operations() as operations:
+        notes = check_runs(subject, request.mode)
+    loaded = None if operations.may_convolve else describe_loaded(subject, request, None)[0]
+    return Scouted(has_convolution=operations.may_convolve, notes=notes, loaded=loaded)
+
+
+_BY_LAYOUT = tuple(
+    "batch_norm instance_norm group_norm pool upsample im2col col2im pixel_shuffle pixel_unshuffle grid_sampler".split()
+)
+"""Operations that run other code by the memory format of an image."""
+
+
+class _Operations(TorchDispatchMode):
+    """
+    What runs, as far as layouts may matter to it.
+
+    Attributes:
+        may_convolve: Whether a convolution ran, an operation on images that runs other code by memory format, or one
+            that is none of ATen's own.
+    """
+
+    supports_higher_order_operators = True  # such as torch.cond: looked at like any other
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_convolve = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs the operation as it is."""
+        del types
+        namespace, _, name = str(function).partition(".")
+        rank = args[0].dim() if args and isinstance(args[0], torch.Tensor) else 0
+        on_images = rank >= _IMAGE_RANK and any(word in name for word in _BY_LAYOUT)
+        self.may_convolve |= namespace not in ("aten", "prim", "prims") or "conv" in name or on_images
+        return function(*args, **(kwargs or {}))
+
+
+_IMAGE_RANK = 4
+
+
+def _reference(subject: LoadedSubject, request: Request, path: str) -> Referred:
+    reference = compute_reference(subject, request.mode)
+    reference.save(path)
+    return Referred(notes=reference.notes)
+
+
+def _lower(subject: LoadedSubject, request: Request, channel: Channel) -> None:
+    from layoutdoctor.run.static import record_for_target
+
+    for message in record_for_target(subject, find_target(request.lower_for), request):
+        channel.send(message)
+    channel.send(Finished())
+
+
+class _Worker:
+    """A configuration from its preparation to the last turn of its starts."""
+
+    def __init__(self, work: TrialWork, channel: Channel) -> None:
+        self._work, self._channel = work, channel
+        self._blocks: list[bytearray] = []
+
+    def run(self, is_again: bool) -> None:
+        """
+        Prepares, compiles and forks starts.
+
+        Args:
+            is_again: Whether it was compiled before, so that nothing is captured and it is a start itself.
+        """
+        if is_again:
+            self._answer(self._compiled_again)
+            self._serve()
+            return
+        key = self._answer(self._work.prepare)
+        self._channel.send(Prepared(key=key))
+        order, _ = self._channel.receive()
+        if not isinstance(order, Compile):
+            return
+        compiled = self._answer(self._work.compile)
+        gc.collect()
+        end_worker_threads()
+        self._channel.send(msgspec.structs.replace(compiled, no_fork=why_not_fork()))
+        serve_forks(self._channel, self._start, end_worker_threads)
+
+    def _compiled_again(self) -> None:
+        keep_memory()
+        self._blocks = take_some_memory()
+        self._work.prepare()
+        self._work.compile_as_a_user_does()
+
+    def _start(self, order: Order, channel: Channel) -> None:
+        self._channel = channel
+        if isinstance(order, Fork) and order.keeps_memory:
+            keep_memory()
+        self._blocks = take_some_memory()
+        self._serve()
+
+    def _serve(self) -> None:
+        while True:
+            order, _ = self._channel.receive()
+            self._channel.send(self._answer(partial(self._carried_out, cast("Order", order))))
+
+    def _carried_out(self, order: Order) -> Answer:
+        work = self._work
+        match order:
+            case Check():
+                return work.check(order.path)
+            case WarmUp():
+                fastest = work.warm_up()
+                return Ready(
+                    call_seconds=fastest,
+                    used_bytes=used_device_bytes(work.device),
+                    free_bytes=free_device_bytes(work.device),
+                )
+            case Turn():
+                before = time.process_time()
+                seconds = work.turn(order.calls, settles=order.settles)
+                return Turned(seconds=seconds, cpu_seconds=time.process_time() - before)
+            case Profile():
+                return work.profile(order.trace_file)
+            case Bandwidth():
+                return Copied(bytes_per_second=measure_copy_bandwidth(work.device))
+            case _:
+                raise TypeError(f"cannot carry out {type(order).__name__}")
+
+    def _answer(self, do: Callable[[], T]) -> T:
+        """What a block gives; if the model raises in it, the parent is told, and the process ends."""
+        try:
+            return do()
+        except ClosedError:
+            raise
+        except BaseException as error:  # the user's model may raise anything
+            failure = failure_of(error, self._work.stage)
+            proposals = self._work.proposals(self._work.captured_graphs, failure)
+            self._channel.send(Failed(failure=failure, proposals=proposals))
+            raise ClosedError(failure.message) from error

@@ -1,0 +1,497 @@
+"""
+What the process that asked for a diagnosis and the processes that run the model say to each other.
+
+MessagePack with a length in front, over socket pairs: data, never code. A process that is forked gets a socket pair of
+its own, whose other end travels to the parent beside the message that announces the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from layoutdoctor.diagnosis.records import (
+    Configuration,
+    Cure,
+    Environment,
+    Equivalence,
+    Failure,
+    GradientLayout,
+    Graph,
+    Mode,
+    PositiveSeconds,
+    Subject,
+    Trial,
+)
+from layoutdoctor.diagnosis.writing import trace_name
+from layoutdoctor.examination.applying import Call
+from layoutdoctor.recording.recording import Iteration, Recording
+from layoutdoctor.recording.saved import pack, unpacked_column
+
+if TYPE_CHECKING:
+    from layoutdoctor.units import Seconds
+
+DEFAULT_TIMEOUT_SECONDS = 1800.0
+"""For one configuration: longer than any compile that somebody waits for."""
+
+MOST_MESSAGE_BYTES = 2**30
+"""A length above this is no length: somebody else wrote into the socket."""
+
+NO_MESSAGE = "it sent what is no message"
+_LENGTH_BYTES = 4
+_HIGH_DESCRIPTOR = 300
+"""Out of the way of a model that closes the descriptors it thinks nobody uses."""
+
+Role = Literal["worker", "again", "reference", "static"]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What all messages share: frozen, built by keyword."""
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """
+    One step forward.
+
+    Attributes:
+        stage: What is being done now, such as ``"inductor: compiling"``.
+        done: How much of the whole run is done, 0 to ``total``.
+        left_seconds: Estimate of the time until the answer; None before there is one.
+    """
+
+    stage: str
+    done: int
+    total: int = 100
+    left_seconds: float | None = None
+
+
+class Request(Message, frozen=True, kw_only=True):
+    """
+    What a diagnosis was asked for.
+
+    Attributes:
+        target: As on the command line; None if the model was handed over from Python.
+        subject_directory: Where a model was saved that is not to be loaded from the target: the caller's own, or a
+            script's.
+        inputs: As on the command line; of a script its arguments.
+        module: The path of the module inside the target that is the subject; None for the whole.
+        lower_for: A GPU that is not there, to lower for.
+        budget_seconds: For rounds and starts; None as long as compiling took, at least 10 s, at most 60 s.
+        trace_directory: Where to keep profiler traces.
+        derives: Whether others may follow from these: forced layout optimization, cures, switches of libraries.
+        tries_all: Whether what costs a long compile is derived as well, such as max-autotune.
+        is_timed: Whether rounds and starts are wanted; False records and profiles only.
+        timeout_seconds: For one configuration; None for no limit.
+    """
+
+    target: str | None = None
+    subject_directory: str | None = None
+    inputs: tuple[str, ...] = ()
+    config: tuple[str, ...] = ()
+    device: str | None = None
+    dtype: str | None = None
+    module: str | None = None
+    mode: Mode = "inference"
+    configurations: tuple[Configuration, ...] = ()
+    derives: bool = False
+    tries_all: bool = False
+    lower_for: str | None = None
+    budget_seconds: float | None = None
+    trace_directory: str | None = None
+    command: str | None = None
+    is_timed: bool = True
+    timeout_seconds: float | None = DEFAULT_TIMEOUT_SECONDS
+
+    def trace_file(self, configuration: str) -> str | None:
+        """Where to keep the profiler's trace of a configuration; None if none is wanted."""
+        return None if self.trace_directory is None else str(Path(self.trace_directory) / trace_name(configuration))
+
+
+class Proposal(Message, frozen=True, kw_only=True):
+    """A cure that what was seen of a trial speaks for, and the bytes of the tensors that it is about."""
+
+    cure: Cure
+    bytes_moved: int = 0
+
+
+# ---------------------------------------------------------------------------------------------- orders
+class Load(Message, frozen=True, kw_only=True, tag=True):
+    """
+    To the launcher: a process that loads this subject.
+
+    Attributes:
+        scouts: Whether that process only runs the model once in eager mode; else it is the host of workers.
+        stacks: File for its stacks, if it crashes or is asked for them; what the user's code prints goes to stderr.
+    """
+
+    request: Request
+    log: str = ""
+    stacks: str = ""
+    scouts: bool = False
+
+
+class Begin(Message, frozen=True, kw_only=True, tag=True):
+    """
+    To the process that loaded the subject: one that does something with it.
+
+    Attributes:
+        role: ``worker`` compiles a configuration under capture; ``again`` compiles it as a user does, to be timed;
+            ``reference`` computes the outputs as they should be; ``static`` lowers for a GPU that is not there.
+        configuration: None for ``reference`` and ``static``.
+        path: Where the reference goes.
+        log: File that its standard output and error go to.
+        here: Whether the process itself takes the role, because forking it is not safe.
+    """
+
+    role: Role
+    configuration: Configuration | None = None
+    path: str = ""
+    log: str = ""
+    here: bool = False
+
+
+class Compile(Message, frozen=True, kw_only=True, tag=True):
+    """To a worker that is prepared: go on."""
+
+
+class Fork(Message, frozen=True, kw_only=True, tag=True):
+    """
+    To a worker that has compiled: one more start, or with ``here`` the worker itself is the start.
+
+    Attributes:
+        keeps_memory: Whether its allocator keeps the memory that a call frees; False leaves glibc's default.
+    """
+
+    log: str = ""
+    here: bool = False
+    keeps_memory: bool = True
+
+
+class Check(Message, frozen=True, kw_only=True, tag=True):
+    """To a start: run once more, and compare outputs and gradients with the reference in that file, if there is one."""
+
+    path: str | None
+
+
+class WarmUp(Message, frozen=True, kw_only=True, tag=True):
+    """To a start: run until caches and heap have settled."""
+
+
+class Turn(Message, frozen=True, kw_only=True, tag=True):
+    """To a start: time so many calls; ``settles`` runs some that are not timed before them."""
+
+    calls: int
+    settles: bool = True
+
+
+class Profile(Message, frozen=True, kw_only=True, tag=True):
+    """To a start: run iterations under the profiler, one of them with its trace kept in a file."""
+
+    trace_file: str | None = None
+
+
+class Bandwidth(Message, frozen=True, kw_only=True, tag=True):
+    """To a start: measure what a copy of a large tensor reaches."""
+
+
+Order = Load | Begin | Compile | Fork | Check | WarmUp | Turn | Profile | Bandwidth
+
+
+# ---------------------------------------------------------------------------------------------- answers
+class Opened(Message, frozen=True, kw_only=True, tag=True):
+    """A process was forked; the socket that reaches it travels with this."""
+
+    pid: int
+
+
+class Ended(Message, frozen=True, kw_only=True, tag=True):
+    """A process that was forked has ended; the code is below 0 for a signal."""
+
+    pid: int
+    returncode: int
+
+
+class Loaded(Message, frozen=True, kw_only=True, tag=True):
+    """
+    The subject is loaded.
+
+    Attributes:
+        parameter_ranks: Dimensions that occur among the model's parameters and buffers.
+        call: How the user's code calls it.
+        no_fork: Why forking this process is not safe; None if it is.
+    """
+
+    subject: Subject
+    environment: Environment
+    parameter_ranks: tuple[int, ...]
+    call: Call
+    no_fork: str | None = None
+
+
+class Scouted(Message, frozen=True, kw_only=True, tag=True):
+    """
+    The model runs in eager mode.
+
+    Attributes:
+        has_convolution: False if all operations are ATen's own and none is a convolution.
+        loaded: What the subject is, if it has none, so that no host is needed.
+    """
+
+    has_convolution: bool
+    notes: tuple[str, ...] = ()
+    loaded: Loaded | None = None
+
+
+class Referred(Message, frozen=True, kw_only=True, tag=True):
+    """The reference is computed and saved."""
+
+    notes: tuple[str, ...] = ()
+
+
+class Prepared(Message, frozen=True, kw_only=True, tag=True):
+    """A worker's model is prepared, and it waits for ``Compile``; the key is that of options and formats in effect."""
+
+    key: str
+
+
+class Compiled(Message, frozen=True, kw_only=True, tag=True):
+    """
+    A worker has compiled, and waits for ``Fork``.
+
+    Attributes:
+        trial: What was recorded of it.
+        code: Fingerprint of the generated code; None if not all of it is known, or there is none.
+        compile_seconds: Wall time of the first call; None for eager.
+        proposals: The cures that may help.
+        leaves_out_backward: Whether layout optimization is on in the forward, and the backward was not looked at.
+        no_fork: Why it cannot be forked; None if it can.
+    """
+
+    trial: Trial
+    code: str | None = None
+    compile_seconds: float | None = None
+    proposals: tuple[Proposal, ...] = ()
+    leaves_out_backward: bool = False
+    no_fork: str | None = None
+
+
+class Checked(Message, frozen=True, kw_only=True, tag=True):
+    """
+    What a start saw in its first calls.
+
+    Attributes:
+        graphs: Those that were compiled only then; in eager the operations as a graph.
+        proposals: The cures that may help, of an eager model, whose graph there is only now.
+    """
+
+    equivalence: Equivalence | None
+    gradient_layouts: tuple[GradientLayout, ...] = ()
+    graphs: tuple[Graph, ...] = ()
+    proposals: tuple[Proposal, ...] = ()
+    recompile_count: int = 0
+    recompile_reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Ready(Message, frozen=True, kw_only=True, tag=True):
+    """
+    A start runs and can be timed; a call takes about so long.
+
+    Attributes:
+        used_bytes: What the process holds of a GPU's memory; None on a CPU.
+        free_bytes: What no process holds of it; None if nobody says it.
+    """
+
+    call_seconds: PositiveSeconds
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+
+
+class Turned(Message, frozen=True, kw_only=True, tag=True):
+    """What each call of a turn took, and the processor time of all threads of the process meanwhile."""
+
+    seconds: tuple[PositiveSeconds, ...]
+    cpu_seconds: float = 0.0
+
+
+class Profiled(Message, frozen=True, kw_only=True, tag=True):
+    """Iterations under the profiler, and the most memory of one iteration."""
+
+    iterations: tuple[Iteration, ...] = ()
+    peak_memory_bytes: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Copied(Message, frozen=True, kw_only=True, tag=True):
+    """Bytes per second that a copy reaches; None if it was not measured."""
+
+    bytes_per_second: float | None
+
+
+class Lowered(Message, frozen=True, kw_only=True, tag=True):
+    """A configuration was lowered for a target."""
+
+    recording: Recording
+
+
+class Finished(Message, frozen=True, kw_only=True, tag=True):
+    """All that was asked for is done."""
+
+
+class Failed(Message, frozen=True, kw_only=True, tag=True):
+    """The model raised; ``proposals`` are the cures that may help against that."""
+
+    failure: Failure
+    proposals: tuple[Proposal, ...] = ()
+
+
+class Refused(Message, frozen=True, kw_only=True, tag=True):
+    """There will be no diagnosis, for a reason that the user can mend; ``kind`` is the class of the error."""
+
+    kind: str
+    message: str
+
+
+Answer = (
+    Opened
+    | Ended
+    | Loaded
+    | Scouted
+    | Referred
+    | Prepared
+    | Compiled
+    | Checked
+    | Ready
+    | Turned
+    | Profiled
+    | Copied
+    | Lowered
+    | Finished
+    | Failed
+    | Refused
+    | Progress
+)
+
+_decoder: msgspec.msgpack.Decoder[Order | Answer] = msgspec.msgpack.Decoder(Order | Answer, dec_hook=unpacked_column)
+
+
+class ClosedError(Exception):
+    """The process at the other end is gone, or speaks no language of ours."""
+
+
+class Channel:
+    """
+    One end of a socket pair.
+
+    Only the process that made it writes to it: a copy of that process which the model forked and let run on ends as it
+    tries to.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = _moved_up(connection)
+        self._owner = os.getpid()
+
+    @classmethod
+    def of_descriptor(cls, descriptor: int) -> Channel:
+        """The end that this process was started with, by number."""
+        return cls(socket.socket(fileno=descriptor))
+
+    def adopt(self) -> None:
+        """Makes a channel that came with a fork this process's own."""
+        self._owner = os.getpid()
+
+    def fileno(self) -> int:
+        """The descriptor, for ``selectors``."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Closes this end; the other one reads the end of the conversation."""
+        self._socket.close()
+
+    def send(self, message: Order | Answer, descriptor: int | None = None) -> None:
+        """
+        Sends a message, and an open descriptor beside it.
+
+        Raises:
+            ClosedError: The other end is gone.
+        """
+        if os.getpid() != self._owner:
+            os._exit(STATUS_FORKED)
+        data = pack(message)
+        head = len(data).to_bytes(_LENGTH_BYTES, "big")
+        try:
+            if descriptor is None:
+                self._socket.sendall(head + data)
+            else:
+                socket.send_fds(self._socket, [head], [descriptor])
+                self._socket.sendall(data)
+        except OSError as error:
+            raise ClosedError(error.strerror or str(error)) from error
+
+    def receive(self, timeout_seconds: Seconds | None = None) -> tuple[Order | Answer, int | None]:
+        """
+        The next message, and the descriptor that came with it.
+
+        Raises:
+            ClosedError: The other end is gone, or sent what is no message.
+            TimeoutError: Nothing came within the time.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        try:
+            head, descriptors = self._read_head(deadline)
+            length = int.from_bytes(head, "big")
+            if length > MOST_MESSAGE_BYTES:
+                raise ClosedError(NO_MESSAGE)
+            data = self._read(length, deadline)
+            return _decoder.decode(data), next(iter(descriptors), None)
+        except TimeoutError:
+            raise
+        except (OSError, msgspec.MsgspecError, ValueError) as error:
+            raise ClosedError(str(error)) from error
+
+    def _read_head(self, deadline: float | None) -> tuple[bytes, list[int]]:
+        self._limit(deadline)
+        data, descriptors, _, _ = socket.recv_fds(self._socket, _LENGTH_BYTES, 1)
+        if not data:
+            raise ClosedError("it has ended")
+        return data + self._read(_LENGTH_BYTES - len(data), deadline), descriptors
+
+    def _read(self, count: int, deadline: float | None) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            self._limit(deadline)
+            more = self._socket.recv(min(count - len(parts), 1 << 20))
+            if not more:
+                raise ClosedError("it ended in the middle of a message")
+            parts += more
+        return bytes(parts)
+
+    def _limit(self, deadline: float | None) -> None:
+        self._socket.settimeout(None if deadline is None else max(deadline - time.monotonic(), 1e-3))
+
+
+STATUS_FORKED = 70
+
+
+def _moved_up(connection: socket.socket) -> socket.socket:
+    """The same socket under a high number, which programs started from here do not get."""
+    with contextlib.suppress(ImportError, OSError):  # few descriptors are allowed
+        import fcntl
+
+        high = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH_DESCRIPTOR)
+        connection.close()
+        return socket.socket(fileno=high)
+    connection.set_inheritable(False)
+    return connection
+
+
+def channel_pair() -> tuple[Channel, socket.socket]:
+    """A channel, and the other end of it for another process."""
+    ours, theirs = socket.socketpair()
+    return Channel(ours), theirs

@@ -1,0 +1,198 @@
+"""
+Processes of the operating system: what started what, how one ended in words, the end of one with all it started, and
+the memory that is left to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from layoutdoctor.errors import TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_SIGNAL_WORDS = {
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGABRT: "aborted",
+    signal.SIGBUS: "bus error",
+    signal.SIGFPE: "floating-point exception",
+    signal.SIGILL: "illegal instruction",
+    signal.SIGKILL: "killed, as the system does when memory runs out",
+    signal.SIGXCPU: "its limit of processor time was reached",
+}
+_STACK = re.compile(r"^(Fatal Python error: |Current thread 0x|Thread 0x)")
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)')
+_SCRATCH_PREFIX = "layoutdoctor-"
+_GRACE_SECONDS = 0.5
+
+
+def scratch_prefix(pid: int) -> str:
+    """How the names of a process's own temporary files begin."""
+    return f"{_SCRATCH_PREFIX}{pid}-"
+
+
+def private_directory() -> tempfile.TemporaryDirectory[str]:
+    """
+    A directory for the files of one run, gone at the end of the block; those of runs that were killed go now.
+
+    Raises:
+        TransportError: There is no room for one.
+    """
+    _remove_left_behind()
+    try:
+        return tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()), ignore_cleanup_errors=True)
+    except OSError as error:
+        raise TransportError(
+            f"cannot make a folder for temporary files in {tempfile.gettempdir()!r}: {error.strerror or error}; "
+            "set TMPDIR to a folder with room"
+        ) from error
+
+
+def _remove_left_behind() -> None:
+    """Removes the temporary folders of this user's runs whose process is gone."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}[0-9]*-*"):
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(path.name.split("-")[1])
+            is_ours = path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
+            if is_ours and not psutil.pid_exists(pid):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def how_it_ended(returncode: int) -> str:
+    """
+    The end of a process in words, such as ``the process died of signal 11 (SIGSEGV, segmentation fault)``.
+
+    Args:
+        returncode: As ``subprocess`` gives it: below 0 for a signal.
+    """
+    if returncode >= 0:
+        return f"the process ended with exit status {returncode}, as os._exit() does,"
+    try:
+        number = signal.Signals(-returncode)
+    except ValueError:
+        return f"the process died of signal {-returncode}"
+    words = _SIGNAL_WORDS.get(number)
+    return f"the process died of signal {number.value} ({number.name}{', ' + words if words else ''})"
+
+
+def last_seen(log: str, file: str) -> str:
+    """
+    Where a process was, for the end of a sentence: the line of the user's file that ran last; else its last words.
+
+    Args:
+        log: What it printed, at the end faulthandler's stacks.
+        file: Without its folder.
+    """
+    lines = [line for line in log.splitlines() if line.strip()]
+    stack = next((number for number, line in enumerate(lines) if _STACK.match(line)), len(lines))
+    now = next((number for number in range(stack, len(lines)) if lines[number].startswith("Current thread")), stack)
+    frames = (match for line in lines[now:] if (match := _FRAME.match(line)) is not None)
+    users = next((match for match in frames if match[1].rpartition("/")[2] == file), None)
+    if users is not None:
+        return f"; it was at {file}:{users[2]}, in {users[3]}"
+    return f"; it printed last: {lines[stack - 1].strip()}" if stack else ""
+
+
+def what_matters(log: str, count: int) -> list[str]:
+    """So many lines of what a process printed: the first of the stacks that end it, else the last of all."""
+    lines = log.splitlines()
+    stack = next((number for number, line in enumerate(lines) if _STACK.match(line)), max(len(lines) - count, 0))
+    return lines[stack : stack + count]
+
+
+def started_by(pid: int) -> list[int]:
+    """All living processes that a process started, directly or not, the oldest first."""
+    with contextlib.suppress(psutil.Error):
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return []
+
+
+def of_session(leader: int) -> list[int]:
+    """All living processes of the session that a process of ours opened."""
+    found = []
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == leader:
+                found.append(pid)
+    return found
+
+
+def kill_with_all_it_started(pid: int) -> None:
+    """
+    Ends a process and all that it started.
+
+    It is stopped, so that it starts nothing more, and what it started is asked first: a compiler removes what its
+    linker left half written, which every later run would find in Inductor's cache.
+    """
+    _send([pid], signal.SIGSTOP)
+    started = started_by(pid)
+    compilers = [one for one in started if _is_program(one)]
+    _send(compilers[::-1], signal.SIGTERM)
+    if compilers:
+        psutil.wait_procs(_living(compilers), timeout=_GRACE_SECONDS)
+    kill_all([*started, *started_by(pid), pid])
+
+
+def _is_program(pid: int) -> bool:
+    """Whether it runs another program than Python, such as a compiler."""
+    with contextlib.suppress(psutil.Error):
+        return "python" not in psutil.Process(pid).name()
+    return False
+
+
+def _living(pids: Iterable[int]) -> list[psutil.Process]:
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            found.append(psutil.Process(pid))
+    return found
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """Ends processes; what is gone already, or belongs to somebody else, is no error."""
+    _send(pids, signal.SIGKILL)
+
+
+def stop_all(pids: Iterable[int], *, goes_on: bool = False) -> None:
+    """Stops processes with all that they started, or lets them go on."""
+    for pid in pids:
+        _send([pid, *started_by(pid)], signal.SIGCONT if goes_on else signal.SIGSTOP)
+
+
+def _send(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def die_with(parent: int) -> None:
+    """Has the system kill this process when the one that started it is gone (Linux; nothing elsewhere)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # gone before the system was told
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of all that its descendants leave behind when they end (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def be_first_to_go() -> None:
+    """Has the system choose this process, not the one that watches over it, when memory runs out (Linux)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")

@@ -1,0 +1,105 @@
+"""A user's script in a process of its own, until a module of it is called; what came of that."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor import errors
+from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
+from layoutdoctor.workers.messages import Message
+from layoutdoctor.workers.processes import how_it_ended, kill_with_all_it_started
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_CODE = """\
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from layoutdoctor.run.program import main
+main(sys.argv[2:])"""
+_OUTCOME = "outcome.json"
+
+
+class ModuleTime(Message, frozen=True, kw_only=True):
+    """
+    A module with convolutions that a script called.
+
+    Attributes:
+        name: As the script could write it, such as ``pipe.vae.decoder``.
+        share: Its share of the script's time; what it calls counts as its own.
+    """
+
+    name: str
+    convolution_count: int
+    call_count: int
+    share: float
+
+
+class Outcome(Message, frozen=True, kw_only=True):
+    """
+    What came of a script.
+
+    Attributes:
+        kind: The class of the error; None where the module was saved, or modules are listed.
+        modules: What was listed, the longest time first.
+    """
+
+    kind: str | None = None
+    message: str | None = None
+    modules: tuple[ModuleTime, ...] = ()
+
+    @classmethod
+    def of_error(cls, error: LayoutDoctorError) -> Outcome:
+        """What is to be raised again on the other side."""
+        return cls(kind=type(error).__name__, message=str(error))
+
+    def write(self, directory: Path) -> None:
+        """Leaves it where ``run_script`` looks for it, whole or not at all."""
+        part = directory / f"{_OUTCOME}.part"
+        part.write_bytes(msgspec.json.encode(self))
+        part.replace(directory / _OUTCOME)
+
+
+def run_script(script: Path, module: str | None, arguments: Sequence[str], directory: Path) -> Outcome:
+    """
+    Runs a script until it calls one of its modules, which is saved with its inputs; what it prints goes to stderr.
+
+    Args:
+        module: As in ``pipe.vae.decoder``; None runs the script to its end and lists the modules.
+        arguments: The script's own.
+        directory: An empty one of ours, where the module goes.
+
+    Raises:
+        LayoutDoctorError: The script failed, never called the module, or the module cannot be saved.
+    """
+    words = [str(os.getpid()), str(directory), module or "", str(script), *arguments]
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CODE, json.dumps(sys.path), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise TransportError(f"cannot start a process for {script.name}: {error}") from error
+    try:
+        returncode = process.wait()
+    except BaseException:
+        kill_with_all_it_started(process.pid)
+        process.wait()
+        raise
+    try:
+        outcome = msgspec.json.decode((directory / _OUTCOME).read_bytes(), type=Outcome)
+    except FileNotFoundError:
+        before = "" if module is None else f" before {module} was called"
+        raise SubjectError(f"cannot run {script.name}: {how_it_ended(returncode).rstrip(',')}{before}") from None
+    if outcome.kind is not None:
+        raise getattr(errors, outcome.kind, LayoutDoctorError)(outcome.message)
+    return outcome

@@ -1,0 +1,277 @@
+"""
+How configurations take turns: rounds of all that are ready, further rounds and starts of those that may be the fastest.
+
+Of a turn's few calls the least counts. The order rotates from round to round, so that whatever slows the machine for a
+while falls on another configuration each time.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import psutil
+
+from layoutdoctor.errors import LayoutDoctorError
+from layoutdoctor.examination.choice import (
+    FEWEST_STARTS,
+    MOST_STARTS,
+    NEAR_THE_BEST,
+    choose_baseline,
+    contenders,
+    eligible_names,
+)
+from layoutdoctor.examination.ratios import interval_over_starts, round_ratios
+from layoutdoctor.workers.launcher import LostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from layoutdoctor.units import Seconds
+    from layoutdoctor.workers.worker import Start, Worker
+
+T = TypeVar("T")
+
+ROUNDS_OF_ALL = 7
+FEWEST_ROUNDS = 3
+MOST_ROUNDS = 25
+ROUNDS_OF_A_START = 9
+PROVISIONAL_ROUNDS = 5
+UNKEPT_STARTS = 3
+_ROUNDS_SECONDS = 8.0
+_START_SECONDS = 3.0
+_TURN_SECONDS = 0.03
+_MOST_CALLS = 8
+_PATIENCE = 3.0
+_NARROW = 1.06
+"""Upper over lower end of an interval over starts that needs no further start: 3 % on each side."""
+_HOPELESS = 2.0
+"""So many times slower than the best after the fewest rounds, a configuration is timed no further."""
+
+
+class LoadMeter:
+    """How many cores other programs use while configurations are timed."""
+
+    def __init__(self) -> None:
+        self._others = self._seconds = 0.0
+
+    def during(self, run: Callable[[], T], starts: Sequence[Start]) -> T:
+        """Runs one turn and notes what else the processors did meanwhile."""
+        before, own, begin = _busy_seconds(), sum(start.cpu_seconds for start in starts), time.monotonic()
+        try:
+            return run()
+        finally:
+            after, seconds = _busy_seconds(), time.monotonic() - begin
+            if before is not None and after is not None:
+                self._others += max(0.0, after - before - (sum(start.cpu_seconds for start in starts) - own))
+                self._seconds += seconds
+
+    @property
+    def other_cores(self) -> float | None:
+        """On average; None if nothing was timed or the system does not say."""
+        return round(self._others / self._seconds, 2) if self._seconds > 1.0 else None
+
+
+def _busy_seconds() -> float | None:
+    """Seconds that the processors which we may use have worked."""
+    with suppress(Exception):  # a system that does not say
+        usable = os.sched_getaffinity(0)
+        times = psutil.cpu_times(percpu=True)
+        return sum(sum(one) - one.idle - getattr(one, "iowait", 0.0) for n, one in enumerate(times) if n in usable)
+    return None
+
+
+def calls_per_turn(workers: Iterable[Worker]) -> int:
+    """Calls that take 30 ms of the fastest configuration, 1 to 8."""
+    fastest = min((worker.start.call_seconds for worker in workers if worker.start is not None), default=1.0)
+    return max(1, min(_MOST_CALLS, round(_TURN_SECONDS / max(fastest, 1e-6))))
+
+
+def take_rounds(
+    workers: Sequence[Worker],
+    baseline: Worker,
+    limit_seconds: Seconds,
+    meter: LoadMeter,
+    on_round: Callable[[int], object] = lambda number: None,
+) -> None:
+    """
+    Times configurations in turns: seven rounds of all, then more of those that may be the fastest.
+
+    Args:
+        workers: Ready ones, the baseline among them.
+        limit_seconds: At the end of this time no further round begins, after three.
+        on_round: Told how many rounds are done.
+    """
+    calls = calls_per_turn(workers)
+    for worker in workers:
+        worker.calls = calls
+        if worker is not baseline and worker.first_round + len(worker.rounds) != len(baseline.rounds):
+            worker.forget_rounds()  # it was left out meanwhile: its next round is not beside the baseline's next one
+            worker.first_round = len(baseline.rounds)
+    offset = len(baseline.rounds)
+    begin = time.monotonic()
+    taking = list(workers)
+    for number in range(MOST_ROUNDS):
+        seconds = time.monotonic() - begin
+        if number >= FEWEST_ROUNDS and seconds > limit_seconds:
+            break
+        if number == FEWEST_ROUNDS:
+            taking = _hopeful(taking, baseline, offset)
+        if number >= ROUNDS_OF_ALL or (number >= FEWEST_ROUNDS and seconds > limit_seconds / 2):
+            taking = _near_the_best(taking, baseline, offset)
+            if len(taking) < 2 or (number >= ROUNDS_OF_ALL and seconds > _ROUNDS_SECONDS):
+                break
+        _take_round(taking, number, calls, meter)
+        if baseline not in (taking := [worker for worker in taking if worker.start is not None]):
+            break
+        on_round(number + 1)
+
+
+def provisional_rounds(workers: Sequence[Worker], meter: LoadMeter) -> None:
+    """Five rounds for the first table."""
+    calls = calls_per_turn(workers)
+    for number in range(PROVISIONAL_ROUNDS):
+        _take_round(workers, number, calls, meter)
+
+
+def _take_round(workers: Sequence[Worker], number: int, calls: int, meter: LoadMeter) -> None:
+    for worker in _rotated(workers, number):
+        if worker.start is not None:
+            meter.during(partial(worker.turn, calls), [worker.start])
+
+
+def _rotated(workers: Sequence[Worker], number: int) -> list[Worker]:
+    """Each round begins with another one; every second one goes backwards."""
+    first = number // 2 % len(workers)
+    order = [*workers[first:], *workers[:first]]
+    return order[::-1] if number % 2 else order
+
+
+def medians_of(workers: Iterable[Worker], baseline: Worker, offset: int = 0) -> dict[str, float]:
+    """Ratio to the baseline of every configuration that has rounds, over those from a certain one of the baseline's."""
+    found = {}
+    for worker in workers:
+        skipped = max(offset - worker.first_round, 0)
+        ratios = round_ratios(baseline.rounds[worker.first_round + skipped :], worker.rounds[skipped:])
+        if ratios and worker is not baseline:
+            found[worker.name] = statistics.median(ratios)
+    return found
+
+
+def _hopeful(workers: Sequence[Worker], baseline: Worker, offset: int) -> list[Worker]:
+    medians = _right_medians(workers, baseline, offset)
+    best = max(medians.values())
+    return [one for one in workers if one is baseline or medians.get(one.name, best) * _HOPELESS >= best]
+
+
+def _near_the_best(workers: Sequence[Worker], baseline: Worker, offset: int) -> list[Worker]:
+    medians = _right_medians(workers, baseline, offset)
+    best = max(medians.values())
+    free = max((medians[one.name] for one in workers if not _is_frozen(one) and one.name in medians), default=best)
+    return [
+        one
+        for one in workers
+        if one is baseline
+        or medians.get(one.name, 0.0) * NEAR_THE_BEST >= best
+        or (not _is_frozen(one) and medians.get(one.name, 0.0) * 1.05 >= free)
+    ]
+
+
+def _right_medians(workers: Sequence[Worker], baseline: Worker, offset: int) -> dict[str, float]:
+    """Ratios of the baseline and of what has right outputs."""
+    eligible = eligible_names(worker.trial for worker in workers)
+    medians = medians_of(workers, baseline, offset)
+    return {baseline.name: 1.0, **{name: of for name, of in medians.items() if name in eligible}}
+
+
+def _is_frozen(worker: Worker) -> bool:
+    return worker.configuration.freezes
+
+
+def baseline_of(workers: Sequence[Worker]) -> Worker | None:
+    """The worker that ratios refer to; None if nothing can be timed."""
+    ready = {worker.name: worker for worker in workers if worker.is_ok and worker.start is not None}
+    name = choose_baseline((worker.configuration for worker in workers), ready)
+    return None if name is None else ready[name]
+
+
+def contenders_of(workers: Sequence[Worker], baseline: Worker) -> list[Worker]:
+    """Those that may be the fastest, the best first, and the best without frozen weights."""
+    eligible = eligible_names(worker.trial for worker in workers)
+    medians = {name: of for name, of in medians_of(workers, baseline).items() if name in eligible}
+    frozen = {worker.name for worker in workers if worker.configuration.freezes}
+    by_name = {worker.name: worker for worker in workers}
+    return [by_name[name] for name in contenders(medians, frozen)]
+
+
+def take_starts(
+    workers: Sequence[Worker],
+    baseline: Worker,
+    limit_seconds: Seconds,
+    meter: LoadMeter,
+    on_start: Callable[[int], object] = lambda number: None,
+) -> None:
+    """
+    Starts contenders and baseline again, three to five times, and times each start in nine rounds.
+
+    Args:
+        workers: The contenders.
+        limit_seconds: At the end of this time no further start begins, after three; after three times as long none.
+        on_start: Told how many starts are done.
+    """
+    begin = time.monotonic()
+    for number in range(MOST_STARTS):
+        seconds = time.monotonic() - begin
+        if seconds > (limit_seconds if number >= FEWEST_STARTS else _PATIENCE * limit_seconds):
+            break
+        if len(baseline.starts) >= FEWEST_STARTS and all(_is_narrow(worker, baseline) for worker in workers):
+            break
+        rounds = time_start([baseline, *workers], baseline.calls, meter)
+        if rounds is None:
+            continue
+        for worker, start in zip((baseline, *workers), rounds, strict=True):
+            worker.starts.append(start)
+        on_start(len(baseline.starts))
+
+
+def _is_narrow(worker: Worker, baseline: Worker) -> bool:
+    ratios = [
+        statistics.median(round_ratios(mine, theirs))
+        for mine, theirs in zip(baseline.starts, worker.starts, strict=True)
+    ]
+    low, _, high = interval_over_starts(ratios)
+    return high / low <= _NARROW
+
+
+def time_start(
+    workers: Sequence[Worker], calls: int, meter: LoadMeter, *, keeps_memory: bool = True
+) -> list[tuple[Seconds, ...]] | None:
+    """
+    One further start of each configuration, timed in turns.
+
+    Returns:
+        Rounds of each; None if one of them failed, which costs this start.
+    """
+    starts: list[Start] = []
+    try:
+        for worker in workers:
+            starts.append(worker.further_start(keeps_memory=keeps_memory))
+            starts[-1].warm_up()
+        times: list[list[Seconds]] = [[] for _ in starts]
+        begin = time.monotonic()
+        for number in range(ROUNDS_OF_A_START):
+            if number >= FEWEST_ROUNDS and time.monotonic() - begin > _START_SECONDS:
+                break
+            order = list(range(len(starts)))
+            for index in order if number % 2 else order[::-1]:
+                times[index].append(meter.during(partial(starts[index].turn, calls), starts))
+        return [tuple(seconds) for seconds in times]
+    except (LostError, LayoutDoctorError):  # such as a subject that cannot be loaded again
+        return None
+    finally:
+        for start in starts:
+            start.end()

@@ -1,0 +1,369 @@
+"""A configuration's worker and its starts, seen from the parent: what was seen of it, and what it can be asked."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from layoutdoctor.diagnosis.records import Failure, Measurement, Trial
+from layoutdoctor.errors import LayoutDoctorError
+from layoutdoctor.examination.ratios import call_seconds
+from layoutdoctor.recording.recording import Recording
+from layoutdoctor.workers.launcher import LostError
+from layoutdoctor.workers.messages import (
+    Check,
+    Checked,
+    Compile,
+    Compiled,
+    Fork,
+    Prepared,
+    Profile,
+    Profiled,
+    Ready,
+    Turn,
+    Turned,
+    WarmUp,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.diagnosis.records import Configuration, TrialStatus
+    from layoutdoctor.recording.recording import Head, Iteration
+    from layoutdoctor.units import Seconds
+    from layoutdoctor.workers.launcher import Host, Process
+    from layoutdoctor.workers.messages import Answer, Order, Proposal, Request
+
+    A = TypeVar("A", bound=Answer)
+else:
+    A = TypeVar("A")
+
+_SAFE_SHARE = 0.9
+OPTIONS_ARE_THE_SAME = "the same options and formats are in effect"
+CODE_IS_THE_SAME = "the generated code is the same"
+_LONG_CALL_SECONDS = 0.25
+"""Calls of this length settle by themselves."""
+
+
+class Start:
+    """
+    A process of a configuration that can be timed.
+
+    Attributes:
+        call_seconds: About how long a call takes.
+        cpu_seconds: Processor time of its turns so far.
+        room: How many processes like this one a GPU's memory still holds; None on a CPU, or if nobody says it.
+    """
+
+    def __init__(self, process: Process, timeout_seconds: Seconds | None) -> None:
+        self.process = process
+        self.cpu_seconds = 0.0
+        self._timeout = timeout_seconds
+        self.call_seconds = 0.0
+        self.room: int | None = None
+
+    def warm_up(self) -> None:
+        """Lets caches and heap settle; raises ``LostError``."""
+        ready = self.process.ask(WarmUp(), Ready, self._timeout)
+        self.call_seconds = ready.call_seconds
+        if ready.used_bytes and ready.free_bytes is not None:
+            self.room = int(_SAFE_SHARE * ready.free_bytes / ready.used_bytes)
+
+    def turn(self, calls: int) -> Seconds:
+        """The least of some calls; raises ``LostError``."""
+        order = Turn(calls=calls, settles=self.call_seconds < _LONG_CALL_SECONDS)
+        turned = self.process.ask(order, Turned, self._timeout)
+        self.cpu_seconds += turned.cpu_seconds
+        return min(turned.seconds)
+
+    def end(self) -> None:
+        """Ends the process."""
+        self.process.end()
+
+
+class Worker:
+    """
+    One configuration of a diagnosis.
+
+    Attributes:
+        trial: What was observed; its status is ``ok`` as long as nothing says otherwise.
+        is_ready: Whether it has compiled.
+        key: What configurations with the same options and formats have in common; None before it is prepared.
+        code: The same of the generated code.
+        proposals: The cures that may help.
+        leaves_out_backward: Whether layout optimization is on in the forward, and the backward was not looked at.
+        start: The process that the rounds time; None if there is nothing to time.
+        rounds: Its rounds, seconds each.
+        first_round: The number of the baseline's round that its first one was.
+        starts: Rounds of further starts.
+        unkept: Seconds of a call in each process whose allocator gives memory back.
+    """
+
+    def __init__(self, host: Host, configuration: Configuration, request: Request, how: str | None) -> None:
+        self.trial = Trial(configuration=configuration, status="ok")
+        self.is_ready = False
+        self.key: str | None = None
+        self.code: str | None = None
+        self.proposals: tuple[Proposal, ...] = ()
+        self.leaves_out_backward = False
+        self.start: Start | None = None
+        self.rounds: list[Seconds] = []
+        self.first_round = 0
+        self.starts: list[tuple[Seconds, ...]] = []
+        self.unkept: tuple[Seconds, ...] = ()
+        self.calls = 1
+        self.process: Process | None = None
+        self._host, self._request, self._how = host, request, how
+        self._deadline: float | None = None
+        self._iterations: tuple[Iteration, ...] = ()
+        self._was_profiled = self._is_checked = False
+        self._can_fork = False
+        self._compile_seconds: Seconds | None = None
+        self._peak_memory_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The configuration's name."""
+        return self.trial.name
+
+    @property
+    def configuration(self) -> Configuration:
+        """What is varied."""
+        return self.trial.configuration
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it has compiled, and nothing went wrong since."""
+        return self.is_ready and self.trial.status == "ok"
+
+    @property
+    def iterations(self) -> tuple[Iteration, ...]:
+        """Profiled iterations."""
+        return self._iterations
+
+    @property
+    def onednn(self) -> tuple[str | None, str | None]:
+        """OneDNN's version and instruction set, as its log says."""
+        logs = [iteration.log for iteration in self._iterations if iteration.log is not None]
+        return (logs[0].version, logs[0].isa) if logs else (None, None)
+
+    def forget_rounds(self) -> None:
+        """Drops rounds that were provisional."""
+        self.rounds, self.first_round = [], 0
+
+    def note_unkept(self, seconds: Sequence[Seconds]) -> None:
+        """Notes the rounds of a start whose allocator gives memory back."""
+        self.unkept = (*self.unkept, statistics.median(seconds))
+
+    @property
+    def forks(self) -> bool:
+        """Whether a further start is a fork of this worker."""
+        return self._can_fork
+
+    # ------------------------------------------------------------------------------------------ compiling
+    def begin(self) -> None:
+        """Starts the process."""
+        if self._request.timeout_seconds is not None:
+            self._deadline = time.monotonic() + self._request.timeout_seconds
+        with self.losing():
+            self.process = self._host.begin("worker", self.configuration)
+            self.process.limit_seconds = self._request.timeout_seconds
+
+    def postpone(self, seconds: Seconds) -> None:
+        """Moves the time limit, because the process was stopped for so long."""
+        if self._deadline is not None:
+            self._deadline += seconds
+
+    @property
+    def seconds_left(self) -> Seconds | None:
+        """Until the time limit; None if there is none."""
+        return None if self._deadline is None else max(self._deadline - time.monotonic(), 1e-3)
+
+    def hear(self, others: Sequence[Worker]) -> bool:
+        """
+        Takes in the next message of a process that compiles.
+
+        Args:
+            others: All workers in the order in which they were begun, this one too; of those with the same options and
+                formats the first stands for all.
+
+        Returns:
+            Whether that was the last one: it has compiled, failed, or is the same as another one.
+        """
+        assert self.process is not None
+        with self.losing():
+            if self.key is None:
+                self.key = self.process.answer(Prepared, self.seconds_left).key
+                same = next((one for one in others if one.key == self.key and one.trial.status != "same_as"), None)
+                if same is not None and same is not self and self._yields_to(same, others, OPTIONS_ARE_THE_SAME):
+                    return True
+                self.process.tell(Compile())
+                return False
+            compiled = self.process.answer(Compiled, self.seconds_left)
+            self.trial, self.code = compiled.trial, compiled.code
+            self.proposals, self.leaves_out_backward = compiled.proposals, compiled.leaves_out_backward
+            self._compile_seconds = compiled.compile_seconds
+            self._can_fork = compiled.no_fork is None
+            self.is_ready = True
+            same = next((one for one in others if one is not self and one.is_ok and one.code == self.code), None)
+            if self.code is not None and same is not None:
+                self._yields_to(same, others, CODE_IS_THE_SAME)
+        return True
+
+    def _yields_to(self, same: Worker, others: Sequence[Worker], why: str) -> bool:
+        """Of two that are the same the one begun first stays, unless the other is timed; True if this one does not."""
+        if others.index(self) > others.index(same) or same.start is not None or same.trial.status != "ok":
+            self._be_same_as(same, why)
+            return True
+        same._be_same_as(self, why)
+        for one in others:
+            if one.trial.same_as == same.name:
+                one.observe(same_as=self.name)
+        return False
+
+    def _be_same_as(self, other: Worker, why: str) -> None:
+        self.observe(status="same_as", same_as=other.name, notes=(*self.trial.notes, why))
+        self.end()
+
+    # ------------------------------------------------------------------------------------------ running
+    def open(self, reference: str | None) -> None:
+        """Starts the process that the rounds time, checks its outputs, and lets it settle."""
+        timeout = self._request.timeout_seconds
+        with self.losing():
+            process = self._forked() if self._can_fork else self.process
+            assert process is not None
+            if not self._can_fork:
+                process.tell(Fork(here=True))
+            self.start = Start(process, timeout)
+            checked = process.ask(Check(path=reference), Checked, timeout)
+            self.proposals = checked.proposals or self.proposals
+            self.observe(
+                equivalence=checked.equivalence,
+                gradient_layouts=checked.gradient_layouts,
+                graphs=(*self.trial.graphs, *checked.graphs),
+                recompile_count=self.trial.recompile_count + checked.recompile_count,
+                recompile_reasons=(*self.trial.recompile_reasons, *checked.recompile_reasons),
+                notes=(*self.trial.notes, *checked.notes),
+            )
+            self._is_checked = True
+            if self._request.is_timed:
+                self.start.warm_up()
+
+    def _forked(self, *, keeps_memory: bool = True) -> Process:
+        assert self.process is not None
+        log = self._host.file(self.name)
+        return self.process.fork(Fork(log=log, keeps_memory=keeps_memory), Path(log))
+
+    def further_start(self, *, keeps_memory: bool = True) -> Start:
+        """
+        One more process of the configuration, which is not warm yet.
+
+        Raises:
+            LostError: It cannot be started.
+            LayoutDoctorError: The subject cannot be loaded again.
+        """
+        timeout = self._request.timeout_seconds
+        if self._can_fork:
+            return Start(self._forked(keeps_memory=keeps_memory), timeout)
+        return Start(self._host.begin("again", self.configuration), timeout)
+
+    def turn(self, calls: int) -> bool:
+        """Times it once more; False if it failed."""
+        with self.losing():
+            if self.start is not None:
+                self.rounds.append(self.start.turn(calls))
+                return True
+        return False
+
+    def profile(self) -> None:
+        """Records its kernels; if that fails, it still has its times and outputs."""
+        if self.start is None or self._was_profiled:
+            return
+        try:
+            seen = self.ask_start(Profile(trace_file=self._request.trace_file(self.name)), Profiled)
+        except LostError as lost:
+            self.observe(notes=(*self.trial.notes, f"the kernel list was not recorded: {lost}"))
+            return
+        self._iterations, self._was_profiled = seen.iterations, True
+        self._peak_memory_bytes = seen.peak_memory_bytes
+        self.observe(notes=(*self.trial.notes, *seen.notes))
+
+    def ask_start(self, order: Order, kind: type[A]) -> A:
+        """What the process that the rounds time answers; raises ``LostError``."""
+        assert self.start is not None
+        return self.start.process.ask(order, kind, self._request.timeout_seconds)
+
+    @contextlib.contextmanager
+    def losing(self) -> Any:
+        """A block in which the loss of the process is a result of the configuration."""
+        try:
+            yield
+        except LostError as lost:
+            failure = lost.failure
+            if lost.answer is None:  # a process that is lost does not say what it did
+                failure = msgspec.structs.replace(failure, kind=self._stage)
+            self.lose(failure, lost.status)
+            if lost.answer is not None:
+                self.proposals = lost.answer.proposals
+        except LayoutDoctorError as error:
+            self.lose(Failure(kind="prepare", message=str(error)), "failed")
+
+    @property
+    def _stage(self) -> str:
+        """What it does now, in the words of ``Failure.kind``."""
+        if self.key is None:
+            return "prepare"
+        if not self.is_ready:
+            return "compile" if self.configuration.backend == "inductor" else "run"
+        return "measure" if self._is_checked else "run"
+
+    def lose(self, failure: Failure, status: TrialStatus) -> None:
+        """Records why there is no result, which costs the times as well, and ends the processes."""
+        self.observe(status=status, failure=failure)
+        self.rounds, self.starts, self.unkept = [], [], ()
+        self.end()
+
+    def observe(self, **facts: Any) -> None:
+        """Adds what was observed to the record."""
+        self.trial = msgspec.structs.replace(self.trial, **facts)
+
+    def end(self) -> None:
+        """Ends its processes."""
+        for process in (None if self.start is None else self.start.process, self.process):
+            if process is not None:
+                process.end()
+        self.start = self.process = None
+
+    # ------------------------------------------------------------------------------------------ what was seen
+    @property
+    def measurement(self) -> Measurement | None:
+        """Its times so far; None before the first round."""
+        if not self.rounds:
+            return None
+        raw = Measurement(
+            round_seconds=tuple(self.rounds),
+            median_seconds=1.0,
+            compile_seconds=self._compile_seconds,
+            peak_memory_bytes=self._peak_memory_bytes,
+            calls_per_round=self.calls,
+            first_round=self.first_round,
+            starts=tuple(self.starts),
+            unkept_seconds=self.unkept,
+        )
+        return msgspec.structs.replace(raw, median_seconds=call_seconds(raw))
+
+    def recording(self, head: Head) -> Recording:
+        """What was seen of it."""
+        return Recording(
+            head=head,
+            trial=msgspec.structs.replace(self.trial, measurement=self.measurement),
+            source="live",
+            iterations=self._iterations,
+            was_profiled=self._was_profiled,
+            how=self._how,
+        )

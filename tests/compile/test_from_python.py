@@ -1,0 +1,152 @@
+"""``diagnose(model, x)`` as users call it: from scripts, cells, threads and tests; what cannot travel is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+import layoutdoctor
+from layoutdoctor.errors import TransportError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+MODEL = """
+import os, sys, threading
+import torch
+from torch import nn
+import layoutdoctor
+
+class Block(nn.Module):
+    def __init__(self, act):
+        super().__init__()
+        self.conv, self.act = nn.Conv2d(3, 4, 3), act
+
+    def forward(self, x):
+        return torch.tanh(self.act(self.conv(x)))
+"""
+CALL = """
+torch.set_num_threads(1)
+model = Block(lambda x: x.relu() * 2)
+model.conv.register_forward_hook(lambda module, inputs, output: output + 1)
+diagnosis = layoutdoctor.diagnose(model, torch.ones(1, 3, 8, 8), configurations="eager", budget_seconds=0.05)
+print([trial.status for trial in diagnosis.trials], diagnosis.subject.notes, diagnosis.environment.thread_count)
+"""
+SAID = "['ok'] () 1"
+PLACES = """
+locations = [node.location for graph in diagnosis.trials[0].graphs for node in graph.nodes]
+print(sorted({f"{os.path.basename(at.file)}:{at.line}" for at in locations if at is not None}))
+"""
+
+
+def run(*arguments: str, folder: Path, text: str = "") -> list[str]:
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    ended = subprocess.run(
+        [sys.executable, *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert [path.name for path in temporary.iterdir() if path.name.startswith("layoutdoctor")] == []
+    return ended.stdout.splitlines()
+
+
+def test_a_script_without_a_guard_runs_once_also_if_it_calls_from_a_thread(tmp_path: Path) -> None:
+    call = "\n".join(f"    {line}" for line in (CALL + PLACES).splitlines())
+    text = f"{MODEL}\nprint('running')\ndef work():\n{call}\nthread = threading.Thread(target=work)\n"
+    (tmp_path / "script.py").write_text(f"{text}thread.start()\nthread.join()\n")
+
+    computes = ("torch.tanh(", "x.relu()", "output + 1")
+    lines = [at for at, line in enumerate(text.splitlines(), 1) if any(words in line for words in computes)]
+    assert len(lines) == len(computes)
+    assert run("script.py", folder=tmp_path) == ["running", SAID, str([f"script.py:{line}" for line in lines])]
+
+
+GUARDED = "from blocks import *\nif __name__ == '__main__':" + CALL.replace("\n", "\n    ")
+CELLS = (
+    "import code\nconsole = code.InteractiveInterpreter({'__name__': '__main__'})\n"
+    f"for cell in ({MODEL!r}, {CALL!r}):\n    console.runsource(cell, '<cell>', 'exec')\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "script", "text"),
+    [
+        (["script.py"], GUARDED, ""),
+        (["-c", MODEL + CALL], "", ""),
+        (["-"], "", MODEL + CALL),
+        (["script.py"], CELLS, ""),
+        # dynamo looks up what a function's globals are by the name of its module, which is another one there
+        (["-c", MODEL + CALL.replace('"eager"', '"inductor"')], "", ""),
+    ],
+    ids=["a guard and a module of its own", "a command line", "standard input", "cells of a notebook", "compiled"],
+)
+def test_python_is_run_in_every_way(arguments: list[str], script: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "blocks.py").write_text(MODEL)
+    (tmp_path / "script.py").write_text(script)
+
+    assert run(*arguments, folder=tmp_path, text=text)[-1] == SAID
+
+
+def diagnose(model: Any) -> layoutdoctor.Diagnosis:
+    return layoutdoctor.diagnose(model, torch.ones(1, 3, 8, 8), configurations="eager", budget_seconds=0.05)
+
+
+def local_net() -> nn.Module:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(x)
+
+    return Net()
+
+
+def test_a_class_of_a_test_function_is_diagnosed_also_after_a_model_that_does_not_run() -> None:
+    with pytest.raises(layoutdoctor.SubjectError, match="cannot run Conv2d"):
+        diagnose(nn.Conv2d(4, 4, 3))
+
+    assert [trial.status for trial in diagnose(local_net()).trials] == ["ok"]
+
+
+def test_what_cannot_travel_is_named() -> None:
+    net, lock = local_net(), threading.Lock()
+
+    def guarded(x: torch.Tensor) -> torch.Tensor:
+        with lock:
+            return net(x)
+
+    with pytest.raises(TransportError) as caught:
+        diagnose(guarded)
+
+    assert "cannot hand guarded to another process: variable lock of" in str(caught.value)
+    assert "(lock) cannot be pickled" in str(caught.value)
+
+
+def test_an_operator_of_this_process_is_not_missed_in_the_other() -> None:
+    library = torch.library.Library("layoutdoctor_travel", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec("import torch\ndef f(x):\n    return torch.ops.layoutdoctor_travel.twice(x)", namespace)
+    try:
+        with pytest.raises(TransportError, match="it calls the operator layoutdoctor_travel::twice"):
+            diagnose(namespace["f"])
+    finally:
+        library._destroy()

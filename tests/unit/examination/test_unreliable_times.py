@@ -1,0 +1,62 @@
+"""Profiles whose kernels take much longer than a call: their times are left out, counts and bytes stay."""
+
+from __future__ import annotations
+
+import msgspec
+from builders import a_conversion, a_kernel, a_measurement, a_pair, a_trial, kernels
+from recorded_builders import a_recording
+
+from layoutdoctor.examination.examine import UNRELIABLE, diagnosis_of, examine, with_reliable_times
+from layoutdoctor.run.recorded import diagnose_recordings
+
+
+def test_kernels_that_take_half_as_long_again_as_a_call_have_no_times() -> None:
+    recording = a_recording()
+    whole = examine(recording).kernels
+    assert whole is not None
+    assert whole.seconds is not None
+
+    for factor, is_reliable in ((1.4, True), (1.6, False)):
+        trial = msgspec.structs.replace(recording.trial, measurement=a_measurement(whole.seconds / factor))
+        timed = msgspec.structs.replace(recording, trial=trial)
+        (seen,) = diagnosis_of([timed]).trials
+        assert seen.kernels is not None
+        assert (seen.kernels == whole) is is_reliable
+        assert (UNRELIABLE in seen.notes) is not is_reliable
+        assert (seen.kernels.count, seen.kernels.conversion_count) == (whole.count, whole.conversion_count)
+        if not is_reliable:
+            assert seen.kernels.seconds is None
+            assert {finding.severity for finding in diagnose_recordings([timed]).findings} <= {"note"}
+
+
+def test_kernels_that_ran_beside_one_another_are_counted_once() -> None:
+    streams = [a_kernel("a", 1e-3, start_seconds=0.0, stream=7), a_kernel("b", 1e-3, start_seconds=0.0, stream=9)]
+    both = kernels(seconds=2e-3, kernels=tuple(streams))
+
+    for summary, call, is_reliable in (
+        (both, 1.1e-3, True),
+        (both, 0.6e-3, False),
+        (kernels(seconds=2e-3), 1.1e-3, False),
+        (msgspec.structs.replace(both, kernels=(), seconds=None), 1.1e-3, True),
+    ):
+        trial = a_trial(kernels=summary, measurement=a_measurement(call))
+        assert (with_reliable_times([trial]) == (trial,)) is is_reliable
+
+
+def test_the_times_go_everywhere_also_from_what_runs_the_same_code() -> None:
+    conversion = a_conversion(seconds=1e-3, seconds_source="measured", exposed_seconds=1e-4)
+    summary = kernels(conversion, seconds=20e-3)
+    pairs = (a_pair(seconds=2e-3),)
+    trial = a_trial(kernels=summary, measurement=a_measurement(10e-3), redundant_pairs=pairs)
+    same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", kernels=summary, measurement=None)
+
+    own, twin = with_reliable_times([trial, same])
+
+    for one in (own, twin):
+        assert one.kernels is not None
+        assert one.kernels.seconds is None
+        assert [(c.seconds, c.seconds_source, c.exposed_seconds) for c in one.kernels.conversions] == [(None,) * 3]
+        assert [c.bytes_moved for c in one.kernels.conversions] == [conversion.bytes_moved]
+    assert [pair.seconds for pair in own.redundant_pairs] == [None]
+    assert (own.notes, twin.notes) == ((UNRELIABLE,), ())
+    assert with_reliable_times([a_trial(kernels=summary, measurement=None)])[0].kernels == summary

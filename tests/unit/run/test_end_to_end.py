@@ -1,0 +1,207 @@
+"""Diagnoses of very small models from end to end: launcher, workers, starts, recordings, rules."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+import layoutdoctor
+from layoutdoctor.__main__ import main
+from layoutdoctor.diagnosis.saved import load
+from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.run.kept_launcher import close_kept_launcher
+from layoutdoctor.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from layoutdoctor.diagnosis.records import Diagnosis, Mode
+    from layoutdoctor.workers.messages import Progress
+
+MODEL = """\
+import threading
+import time
+
+import torch
+from torch import nn
+
+{before}
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x):
+        return torch.relu(self.convolution(x))
+
+def get_inputs():
+    return [torch.randn(2, 3, 16, 16)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+def image() -> torch.Tensor:
+    return torch.randn(2, 3, 16, 16)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_launcher_is_left() -> Iterator[None]:
+    yield
+    close_kept_launcher()
+    left = [child for child in psutil.Process().children(recursive=True) if "layoutdoctor" in " ".join(child.cmdline())]
+    assert left == []
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The configurations whose workers were begun."""
+    found: list[str] = []
+    begin = Worker.begin
+
+    def noted(worker: Worker) -> None:
+        found.append(worker.name)
+        begin(worker)
+
+    monkeypatch.setattr(Worker, "begin", noted)
+    return found
+
+
+def measured(mode: Mode) -> tuple[Diagnosis, list[Progress]]:
+    steps: list[Progress] = []
+    diagnosis = layoutdoctor.diagnose(
+        Small(), image(), mode=mode, configurations="eager,inductor", budget_seconds=1.0, progress=steps.append
+    )
+    assert [(trial.name, trial.status, trial.failure) for trial in diagnosis.trials] == [
+        ("eager", "ok", None),
+        ("inductor", "ok", None),
+    ]
+    return diagnosis, steps
+
+
+@pytest.mark.compile
+@pytest.mark.smoke
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_a_model_is_compiled_checked_timed_and_profiled(mode: Mode) -> None:
+    model, threads = Small(), torch.get_num_threads()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    diagnosis, steps = measured(mode)
+
+    assert diagnosis.comparison is not None
+    assert diagnosis.comparison.baseline == "inductor"
+    (ratio,) = diagnosis.comparison.ratios
+    assert ratio.low <= ratio.median <= ratio.high
+    for trial in diagnosis.trials:
+        assert trial.equivalence is not None
+        assert trial.equivalence.status == "equal"
+        assert trial.equivalence.gradients_checked == (mode == "training")
+        assert trial.kernels is not None
+        assert trial.kernels.count > 0
+        assert trial.measurement is not None
+        assert len(trial.measurement.round_seconds) >= 3
+        assert trial.graphs
+    directions = [graph.direction for graph in diagnosis.trial("inductor").graphs]
+    assert directions == (["inference"] if mode == "inference" else ["forward", "backward"])
+    assert [step.done for step in steps] == sorted(step.done for step in steps)
+    assert steps[-1].stage == "looking for findings"
+    assert set(diagnosis.stage_seconds) >= {"compiling", "profiling", "looking for findings"}
+    assert torch.get_num_threads() == threads
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.compile
+@pytest.mark.smoke
+def test_a_test_suite_is_told_that_a_model_has_no_round_trip() -> None:
+    layoutdoctor.assert_no_redundant_conversions(Small(), image())
+
+
+@pytest.mark.compile
+@pytest.mark.smoke
+def test_a_model_is_lowered_for_a_gpu_that_is_not_there() -> None:
+    diagnosis = layoutdoctor.diagnose(Small(), image(), target="cuda:90", configurations="eager,inductor")
+
+    eager, compiled = diagnosis.trials
+    assert (eager.status, compiled.status, diagnosis.subject.target) == ("skipped", "ok", "cuda:90")
+    (graph,) = compiled.graphs
+    assert graph.decision is not None
+    assert graph.decision.convolution_count == 2
+    assert compiled.measurement is None
+
+
+def test_a_model_without_convolution_is_not_compiled(begun: list[str]) -> None:
+    diagnosis = layoutdoctor.diagnose(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4))
+
+    assert begun == []
+    assert {trial.status for trial in diagnosis.trials} == {"skipped"}
+    assert diagnosis.subject.convolution_module_count == 0
+
+
+@pytest.mark.compile
+@pytest.mark.smoke
+def test_a_model_that_starts_a_thread_while_loading_is_measured_in_processes_that_load_it_themselves(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\nprint('loaded')"
+    path, saved = tmp_path / "model.py", tmp_path / "d.json"
+    path.write_text(MODEL.format(before=before), encoding="utf-8")
+
+    words = [str(path), "--configurations", "eager,inductor", "--budget", "1", "--output", str(saved)]
+    assert main(words) == 0
+
+    diagnosis = load(saved)
+    assert [(trial.name, trial.status, trial.failure) for trial in diagnosis.trials] == [
+        ("eager", "ok", None),
+        ("inductor", "ok", None),
+    ]
+    assert all(trial.measurement is not None for trial in diagnosis.trials)
+    assert capfd.readouterr().err.count("loaded\n") >= 4  # scout, reference and both configurations
+
+
+def test_what_does_not_run_is_an_error_with_the_line_and_no_worker_is_begun(begun: list[str]) -> None:
+    with pytest.raises(SubjectError, match=r"cannot run Small on float32.*: RuntimeError: .* 3 channels") as caught:
+        layoutdoctor.diagnose(Small(), torch.randn(2, 5, 16, 16))
+
+    assert "\n" not in str(caught.value)
+    assert begun == []
+
+
+def test_a_file_that_cannot_be_loaded_is_an_error_of_the_command(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(MODEL.format(before="raise ValueError('no weights')"), encoding="utf-8")
+
+    assert main([str(path), "-q"]) == 3
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("layoutdoctor: error: ")
+    assert "ValueError: no weights" in err
+    assert "model.py:7" in err
+
+
+def test_arguments_are_checked_before_a_process_is_started() -> None:
+    before = set(psutil.Process(os.getpid()).children())
+    close_kept_launcher()
+    with pytest.raises(UsageError, match="configuration 'nhwc'"):
+        layoutdoctor.diagnose(Small(), image(), configurations="nhwc")
+
+    assert set(psutil.Process(os.getpid()).children()) <= before

@@ -1,0 +1,237 @@
+"""Which workers compile beside each other, over real channels to processes that are scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import a_configuration, a_trial
+from fake_workers import Clock
+
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.records import Failure
+from layoutdoctor.workers import launcher, scheduling, worker
+from layoutdoctor.workers.launcher import LostError, Process
+from layoutdoctor.workers.messages import Channel, Compile, Compiled, Failed, Prepared, Request, channel_pair
+from layoutdoctor.workers.scheduling import compile_side_by_side, stopped
+from layoutdoctor.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.records import Configuration
+    from layoutdoctor.workers.messages import Answer
+
+NAMES = [configuration.name for configuration in BUILTIN_CONFIGURATIONS]
+
+
+class ScriptedHost:
+    """Its processes have said all that they will ever say as soon as they are begun."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.killed: list[int] = []
+        self.keys: dict[str, str] = {}
+        self.codes: dict[str, str | None] = {}
+        self.said: dict[str, list[Answer]] = {}
+        self.refused: set[str] = set()
+        self.others: dict[str, Channel] = {}
+
+    def begin(self, role: str, configuration: Configuration | None = None, path: str = "") -> Process:
+        assert (role, path) == ("worker", "")
+        assert configuration is not None
+        name = configuration.name
+        self.begun.append(name)
+        if name in self.refused:
+            raise LostError(Failure(kind="run", message="no more processes"), "failed")
+        ours, theirs = channel_pair()
+        self.others[name] = other = Channel(theirs)
+        code = self.codes.get(name, f"code of {name}")
+        compiled = Compiled(trial=a_trial(name, kernels=None, measurement=None, equivalence=None), code=code)
+        for answer in self.said.get(name, [Prepared(key=self.keys.get(name, name)), compiled]):
+            other.send(answer)
+        return Process(ours, 1_000_000 + len(self.begun))
+
+    def orders_of(self, name: str) -> list[Any]:
+        found = []
+        with contextlib.suppress(TimeoutError, launcher.ClosedError):
+            while True:
+                found.append(self.others[name].receive(1e-3)[0])
+        return found
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedHost]:
+    host = ScriptedHost()
+    monkeypatch.setattr(launcher, "kill_with_all_it_started", host.killed.append)
+    monkeypatch.setattr(launcher, "_STACKS_SECONDS", 0.0)
+    yield host
+    for other in host.others.values():
+        other.close()
+
+
+def workers(host: Any, names: Sequence[str], timeout_seconds: float | None = None) -> list[Worker]:
+    request = Request(timeout_seconds=timeout_seconds)
+    return [Worker(host, a_configuration(name), request, None) for name in names]
+
+
+def compiled(made: Sequence[Worker], earlier: Sequence[Worker] = (), most: int | None = None) -> list[str]:
+    """In which order they were done; channels are closed at the end."""
+    done: list[str] = []
+    compile_side_by_side(made, earlier, lambda worker, running: done.append(worker.name), most=most)
+    for one in made:
+        if one.process is not None:
+            one.process.channel.close()
+    return done
+
+
+def test_what_matters_most_is_compiled_first_and_the_rest_in_its_order(host: ScriptedHost) -> None:
+    first = ["inductor", "inductor-channels-last-freezing", "inductor-channels-last", "eager"]
+
+    done = compiled(workers(host, NAMES), most=1)
+
+    assert host.begun == done == [*first, *(name for name in NAMES if name not in first)]
+
+
+def test_no_more_compile_at_once_than_there_are_cores_and_one(
+    host: ScriptedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    made = workers(host, NAMES[:6])
+    at_once: list[int] = []
+
+    def on_done(worker: Worker, running: Sequence[Worker]) -> None:
+        assert worker not in running
+        at_once.append(len(host.begun) - len(at_once))
+
+    compile_side_by_side(made, (), on_done)
+
+    assert max(at_once) == 3
+    assert len(at_once) == 6
+    for one in made:
+        assert one.process is not None
+        one.process.channel.close()
+
+
+def test_one_with_the_options_and_formats_of_another_is_not_compiled(host: ScriptedHost) -> None:
+    host.keys = {"inductor": "k", "inductor-layout-opt-on": "k"}
+    made = workers(host, ["inductor", "inductor-layout-opt-on", "eager"])
+
+    compiled(made, most=1)
+
+    same = made[1]
+    assert (same.trial.status, same.trial.same_as, same.is_ready) == ("same_as", "inductor", False)
+    assert same.trial.notes == ("the same options and formats are in effect",)
+    assert same.process is None
+    assert len(host.killed) == 1
+    assert host.orders_of("inductor") == [Compile()]
+    assert host.orders_of("inductor-layout-opt-on") == []
+
+
+def test_one_with_the_code_of_another_is_the_same_after_compiling(host: ScriptedHost) -> None:
+    host.codes = {"inductor": "c", "inductor-layout-opt-off": "c", "eager": None, "eager-channels-last": None}
+    made = workers(host, ["inductor", "inductor-layout-opt-off", "eager", "eager-channels-last"])
+
+    compiled(made, most=1)
+
+    assert [(one.trial.status, one.trial.same_as) for one in made] == [
+        ("ok", None),
+        ("same_as", "inductor"),
+        ("ok", None),
+        ("ok", None),  # not all of its code is known
+    ]
+    assert made[1].trial.notes == ("the generated code is the same",)
+    assert (made[1].is_ready, made[1].is_ok) == (True, False)
+
+
+def test_what_was_compiled_before_is_what_a_later_one_may_be_the_same_as(host: ScriptedHost) -> None:
+    earlier = workers(host, ["inductor"])
+    compiled(earlier)
+    host.codes = {"inductor-layout-opt-forced": "code of inductor"}
+    later = workers(host, ["inductor-layout-opt-forced"])
+
+    compiled(later, earlier)
+
+    assert later[0].trial.same_as == "inductor"
+    assert host.begun == ["inductor", "inductor-layout-opt-forced"]
+
+
+def test_nothing_is_the_same_as_what_is_the_same_as_another_or_has_failed(host: ScriptedHost) -> None:
+    failed = Failed(failure=Failure(kind="compile", message="RuntimeError: boom"))
+    host.said["inductor"] = [Prepared(key="k"), failed]
+    names = ["inductor", "eager", "inductor-layout-opt-off", "inductor-channels-last"]
+    host.codes = dict.fromkeys(names, "c")
+    made = workers(host, names)
+
+    compiled(made, most=1)
+
+    by_name = {one.name: one.trial for one in made}
+    assert by_name["inductor"].status == "failed"
+    assert by_name["inductor"].failure == failed.failure
+    assert [trial.name for trial in by_name.values() if trial.status == "ok"] == ["inductor-channels-last"]
+    assert {trial.same_as for trial in by_name.values()} == {None, "inductor-channels-last"}
+
+
+def test_one_that_cannot_be_begun_costs_itself_only(host: ScriptedHost) -> None:
+    host.refused = {"inductor"}
+    made = workers(host, ["inductor", "eager"])
+
+    assert compiled(made) == ["inductor", "eager"]
+    assert [one.trial.status for one in made] == ["failed", "ok"]
+    assert made[0].trial.failure == Failure(kind="prepare", message="no more processes")
+
+
+def test_one_that_takes_too_long_is_given_up_and_the_others_go_on(
+    host: ScriptedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.said["inductor"] = [Prepared(key="k")]
+    clock = Clock()
+    monkeypatch.setattr(worker, "time", clock)
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)
+    made = workers(host, ["inductor", "eager"], timeout_seconds=60.0)
+    done: list[str] = []
+
+    def on_done(worker: Worker, running: Sequence[Worker]) -> None:
+        done.append(worker.name)
+        clock.now = 61.0
+
+    compile_side_by_side(made, (), on_done)
+
+    assert done == ["eager", "inductor"]
+    late = made[0].trial
+    assert late.status == "timed_out"
+    assert late.failure is not None
+    assert late.failure.message.startswith("it took more than ")
+    assert len(host.killed) == 1
+    assert made[1].process is not None
+    made[1].process.channel.close()
+
+
+def test_the_time_for_which_a_worker_is_stopped_is_not_its_own(
+    host: ScriptedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, signals = Clock(), []
+    monkeypatch.setattr(worker, "time", clock)
+    monkeypatch.setattr(scheduling, "time", clock)
+    monkeypatch.setattr(scheduling, "stop_all", lambda pids, goes_on=False: signals.append((tuple(pids), goes_on)))
+    limited, unlimited = *workers(host, ["inductor"], 60.0), *workers(host, ["eager"])
+    limited.begin()
+    unlimited.begin()
+    pids = tuple(one.process.pid for one in (limited, unlimited) if one.process is not None)
+
+    def fail() -> None:
+        assert signals == [(pids, False)]
+        clock.now = 50.0
+        raise ValueError("in the block")
+
+    with pytest.raises(ValueError, match="in the block"), stopped([limited, unlimited]):
+        fail()
+
+    assert signals == [(pids, False), (pids, True)]
+    assert limited.seconds_left == 60.0
+    assert unlimited.seconds_left is None
+    for one in (limited, unlimited):
+        assert one.process is not None
+        one.process.channel.close()

@@ -1,0 +1,297 @@
+"""Rounds and further starts with scripted times: who is timed how often, in which order, and what a failure costs."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from fake_workers import CRASH, Clock, a_worker
+
+from layoutdoctor.diagnosis.records import Equivalence
+from layoutdoctor.errors import SubjectError
+from layoutdoctor.examination.ratios import ratio_of
+from layoutdoctor.workers import turns
+from layoutdoctor.workers.turns import (
+    LoadMeter,
+    baseline_of,
+    calls_per_turn,
+    contenders_of,
+    medians_of,
+    provisional_rounds,
+    take_rounds,
+    take_starts,
+    time_start,
+)
+
+DIFFERENT = Equivalence(status="different")
+FOREVER = 1e9
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Stands still unless a process moves it on; the processors do nothing."""
+    clock = Clock()
+    monkeypatch.setattr(turns, "time", clock)
+    monkeypatch.setattr(turns, "_busy_seconds", lambda: None)
+    return clock
+
+
+def counts(*workers: Any) -> list[int]:
+    return [len(worker.rounds) for worker in workers]
+
+
+# ---------------------------------------------------------------------------------------------- rounds
+def test_all_get_seven_rounds_and_those_near_the_best_get_twenty_five() -> None:
+    baseline = a_worker("inductor", 1.0)
+    best, near, far = a_worker("eager", 0.8), a_worker("inductor-channels-last", 0.89), a_worker("a", 0.95)
+    done: list[int] = []
+
+    take_rounds([baseline, best, near, far], baseline, FOREVER, LoadMeter(), done.append)
+
+    assert counts(baseline, best, near, far) == [25, 25, 25, 7]
+    assert done == list(range(1, 26))
+    assert best.rounds == [0.8] * 25  # the least of a turn's calls
+
+
+def test_what_takes_twice_as_long_as_the_best_is_dropped_after_three_rounds() -> None:
+    baseline, best = a_worker("inductor", 1.0), a_worker("eager", 0.8)
+    slow, hopeless = a_worker("a", 1.5), a_worker("b", 1.7)
+
+    take_rounds([baseline, best, slow, hopeless], baseline, FOREVER, LoadMeter())
+
+    assert counts(baseline, best, slow, hopeless) == [25, 25, 7, 3]
+
+
+def test_a_hopeless_baseline_is_timed_as_often_as_the_best() -> None:
+    baseline, best = a_worker("inductor", 9.0), a_worker("eager", 1.0)
+
+    take_rounds([baseline, best], baseline, FOREVER, LoadMeter())
+
+    assert counts(baseline, best) == [25, 25]
+
+
+def test_the_best_without_frozen_weights_goes_on_beside_a_faster_frozen_one() -> None:
+    baseline, frozen = a_worker("inductor", 1.0), a_worker("inductor-freezing", 0.6)
+    free, almost, behind = a_worker("eager", 0.9), a_worker("a", 0.93), a_worker("b", 0.97)
+
+    take_rounds([baseline, frozen, free, almost, behind], baseline, FOREVER, LoadMeter())
+
+    assert counts(baseline, frozen, free, almost, behind) == [25, 25, 25, 25, 7]
+
+
+def test_what_computes_something_else_does_not_decide_who_goes_on() -> None:
+    baseline, wrong = a_worker("inductor", 1.0), a_worker("eager", 0.1, equivalence=DIFFERENT)
+    right, slower = a_worker("a", 0.8), a_worker("b", 0.95)
+
+    take_rounds([baseline, wrong, right, slower], baseline, FOREVER, LoadMeter())
+
+    assert counts(baseline, wrong, right, slower) == [25, 7, 25, 7]
+
+
+def test_a_baseline_alone_has_seven_rounds_even_with_frozen_weights() -> None:
+    for name in ("inductor", "inductor-freezing"):
+        baseline = a_worker(name)
+        take_rounds([baseline], baseline, FOREVER, LoadMeter())
+        assert counts(baseline) == [7]
+
+
+def test_the_order_rotates_and_every_second_round_goes_backwards() -> None:
+    seen: list[str] = []
+    baseline, a, b = (a_worker(name, 1.0, seen=seen) for name in ("inductor", "a", "b"))
+
+    provisional_rounds([baseline, a, b], LoadMeter())
+
+    rounds = [seen[first : first + 3] for first in range(0, len(seen), 3)]
+    assert rounds == [
+        ["inductor", "a", "b"],
+        ["b", "a", "inductor"],
+        ["a", "b", "inductor"],
+        ["inductor", "b", "a"],
+        ["b", "inductor", "a"],
+    ]
+
+
+def test_what_fails_in_a_turn_costs_itself_only() -> None:
+    baseline, other = a_worker("inductor", 1.0), a_worker("eager", 0.9)
+    failing = a_worker("a", [0.5, 0.5, CRASH])
+    process: Any = failing.start and failing.start.process
+
+    take_rounds([baseline, other, failing], baseline, FOREVER, LoadMeter())
+
+    assert counts(baseline, other, failing) == [25, 25, 0]
+    assert failing.trial.status == "crashed"
+    assert failing.trial.failure is not None
+    assert failing.trial.failure.message == CRASH.failure.message
+    assert (failing.start, process.is_ended) == (None, True)
+    assert baseline.is_ok
+    assert other.is_ok
+
+
+def test_a_baseline_that_fails_ends_the_rounds_and_the_next_one_is_the_baseline() -> None:
+    baseline, other, third = a_worker("inductor", [1.0] * 4 + [CRASH]), a_worker("eager"), a_worker("a")
+
+    take_rounds([baseline, other, third], baseline, FOREVER, LoadMeter())
+
+    assert baseline.trial.status == "crashed"
+    assert counts(other, third) == [5, 5]
+    assert baseline_of([baseline, other, third]) is other
+
+
+def test_no_round_begins_after_the_limit_but_three_are_taken(clock: Clock) -> None:
+    def timed(limit_seconds: float) -> list[int]:
+        baseline, near, far = (
+            a_worker(name, seconds, clock=clock) for name, seconds in (("inductor", 1.0), ("a", 0.9), ("b", 1.2))
+        )
+        take_rounds([baseline, near, far], baseline, limit_seconds, LoadMeter())
+        return counts(baseline, near, far)
+
+    assert timed(0.1) == [3, 3, 3]
+    assert timed(13.0) == [5, 5, 3]  # 9.3 s after three rounds: in the second half only those near the best
+    assert timed(30.0) == [7, 7, 5]  # as is after seven rounds what took longer than 8 s
+
+
+def test_a_configuration_that_comes_later_is_compared_over_the_rounds_that_it_shares() -> None:
+    baseline = a_worker("inductor", [1.0] * 25 + [2.0] * 25)
+    first, later = a_worker("eager", 0.9), a_worker("a", 1.0)
+    take_rounds([baseline, first], baseline, FOREVER, LoadMeter())
+
+    take_rounds([baseline, later], baseline, FOREVER, LoadMeter())
+
+    assert later.first_round == 25
+    assert counts(baseline, first, later) == [50, 25, 25]
+    assert medians_of([first, later], baseline) == pytest.approx({"eager": 1 / 0.9, "a": 2.0})
+    assert later.measurement is not None
+    assert baseline.measurement is not None
+    ratio = ratio_of("a", baseline.measurement, later.measurement)
+    assert ratio is not None
+    assert (ratio.median, ratio.round_count) == (2.0, 25)
+
+
+def test_rounds_of_what_was_left_out_meanwhile_are_taken_again() -> None:
+    baseline = a_worker("inductor", [1.0] * 25 + [2.0] * 25)
+    wrong, right = a_worker("eager", 0.5), a_worker("a", [0.8] * 7 + [1.0] * 25)
+    take_rounds([baseline, wrong, right], baseline, FOREVER, LoadMeter())
+    assert counts(baseline, right) == [25, 7]
+
+    take_rounds([baseline, right], baseline, FOREVER, LoadMeter())
+
+    assert (right.first_round, right.rounds) == (25, [1.0] * 25)
+    assert medians_of([right], baseline) == {"a": 2.0}
+
+
+def test_calls_of_a_turn_take_30_milliseconds_of_the_fastest() -> None:
+    def of(*call_seconds: float) -> int:
+        return calls_per_turn([a_worker(call_seconds=seconds) for seconds in call_seconds])
+
+    assert [of(1e-6), of(0.003), of(0.01), of(1.0), of(1.0, 0.01), of()] == [8, 8, 3, 1, 3, 1]
+
+
+def test_each_configuration_has_as_many_calls_in_a_turn() -> None:
+    baseline, other = a_worker("inductor", 1.0, call_seconds=0.01), a_worker("eager", 1.0, call_seconds=0.3)
+
+    take_rounds([baseline, other], baseline, 0.0, LoadMeter())
+
+    assert (baseline.calls, other.calls) == (3, 3)
+    assert baseline.measurement is not None
+    assert baseline.measurement.calls_per_round == 3
+
+
+# ---------------------------------------------------------------------------------------------- who is compared
+def test_the_baseline_is_the_default_if_it_runs_else_the_first_that_does() -> None:
+    default, eager, failed = a_worker("inductor"), a_worker("eager"), a_worker("a", status="failed")
+
+    assert baseline_of([failed, eager, default]) is default
+    assert baseline_of([failed, eager]) is eager
+    default.start = None
+    assert baseline_of([default, failed]) is None
+
+
+def test_contenders_are_the_fastest_with_right_outputs_and_the_best_without_frozen_weights() -> None:
+    baseline = a_worker("inductor", 1.0)
+    wrong, frozen = a_worker("eager", 0.1, equivalence=DIFFERENT), a_worker("inductor-freezing", 0.5)
+    free, slower = a_worker("a", 0.8), a_worker("b", 1.1)
+    workers = [baseline, wrong, free, frozen, slower]
+    take_rounds(workers, baseline, FOREVER, LoadMeter())
+
+    assert [worker.name for worker in contenders_of(workers, baseline)] == ["inductor-freezing", "a"]
+
+
+# ---------------------------------------------------------------------------------------------- starts
+def test_narrow_intervals_need_three_starts_and_wide_ones_get_five() -> None:
+    baseline = a_worker("inductor", again=[1.0] * 9)
+    steady, wild = a_worker("a", again=[0.5] * 9), a_worker("b", again=[0.5, 0.6, 0.4, 0.55, 0.45, 0.5])
+    done: list[int] = []
+
+    take_starts([steady], baseline, FOREVER, LoadMeter(), done.append)
+    assert done == [1, 2, 3]
+    assert steady.starts == [(0.5,) * 9] * 3
+    assert len(baseline.starts) == 3
+    baseline.starts = []
+    take_starts([wild], baseline, FOREVER, LoadMeter())
+    assert len(wild.starts) == len(baseline.starts) == 5
+
+
+def test_a_start_that_fails_costs_that_start_for_all_and_ends_its_processes() -> None:
+    for failure in ([0.5, CRASH], CRASH, SubjectError("cannot load it again")):
+        baseline = a_worker("inductor", again=[1.0] * 5)
+        other = a_worker("a", again=[0.5, failure, 0.5, 0.5, 0.5])
+        done: list[int] = []
+
+        take_starts([other], baseline, FOREVER, LoadMeter(), done.append)
+
+        assert len(baseline.starts) == len(other.starts) == 3
+        assert done == [1, 2, 3]
+        assert other.is_ok
+
+
+def test_no_start_begins_after_the_limit_but_one_is_taken(clock: Clock) -> None:
+    baseline, other = a_worker("inductor", again=[1.0] * 5, clock=clock), a_worker("a", again=[0.5] * 5, clock=clock)
+
+    take_starts([other], baseline, 0.5, LoadMeter())
+
+    assert len(other.starts) == 1
+
+
+def test_a_long_call_has_three_rounds_in_a_start(clock: Clock) -> None:
+    rounds = time_start([a_worker("inductor", again=[2.0], clock=clock)], 1, LoadMeter())
+
+    assert rounds == [(2.0, 2.0, 2.0)]
+
+
+def test_in_a_start_the_order_turns_with_every_round_and_processes_end() -> None:
+    seen: list[str] = []
+    ended: list[Any] = []
+    workers = [a_worker(name, again=[1.0], seen=seen) for name in ("inductor", "a")]
+    for worker in workers:
+        start = worker.further_start
+        worker.further_start = lambda start=start, **given: ended.append(start(**given)) or ended[-1]  # type: ignore[method-assign, func-returns-value]
+
+    time_start(workers, 1, LoadMeter(), keeps_memory=False)
+
+    name, other = "inductor, memory given back", "a, memory given back"
+    assert seen[:6] == [other, name, name, other, other, name]
+    assert len(seen) == 18
+    assert all(start.process.is_ended for start in ended)
+
+
+# ---------------------------------------------------------------------------------------------- other programs
+def test_what_other_programs_use_is_what_is_left_of_the_processors_work(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    busy = itertools.count(0.0, 3.0)  # 3 s of processor time in every turn of 2 s
+    monkeypatch.setattr(turns, "_busy_seconds", lambda: next(busy))
+    meter, worker = LoadMeter(), a_worker(script=2.0, clock=clock)
+    assert meter.other_cores is None
+
+    provisional_rounds([worker], meter)
+
+    assert meter.other_cores == 0.5  # 3 s less its own 2 s, in 2 s
+
+
+def test_a_system_that_says_nothing_has_no_other_load() -> None:
+    meter, worker = LoadMeter(), a_worker()
+    provisional_rounds([worker], meter)
+
+    assert meter.other_cores is None
+    assert turns._busy_seconds() is None
