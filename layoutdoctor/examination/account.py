@@ -469,7 +469,7 @@ def _place(row: AccountRow) -> tuple[float, str, tuple[str, ...]]:
 
 
 def _weight(row: AccountRow) -> float:
-    """What decides whether a row is told: what it contributes, or how much could not be aligned."""
+    """Seconds that decide whether a row is shown: what it contributes, or how much could not be aligned."""
     if row.kind == "not_aligned":
         return max(row.slower_seconds or 0.0, row.faster_seconds or 0.0)
     return abs(row.seconds)

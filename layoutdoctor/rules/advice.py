@@ -152,7 +152,7 @@ def severity_by_cure(diagnosis: Diagnosis, gain: Ratio | None, is_this: Callable
 
 
 def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
-    """Whether a finding is about more than an attempt at a cure that nobody is told to use."""
+    """False for a finding about a cure that was tried and is not recommended."""
     trial = None if finding.configuration is None else diagnosis.find_trial(finding.configuration)
     if trial is None or not trial.configuration.cures or finding.code in _ABOUT_ATTEMPTS:
         return True

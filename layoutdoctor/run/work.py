@@ -271,7 +271,7 @@ class _Worker:
                 raise TypeError(f"cannot carry out {type(order).__name__}")
 
     def _answer(self, do: Callable[[], T]) -> T:
-        """What a block gives; if the model raises in it, the parent is told, and the process ends."""
+        """What a block returns; if the model raises in it, the process sends the failure and ends."""
         try:
             return do()
         except ClosedError:

@@ -195,7 +195,7 @@ def copy_model(model: Callable[..., Any], weights: Weights | None = None) -> Cop
         model: What the caller gave; a function's copy is bound to copies of the modules and tensors that it reads, be
             it from a collection or by way of other functions.
         weights: Asked for each parameter and buffer, and for a function's tensors: what to take in its place, such as
-            a parameter that shares its memory with that of other copies; None where it is to be copied like the rest.
+            the same parameter in another dtype; None if it is to be copied like the rest.
 
     Raises:
         SubjectError: It is not initialised yet, or Python cannot copy it.
@@ -225,9 +225,9 @@ def copy_model(model: Callable[..., Any], weights: Weights | None = None) -> Cop
     return CopiedModel(copied, nn.ModuleList(copies) if copies else None)
 
 
-def copy_module(module: nn.Module, weights: Weights | None = None) -> nn.Module:
+def copy_module(module: nn.Module) -> nn.Module:
     """The same for a module."""
-    copied: nn.Module = copy_model(module, weights).run
+    copied: nn.Module = copy_model(module).run
     return copied
 
 
