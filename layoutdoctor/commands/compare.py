@@ -13,7 +13,6 @@ from layoutdoctor.commands.output import (
     write_outputs,
 )
 from layoutdoctor.commands.streams import print_text, say, terminal_width
-from layoutdoctor.diagnosis.comparison import TraceComparison
 from layoutdoctor.reports.overviews import COMPARISON_FORMATS, check_format, render_comparison
 from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.run.recorded import compare
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import argparse
 
     from layoutdoctor.commands.output import OutputFile
-    from layoutdoctor.diagnosis.comparison import ModelComparison
+    from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
 
 EXIT_REGRESSION = 1
 
@@ -85,8 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _exit_status(comparison: TraceComparison | ModelComparison, *, fails_on_regression: bool) -> int:
     """A regression that cannot be judged is no pass where the user asked to fail on one."""
-    is_empty = comparison.overlap.is_empty if isinstance(comparison, TraceComparison) else comparison.is_empty
-    if is_empty:
+    if comparison.is_empty:
         return EXIT_INCONCLUSIVE
     if fails_on_regression and comparison.regression.losses:
         return EXIT_REGRESSION

@@ -143,9 +143,9 @@ class Conclusion:
     def _accept(self, diagnosis: Diagnosis) -> tuple[Acceptance, AcceptedFile]:
         """What is accepted, and the file that says so."""
         if self.accepted_path is None:
-            return Acceptance(diagnosis), AcceptedFile()
+            return Acceptance(diagnosis), AcceptedFile(accepted=())
         diagnosis = for_others(diagnosis)  # the file is for others too, and a saved diagnosis is known by these names
-        file = accept_all(diagnosis, self.accepted) if self.writes_accepted else self.accepted or AcceptedFile()
+        file = accept_all(diagnosis, self.accepted) if self.writes_accepted else self.accepted or AcceptedFile(accepted=())
         return accept(diagnosis, file), file
 
     def _save_accepted(self, acceptance: Acceptance, file: AcceptedFile) -> None:

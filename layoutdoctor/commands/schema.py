@@ -34,11 +34,9 @@ def comparison_schema() -> Schema:
 
 def accepted_schema() -> Schema:
     """The schema of a file of accepted findings."""
-    from layoutdoctor.diagnosis.accepted import ACCEPTED_SCHEMA_VERSION, AcceptedFile
+    from layoutdoctor.diagnosis.accepted import AcceptedFile
 
-    return schema_of(
-        [AcceptedFile], name="accepted", title="layoutdoctor accepted findings", version=ACCEPTED_SCHEMA_VERSION
-    )
+    return schema_of([AcceptedFile], name="accepted", title="layoutdoctor accepted findings", version=1)
 
 
 SCHEMAS: Mapping[str, Callable[[], Schema]] = MappingProxyType(

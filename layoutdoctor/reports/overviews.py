@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison, comparison_to_json
+from layoutdoctor.diagnosis.comparison import comparison_to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
-from layoutdoctor.reports.sections.compared import build_trace_view
-from layoutdoctor.reports.sections.compared_models import build_model_view
+from layoutdoctor.reports.sections.compared import build_comparison_view
 from layoutdoctor.reports.text import DEFAULT_WIDTH, INDENT, NARROWEST, plain_table, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
     from layoutdoctor.diagnosis.scan import Scan
     from layoutdoctor.reports.sections.rows import Overview, Table, TableRow
 
@@ -39,7 +39,7 @@ def render_comparison(
     comparison = scrub(comparison)
     if report_format == "json":
         return comparison_to_json(comparison).decode()
-    view = build_trace_view(comparison) if isinstance(comparison, TraceComparison) else build_model_view(comparison)
+    view = build_comparison_view(comparison)
     if report_format == "text":
         return _text(view, max(width or DEFAULT_WIDTH, NARROWEST))
     from layoutdoctor.reports.markdown import overview_markdown  # late: the other formats need none of it

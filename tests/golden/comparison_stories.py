@@ -127,11 +127,6 @@ def identical() -> Pair:
     return a_run(1), a_run(1)
 
 
-def measured_again() -> Pair:
-    """Nothing changed; diagnosed on another day."""
-    return a_run(1), a_run(2, created_at="2026-11-21T12:00:00Z")
-
-
 def regression() -> Pair:
     """One configuration became slower and has round trips; its code changed, the others' did not."""
     slower = {
@@ -164,17 +159,6 @@ def improvement() -> Pair:
     better = {"kernels": kernels(*reorders(2, tensor="weight")), "redundant_pairs": ()}
     better["graphs"] = (a_graph(a_decision(), code_fingerprint="new"),)
     new = a_run(2, factors={"inductor-layout-opt-off": 0.8}, trials={"inductor-layout-opt-off": better}, findings=())
-    return a_run(1), new
-
-
-def drift_common_to_all() -> Pair:
-    """The machine is slower by 6 % everywhere; every configuration ran the same code."""
-    return a_run(1), a_run(2, machine=1.06)
-
-
-def another_version() -> Pair:
-    """Everything is slower by 30 % under another torch, which may be the machine."""
-    new = a_run(2, machine=1.3, code="b", environment=an_environment(torch="2.14.0", onednn="3.13.0"))
     return a_run(1), new
 
 
@@ -234,11 +218,6 @@ def failed_in_one() -> Pair:
     )
 
 
-def slower_default() -> Pair:
-    """The default itself became slower, so that every other configuration gained on it."""
-    return a_run(1), a_run(2, factors={"inductor": 1.5})
-
-
 def nothing_measured() -> Pair:
     """No configuration has a result in both."""
     return (
@@ -251,17 +230,13 @@ COMPARISON_STORIES: Mapping[str, Callable[[], Pair]] = {
     story.__name__: story
     for story in (
         identical,
-        measured_again,
         regression,
         improvement,
-        drift_common_to_all,
-        another_version,
         different_machine,
         different_inputs,
         findings_came_and_went,
         decision_flipped,
         failed_in_one,
-        slower_default,
         nothing_measured,
     )
 }

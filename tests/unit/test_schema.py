@@ -32,7 +32,6 @@ TESTS = Path(__file__).parents[1]
 COPIES = TESTS.parent / "docs" / "schema"
 CONTRACT: dict[str, Any] = json.loads((TESTS / "diagnosis.schema.json").read_text(encoding="utf-8"))
 SAVED = sorted([*(TESTS / "golden").glob("*.json"), *(TESTS / "records").glob("*.json")])
-COMPARISONS = sorted((TESTS / "golden" / "comparisons").glob("*.json"))
 OURS: dict[str, Any] = diagnosis_schema()
 MUTATIONS = 200
 VALUES: tuple[object, ...] = (None, True, -1, 0, 3, 1.5, -0.5, 2**63, "x", "", [], {}, ["x"], [1], {"a": 1})
@@ -66,9 +65,6 @@ def test_every_saved_example_is_valid_by_our_schema_and_by_the_contract(path: Pa
 
 def test_comparisons_and_accepted_findings_are_valid_by_their_schemas() -> None:
     assert {path.parent.name for path in SAVED} == {"golden", "records"}
-    assert COMPARISONS
-    for path in COMPARISONS:
-        validator("comparison").validate(json.loads(path.read_text(encoding="utf-8")))
     model = compare(STORIES["gain_with_findings"](), STORIES["failures_and_same"]())
     trace = compare(STORIES["trace_with_round_trips"](), STORIES["trace_of_a_gpu_alone"]())
 

@@ -1,4 +1,10 @@
-"""Two diagnoses of models against each other: decisions, findings, and each configuration's times and conversions."""
+"""
+Two diagnoses of models: what became of each configuration's speed and conversions, of decisions and of findings.
+
+Times of two runs cannot be judged: the same model, diagnosed twice in a row on a shared machine that nobody used, took
+up to 3.3 times as long. The ratio of two configurations that ran side by side moved by 3 % at most in 99 of 100 pairs
+of diagnoses, and by 5 % in the worst. So ratios to the baseline are compared, and judged from 5 % on.
+"""
 
 from __future__ import annotations
 
@@ -8,168 +14,102 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.comparison import (
-    ComparedSubject,
+    WITH_RESULT,
+    ComparedModel,
     ComparedTrial,
     DecisionChange,
     FindingChange,
     GraphDecision,
     ModelComparison,
     Regression,
+    TrialChange,
 )
+from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.diagnosis.records import FASTER, SLOWER, Ratio
 from layoutdoctor.examination.account import account
-from layoutdoctor.examination.changes.conversions import (
-    change_of,
+from layoutdoctor.examination.changes.costs import (
+    TIME_TOLERANCE,
     conversion_changes,
-    cost_difference,
-    cost_totals,
+    costs_of,
+    more_than,
+    recorded_by_one,
     round_trip_changes,
 )
-from layoutdoctor.examination.changes.regressions import model_regression, trial_regression
-from layoutdoctor.examination.changes.times import (
-    BETWEEN_RUNS,
-    WITH_RESULT,
-    environment_changes,
-    has_another_machine,
-    time_change,
-)
+from layoutdoctor.examination.changes.environments import environment_changes, has_another_machine
 from layoutdoctor.examination.graphs.regions import known_sum
+from layoutdoctor.examination.ratios import judge
+from layoutdoctor.units import format_ratio
+from layoutdoctor.words import STATUS_WORDS, name_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.comparison import CostTotals
-    from layoutdoctor.diagnosis.records import Account, Decision, Diagnosis, Finding, Severity, Trial
+    from layoutdoctor.diagnosis.records import Account, Diagnosis, Finding, Severity, Trial
 
+BETWEEN_RUNS = 0.05
+"""The ratios of two diagnoses of the same thing may differ by this part; on a quiet machine they hardly ever do."""
 
-def decision_changes(old: Trial | None, new: Trial | None) -> tuple[DecisionChange, ...]:
-    """The graphs of one configuration that have a decision card in both diagnoses, where the cards differ."""
-    if old is None or new is None:
-        return ()
-    before = {graph.name: graph.decision for graph in old.graphs}
-    changes = (
-        DecisionChange(graph=graph.name, old=_card(once), new=_card(graph.decision))
-        for graph in new.graphs
-        if (once := before.get(graph.name)) is not None and graph.decision is not None
-    )
-    return tuple(change for change in changes if change.old != change.new)
+RESTS_ON_TIMES = frozenset({"LD205", "LD303", "LD308"})
+"""Findings that come and go with measured times: a gain that is certain in one run may be uncertain in the other."""
 
-
-def _card(decision: Decision) -> GraphDecision:
-    return msgspec.convert(decision, GraphDecision, from_attributes=True)
-
-
-SEVERITY_ORDER: tuple[Severity, ...] = ("error", "warning", "note")
-
-
-def finding_changes(old: Diagnosis, new: Diagnosis) -> tuple[FindingChange, ...]:
-    """
-    The findings of which there are more or fewer, by rule and configuration; the most severe first.
-
-    A finding names the costliest of several places, and which one that is changes from run to run.
-    """
-    groups: dict[tuple[str, str | None], tuple[list[Finding], list[Finding]]] = defaultdict(lambda: ([], []))
-    for age, diagnosis in enumerate((old, new)):
-        for finding in diagnosis.findings:
-            groups[finding.code, finding.configuration][age].append(finding)
-    changes = (_change_of(once, now) for once, now in groups.values() if len(once) != len(now))
-    return tuple(
-        sorted(
-            changes,
-            key=lambda change: (SEVERITY_ORDER.index(change.severity), change.code, change.configuration or ""),
-        )
-    )
-
-
-def _change_of(old: Sequence[Finding], new: Sequence[Finding]) -> FindingChange:
-    own = new or old
-    return FindingChange(
-        change=change_of(len(old), len(new)),
-        code=own[0].code,
-        rule=own[0].rule,
-        severity=min((finding.severity for finding in own), key=SEVERITY_ORDER.index),
-        configuration=own[0].configuration,
-        module=own[0].module,
-        message=own[0].message,
-        old_count=len(old),
-        new_count=len(new),
-        place=str(own[0].location) if own[0].location is not None else None,
-        seconds=known_sum(*(finding.seconds for finding in own)),
-        is_accepted=bool(new) and all(finding.accepted is not None for finding in new),
-    )
+_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
     """What changed between two diagnoses of models."""
+    not_comparable = _not_comparable(old, new)
     names = dict.fromkeys(trial.name for diagnosis in (new, old) for trial in diagnosis.trials)
-    different_subject = _different_subject(old, new)
-    not_comparable = _not_comparable(old, new, different_subject)
-    trials = tuple(
-        msgspec.structs.replace(
-            _compared_trial(name, old, new, not_comparable),
-            account=_account(old.measured_trial(name), new.measured_trial(name)) if different_subject is None else None,
-        )
-        for name in names
-    )
+    trials = tuple(_trial_change(name, old, new, not_comparable) for name in names)
+    findings = _finding_changes(old, new)
     environment = environment_changes(old, new)
-    findings = finding_changes(old, new)
-    subjects = _compared_subject(old), _compared_subject(new)
-    is_same = (old.trials, old.findings) == (new.trials, new.findings) and not environment
+    subjects = _compared_model(old), _compared_model(new)
+    has_common = any(trial.has_both_results for trial in trials)
+    if not_comparable is not None:
+        regression = Regression(not_judged=not_comparable)
+    else:
+        unjudged = _unjudged_times(trials, old, new) if has_common else "no configuration has a result in both"
+        losses = (*_default_loss(trials, old, new), *_losses(trials, findings))
+        regression = Regression(losses=losses, not_judged=unjudged)
     return ModelComparison(
         old=subjects[0],
         new=subjects[1],
-        is_same=is_same and different_subject is None,
-        is_empty=not any(trial.old_status in WITH_RESULT and trial.new_status in WITH_RESULT for trial in trials),
-        different_subject=different_subject,
+        is_same=(old.trials, old.findings) == (new.trials, new.findings) and not environment and not not_comparable,
+        is_empty=not has_common,
         environment=environment,
         trials=trials,
         findings=findings,
-        regression=model_regression(trials, findings, subjects, not_comparable),
+        regression=regression,
         notes=tuple(_notes(old, new)),
     )
 
 
-def _compared_subject(diagnosis: Diagnosis) -> ComparedSubject:
+def _compared_model(diagnosis: Diagnosis) -> ComparedModel:
     recommendation, comparison = diagnosis.recommendation, diagnosis.comparison
-    return ComparedSubject(
+    return ComparedModel(
         name=diagnosis.subject.name,
         created_at=diagnosis.created_at,
         mode=diagnosis.subject.mode,
         device=diagnosis.subject.device,
+        baseline=comparison.baseline if comparison is not None else None,
         recommended=recommendation.configuration if recommendation is not None else None,
         speedup=recommendation.speedup if recommendation is not None else None,
-        baseline=comparison.baseline if comparison is not None else None,
-        fastest=comparison.fastest if comparison is not None else (),
-        target=diagnosis.subject.target,
     )
 
 
-def _different_subject(old: Diagnosis, new: Diagnosis) -> str | None:
-    """By what the two are about different things; a name alone may change with the file's."""
+def _not_comparable(old: Diagnosis, new: Diagnosis) -> str | None:
+    """Why nothing may be called better or worse. A name alone says nothing: files are renamed."""
     before, after = old.subject, new.subject
     if before.mode != after.mode:
-        return f"one is of {before.mode}, the other of {after.mode}"
-    shapes, types, strides = (
-        [tuple(getattr(tensor, field) for tensor in subject.inputs) for subject in (before, after)]
-        for field in ("shape", "dtype", "stride")
-    )
+        return f"not comparable: one is of {before.mode}, the other of {after.mode}"
     if before.inputs and after.inputs:
-        if shapes[0] != shapes[1]:
-            return "inputs differ in shape"
-        if types[0] != types[1]:
-            return "inputs differ in dtype"
-        if None not in (*strides[0], *strides[1]) and strides[0] != strides[1]:
-            return "inputs differ in strides"
+        for field in ("shape", "dtype", "stride"):
+            values = [[getattr(tensor, field) for tensor in subject.inputs] for subject in (before, after)]
+            if values[0] != values[1] and None not in (*values[0], *values[1]):
+                return f"not comparable: inputs differ in {field}"
     counts = before.parameter_count, after.parameter_count
     if None not in counts and counts[0] != counts[1]:
-        return f"the models differ: {counts[0]} parameters in the old one, {counts[1]} in the new one"
-    return None
-
-
-def _not_comparable(old: Diagnosis, new: Diagnosis, different_subject: str | None) -> str | None:
-    """Why nothing may be called better or worse; findings and decisions are listed all the same."""
-    if different_subject is not None:
-        return f"not comparable: {different_subject}"
-    if old.subject.target != new.subject.target:
+        return f"not comparable: {counts[0]} parameters in the old model, {counts[1]} in the new one"
+    if before.target != after.target:
         return "not comparable: they were lowered for different devices, or only one of them ran"
     for age, diagnosis in (("old", old), ("new", new)):
         if diagnosis.interrupted is not None:
@@ -177,74 +117,212 @@ def _not_comparable(old: Diagnosis, new: Diagnosis, different_subject: str | Non
     return None
 
 
-def _account(old: Trial | None, new: Trial | None) -> Account | None:
-    """Where the difference goes, from the one that took longer to the other."""
-    if old is None or new is None or old.measurement is None or new.measurement is None:
-        return None
-    before, after = old.measurement.median_seconds, new.measurement.median_seconds
-    if max(before, after) < (1 + BETWEEN_RUNS) * min(before, after):
-        return None
-    slower, faster = (new, old) if after >= before else (old, new)
-    found = account(slower, faster)
-    ages = ("new", "old") if after >= before else ("old", "new")
-    names = (f"{trial.name} ({age})" for trial, age in zip((slower, faster), ages, strict=True))
-    return found and msgspec.structs.replace(found, slower=next(names), faster=next(names))
-
-
-def _compared_trial(name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None) -> ComparedTrial:
+def _trial_change(name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None) -> TrialChange:
     before, after = old.find_trial(name), new.find_trial(name)
-    old_median, new_median = _median_seconds(old, name), _median_seconds(new, name)
-    old_costs, new_costs = _costs_of(before), _costs_of(after)
-    has_same_pace = not_comparable is None and not environment_changes(old, new)
-    trial = ComparedTrial(
-        name=name,
-        old_status=before.status if before is not None else None,
-        new_status=after.status if after is not None else None,
-        old_median_seconds=old_median,
-        new_median_seconds=new_median,
-        median_ratio=old_median / new_median if has_same_pace and old_median and new_median else None,
-        old_costs=old_costs,
-        new_costs=new_costs,
-        difference=cost_difference(old_costs, new_costs) if old_costs is not None and new_costs is not None else None,
-        conversions=conversion_changes(before, after) if before is not None and after is not None else (),
-        round_trips=round_trip_changes(before, after) if before is not None and after is not None else (),
-        decisions=decision_changes(before, after),
-        regression=Regression(),
-        time=time_change(name, old, new, not_comparable),
-        old_same_as=before.same_as if before is not None else None,
-        new_same_as=after.same_as if after is not None else None,
-        old_failure=_failure_of(before),
-        new_failure=_failure_of(after),
+    compared = _compared_trial(old, name), _compared_trial(new, name)
+    change = TrialChange(name=name, old=compared[0], new=compared[1])
+    if before is None or after is None:
+        return change
+    ratio, not_judged = _ratio_change(name, old, new, not_comparable)
+    change = msgspec.structs.replace(
+        change,
+        change=ratio,
+        not_judged=not_judged,
+        conversions=conversion_changes(before, after),
+        round_trips=round_trip_changes(before, after),
+        decisions=tuple(_decision_changes(before, after)),
+        account=_account(old, new, name),
     )
-    return msgspec.structs.replace(trial, regression=trial_regression(trial, old, new, not_comparable))
+    losses = () if not_comparable is not None else tuple(_trial_losses(change, old, new))
+    return msgspec.structs.replace(change, losses=losses)
 
 
-def _costs_of(trial: Trial | None) -> CostTotals | None:
-    """What one iteration spent; None where no kernels were recorded, unless the graphs alone were to tell."""
-    if trial is None or (trial.kernels is None and not trial.is_static):
+def _compared_trial(diagnosis: Diagnosis, name: str) -> ComparedTrial | None:
+    trial, measured = diagnosis.find_trial(name), diagnosis.measured_trial(name)
+    if trial is None:
         return None
-    return cost_totals(trial, 1)
+    ratios = diagnosis.comparison.ratios if diagnosis.comparison is not None else ()
+    measurement = measured.measurement if measured is not None else None
+    return ComparedTrial(
+        status=trial.status,
+        same_as=trial.same_as,
+        seconds=measurement.median_seconds if measurement is not None else None,
+        ratio=next((ratio for ratio in ratios if measured is not None and ratio.name == measured.name), None),
+        costs=costs_of(trial) if trial.kernels is not None or trial.is_static else None,
+        failure=trial.failure.message if trial.failure is not None else None,
+    )
 
 
-def _median_seconds(diagnosis: Diagnosis, name: str) -> float | None:
-    trial = diagnosis.measured_trial(name)
-    return trial.measurement.median_seconds if trial is not None and trial.measurement is not None else None
+def _ratio_change(
+    name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None
+) -> tuple[Ratio | None, str | None]:
+    """What became of the ratio to the baseline, or why that is not judged; neither for the baseline and untimed."""
+    trials = [diagnosis.measured_trial(name) for diagnosis in (old, new)]
+    if any(trial is None or trial.measurement is None for trial in trials):
+        return None, None
+    if [old.baseline, new.baseline] == trials:
+        return None, None
+    ratios = [trial.ratio if (trial := _compared_trial(diagnosis, name)) else None for diagnosis in (old, new)]
+    problem = not_comparable or _problem_of(old, new, name)
+    before, after = ratios
+    if problem is not None or before is None or after is None:
+        return None, problem or "it has no ratio to the baseline in one of both"
+    low, high = after.low / before.high, after.high / before.low
+    verdict = judge(low, high, resolution=BETWEEN_RUNS, equality=BETWEEN_RUNS)
+    return Ratio(name=after.name, low=low, median=after.median / before.median, high=high, verdict=verdict), None
 
 
-def _failure_of(trial: Trial | None) -> str | None:
-    return trial.failure.message if trial is not None and trial.failure is not None else None
+def _problem_of(old: Diagnosis, new: Diagnosis, name: str) -> str | None:
+    """Why the speed of a configuration cannot be judged."""
+    if old.comparison is None or new.comparison is None or old.comparison.baseline != new.comparison.baseline:
+        return "the two have no common baseline"
+    named = [trial for trial in (old.find_trial(name), new.find_trial(name)) if trial is not None]
+    if len({msgspec.json.encode(trial.configuration) for trial in named}) > 1:
+        return "the configuration has other options"
+    for age, diagnosis in (("old", old), ("new", new)):
+        for trial in (diagnosis.measured_trial(name), diagnosis.baseline):
+            if trial is not None and trial.equivalence is not None and trial.equivalence.status == "different":
+                return f"the outputs of {trial.name} are wrong in the {age} one"
+    return None
+
+
+def _decision_changes(old: Trial, new: Trial) -> Iterator[DecisionChange]:
+    before = {graph.name: graph.decision for graph in old.graphs}
+    for graph in new.graphs:
+        decisions = before.get(graph.name), graph.decision
+        cards = [msgspec.convert(one, GraphDecision, from_attributes=True) for one in decisions if one is not None]
+        if len(cards) == 2 and cards[0] != cards[1]:
+            yield DecisionChange(graph=graph.name, old=cards[0], new=cards[1])
+
+
+def _account(old: Diagnosis, new: Diagnosis, name: str) -> Account | None:
+    """What the difference consists of, from the slower one to the faster one."""
+    aged = [
+        (trial.measurement.median_seconds, trial, f"{trial.name} ({age})")
+        for age, diagnosis in (("new", new), ("old", old))
+        if (trial := diagnosis.measured_trial(name)) is not None and trial.measurement is not None
+    ]
+    if len(aged) < 2:
+        return None
+    (least, faster, faster_name), (most, slower, slower_name) = sorted(aged, key=lambda entry: entry[0])
+    if most < (1 + BETWEEN_RUNS) * least:
+        return None
+    found = account(slower, faster)
+    return found and msgspec.structs.replace(found, slower=slower_name, faster=faster_name)
+
+
+def _trial_losses(change: TrialChange, old: Diagnosis, new: Diagnosis) -> Iterator[str]:
+    if change.old is None or change.new is None or change.old.status not in WITH_RESULT:
+        return
+    if change.new.status in STATUS_WORDS and change.new.status != "skipped":
+        why = f": {change.new.failure}" if change.new.failure else ""
+        yield f"{STATUS_WORDS[change.new.status]}, had a result before{why}"
+    if change.new.status not in WITH_RESULT:
+        return
+    took = own_ratio(change, old, new)
+    # The ratio also falls if only the baseline became faster, which times of one machine show.
+    if change.change is not None and change.change.verdict == SLOWER and (took is None or took < 1):
+        ratios = [format_ratio(ratio.median) for ratio in (change.new.ratio, change.old.ratio) if ratio is not None]
+        baseline = _shown(new.comparison.baseline) if new.comparison is not None else ""
+        yield f"runs at {ratios[0]} the speed of {baseline} instead of {ratios[-1]}"
+    before, after = change.old.costs, change.new.costs
+    if before is None or after is None:
+        return
+    # Seconds of conversions come from one profiled iteration and have no interval: their number is judged.
+    trials = old.find_trial(change.name), new.find_trial(change.name)
+    if all(trial is not None and trial.is_static for trial in trials):
+        yield from more_than("layout conversion", before.conversion_count, after.conversion_count)
+    if "shape" not in recorded_by_one(*trials):
+        yield from more_than("round trip", before.redundant_pair_count, after.redundant_pair_count)
+
+
+def own_ratio(change: TrialChange, old: Diagnosis, new: Diagnosis) -> float | None:
+    """The old time of a configuration over the new one; None unless devices, thread counts and versions are equal."""
+    if environment_changes(old, new) or change.old is None or change.new is None:
+        return None
+    before, after = change.old.seconds, change.new.seconds
+    return before / after if before and after else None
+
+
+def _losses(trials: Sequence[TrialChange], findings: Sequence[FindingChange]) -> Iterator[str]:
+    names = {trial.name for trial in trials if trial.has_both_results}
+    for trial in trials:
+        if trial.same_as_in_both not in names:
+            yield from (f"{_shown(trial.name)}: {loss}" for loss in trial.losses)
+    for change in findings:
+        is_worse = change.new_count > change.old_count and change.severity != "note" and not change.is_accepted
+        if is_worse and change.code not in RESTS_ON_TIMES and change.configuration in (None, *names):
+            about = f" [{_shown(change.configuration)}]" if change.configuration else ""
+            where = next((f" at {place}" for place in (change.module, change.place) if place), "")
+            number = f"{change.new_count} instead of {change.old_count}" if change.old_count else "new"
+            yield f"{number} {change.severity} {change.code} {change.rule}{about}{where}"
+
+
+def _default_loss(trials: Sequence[TrialChange], old: Diagnosis, new: Diagnosis) -> Iterator[str]:
+    """The baseline became slower on an equal machine and most ratios to it rose, so that it is not the machine."""
+    baseline = next((trial for trial in trials if new.comparison and trial.name == new.comparison.baseline), None)
+    took = own_ratio(baseline, old, new) if baseline is not None else None
+    verdicts = [trial.change.verdict for trial in trials if trial.change is not None]
+    if baseline is not None and took and took * (1 + TIME_TOLERANCE) < 1 and 2 * verdicts.count(FASTER) > len(verdicts):
+        yield f"{_shown(baseline.name)}: takes {format_ratio(1 / took)} as long, and most other configurations do not"
+
+
+def _shown(name: str) -> str:
+    return "the default" if name == BASELINE else name_in_words(name)
+
+
+def _unjudged_times(trials: Sequence[TrialChange], old: Diagnosis, new: Diagnosis) -> str | None:
+    """Why the speed of the baseline or of a recommended configuration was not judged."""
+    shared = {trial.name: trial for trial in trials if trial.has_both_results}
+    timed = {
+        name for name, trial in shared.items() if trial.old and trial.new and trial.old.seconds and trial.new.seconds
+    }
+    if not timed:
+        return None if old.subject.target is not None else "no configuration was timed in both"
+    for diagnosis in (old, new):
+        recommended = diagnosis.recommendation.configuration if diagnosis.recommendation is not None else None
+        for name in (diagnosis.comparison.baseline if diagnosis.comparison is not None else None, recommended):
+            if name in shared and (name not in timed or shared[name].not_judged is not None):
+                why = shared[name].not_judged or "not timed in both"
+                return f"the time of {_shown(name)} was not judged: {why}"
+    return None
+
+
+def _finding_changes(old: Diagnosis, new: Diagnosis) -> tuple[FindingChange, ...]:
+    """
+    By rule and configuration; the most severe first.
+
+    A finding names the costliest of several places, and which one that is changes from run to run.
+    """
+    groups: dict[tuple[str, str | None], tuple[list[Finding], list[Finding]]] = defaultdict(lambda: ([], []))
+    for age, diagnosis in enumerate((old, new)):
+        for finding in diagnosis.findings:
+            groups[finding.code, finding.configuration][age].append(finding)
+    changes = [_finding_change(once, now) for once, now in groups.values() if len(once) != len(now)]
+    return tuple(sorted(changes, key=lambda c: (_SEVERITIES.index(c.severity), c.code, c.configuration or "")))
+
+
+def _finding_change(old: Sequence[Finding], new: Sequence[Finding]) -> FindingChange:
+    own = new or old
+    return FindingChange(
+        code=own[0].code,
+        rule=own[0].rule,
+        severity=min((finding.severity for finding in own), key=_SEVERITIES.index),
+        configuration=own[0].configuration,
+        module=own[0].module,
+        place=str(own[0].location) if own[0].location is not None else None,
+        old_count=len(old),
+        new_count=len(new),
+        seconds=known_sum(*(finding.seconds for finding in own)),
+        is_accepted=bool(new) and all(finding.accepted is not None for finding in new),
+    )
 
 
 def _notes(old: Diagnosis, new: Diagnosis) -> Iterator[str]:
     if has_another_machine(old, new):
         yield "the two ran on different devices, processors or thread counts: only ratios to the baseline are compared"
-    if old.subject.target != new.subject.target:
-        yield "one of the two was lowered for another device and did not run the same way"
     if old.layoutdoctor_version != new.layoutdoctor_version:
         yield (
             f"written by layoutdoctor {old.layoutdoctor_version} and {new.layoutdoctor_version}: findings may have come"
             " and gone with the rules; diagnose both with one version"
         )
-    for age, diagnosis in (("old", old), ("new", new)):
-        if diagnosis.interrupted is not None:
-            yield f"the {age} one was not finished: {diagnosis.interrupted}"

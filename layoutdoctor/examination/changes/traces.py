@@ -1,125 +1,31 @@
-"""
-Two examined traces against each other: what each operation, kernel and module took, what conversions came and
-went.
-"""
+"""Two examined traces: conversions, operations, kernels and modules that came, went, or took another time."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from layoutdoctor.diagnosis.comparison import Amount, ComparedRun, ComparedTotal, Overlap, Regression, TraceComparison
-from layoutdoctor.examination.changes.conversions import (
+from layoutdoctor.diagnosis.comparison import Amount, ComparedTrace, Overlap, Regression, TotalChange, TraceComparison
+from layoutdoctor.examination.changes.costs import (
     conversion_changes,
-    cost_difference,
-    cost_totals,
+    costs_of,
+    format_count,
+    layout_losses,
     per,
     recorded_by_one,
     round_trip_changes,
 )
-from layoutdoctor.examination.changes.regressions import format_count, layout_losses
-from layoutdoctor.examination.changes.times import environment_changes, has_another_machine
+from layoutdoctor.examination.changes.environments import environment_changes, has_another_machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from layoutdoctor.diagnosis.comparison import Basis, Match
     from layoutdoctor.diagnosis.records import Diagnosis, Total, TotalKind, Trial
 
-# Inductor numbers its kernels through the graph: take one away, and all later ones of its kind are called otherwise.
-_NUMBERED = re.compile(r"^((?:triton|cpp)_[A-Za-z_]\w*?)_\d+(?:d[\dce]*)?$")
-# cuDNN 8 calls these cudnn::ops, cuDNN 9 cudnn::engines_precompiled, cuDNN 7 has them without a namespace.
-_CUDNN_NAMESPACE = re.compile(r"\bcudnn::(?:ops|engines_precompiled)::")
-# One library builds the same kernel once per generation of GPU, and says so at the beginning of its name.
-_GENERATION = re.compile(r"^(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell|sm\d+)_")
-_ANONYMOUS = re.compile(r"\((?:anonymous namespace|anonymous)\)::|<unnamed>::")
-_ARGUMENTS = re.compile(r"[<(].*$", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class NameMatch:
-    """
-    Names of two runs that belong together.
-
-    Attributes:
-        match: ``exact`` or ``loose``; None where they stand in one run only.
-    """
-
-    name: str
-    match: Match | None
-    old_names: tuple[str, ...]
-    new_names: tuple[str, ...]
-
-
-def match_kernel_names(old: Collection[str], new: Collection[str]) -> tuple[NameMatch, ...]:
-    """
-    The kernels of two runs by name: equal names first, then what is left by ``loose_name``.
-
-    Returns:
-        Every name of both exactly once. Numbered kernels of Inductor are matched by their own name only where the runs
-        have the same numbers of that kind, as a kernel that goes shifts the numbers of all later ones.
-    """
-    shifted = {_kind_of(name) for name in set(old) ^ set(new)} - {None}
-    exact = {name for name in set(old) & set(new) if _kind_of(name) not in shifted}
-    return _matches(old, new, exact, loose_name)
-
-
-def match_exact_names(old: Collection[str], new: Collection[str]) -> tuple[NameMatch, ...]:
-    """The operations or modules of two runs, by equal names only."""
-    return _matches(old, new, set(old) & set(new), str)
-
-
-def _matches(
-    old: Collection[str], new: Collection[str], exact: Collection[str], name_of: Callable[[str], str]
-) -> tuple[NameMatch, ...]:
-    matches = [NameMatch(name, "exact", (name,), (name,)) for name in old if name in exact]
-    old_left, new_left = (_by_name(names, exact, name_of) for names in (old, new))
-    for loose in dict.fromkeys((*old_left, *new_left)):
-        before, after = tuple(old_left.get(loose, ())), tuple(new_left.get(loose, ()))
-        if before and after:
-            matches.append(NameMatch(loose, "loose", before, after))
-        else:
-            matches += [NameMatch(name, None, (name,), ()) for name in before]
-            matches += [NameMatch(name, None, (), (name,)) for name in after]
-    return tuple(matches)
-
-
-def loose_name(name: str) -> str:
-    """
-    A kernel's name without what changes from version to version and from GPU to GPU.
-
-    Returns:
-        Without template arguments and parameters, cuDNN's inner namespace, the generation of GPU it was built for, and
-        Inductor's number. A name of which nothing would be left stays as it is.
-    """
-    kind = _kind_of(name)
-    if kind is not None:
-        return kind
-    plain = _CUDNN_NAMESPACE.sub("", _ANONYMOUS.sub("", name.removeprefix("void ")))
-    return _GENERATION.sub("", _ARGUMENTS.sub("", plain).strip()) or name
-
-
-def _kind_of(name: str) -> str | None:
-    """For a numbered kernel of Inductor: its name without the number; None for any other."""
-    numbered = _NUMBERED.match(name)
-    return numbered.group(1) if numbered is not None else None
-
-
-def _by_name(names: Iterable[str], left_out: Collection[str], name_of: Callable[[str], str]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        if name not in left_out:
-            groups[name_of(name)].append(name)
-    return groups
-
-
 SMALL_OVERLAP = 0.25
-"""Two runs with less than this part of their names in common seem to be different ones, if times agree with it."""
+"""Two runs with less than this part of their names in common are different ones, if times agree with it."""
 
 LARGE_SHARE = 0.5
 """A change such as ``torch.compile`` leaves few names and much of the time: both runs spend it under common names."""
@@ -130,99 +36,28 @@ SAME_COUNT = 0.02
 ALIKE_SHARE = 0.8
 """If this part of all common names ran the same number of times as often, the work was done so often."""
 
+KINDS: tuple[TotalKind, ...] = ("operation", "module", "kernel")
 
-def totals_by_name(totals: Iterable[Total], kind: TotalKind) -> dict[str, Total]:
-    """The totals of one kind by their name, in their order."""
-    return {total.name: total for total in totals if total.kind == kind}
-
-
-def find_overlap(old: Sequence[Total], new: Sequence[Total]) -> Overlap:
-    """
-    How much two recorded runs have in common.
-
-    Returns:
-        By operations, by kernels where a run has no operation. A run without totals has nothing in common with any.
-    """
-    operations = totals_by_name(old, "operation"), totals_by_name(new, "operation")
-    kernels = totals_by_name(old, "kernel"), totals_by_name(new, "kernel")
-    modules = totals_by_name(old, "module"), totals_by_name(new, "module")
-    by_kernel = match_kernel_names(*kernels)
-    if all(operations):
-        kind: TotalKind = "operation"
-        names, (before, after) = match_exact_names(*operations), operations
-    else:
-        kind = "kernel"
-        names, (before, after) = by_kernel, kernels
-    common = [match for match in names if match.match is not None]
-    old_share = _share(before, [name for match in common for name in match.old_names])
-    new_share = _share(after, [name for match in common for name in match.new_names])
-    is_empty = not (
-        any(match.match is not None for match in by_kernel)
-        or operations[0].keys() & operations[1].keys()
-        or modules[0].keys() & modules[1].keys()
-    )
-    little_time = old_share is None or new_share is None or min(old_share, new_share) < LARGE_SHARE
-    return Overlap(
-        kind=kind,
-        common_count=len(common),
-        total_count=len(names),
-        old_share=old_share,
-        new_share=new_share,
-        is_empty=is_empty,
-        is_small=is_empty or (len(common) < SMALL_OVERLAP * len(names) and little_time),
-    )
-
-
-def find_unequal_work(old: Sequence[Total], new: Sequence[Total], old_parts: int = 1, new_parts: int = 1) -> str | None:
-    """
-    Why two runs seem not to have done the same work: nearly all of what both have ran another number of times, alike.
-
-    Returns:
-        A clause; None if nothing says so. Conversions are left out, as these may come and go. Counts cannot tell
-        another batch size.
-    """
-    kinds: tuple[TotalKind, ...] = ("operation", "kernel")
-    for kind in kinds:
-        counted = _common_counts(kind, old, new, old_parts, new_parts)
-        ratios = [now / once for once, now in counted]
-        times = median(ratios) if ratios else 1.0
-        if not _is_same(1.0, times) and sum(_is_same(times, r) for r in ratios) >= ALIKE_SHARE * len(ratios):
-            once, now = (format_count(sum(side)) for side in zip(*counted, strict=True))
-            return (
-                f"for the {kind}s that both have {once} kernels ran in the old one and {now} in the new one, "
-                "conversions left out"
-            )
-    return None
-
-
-def _common_counts(
-    kind: TotalKind, old: Sequence[Total], new: Sequence[Total], old_parts: int, new_parts: int
-) -> list[tuple[float, float]]:
-    """How many kernels, conversions left out, ran for each name that both runs have, per step."""
-    before, after = totals_by_name(old, kind), totals_by_name(new, kind)
-    matched = match_exact_names(before, after) if kind == "operation" else match_kernel_names(before, after)
-    counted = (
-        (_count(before, match.old_names) / old_parts, _count(after, match.new_names) / new_parts)
-        for match in matched
-        if match.match is not None
-    )
-    return [entry for entry in counted if entry[0] and entry[1]]
-
-
-def _count(totals: Mapping[str, Total], names: Iterable[str]) -> int:
-    return sum(totals[name].count - totals[name].conversion_count for name in names)
-
-
-def _share(totals: Mapping[str, Total], names: Iterable[str]) -> float | None:
-    whole = sum(total.seconds for total in totals.values())
-    return sum(totals[name].seconds for name in names) / whole if whole else None
-
-
-def _is_same(old: float, new: float) -> bool:
-    return abs(new - old) <= SAME_COUNT * max(old, new)
-
-
+# Inductor numbers its kernels through the graph: if one goes, all later ones of its kind have another number.
+_NUMBERED = re.compile(r"^((?:triton|cpp)_[A-Za-z_]\w*?)_\d+(?:d[\dce]*)?$")
+# cuDNN 8 has cudnn::ops, cuDNN 9 cudnn::engines_precompiled, cuDNN 7 no namespace. One library builds the same kernel
+# for each generation of GPU, and begins its name with the generation.
+_VARYING = re.compile(
+    r"^void |\bcudnn::(?:ops|engines_precompiled)::|\((?:anonymous namespace|anonymous)\)::|<unnamed>::"
+)
+_GENERATION = re.compile(r"^(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell|sm\d+)_")
+_ARGUMENTS = re.compile(r"[<(].*$", re.DOTALL)
 _FIELD_WORDS = {"op": "operations", "module": "modules", "shape": "shapes"}
+
+
+class _Run(NamedTuple):
+    """One of the two traces: its trial, if it has kernels, its totals by kind and name, and its number of steps."""
+
+    diagnosis: Diagnosis
+    trial: Trial | None
+    totals: Mapping[str, Mapping[str, Total]]
+    step_count: int
+    parts: int
 
 
 def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
@@ -230,88 +65,189 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
     What changed between two examined traces.
 
     Returns:
-        Numbers per profiler step where both recorded steps, of whole traces else. Two traces that have nothing to do
+        Numbers per profiler step if both recorded steps, of whole traces if not. Two traces that have nothing to do
         with each other are compared as well, and the comparison says so.
     """
-    before, after = _recorded_trial(old), _recorded_trial(new)
-    old_totals, new_totals = _totals_of(before), _totals_of(after)
-    old_steps, new_steps = len(totals_by_name(old_totals, "step")), len(totals_by_name(new_totals, "step"))
-    basis: Basis = "step" if old_steps and new_steps else "sum"
-    old_parts, new_parts = (old_steps, new_steps) if basis == "step" else (1, 1)
-    old_run = _compared_run(old, before, old_steps, old_parts)
-    new_run = _compared_run(new, after, new_steps, new_parts)
-    overlap = find_overlap(old_totals, new_totals)
-    if old_run.costs.kernel_count and new_run.costs.kernel_count and not (old_totals and new_totals):
-        # Without totals by name nothing is known of what the two have in common.
-        overlap = msgspec.structs.replace(overlap, is_empty=False, is_small=False)
-    unequal_work = find_unequal_work(old_totals, new_totals, old_parts, new_parts)
+    by_step = all(_totals(diagnosis)["step"] for diagnosis in (old, new))
+    before, after = _run_of(old, by_step=by_step), _run_of(new, by_step=by_step)
+    overlap, unequal_work = find_overlap(before, after), find_unequal_work(before, after)
     environment = environment_changes(old, new)
-
-    def compared(
-        matches: Iterable[NameMatch], before: Mapping[str, Total], after: Mapping[str, Total]
-    ) -> tuple[ComparedTotal, ...]:
-        entries = [_compared_total(match, before, after, old_parts, new_parts) for match in matches]
-        return tuple(sorted(entries, key=lambda entry: -abs(entry.seconds_difference)))
-
-    by_name = {
-        kind: (totals_by_name(old_totals, kind), totals_by_name(new_totals, kind))
-        for kind in ("operation", "kernel", "module")
-    }
+    is_known = all(any(run.totals.values()) or not costs_of(run.trial).kernel_count for run in (before, after))
     return TraceComparison(
-        basis=basis,
-        old=old_run,
-        new=new_run,
-        difference=cost_difference(old_run.costs, new_run.costs),
+        basis="step" if by_step else "sum",
+        old=_compared(before),
+        new=_compared(after),
         overlap=overlap,
-        is_same=before is not None and old.trials == new.trials and not environment,
+        is_same=before.trial is not None and old.trials == new.trials and not environment,
+        is_empty=is_known and not any(_common(kind, before, after) for kind in KINDS),
         unequal_work=unequal_work,
         environment=environment,
-        conversions=conversion_changes(before, after, old_parts, new_parts),
-        round_trips=round_trip_changes(before, after, old_parts, new_parts),
-        operations=compared(match_exact_names(*by_name["operation"]), *by_name["operation"]),
-        kernels=compared(match_kernel_names(*by_name["kernel"]), *by_name["kernel"]),
-        modules=compared(match_exact_names(*by_name["module"]), *by_name["module"]),
-        regression=_judge(old, new, old_run, new_run, overlap, unequal_work),
-        notes=tuple(_notes(old, new, old_run, new_run)),
+        conversions=conversion_changes(before.trial, after.trial, before.parts, after.parts),
+        round_trips=round_trip_changes(before.trial, after.trial, before.parts, after.parts),
+        totals=tuple(_total_changes(before, after)),
+        regression=_judge(before, after, overlap, unequal_work),
+        notes=tuple(_notes(before, after)),
     )
 
 
-def _recorded_trial(diagnosis: Diagnosis) -> Trial | None:
-    """The one trial of an examined trace; None where it could not be examined."""
-    return next((trial for trial in diagnosis.trials if trial.kernels is not None), None)
+def _totals(diagnosis: Diagnosis) -> dict[str, dict[str, Total]]:
+    found: dict[str, dict[str, Total]] = defaultdict(dict)
+    for trial in diagnosis.trials:
+        for total in trial.kernels.totals if trial.kernels is not None else ():
+            found[total.kind][total.name] = total
+    return found
 
 
-def _totals_of(trial: Trial | None) -> tuple[Total, ...]:
-    return trial.kernels.totals if trial is not None and trial.kernels is not None else ()
+def _run_of(diagnosis: Diagnosis, *, by_step: bool) -> _Run:
+    totals = _totals(diagnosis)
+    trial = next((trial for trial in diagnosis.trials if trial.kernels is not None), None)
+    return _Run(diagnosis, trial, totals, len(totals["step"]), len(totals["step"]) if by_step else 1)
 
 
-def _compared_run(diagnosis: Diagnosis, trial: Trial | None, step_count: int, parts: int) -> ComparedRun:
-    if trial is not None and trial.kernels is not None:
-        lacks = trial.kernels.lacks
-    else:
-        failures = [trial.failure.message for trial in diagnosis.trials if trial.failure is not None]
-        lacks = (f"no kernels: {failures[0]}" if failures else "no kernels",)
-    return ComparedRun(
-        name=diagnosis.subject.name,
-        created_at=diagnosis.created_at,
-        step_count=step_count,
-        costs=cost_totals(trial, parts),
-        lacks=lacks,
+def _compared(run: _Run) -> ComparedTrace:
+    failures = [f"no kernels: {trial.failure.message}" for trial in run.diagnosis.trials if trial.failure is not None]
+    kernels = run.trial.kernels if run.trial is not None else None
+    return ComparedTrace(
+        name=run.diagnosis.subject.name,
+        created_at=run.diagnosis.created_at,
+        step_count=run.step_count,
+        costs=costs_of(run.trial, run.parts),
+        lacks=kernels.lacks if kernels is not None else tuple(failures[:1] or ["no kernels"]),
     )
 
 
-def _compared_total(
-    match: NameMatch, before: Mapping[str, Total], after: Mapping[str, Total], old_parts: int, new_parts: int
-) -> ComparedTotal:
-    old = _amount([before[name] for name in match.old_names], old_parts)
-    new = _amount([after[name] for name in match.new_names], new_parts)
-    return ComparedTotal(
-        name=match.name,
-        match=match.match,
-        old=old,
-        new=new,
-        seconds_difference=(new.seconds if new is not None else 0.0) - (old.seconds if old is not None else 0.0),
+# ------------------------------------------------------------------------------------------------------------- names
+class NameMatch(NamedTuple):
+    """Names of two runs that belong together; those of one run are empty if the name is in the other one only."""
+
+    name: str
+    old_names: tuple[str, ...]
+    new_names: tuple[str, ...]
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether only what the names have in common is equal."""
+        return {*self.old_names, *self.new_names} != {self.name}
+
+
+def match_names(kind: TotalKind, old: Collection[str], new: Collection[str]) -> list[NameMatch]:
+    """
+    The names of two runs, each once: equal names first; kernels that are left, by ``loose_name``.
+
+    Numbered kernels of Inductor are matched by their own name only if the runs have the same numbers of that kind, as
+    a kernel that goes shifts the numbers of all later ones.
+    """
+    shifted = {_kind_of(name) for name in set(old) ^ set(new)} - {None} if kind == "kernel" else set()
+    exact = {name for name in set(old) & set(new) if _kind_of(name) not in shifted}
+    matches = [NameMatch(name, (name,), (name,)) for name in old if name in exact]
+    left: dict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+    for age, names in enumerate((old, new)):
+        for name in names:
+            if name not in exact:
+                left[loose_name(name) if kind == "kernel" else name][age].append(name)
+    for loose, (before, after) in left.items():
+        if before and after:
+            matches.append(NameMatch(loose, tuple(before), tuple(after)))
+        else:
+            matches += [NameMatch(name, (name,), ()) for name in before]
+            matches += [NameMatch(name, (), (name,)) for name in after]
+    return matches
+
+
+def loose_name(name: str) -> str:
+    """
+    A kernel's name without everything that depends on versions and GPUs.
+
+    Template arguments, parameters, inner namespaces, the generation of GPU and Inductor's number are left out, unless
+    nothing would be left.
+    """
+    plain = _ARGUMENTS.sub("", _VARYING.sub("", name)).strip()
+    return _kind_of(name) or _GENERATION.sub("", plain) or name
+
+
+def _kind_of(name: str) -> str | None:
+    """For a numbered kernel of Inductor: its name without the number."""
+    numbered = _NUMBERED.match(name)
+    return numbered.group(1) if numbered is not None else None
+
+
+def _common(kind: TotalKind, old: _Run, new: _Run) -> list[NameMatch]:
+    return [m for m in match_names(kind, old.totals[kind], new.totals[kind]) if m.old_names and m.new_names]
+
+
+# ----------------------------------------------------------------------------------------------- the same work or not
+def find_overlap(old: _Run, new: _Run) -> Overlap:
+    """How much two runs have in common: by operations; by kernels if a run has no operation."""
+    kind: TotalKind = "operation" if old.totals["operation"] and new.totals["operation"] else "kernel"
+    total_count = len(match_names(kind, old.totals[kind], new.totals[kind]))
+    common = _common(kind, old, new)
+    shares = (
+        _share(old.totals[kind], [name for match in common for name in match.old_names]),
+        _share(new.totals[kind], [name for match in common for name in match.new_names]),
     )
+    share = min(shares) if None not in shares else None  # type: ignore[type-var]
+    has_little = len(common) < SMALL_OVERLAP * total_count and (share is None or share < LARGE_SHARE)
+    return Overlap(
+        kind=kind,
+        common_count=len(common),
+        total_count=total_count,
+        common_share=share,
+        is_small=has_little,
+    )
+
+
+def _share(totals: Mapping[str, Total], names: Iterable[str]) -> float | None:
+    whole = sum(total.seconds for total in totals.values())
+    return sum(totals[name].seconds for name in names) / whole if whole else None
+
+
+def find_unequal_work(old: _Run, new: _Run) -> str | None:
+    """
+    Why two runs seem not to have done the same work: nearly everything common ran another number of times, alike.
+
+    Conversions are left out, as these may come and go. Counts cannot show another batch size.
+    """
+    kinds: tuple[TotalKind, ...] = ("operation", "kernel")
+    for kind in kinds:
+        counts = [
+            (_count(old, kind, match.old_names) / old.parts, _count(new, kind, match.new_names) / new.parts)
+            for match in _common(kind, old, new)
+        ]
+        counts = [entry for entry in counts if all(entry)]
+        ratios = [now / once for once, now in counts]
+        times = median(ratios) if ratios else 1.0
+        if not _is_same(1.0, times) and sum(_is_same(times, r) for r in ratios) >= ALIKE_SHARE * len(ratios):
+            once, now = (format_count(sum(side)) for side in zip(*counts, strict=True))
+            return (
+                f"for the {kind}s that both have {once} kernels ran in the old one and {now} in the new one, "
+                "conversions left out"
+            )
+    return None
+
+
+def _count(run: _Run, kind: TotalKind, names: Iterable[str]) -> int:
+    totals = run.totals[kind]
+    return sum(totals[name].count - totals[name].conversion_count for name in names)
+
+
+def _is_same(old: float, new: float) -> bool:
+    return abs(new - old) <= SAME_COUNT * max(old, new)
+
+
+# ------------------------------------------------------------------------------------------------------------ changes
+def _total_changes(old: _Run, new: _Run) -> Iterator[TotalChange]:
+    for kind in KINDS:
+        changes = [
+            TotalChange(
+                kind=kind,
+                name=match.name,
+                is_loose=match.is_loose,
+                old=_amount([old.totals[kind][name] for name in match.old_names], old.parts),
+                new=_amount([new.totals[kind][name] for name in match.new_names], new.parts),
+            )
+            for match in match_names(kind, old.totals[kind], new.totals[kind])
+        ]
+        yield from sorted(changes, key=lambda change: -abs(change.seconds_difference or 0.0))
 
 
 def _amount(totals: list[Total], parts: int) -> Amount | None:
@@ -321,43 +257,36 @@ def _amount(totals: list[Total], parts: int) -> Amount | None:
         count=per(sum(total.count for total in totals), parts),
         seconds=per(sum(total.seconds for total in totals), parts),
         conversion_count=per(sum(total.conversion_count for total in totals), parts),
-        conversion_seconds=per(sum(total.conversion_seconds for total in totals), parts),
     )
 
 
-def _judge(
-    old: Diagnosis, new: Diagnosis, old_run: ComparedRun, new_run: ComparedRun, overlap: Overlap, unequal: str | None
-) -> Regression:
-    before, after = _recorded_trial(old), _recorded_trial(new)
-    if before is None or after is None or not (old_run.costs.kernel_count and new_run.costs.kernel_count):
+def _judge(old: _Run, new: _Run, overlap: Overlap, unequal_work: str | None) -> Regression:
+    before, after = costs_of(old.trial, old.parts), costs_of(new.trial, new.parts)
+    if not (before.kernel_count and after.kernel_count):
         return Regression(not_judged="one of the two has no kernels")
     if overlap.is_small:
         return Regression(not_judged="the two seem to be different runs")
-    if unequal is not None:
+    if unequal_work is not None:
         return Regression(not_judged="the two seem not to have done the same work")
-    losses = layout_losses(
-        old_run.costs,
-        new_run.costs,
-        judges_time=not has_another_machine(old, new),
-        judges_round_trips="shape" not in recorded_by_one(before, after),
-    )
-    return Regression(losses=losses)
+    judges_time = not has_another_machine(old.diagnosis, new.diagnosis)
+    judges_round_trips = "shape" not in recorded_by_one(old.trial, new.trial)
+    losses = layout_losses(before, after, judges_time=judges_time, judges_round_trips=judges_round_trips)
+    return Regression(losses=tuple(losses))
 
 
-def _notes(old: Diagnosis, new: Diagnosis, old_run: ComparedRun, new_run: ComparedRun) -> Iterator[str]:
-    before, after = _recorded_trial(old), _recorded_trial(new)
-    if not (old_run.step_count and new_run.step_count):
-        recorded = [f"in the {age} one only" for age, run in (("old", old_run), ("new", new_run)) if run.step_count]
-        where = f"recorded {recorded[0]}" if recorded else "not recorded"
+def _notes(old: _Run, new: _Run) -> Iterator[str]:
+    ages = (("old", old), ("new", new))
+    if not (old.step_count and new.step_count):
+        recorded = [f"recorded in the {age} one only" for age, run in ages if run.step_count]
+        where = recorded[0] if recorded else "not recorded"
         yield f"profiler steps are {where}: the whole traces are compared, which assumes that both did equal work"
-    if has_another_machine(old, new):
+    if has_another_machine(old.diagnosis, new.diagnosis):
         yield "the two were recorded on different devices: their times differ for that reason as well"
-    missing = recorded_by_one(before, after)
+    missing = recorded_by_one(old.trial, new.trial)
     for field, words in _FIELD_WORDS.items():
         if field in missing:
             yield f"{words} of conversions are recorded in one of the two only: conversions are compared without them"
     if "shape" in missing:
         yield "round trips are proved by shapes, which one of the two lacks: their numbers cannot be compared"
-    for age, diagnosis in (("old", old), ("new", new)):
-        for note in diagnosis.subject.notes:
-            yield f"the {age} one: {note}"
+    for age, run in ages:
+        yield from (f"the {age} one: {note}" for note in run.diagnosis.subject.notes)

@@ -1,193 +1,112 @@
-"""How the reports of a comparison say an amount, a difference, a conversion; every string out of a record cleaned."""
+"""The report of a comparison, of two traces or of two diagnoses of models, in sections."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.changes.regressions import LEAST_SHARE, TIME_TOLERANCE, format_count
-from layoutdoctor.examination.changes.traces import loose_name
-from layoutdoctor.reports.sections.rows import Overview, Table, TableRow
-from layoutdoctor.reports.sections.wording import clean, clean_name
-from layoutdoctor.units import format_seconds, format_share
-from layoutdoctor.words import DIRECTION_WORDS, count_of, joined, listing, plural
+from layoutdoctor.diagnosis.comparison import WITH_RESULT, TraceComparison
+from layoutdoctor.diagnosis.records import FASTER, SLOWER
+from layoutdoctor.examination.changes.costs import LEAST_SHARE, TIME_TOLERANCE, format_count
+from layoutdoctor.examination.changes.traces import KINDS, loose_name
+from layoutdoctor.reports.sections.account import account_sentence, account_view
+from layoutdoctor.reports.sections.rows import Overview, Table, TableRow, format_interval
+from layoutdoctor.reports.sections.wording import clean, clean_name, shown_name
+from layoutdoctor.units import format_ratio, format_seconds, format_share
+from layoutdoctor.words import (
+    DIRECTION_WORDS,
+    STATUS_WORDS,
+    SWITCH_WORDS,
+    count_of,
+    joined,
+    listing,
+    plural,
+    ratio_words,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.comparison import (
         Amount,
-        Change,
-        ComparedTotal,
-        ConversionAmount,
+        ComparedModel,
+        ComparedTrial,
         ConversionChange,
-        EnvironmentDifference,
-        Overlap,
-        Regression,
+        CostChange,
+        DecisionChange,
+        FindingChange,
+        ModelComparison,
         RoundTripChange,
-        TraceComparison,
+        TrialChange,
     )
     from layoutdoctor.diagnosis.layout import Size
+    from layoutdoctor.diagnosis.records import Ratio, Verdict
 
 ABSENT = "-"
-AMOUNT_HEADS = ("old", "new", "difference")
-MOST_NAMED = 3
-MOST_NAMES_BETWEEN = 4
-MOST_DIFFERENCES = 12
-LEAST_SECONDS = 0.5e-9  # recorders count nanoseconds: what is less comes from dividing by steps
-
-_CHANGE_WORDS: dict[Change, str] = {"went": "Went", "came": "Came", "fewer": "Fewer", "more": "More"}
-
-
-def format_difference(seconds: float | None) -> str:
-    """A difference of times, new minus old, with its sign: ``"-1.20 ms"``."""
-    if seconds is None:
-        return ABSENT
-    if not is_difference(seconds):
-        return format_seconds(0)
-    return f"{'+' if seconds > 0 else '-'}{format_seconds(abs(seconds))}"
-
-
-def is_difference(seconds: float | None) -> bool:
-    """Whether a difference of times is one at all; None where it is not known."""
-    return seconds is not None and abs(seconds) >= LEAST_SECONDS
-
-
-def format_both(old: float | None, new: float | None) -> str:
-    """Two times: ``"5.64 ms -> 4.44 ms"``."""
-    return f"{_seconds_or_absent(old)} -> {_seconds_or_absent(new)}"
-
-
-def format_counts(old: float, new: float) -> str:
-    """Two counts: ``"999 -> 800"``; one where they are equal."""
-    return format_count(old) if old == new else f"{format_count(old)} -> {format_count(new)}"
-
-
-def _amount_cell(amount: Amount | ConversionAmount | None) -> str:
-    """How many and how long, for a cell: ``"53  1.20 ms"``."""
-    return ABSENT if amount is None else f"{format_count(amount.count)}  {_seconds_or_absent(amount.seconds)}"
-
-
-def amount_cells(change: ConversionChange | RoundTripChange | ComparedTotal) -> tuple[str, str, str]:
-    """What there was, what there is and the difference, under ``AMOUNT_HEADS``."""
-    return _amount_cell(change.old), _amount_cell(change.new), format_difference(change.seconds_difference)
-
-
-def conversion_cells(change: ConversionChange) -> tuple[str, ...]:
-    """What it is, where it is, and the amounts."""
-    return _conversion_words(change), _conversion_place(change), *amount_cells(change)
-
-
-def round_trip_cells(change: RoundTripChange) -> tuple[str, ...]:
-    """What it is, its module, and the amounts."""
-    return _round_trip_words(change), clean_name(change.module or ABSENT), *amount_cells(change)
-
-
-def _conversion_words(change: ConversionChange) -> str:
-    """What kind of conversion it is: ``"to channels_last, activation 8x64x56x56"``."""
-    tensor = change.tensor if change.tensor != "unknown" else "tensor"
-    return f"{DIRECTION_WORDS[change.direction]}, {tensor}{_shape_words(change.shape)}"
-
-
-def _conversion_place(change: ConversionChange) -> str:
-    """Where it is: operation and module, as far as recorded."""
-    parts = [clean_name(part) for part in (change.op, change.module) if part]
-    return "  ".join(parts) or f"by the {change.owner}"
-
-
-def _round_trip_words(change: RoundTripChange) -> str:
-    """What is between the two conversions: ``"around aten::relu, 8x64x56x56"``."""
-    between = listing([clean_name(name) for name in change.between], MOST_NAMES_BETWEEN)
-    words = f"around {between}" if between else "nothing between"
-    return joined((words, _shape_words(change.shape)), ",")
-
-
-def change_lines(changes: Sequence[ConversionChange]) -> tuple[str, ...]:
-    """Which conversions went and came, a line for each kind of change, the costliest named."""
-    kinds = {word: [change for change in changes if change.change == kind] for kind, word in _CHANGE_WORDS.items()}
-    return tuple(
-        f"{word}: {'; '.join(map(_named_change, chosen[:MOST_NAMED]))}{_more(chosen)}"
-        for word, chosen in kinds.items()
-        if chosen
-    )
-
-
-def _named_change(change: ConversionChange) -> str:
-    known = [amount.count for amount in (change.old, change.new) if amount is not None]
-    counts = format_count(known[-1]) if change.change in ("came", "went") else format_counts(known[0], known[-1])
-    seconds = "" if change.seconds_difference is None else f" ({format_difference(change.seconds_difference)})"
-    return f"{counts} {_conversion_words(change)}, {_conversion_place(change)}{seconds}"
-
-
-def _more(chosen: Sequence[ConversionChange]) -> str:
-    left = len(chosen) - MOST_NAMED
-    return f"; and {left} more {'kind' if left == 1 else 'kinds'}" if left > 0 else ""
-
-
-def environment_line(changes: Iterable[EnvironmentDifference]) -> str | None:
-    """What is not the same around the two; None where all is."""
-    parts = [
-        f"{clean_name(change.name)} {clean_name(change.old or 'not recorded')} -> "
-        f"{clean_name(change.new or 'not recorded')}"
-        for change in changes
-    ]
-    return f"Differs: {listing(parts, MOST_DIFFERENCES)}" if parts else None
-
-
-def regression_line(regression: Regression) -> str:
-    """Whether the new one loses more to layouts, in one line."""
-    if regression.not_judged is not None:
-        return f"Regression: not judged, as {clean(regression.not_judged)}"
-    if regression.losses:
-        return f"Regression: {listing([clean(loss) for loss in regression.losses], MOST_NAMED)}"
-    return (
-        f"Regression: none (tolerance: {format_share(TIME_TOLERANCE)} of the conversion time, "
-        f"{format_share(LEAST_SHARE)} of the kernel time)"
-    )
-
-
-def _shape_words(shape: tuple[Size, ...] | None) -> str:
-    return "" if shape is None else f" {'x'.join(clean_name(str(size)) for size in shape)}"
-
-
-def _seconds_or_absent(seconds: float | None) -> str:
-    return "not recorded" if seconds is None else format_seconds(seconds)
-
-
 LONGEST_NAME = 60
-MOST_LACKS = 4
+MOST_NAMED = 3
+MOST_LISTED = 6
+LEAST_SECONDS = 0.5e-9
+"""Recorders count nanoseconds; smaller differences come from dividing by steps."""
 
 
-def build_trace_view(comparison: TraceComparison) -> Overview:
-    """The report of two compared traces, in sections."""
+def build_comparison_view(comparison: TraceComparison | ModelComparison) -> Overview:
+    """The report in sections."""
+    if isinstance(comparison, TraceComparison):
+        headline, lines, tables = _trace_headline(comparison), _trace_lines(comparison), _trace_tables(comparison)
+    else:
+        headline, lines, tables = _model_headline(comparison), _model_lines(comparison), _model_tables(comparison)
     return Overview(
-        title=_title(comparison),
-        headline=_headline(comparison),
-        lines=tuple(_lines(comparison)),
-        tables=tuple(_tables(comparison)),
+        title=tuple(_title(comparison)),
+        headline=headline,
+        lines=() if comparison.is_same else tuple(lines),
+        tables=tuple(tables),
         remarks=tuple(_remarks(comparison)),
     )
 
 
-def _title(comparison: TraceComparison) -> tuple[str, ...]:
+def _title(comparison: TraceComparison | ModelComparison) -> Iterator[str]:
     old, new = comparison.old, comparison.new
-    per_step = f"per step ({old.step_count} and {count_of(new.step_count, 'step')})"
-    return (
-        f"layoutdoctor {clean_name(comparison.layoutdoctor_version)}",
-        "comparison of traces",
-        f"{clean_name(old.name)} -> {clean_name(new.name)}",
-        per_step if comparison.basis == "step" else "whole traces",
-    )
+    yield f"layoutdoctor {clean_name(comparison.layoutdoctor_version)}"
+    yield f"comparison of {'traces' if isinstance(comparison, TraceComparison) else 'diagnoses'}"
+    yield f"{clean_name(old.name)} -> {clean_name(new.name)}"
+    if not isinstance(comparison, TraceComparison):
+        modes = dict.fromkeys((comparison.old.mode, comparison.new.mode))
+        yield " -> ".join(map(clean_name, modes))
+    elif comparison.basis == "step":
+        yield f"per step ({comparison.old.step_count} and {count_of(comparison.new.step_count, 'step')})"
+    else:
+        yield "whole traces"
 
 
-def _headline(comparison: TraceComparison) -> str:
-    runs = ("old", comparison.old), ("new", comparison.new)
-    empty = [age for age, run in runs if not run.costs.kernel_count]
+def _remarks(comparison: TraceComparison | ModelComparison) -> Iterator[str]:
+    if isinstance(comparison, TraceComparison) and comparison.overlap.total_count and not comparison.overlap.is_small:
+        share = comparison.overlap.common_share
+        time = f", at least {format_share(share)} of the kernel time of each" if share is not None else ""
+        yield f"In common: {_overlap_words(comparison)}{time}"
+    if comparison.environment:
+        values = [
+            f"{clean_name(change.name)} {clean_name(change.old or 'not recorded')} -> "
+            f"{clean_name(change.new or 'not recorded')}"
+            for change in comparison.environment
+        ]
+        yield f"Differs: {listing(values, 12)}"
+    yield from (f"Note: {clean(note)}" for note in comparison.notes)
+    if isinstance(comparison, TraceComparison):
+        for age, run in (("old", comparison.old), ("new", comparison.new)):
+            if run.lacks:
+                yield f"Not recorded in the {age} one: {listing(map(clean, run.lacks))}"
+
+
+# ------------------------------------------------------------------------------------------------- two recorded traces
+def _trace_headline(comparison: TraceComparison) -> str:
+    empty = [age for age in ("old", "new") if not getattr(comparison, age).costs.kernel_count]
     if empty:
         return f"Nothing to compare: no kernels in {'either of the two' if len(empty) == 2 else f'the {empty[0]} one'}"
-    if comparison.overlap.is_empty:
+    if comparison.is_empty:
         return "Nothing in common: no operation, kernel or module of one is in the other, so these are different runs"
     if comparison.overlap.is_small:
-        return f"These two seem to be different runs: {_overlap_words(comparison.overlap)} in common"
+        return f"These two seem to be different runs: {_overlap_words(comparison)} in common"
     if comparison.is_same:
         return "No difference: the two say the same, number by number"
     if comparison.unequal_work is not None:
@@ -195,132 +114,316 @@ def _headline(comparison: TraceComparison) -> str:
     return _saved(comparison)
 
 
-def _overlap_words(overlap: Overlap) -> str:
+def _overlap_words(comparison: TraceComparison) -> str:
+    overlap = comparison.overlap
     return f"{overlap.common_count} of {overlap.total_count} {plural(overlap.kind)}"
 
 
 def _saved(comparison: TraceComparison) -> str:
-    """What happened to the conversions; a difference is called saved or lost only where conversions went or came."""
-    old, new, difference = comparison.old.costs, comparison.new.costs, comparison.difference.conversion_seconds
+    """A difference is called saved or lost only if the same work was done on the same device."""
+    old, new = comparison.old.costs, comparison.new.costs
     per_step = " per step" if comparison.basis == "step" else ""
     if not old.conversion_count and not new.conversion_count:
         return "No layout conversion in either of the two"
-    counts = format_counts(old.conversion_count, new.conversion_count)
-    figures = f"{counts} conversions, {format_both(old.conversion_seconds, new.conversion_seconds)}"
-    if all(change.change == "same" for change in comparison.conversions):
+    counts = _counts(old.conversion_count, new.conversion_count)
+    figures = f"{counts} conversions, {_times(old.conversion_seconds, new.conversion_seconds)}"
+    if all(not change.count_difference for change in comparison.conversions):
         return f"No layout conversion came or went: {figures}{per_step}"
-    if difference is not None and is_difference(difference) and _is_like_with_like(comparison):
-        word = "Saved" if difference < 0 else "Lost"
-        return f"{word}: {format_seconds(abs(difference))} of layout conversions{per_step} ({figures})"
+    devices = [change for change in comparison.environment if change.name in ("device", "device_name")]
+    is_same_device = not any(change.old is not None and change.new is not None for change in devices)
+    is_same_work = comparison.unequal_work is None and not comparison.overlap.is_small
+    if is_same_device and is_same_work and old.conversion_seconds is not None and new.conversion_seconds is not None:
+        difference = new.conversion_seconds - old.conversion_seconds
+        if abs(difference) >= LEAST_SECONDS:
+            word = "Saved" if difference < 0 else "Lost"
+            return f"{word}: {format_seconds(abs(difference))} of layout conversions{per_step} ({figures})"
     return f"Layout conversions: {figures}{per_step}"
 
 
-def _is_like_with_like(comparison: TraceComparison) -> bool:
-    """Whether a difference of times may be called saved or lost: the same work on the same device."""
-    devices = [change for change in comparison.environment if change.name in ("device", "device_name")]
-    another_device = any(change.old is not None and change.new is not None for change in devices)
-    return not another_device and comparison.unequal_work is None and not comparison.overlap.is_small
-
-
-def _lines(comparison: TraceComparison) -> Iterator[str]:
+def _trace_lines(comparison: TraceComparison) -> Iterator[str]:
     old, new = comparison.old.costs, comparison.new.costs
-    if comparison.overlap.is_empty or comparison.is_same:
+    if comparison.is_empty:
         return
     if comparison.overlap.is_small or comparison.unequal_work is not None:
         yield _saved(comparison)
-    if comparison.overlap.is_small and comparison.unequal_work is not None:
-        yield f"Not the same work: {clean(comparison.unequal_work)}"
-    yield from change_lines(comparison.conversions)
-    yield _round_trips(comparison)
+    yield from _conversion_lines(comparison.conversions)
+    if old.redundant_pair_count or new.redundant_pair_count:
+        counts = _counts(old.redundant_pair_count, new.redundant_pair_count)
+        yield f"Round trips: {counts}, {_times(old.redundant_pair_seconds, new.redundant_pair_seconds)}"
     if old.exposed_conversion_seconds is not None and new.exposed_conversion_seconds is not None:
-        exposed = format_both(old.exposed_conversion_seconds, new.exposed_conversion_seconds)
+        exposed = _times(old.exposed_conversion_seconds, new.exposed_conversion_seconds)
         yield f"Conversions with nothing else running: {exposed}"
-    if old.convolution_share is not None and new.convolution_share is not None:
-        shares = f"{format_share(old.convolution_share)} -> {format_share(new.convolution_share)}"
-        yield f"Conversions in convolution time: {shares}"
-    yield (
-        f"Kernel time: {format_both(old.kernel_seconds, new.kernel_seconds)}"
-        f"{' per step' if comparison.basis == 'step' else ''} (one recording each, so no verdict)"
-    )
-    yield regression_line(comparison.regression)
+    yield f"Kernel time: {_times(old.kernel_seconds, new.kernel_seconds)} (one recording each, so no verdict)"
+    regression = comparison.regression
+    if regression.not_judged is not None:
+        yield f"Regression: not judged, as {clean(regression.not_judged)}"
+    elif regression.losses:
+        yield f"Regression: {listing(map(clean, regression.losses), MOST_NAMED)}"
+    else:
+        tolerances = format_share(TIME_TOLERANCE), format_share(LEAST_SHARE)
+        yield "Regression: none (tolerance: {} of the conversion time, {} of the kernel time)".format(*tolerances)
 
 
-def _round_trips(comparison: TraceComparison) -> str:
-    old, new = comparison.old.costs, comparison.new.costs
-    if not old.redundant_pair_count and not new.redundant_pair_count:
-        return "Round trips: none found in either of the two"
-    exposed = old.exposed_redundant_pair_seconds, new.exposed_redundant_pair_seconds
-    alone = f", {format_both(*exposed)} of it with nothing else running" if None not in exposed else ""
-    return (
-        f"Round trips: {format_counts(old.redundant_pair_count, new.redundant_pair_count)}, "
-        f"{format_both(old.redundant_pair_seconds, new.redundant_pair_seconds)}{alone}"
-    )
-
-
-def _remarks(comparison: TraceComparison) -> Iterator[str]:
-    if comparison.overlap.total_count and not comparison.overlap.is_small:
-        yield f"In common: {_overlap_words(comparison.overlap)}{_time_in_common(comparison.overlap)}"
-    environment = environment_line(comparison.environment)
-    if environment is not None:
-        yield environment
-    for note in comparison.notes:
-        yield f"Note: {clean(note)}"
-    for age, run in (("old", comparison.old), ("new", comparison.new)):
-        if run.lacks:
-            more = f"; and {len(run.lacks) - MOST_LACKS} more" if len(run.lacks) > MOST_LACKS else ""
-            yield f"Not recorded in the {age} one: {'; '.join(map(clean, run.lacks[:MOST_LACKS]))}{more}"
-    loose = sum(entry.match == "loose" for entry in comparison.kernels)
-    if loose:
-        yield f"Kernels matched loosely, by names without template arguments, numbers and versions: {loose}"
-
-
-def _time_in_common(overlap: Overlap) -> str:
-    if overlap.old_share is None or overlap.new_share is None:
-        return ""
-    old, new = format_share(overlap.old_share), format_share(overlap.new_share)
-    return f", {old} of the old and {new} of the new kernel time"
-
-
-def _tables(comparison: TraceComparison) -> Iterator[Table]:
+def _trace_tables(comparison: TraceComparison) -> Iterator[Table]:
     least = LEAST_SHARE * max(run.costs.kernel_seconds or 0.0 for run in (comparison.old, comparison.new))
-    conversions = [TableRow(conversion_cells(change)) for change in comparison.conversions if _is_shown(change, least)]
+    heads = ("old", "new", "difference")
+    conversions = [
+        TableRow((_conversion_words(change), _conversion_place(change), *_amount_cells(change)))
+        for change in comparison.conversions
+        if _is_shown(change, least)
+    ]
     if conversions:
-        head = ("conversion", "where", *AMOUNT_HEADS)
-        yield Table(head, tuple(conversions), title="Conversions", wraps_names=True)
-    trips = [TableRow(round_trip_cells(change)) for change in comparison.round_trips if _is_shown(change, least)]
+        yield Table(("conversion", "where", *heads), tuple(conversions), title="Conversions", wraps_names=True)
+    trips = [
+        TableRow((_round_trip_words(change), clean_name(change.module or ABSENT), *_amount_cells(change)))
+        for change in comparison.round_trips
+        if _is_shown(change, least)
+    ]
     if trips:
-        head = ("round trip", "module", *AMOUNT_HEADS)
-        yield Table(head, tuple(trips), title="Round trips", wraps_names=True)
-    yield from _totals_table("operation", comparison.operations, least)
-    yield from _totals_table("module", comparison.modules, least)
-    yield from _totals_table("kernel", comparison.kernels, least)
+        yield Table(("round trip", "module", *heads), tuple(trips), title="Round trips", wraps_names=True)
+    for kind in KINDS:
+        rows = []
+        for total in comparison.totals:
+            if total.kind == kind and abs(total.seconds_difference or 0.0) > least:
+                name = total.name if len(total.name) <= LONGEST_NAME else loose_name(total.name)
+                shown = clean(name, LONGEST_NAME) + (" (loosely)" if total.is_loose else "")
+                old, new = (one.conversion_count or 0 if one else 0 for one in (total.old, total.new))
+                rows.append(TableRow((shown, *_amount_cells(total), _counts(old, new) if old or new else ABSENT)))
+        if rows:
+            title = plural(kind).capitalize()
+            yield Table((kind, *heads, "conversions"), tuple(rows), title=title, wraps_names=True, is_long=True)
 
 
-def _is_shown(change: ConversionChange | RoundTripChange, least: float) -> bool:
-    """What came or went; of what both have, no scatter of the clock: the tolerances of a regression."""
-    if change.change != "same":
+def _is_shown(change: CostChange, least: float) -> bool:
+    """Anything that came or went; of everything else, differences beyond the tolerances of a regression."""
+    if change.count_difference:
         return True
-    times = [amount.seconds or 0.0 if amount is not None else 0.0 for amount in (change.old, change.new)]
-    difference = abs(times[1] - times[0])
-    return difference > least and difference > TIME_TOLERANCE * max(times)
+    most = max(amount.seconds or 0.0 for amount in (change.old, change.new) if amount is not None)
+    return abs(change.seconds_difference or 0.0) > max(least, TIME_TOLERANCE * most)
 
 
-def _totals_table(kind: str, entries: Iterable[ComparedTotal], least: float) -> Iterator[Table]:
-    changed = [entry for entry in entries if abs(entry.seconds_difference) > least]
-    if not changed:
+# ------------------------------------------------------------------------------------------- two diagnoses of models
+def _model_headline(comparison: ModelComparison) -> str:
+    regression = comparison.regression
+    if comparison.is_empty:
+        return "Cannot be judged: nothing in common, no configuration has a result in both"
+    if comparison.is_same:
+        return "No regression: the two say the same, number by number"
+    if regression.losses:
+        left = len(regression.losses) - MOST_NAMED
+        named = "; ".join(clean(loss, 240) for loss in regression.losses[:MOST_NAMED])
+        return f"Regression: {named}{f'; and {left} more' if left > 0 else ''}"
+    if regression.not_judged is not None:
+        return f"Cannot be judged: {clean(regression.not_judged)}"
+    faster = [f"{shown_name(name)} {ratio_words(change)}" for name, change in _with_verdict(comparison, FASTER)]
+    judged = [trial for trial in comparison.trials if trial.change is not None]
+    if faster:
+        return f"No regression: {listing(faster, MOST_NAMED)}"
+    if judged:
+        count = count_of(len(judged), "configuration")
+        return f"No regression: {count} as fast as before, compared with the default"
+    return "No regression: no new round trip, failure, warning or error; times were not judged"
+
+
+def _with_verdict(comparison: ModelComparison, verdict: Verdict) -> list[tuple[str, Ratio]]:
+    """Configurations with their change, the largest first; not those with the same code as another one."""
+    found = [
+        (trial.name, trial.change)
+        for trial in comparison.trials
+        if trial.change is not None and trial.change.verdict == verdict and trial.same_as_in_both is None
+    ]
+    return sorted(found, key=lambda entry: entry[1].median, reverse=verdict == FASTER)
+
+
+def _model_lines(comparison: ModelComparison) -> Iterator[str]:
+    regression = comparison.regression
+    if regression.losses and regression.not_judged is not None:
+        yield f"Not judged: {clean(regression.not_judged)}"
+    for word, verdict in (("Slower", SLOWER), ("Faster", FASTER)):
+        found = _with_verdict(comparison, verdict)
+        if found and (regression.losses or regression.not_judged or len(found) > MOST_NAMED):
+            named = [f"{shown_name(name)} {ratio_words(change)}" for name, change in found]
+            yield f"{word}, compared with the default: {listing(named, MOST_LISTED)}"
+    reasons: dict[str, list[str]] = {}
+    for trial in comparison.trials:
+        if trial.not_judged not in (None, regression.not_judged) and trial.same_as_in_both is None:
+            reasons.setdefault(str(trial.not_judged), []).append(shown_name(trial.name))
+    for reason, names in reasons.items():
+        yield f"Times not judged: {clean(reason)}: {listing(names, MOST_LISTED)}"
+    accounts = [trial.account for trial in _by_interest(comparison) if trial.account is not None]
+    yield from (f"Why: {account_sentence(account)}" for account in accounts[:1])
+    if comparison.old.recommended != comparison.new.recommended:
+        yield f"Recommended: {_recommended(comparison.old)} -> {_recommended(comparison.new)}"
+    yield from _round_trip_lines(comparison)
+    distinct = [trial for trial in comparison.trials if trial.has_both_results and trial.same_as_in_both is None]
+    changed = [(trial, lines) for trial in distinct if (lines := list(_conversion_lines(trial.conversions)))]
+    for trial, lines in changed[:MOST_NAMED]:
+        yield f"{shown_name(trial.name)}: {'; '.join(line[0].lower() + line[1:] for line in lines)}"
+    if len(changed) > MOST_NAMED:
+        yield f"and conversions of {len(changed) - MOST_NAMED} more configurations, in the table"
+    flips = [_decision_words(trial.name, change) for trial in comparison.trials for change in trial.decisions]
+    if flips:
+        yield f"Decided otherwise: {listing(flips, MOST_NAMED)}"
+
+
+def _by_interest(comparison: ModelComparison) -> list[TrialChange]:
+    """Configurations that became slower or faster, then the default, then the others."""
+    judged = [name for verdict in (SLOWER, FASTER) for name, _ in _with_verdict(comparison, verdict)]
+    order = [*judged, comparison.new.baseline]
+    return sorted(comparison.trials, key=lambda t: order.index(t.name) if t.name in order else len(order))
+
+
+def _recommended(model: ComparedModel) -> str:
+    name = shown_name(model.recommended or model.baseline or "none")
+    if model.speedup is not None:
+        return f"{name} ({format_ratio(model.speedup.median)} against the baseline)"
+    return f"{name} (the baseline)" if model.recommended is None and model.baseline is not None else name
+
+
+def _round_trip_lines(comparison: ModelComparison) -> Iterator[str]:
+    counts = [
+        (trial.name, trial.old.costs.redundant_pair_count, trial.new.costs.redundant_pair_count)
+        for trial in comparison.trials
+        if trial.same_as_in_both is None and trial.old and trial.new and trial.old.costs and trial.new.costs
+    ]
+    pairs = [f"{shown_name(name)} {_counts(old, new)}" for name, old, new in counts if old != new]
+    if pairs:
+        yield f"Round trips: {listing(pairs, MOST_LISTED)}"
+
+
+def _decision_words(name: str, change: DecisionChange) -> str:
+    old, new = (
+        f"{SWITCH_WORDS[card.applied]} ({clean_name(card.rule)}, {card.channels_last_convolution_count} of "
+        f"{card.convolution_count} convs channels-last)"
+        for card in (change.old, change.new)
+    )
+    return f"{shown_name(name)} {clean_name(change.graph)}: {old} -> {new}"
+
+
+def _model_tables(comparison: ModelComparison) -> Iterator[Table]:
+    rows = tuple(_trial_row(trial, comparison.new.baseline) for trial in comparison.trials)
+    yield Table(("configuration", "per call", "ratio", "change", "conversions"), rows, title="Configurations")
+    if comparison.is_same:
         return
-    rows = tuple(TableRow((_shown_name(entry), *amount_cells(entry), _conversions_of(entry))) for entry in changed)
-    head = (kind, *AMOUNT_HEADS, "conversions")
-    yield Table(head, rows, title=plural(kind).capitalize(), wraps_names=True, is_long=True)
+    if comparison.findings:
+        heads = ("finding", "count", "severity", "configuration", "at", "cost")
+        yield Table(heads, tuple(map(_finding_row, comparison.findings)), title="Findings")
+    for trial in _by_interest(comparison):
+        if trial.account is not None:
+            yield replace(account_view(trial.account).table, title="Where the difference goes", is_long=True)
+            return
 
 
-def _conversions_of(entry: ComparedTotal) -> str:
-    old = entry.old.conversion_count if entry.old is not None else 0
-    new = entry.new.conversion_count if entry.new is not None else 0
-    return format_counts(old, new) if old or new else ABSENT
+def _finding_row(finding: FindingChange) -> TableRow:
+    place = ", ".join(clean_name(part) for part in (finding.module, finding.place) if part)
+    return TableRow(
+        (
+            f"{clean_name(finding.code)} {clean_name(finding.rule)}",
+            _counts(finding.old_count, finding.new_count),
+            finding.severity,
+            shown_name(finding.configuration) if finding.configuration else ABSENT,
+            place or ABSENT,
+            ABSENT if finding.seconds is None else format_seconds(finding.seconds),
+        )
+    )
 
 
-def _shown_name(entry: ComparedTotal) -> str:
-    """A name that fits into a table; a long one of a kernel loses its template arguments first."""
-    name = entry.name if len(entry.name) <= LONGEST_NAME else loose_name(entry.name)
-    return clean(name, LONGEST_NAME) + (" (loosely)" if entry.match == "loose" else "")
+def _trial_row(trial: TrialChange, baseline: str | None) -> TableRow:
+    name, old, new = shown_name(trial.name), trial.old, trial.new
+    if old is None or new is None:
+        return TableRow((name,), f"in the {'new' if old is None else 'old'} one only")
+    if not trial.has_both_results:
+        ages = (("old", old), ("new", new))
+        return TableRow((name,), "; ".join(_outcome(age, one) for age, one in ages if one.status not in WITH_RESULT))
+    if trial.same_as_in_both is not None:
+        return TableRow((name,), f"the same code as {shown_name(trial.same_as_in_both)} in both")
+    conversions = "not recorded"
+    if old.costs is not None and new.costs is not None:
+        conversions = _counts(old.costs.conversion_count, new.costs.conversion_count)
+    ratios = [ABSENT if ratio is None else format_ratio(ratio.median) for ratio in (old.ratio, new.ratio)]
+    change = format_interval(trial.change) if trial.change is not None else ABSENT
+    return TableRow(
+        (
+            name,
+            _times(old.seconds, new.seconds),
+            "1" if trial.name == baseline else " -> ".join(ratios),
+            "not judged" if trial.not_judged is not None else change,
+            conversions,
+        )
+    )
+
+
+def _outcome(age: str, trial: ComparedTrial) -> str:
+    why = f" ({clean(trial.failure, 160)})" if trial.failure else ""
+    return f"{STATUS_WORDS[trial.status]} in the {age} one{why}"
+
+
+# ------------------------------------------------------------------------------------------------------------ wording
+def _conversion_lines(changes: Sequence[ConversionChange]) -> Iterator[str]:
+    """Which conversions went and came, a line for each, with the costliest ones."""
+    for word, sign in (("Went", -1), ("Came", 1)):
+        chosen = [change for change in changes if change.count_difference * sign > 0]
+        named = [_conversion_change_words(change) for change in chosen[:MOST_NAMED]]
+        if len(chosen) > MOST_NAMED:
+            named.append(f"and {len(chosen) - MOST_NAMED} more")
+        if named:
+            yield f"{word}: {'; '.join(named)}"
+
+
+def _conversion_change_words(change: ConversionChange) -> str:
+    whole = change.old if change.count_difference < 0 else change.new
+    count, all_ = format_count(abs(change.count_difference)), whole.count if whole is not None else 0
+    part = f" of {format_count(all_)}" if abs(change.count_difference) != all_ else ""
+    seconds = f" ({_difference(change.seconds_difference)})" if change.seconds_difference is not None else ""
+    return f"{count}{part} {_conversion_words(change)}, {_conversion_place(change)}{seconds}"
+
+
+def _conversion_words(change: ConversionChange) -> str:
+    tensor = change.tensor if change.tensor != "unknown" else "tensor"
+    return joined((f"{DIRECTION_WORDS[change.direction]}, {tensor}", _shape_words(change.shape)), " ")
+
+
+def _conversion_place(change: ConversionChange) -> str:
+    parts = [clean_name(part) for part in (change.op, change.module) if part]
+    return "  ".join(parts) or f"by the {change.owner}"
+
+
+def _round_trip_words(change: RoundTripChange) -> str:
+    between = listing([clean_name(name) for name in change.between])
+    return joined((f"around {between}" if between else "nothing between", _shape_words(change.shape)), ", ")
+
+
+def _shape_words(shape: tuple[Size, ...] | None) -> str | None:
+    return None if shape is None else "x".join(clean_name(str(size)) for size in shape)
+
+
+def _amount_cells(change: CostChange) -> tuple[str, str, str]:
+    return _amount_cell(change.old), _amount_cell(change.new), _difference(change.seconds_difference)
+
+
+def _amount_cell(amount: Amount | None) -> str:
+    return ABSENT if amount is None else f"{format_count(amount.count)}  {_seconds(amount.seconds)}"
+
+
+def _difference(seconds: float | None) -> str:
+    if seconds is None:
+        return ABSENT
+    if abs(seconds) < LEAST_SECONDS:
+        return format_seconds(0)
+    return f"{'+' if seconds > 0 else '-'}{format_seconds(abs(seconds))}"
+
+
+def _times(old: float | None, new: float | None) -> str:
+    """Both times; the unit once if it is the same: ``"24.9 -> 25.0 ms"``."""
+    before, after = _seconds(old), _seconds(new)
+    if old is not None and new is not None and before.split()[1] == after.split()[1]:
+        before = before.split()[0]
+    return f"{before} -> {after}"
+
+
+def _counts(old: float, new: float) -> str:
+    return format_count(old) if old == new else f"{format_count(old)} -> {format_count(new)}"
+
+
+def _seconds(seconds: float | None) -> str:
+    return "not recorded" if seconds is None else format_seconds(seconds)

@@ -132,7 +132,7 @@ def test_quiet_keeps_errors_warnings_and_what_failed(
     words_of: Callable[[str], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = words_of("render")[0]
-    save_accepted(tmp_path / "accepted.json", AcceptedFile())
+    save_accepted(tmp_path / "accepted.json", AcceptedFile(accepted=()))
 
     for name, rest in (("trace", ["gone"]), ("examine", ["gone"]), ("render", ["gone"]), ("compare", ["gone", saved])):
         assert main([name, *rest, "-q"]) == 3

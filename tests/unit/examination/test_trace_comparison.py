@@ -9,9 +9,10 @@ from builders import a_conversion, a_pair, a_total, a_trace, channels_last, cont
 from loops import for_each
 
 from layoutdoctor.examination.changes.traces import compare_traces as compared
-from layoutdoctor.examination.changes.traces import loose_name, match_exact_names, match_kernel_names
+from layoutdoctor.examination.changes.traces import loose_name, match_names
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.comparison import TotalChange, TraceComparison
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, RedundantPair, Total
 
 
@@ -62,6 +63,10 @@ def a_run(
     return a_trace(summary, redundant_pairs=pairs, environment=environment or {})
 
 
+def totals_of(comparison: TraceComparison, kind: str) -> list[TotalChange]:
+    return [total for total in comparison.totals if total.kind == kind]
+
+
 @for_each(
     "other",
     [
@@ -77,14 +82,14 @@ def test_conversions_are_told_apart_by_each_of_what_names_them(other: dict[str, 
     base = {"module": "layer1"}
     comparison = compared(a_run(to_nhwc(0, **base)), a_run(to_nhwc(0, **{**base, **other})))
 
-    assert sorted(change.change for change in comparison.conversions) == ["came", "went"]
+    assert sorted(change.count_difference for change in comparison.conversions) == [-1, 1]
 
 
 @pytest.mark.parametrize(("field", "word"), [("module", "modules"), ("op", "operations")])
 def test_what_one_trace_never_recorded_does_not_make_everything_new(field: str, word: str) -> None:
     comparison = compared(a_run(*several(2, **{field: None})), a_run(*several(2, **{field: "known"})))
 
-    assert [change.change for change in comparison.conversions] == ["same"]
+    assert [change.count_difference for change in comparison.conversions] == [0]
     assert [note for note in comparison.notes if note.startswith(f"{word} of conversions are recorded in one")]
 
 
@@ -100,24 +105,21 @@ def test_conversions_that_went_and_came_are_counted_the_largest_difference_first
     comparison = compared(a_run(*several(4)), a_run(*several(1)))
     (change,) = comparison.conversions
 
-    assert (change.change, change.op, change.direction) == ("fewer", CONVOLUTION, "to_channels_last")
-    assert change.old is not None
-    assert change.new is not None
-    assert (change.old.count, change.new.count) == (4, 1)
+    assert (change.op, change.direction, change.count_difference) == (CONVOLUTION, "to_channels_last", -3)
     assert change.seconds_difference == pytest.approx(-301.5e-6)
-    assert comparison.difference.conversion_count == -3
-    assert comparison.difference.conversion_seconds == pytest.approx(-301.5e-6)
-    assert comparison.difference.exposed_conversion_seconds == pytest.approx(-150e-6)
+    costs = comparison.old.costs, comparison.new.costs
+    assert [cost.conversion_count for cost in costs] == [4, 1]
+    assert [cost.conversion_seconds for cost in costs] == [pytest.approx(402e-6), pytest.approx(100.5e-6)]
+    assert [cost.exposed_conversion_seconds for cost in costs] == [pytest.approx(200e-6), pytest.approx(50e-6)]
 
     went = to_nhwc(0, module="layer1.0", tensor="weight")
     comparison = compared(a_run(went, to_nhwc(1, module="stem")), a_run(to_nhwc(0, module="head")))
 
-    assert {(change.module, change.change) for change in comparison.conversions} == {
-        ("layer1.0", "went"),
-        ("stem", "went"),
-        ("head", "came"),
+    assert {(change.module, change.old is None, change.new is None) for change in comparison.conversions} == {
+        ("layer1.0", False, True),
+        ("stem", False, True),
+        ("head", True, False),
     }
-    assert all((change.old is None) == (change.change == "came") for change in comparison.conversions)
 
     old = (
         to_nhwc(0, module="a", seconds=1e-6),
@@ -134,10 +136,10 @@ def test_round_trips_come_and_go_by_what_names_them_and_each_conversion_is_paid_
     new = (a_pair("c0", "c1", module="layer1"), a_pair("c2", "c3", module="layer2", between=("aten::add",)))
     comparison = compared(a_run(*several(4), pairs=old), a_run(*several(4), pairs=new))
 
-    assert {(change.module, change.between, change.change) for change in comparison.round_trips} == {
-        ("layer1", ("aten.relu.default",), "same"),
-        ("layer2", ("aten.relu.default",), "went"),
-        ("layer2", ("aten::add",), "came"),
+    assert {(change.module, change.between, change.count_difference) for change in comparison.round_trips} == {
+        ("layer1", ("aten.relu.default",), 0),
+        ("layer2", ("aten.relu.default",), -1),
+        ("layer2", ("aten::add",), 1),
     }
 
     pairs = (a_pair("c0", "c1", seconds=1.0), a_pair("c1", "c2", seconds=1.0))
@@ -145,7 +147,6 @@ def test_round_trips_come_and_go_by_what_names_them_and_each_conversion_is_paid_
 
     assert comparison.old.costs.redundant_pair_count == 2
     assert comparison.old.costs.redundant_pair_seconds == pytest.approx(3 * 100.5e-6)
-    assert comparison.old.costs.exposed_redundant_pair_seconds == pytest.approx(3 * 50e-6)
 
 
 def test_traces_are_compared_by_step_where_both_have_steps() -> None:
@@ -155,11 +156,10 @@ def test_traces_are_compared_by_step_where_both_have_steps() -> None:
 
     assert comparison.basis == "step"
     assert (comparison.old.step_count, comparison.new.step_count) == (5, 3)
-    assert [change.change for change in comparison.conversions] == ["same"]
-    assert comparison.difference.conversion_seconds == pytest.approx(0.0)
-    assert comparison.difference.kernel_seconds == pytest.approx(0.0)
+    assert [change.seconds_difference for change in comparison.conversions] == [pytest.approx(0.0)]
+    assert comparison.old.costs.kernel_seconds == comparison.new.costs.kernel_seconds == pytest.approx(40e-3)
     assert comparison.unequal_work is None
-    assert {entry.seconds_difference for entry in comparison.operations} == {0.0}
+    assert {entry.seconds_difference for entry in totals_of(comparison, "operation")} == {0.0}
 
     comparison = compared(a_run(*several(2), totals=totals(steps=5)), a_run(*several(2)))
 
@@ -173,11 +173,11 @@ def test_operations_kernels_and_modules_are_joined_by_name_loosely_where_version
     new = totals(a_total("module", "layer1", seconds=4e-3), a_total("kernel", "new", seconds=9e-3))
     comparison = compared(a_run(totals=old), a_run(totals=new))
 
-    assert [(entry.name, entry.seconds_difference) for entry in comparison.modules] == [("layer1", pytest.approx(3e-3))]
-    assert [(entry.name, entry.match) for entry in comparison.kernels[:2]] == [("new", None), ("gone", None)]
-    assert comparison.kernels[0].old is None
-    assert comparison.kernels[1].new is None
-    assert {entry.match for entry in comparison.operations} == {"exact"}
+    (module,) = totals_of(comparison, "module")
+    assert (module.name, module.seconds_difference) == ("layer1", pytest.approx(3e-3))
+    came, went, *_ = totals_of(comparison, "kernel")
+    assert (came.name, came.old, went.name, went.new) == ("new", None, "gone", None)
+    assert not [entry for entry in comparison.totals if entry.is_loose]
 
     old = totals(
         a_total("kernel", "triton_poi_fused_convolution_1", count=2, seconds=1e-3, conversion_count=1),
@@ -185,7 +185,7 @@ def test_operations_kernels_and_modules_are_joined_by_name_loosely_where_version
     )
     new = totals(a_total("kernel", "triton_poi_fused_convolution_1", count=4, seconds=1e-3))
     comparison = compared(a_run(totals=old), a_run(totals=new))
-    (entry,) = [entry for entry in comparison.kernels if entry.match == "loose"]
+    (entry,) = [entry for entry in comparison.totals if entry.is_loose]
 
     assert entry.old is not None
     assert (entry.name, entry.old.count, entry.old.conversion_count) == ("triton_poi_fused_convolution", 5, 1)
@@ -197,14 +197,14 @@ def test_different_models_and_empty_traces_are_not_judged_and_other_devices_are_
     comparison = compared(a_run(totals=totals()), a_run(totals=(a_total("operation", "aten::add"), *transformer)))
 
     assert comparison.overlap.is_small
-    assert not comparison.overlap.is_empty
+    assert not comparison.is_empty
     assert (comparison.overlap.common_count, comparison.overlap.total_count) == (1, 24)
     assert comparison.regression.not_judged == "the two seem to be different runs"
 
     empty = a_trace(recorded(seconds=None, count=0, conversion_seconds=None, lacks=("no device events",)))
     comparison = compared(a_run(*several(2)), empty)
 
-    assert comparison.overlap.is_empty
+    assert comparison.is_empty
     assert comparison.new.lacks == ("no device events",)
     assert comparison.regression.not_judged == "one of the two has no kernels"
 
@@ -314,15 +314,13 @@ def test_what_a_run_spent_is_of_what_was_recorded() -> None:
     assert comparison.old.costs.conversion_count == 9
     assert comparison.old.costs.exposed_conversion_seconds == pytest.approx(37e-6)
     assert comparison.new.costs.conversion_seconds is None
-    assert comparison.difference.conversion_seconds is None
-    assert comparison.new.costs.convolution_share is None
 
 
 TO_NHWC = "nchwToNhwcKernel<float, float, float, false, true, (cudnnKernelDataType_t)0>(cudnn::ops::nchw2nhwc_params_t)"
 
 
-def matched(old: list[str], new: list[str]) -> dict[str, tuple[str | None, int, int]]:
-    return {m.name: (m.match, len(m.old_names), len(m.new_names)) for m in match_kernel_names(old, new)}
+def matched(old: list[str], new: list[str]) -> dict[str, tuple[bool, int, int]]:
+    return {m.name: (m.is_loose, len(m.old_names), len(m.new_names)) for m in match_names("kernel", old, new)}
 
 
 @for_each(
@@ -359,29 +357,25 @@ def test_names_match_once_exactly_before_loosely_and_operations_exactly_only() -
     nine = f"void cudnn::engines_precompiled::{TO_NHWC}"
 
     assert matched([nine], [f"void cudnn::ops::{TO_NHWC}", nine]) == {
-        nine: ("exact", 1, 1),
-        f"void cudnn::ops::{TO_NHWC}": (None, 0, 1),
+        nine: (False, 1, 1),
+        f"void cudnn::ops::{TO_NHWC}": (False, 0, 1),
     }
 
     old = ["triton_poi_fused_convolution_1", "triton_poi_fused_convolution_2", "triton_poi_fused_relu_3"]
     new = ["triton_poi_fused_convolution_1", "triton_poi_fused_relu_2"]
 
     assert matched(old, new) == {
-        "triton_poi_fused_convolution": ("loose", 2, 1),
-        "triton_poi_fused_relu": ("loose", 1, 1),
+        "triton_poi_fused_convolution": (True, 2, 1),
+        "triton_poi_fused_relu": (True, 1, 1),
     }
 
     old = ["a<1>", "a<2>", "triton_poi_fused_x_1", "same"]
     new = ["a<3>", "triton_poi_fused_x_2", "same", "b"]
-    matches = match_kernel_names(old, new)
+    matches = match_names("kernel", old, new)
 
     assert sorted(name for match in matches for name in match.old_names) == sorted(old)
     assert sorted(name for match in matches for name in match.new_names) == sorted(new)
 
-    matches = match_exact_names(["aten::add", "aten::relu_1"], ["aten::relu_2", "aten::add"])
+    matches = match_names("operation", ["aten::add", "aten::relu_1"], ["aten::relu_2", "aten::add"])
 
-    assert [(m.name, m.match) for m in matches] == [
-        ("aten::add", "exact"),
-        ("aten::relu_1", None),
-        ("aten::relu_2", None),
-    ]
+    assert [match.name for match in matches if match.old_names and match.new_names] == ["aten::add"]

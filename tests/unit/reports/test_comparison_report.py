@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import reviewed
 from builders import (
@@ -28,6 +29,7 @@ from builders import (
     kernels,
     recorded,
 )
+from golden.comparison_stories import COMPARISON_STORIES
 from hostile_records import hostile_diagnosis
 
 from layoutdoctor.diagnosis.records import SourceLocation
@@ -171,9 +173,13 @@ def test_every_case_is_said_as_reviewed(update_golden: bool) -> None:
     compared: dict[str, Any] = {"a saving": saving(), "models of one round": models()}
     compared |= {f"traces: {name}": compare_traces(*runs) for name, runs in TRACES.items()}
     compared |= {f"models: {name}": compare_models(*runs) for name, runs in MODELS.items()}
+    compared |= {f"models: {name}": compare_models(*story()) for name, story in COMPARISON_STORIES.items()}
     said = {name: render_comparison(comparison) for name, comparison in compared.items()}
     said["a table that is too wide"] = render_comparison(models(), "text", 60)
 
+    for name in ("a saving", "models: regression"):
+        said[f"{name}, JSON"] = json.dumps(json.loads(render_comparison(compared[name], "json")), indent=1)
+    said["Markdown of a regression"] = render_comparison(compared["models: regression"], "markdown")
     reviewed.check("comparisons", said, update=update_golden)
     for width in (1, 60, 100, 140):
         for comparison in compared.values():
@@ -197,7 +203,7 @@ def test_all_formats_say_the_same(comparison: Any) -> None:
 
     assert first.split(" -> ")[0] in markdown
     assert markdown.startswith("## layoutdoctor ")
-    assert json.loads(render_comparison(comparison, "json"))["kind"] == comparison.kind
+    assert msgspec.json.decode(render_comparison(comparison, "json"), type=type(comparison)) == comparison
     assert str(comparison) == text
 
 

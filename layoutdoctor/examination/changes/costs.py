@@ -1,0 +1,195 @@
+"""Costs of two runs, and the conversions and round trips that came and went; for traces and for trials of a model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from layoutdoctor.diagnosis.comparison import Amount, ConversionChange, CostChange, Costs, RoundTripChange
+from layoutdoctor.examination.costs import counted_conversions, launch_count, parts_of_pairs, sum_seconds
+from layoutdoctor.examination.graphs.regions import known_sum
+from layoutdoctor.units import format_seconds, format_significant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from layoutdoctor.diagnosis.layout import Size
+    from layoutdoctor.diagnosis.records import Conversion, RedundantPair, Trial
+
+TIME_TOLERANCE = 0.10
+"""Conversions that take longer by less than this part may be the same ones at another clock rate of the device."""
+
+LEAST_SHARE = 0.001
+"""Further conversion time below this part of the kernel time is no loss."""
+
+COUNT_TOLERANCE = 0.5
+"""Fewer additional conversions per step than this come from a step that was recorded in part."""
+
+_Change = TypeVar("_Change", bound=CostChange)
+_RECORDED: dict[str, Callable[[Conversion], object]] = {
+    "op": lambda conversion: conversion.op,
+    "module": lambda conversion: conversion.module,
+    "shape": lambda conversion: _shape_of(conversion),
+}
+
+
+def recorded_by_one(old: Trial | None, new: Trial | None) -> frozenset[str]:
+    """
+    Those of ``op``, ``module`` and ``shape`` that only one of two runs recorded of its conversions.
+
+    They tell no conversions apart: everything would have gone and come. None of them if a run has no conversions.
+    """
+    runs = [conversions for conversions in (_conversions_of(old), _conversions_of(new)) if conversions]
+    return frozenset(
+        name
+        for name, value_of in _RECORDED.items()
+        if len({any(value_of(conversion) is not None for conversion in run) for run in runs}) > 1
+    )
+
+
+def costs_of(trial: Trial | None, parts: int = 1) -> Costs:
+    """
+    What a run spent.
+
+    Args:
+        parts: The number of steps to divide by.
+    """
+    kernels = trial.kernels if trial is not None else None
+    conversions, pairs = _conversions_of(trial), _pairs_of(trial)
+    return Costs(
+        kernel_count=per(kernels.count if kernels is not None else 0, parts),
+        kernel_seconds=_per(kernels.seconds if kernels is not None else None, parts),
+        conversion_count=per(launch_count(conversions), parts),
+        conversion_seconds=_per(sum_seconds(conversions), parts),
+        exposed_conversion_seconds=_per(_exposed_seconds(trial, conversions), parts),
+        convolution_seconds=_per(kernels.convolution_seconds if kernels is not None else None, parts),
+        redundant_pair_count=per(len(pairs), parts),
+        redundant_pair_seconds=_per(known_sum(0.0, *(p.seconds for p in parts_of_pairs(pairs, conversions))), parts),
+    )
+
+
+def _exposed_seconds(trial: Trial | None, conversions: Sequence[Conversion]) -> float | None:
+    """The libraries' sum, if there is one, and those of all others; exposed parts never overlap, so they add up."""
+    kernels = trial.kernels if trial is not None else None
+    own = [conversion.exposed_seconds for conversion in conversions if conversion.owner != "library"]
+    libraries = [conversion.exposed_seconds for conversion in conversions if conversion.owner == "library"]
+    if libraries and kernels is not None and kernels.exposed_conversion_seconds is not None:
+        libraries = [kernels.exposed_conversion_seconds]
+    return known_sum(0.0, *own, *libraries)
+
+
+def conversion_changes(
+    old: Trial | None, new: Trial | None, old_parts: int = 1, new_parts: int = 1
+) -> tuple[ConversionChange, ...]:
+    """The conversions of both runs, outer-joined by everything that both recorded; largest difference first."""
+    unknown = recorded_by_one(old, new)
+
+    def fields_of(conversion: Conversion) -> dict[str, Any]:
+        fields = {name: None if name in unknown else value_of(conversion) for name, value_of in _RECORDED.items()}
+        return {
+            "owner": conversion.owner, "direction": conversion.direction, "tensor": conversion.tensor, **fields,
+        }  # fmt: skip
+
+    before = _amounts(_conversions_of(old), fields_of, lambda conversion: conversion.count, old_parts)
+    after = _amounts(_conversions_of(new), fields_of, lambda conversion: conversion.count, new_parts)
+    return _joined(ConversionChange, before, after)
+
+
+def round_trip_changes(
+    old: Trial | None, new: Trial | None, old_parts: int = 1, new_parts: int = 1
+) -> tuple[RoundTripChange, ...]:
+    """The round trips of both runs, outer-joined by everything that both recorded; largest difference first."""
+    runs = [pairs for pairs in (_pairs_of(old), _pairs_of(new)) if pairs]
+    has_module = all(any(pair.module is not None for pair in pairs) for pairs in runs)
+    has_shape = all(any(pair.tensor_shape is not None for pair in pairs) for pairs in runs)
+
+    def fields_of(pair: RedundantPair) -> dict[str, Any]:
+        module, shape = pair.module if has_module else None, pair.tensor_shape if has_shape else None
+        return {"kind": pair.kind, "module": module, "between": pair.between, "shape": shape}
+
+    before = _amounts(_pairs_of(old), fields_of, lambda _: 1, old_parts)
+    after = _amounts(_pairs_of(new), fields_of, lambda _: 1, new_parts)
+    return _joined(RoundTripChange, before, after)
+
+
+_Key = tuple[tuple[str, Any], ...]
+
+
+def _amounts(
+    items: Iterable[Any], fields_of: Callable[[Any], dict[str, Any]], count_of: Callable[[Any], int], parts: int
+) -> dict[_Key, Amount]:
+    groups: dict[_Key, list[Any]] = defaultdict(list)
+    for item in items:
+        groups[tuple(fields_of(item).items())].append(item)
+    return {
+        key: Amount(
+            count=per(sum(map(count_of, group)), parts),
+            seconds=_per(known_sum(*(item.seconds for item in group)), parts),
+        )
+        for key, group in groups.items()
+    }
+
+
+def _joined(kind: type[_Change], before: Mapping[_Key, Amount], after: Mapping[_Key, Amount]) -> tuple[_Change, ...]:
+    changes = [
+        kind(old=before.get(key), new=after.get(key), **dict(key))  # fields of the key are those of the change
+        for key in dict.fromkeys((*before, *after))
+    ]
+    return tuple(sorted(changes, key=_size, reverse=True))
+
+
+def _size(change: CostChange) -> tuple[float, float]:
+    """By seconds; by count after all that has seconds."""
+    seconds = change.seconds_difference
+    return (-1.0 if seconds is None else abs(seconds), abs(change.count_difference))
+
+
+def layout_losses(old: Costs, new: Costs, *, judges_time: bool, judges_round_trips: bool) -> Iterator[str]:
+    """
+    What the new run loses more to layouts, each in a clause. A longer kernel time alone may have any cause.
+
+    Args:
+        judges_time: Whether seconds may be compared; False for two devices, so that conversions are counted instead.
+    """
+    if judges_time and old.conversion_seconds is not None and new.conversion_seconds is not None:
+        least = max(TIME_TOLERANCE * old.conversion_seconds, LEAST_SHARE * (new.kernel_seconds or 0.0))
+        if new.conversion_seconds - old.conversion_seconds > least:
+            times = format_seconds(new.conversion_seconds), format_seconds(old.conversion_seconds)
+            yield "layout conversions take {} instead of {}".format(*times)
+    else:
+        yield from more_than("layout conversion", old.conversion_count, new.conversion_count)
+    if judges_round_trips:
+        yield from more_than("round trip", old.redundant_pair_count, new.redundant_pair_count)
+
+
+def more_than(noun: str, old: float, new: float) -> Iterator[str]:
+    """The clause that there are more in the new run, if there are."""
+    if new - old >= COUNT_TOLERANCE:
+        yield f"{format_count(new)} {noun}{'' if new == 1 else 's'} instead of {format_count(old)}"
+
+
+def format_count(count: float) -> str:
+    """A count that may be one per step: ``"53"``, ``"17.7"``."""
+    return str(round(count)) if float(count).is_integer() else format_significant(count)
+
+
+def per(amount: float, parts: int) -> float:
+    """An amount divided among steps; undivided, an integer stays one in JSON."""
+    return amount if parts == 1 else amount / parts
+
+
+def _per(seconds: float | None, parts: int) -> float | None:
+    return None if seconds is None else per(seconds, parts)
+
+
+def _conversions_of(trial: Trial | None) -> tuple[Conversion, ...]:
+    return counted_conversions(trial) if trial is not None else ()
+
+
+def _pairs_of(trial: Trial | None) -> tuple[RedundantPair, ...]:
+    return trial.redundant_pairs if trial is not None else ()
+
+
+def _shape_of(conversion: Conversion) -> tuple[Size, ...] | None:
+    layout = conversion.source or conversion.target
+    return layout.shape if layout is not None else None
