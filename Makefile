@@ -42,16 +42,17 @@ coverage: $(STAMP) compiler ## run the tests under coverage and show what no tes
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --skip-covered --show-missing
 
-check: $(STAMP) ## lint, formatting and types
+check: $(STAMP) ## lint, formatting, types, and the size of the house
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@$(BIN)/python .ci/house.py --check
 
 format: $(STAMP) ## format the code and sort its imports
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-house: ## print the shape of the house: modules, lines, imports, circles, longest functions
+house: ## print modules and lines of each part beside their budget
 	@$(PYTHON) .ci/house.py
 
 golden: $(STAMP) ## write the golden files and copies of the schema again; review the difference

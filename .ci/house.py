@@ -1,20 +1,21 @@
 """
-The shape of the house in numbers: modules, lines, imports from line to line, circles, rooms with a single door.
+The size of the package beside its budget, and which module imports which.
 
-``make house`` prints it; ``tests/test_architecture.py`` holds what must stay so. The standard library alone is needed.
+``make house`` prints it, ``make check`` holds the budget, ``tests/test_architecture.py`` the imports.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import sys
 import tokenize
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "layoutdoctor"
+BUDGET = ROOT / ".ci" / "house_budget.txt"
 
 # From the top to the bottom: a module imports from lower lines only, or from its own part.
 LINES = (
@@ -147,38 +148,47 @@ def functions_of(module: str) -> list[tuple[int, str]]:
     ]
 
 
-def main() -> None:
-    """Prints the house."""
-    imports = {module: [name for name in imports_of(module) if name in MODULES] for module in MODULES}
+def read_budget() -> dict[str, tuple[int, int]]:
+    """Modules and lines that each part may have, and ``total``, ``code`` and ``tests`` for the whole house."""
+    rows = [line.split("#")[0].split() for line in BUDGET.read_text(encoding="utf-8").splitlines()]
+    return {row[0]: (int(row[1]), int(row[2])) for row in rows if row}
+
+
+def sizes() -> dict[str, tuple[int, int]]:
+    """Modules and lines that each part has, and the whole house."""
     counts = {module: line_counts(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
-    tests = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("*.py"))]
-    doors = Counter(name for names in imports.values() for name in set(names))
-    single = sorted(name for name, count in doors.items() if count == 1 and ".rules.ld" not in name)
-    print(f"modules {len(MODULES)}, in the root {len(list(PACKAGE.glob('*.py')))}")
-    print(f"lines {sum(lines for lines, _ in counts.values())}, of code {sum(code for _, code in counts.values())}")
-    print(f"lines of tests {sum(len(text.splitlines()) for text in tests)}")
-    print(f"circles {len(circles())}" + "".join(f"\n  {', '.join(group)}" for group in circles()))
-    print("\npart            modules  lines   code  imports from")
+    found = {}
     for part in dict.fromkeys(part for line in LINES for part in line):
         own = [module for module in MODULES if part_of(module) == part]
-        parts = sorted({part_of(name) for module in own for name in imports[module]} - {part}, key=line_of)
-        lines, code = (sum(counts[module][index] for module in own) for index in (0, 1))
-        short = " ".join(name.removeprefix("layoutdoctor.") for name in parts)
-        print(f"{part.removeprefix('layoutdoctor.'):15} {len(own):7} {lines:6} {code:6}  {short}")
-    upward = sorted(
-        f"{module} -> {name}{' (late)' if late else ''}"
-        for module in MODULES
-        for name, late in imports_of(module).items()
-        if name in MODULES and line_of(name) < line_of(module)
-    )
-    print(f"\nupward {len(upward)}" + "".join(f"\n  {edge}" for edge in upward))
-    print(f"\nimported by a single module, rules apart: {len(single)}")
-    for name in single:
-        print(f"  {name.removeprefix('layoutdoctor.'):45} {counts[name][0]:4}")
-    print("\nlongest functions")
-    for length, name in sorted((item for module in MODULES for item in functions_of(module)), reverse=True)[:10]:
-        print(f"  {length:4} {name}")
+        found[part.removeprefix("layoutdoctor.")] = (len(own), sum(counts[module][0] for module in own))
+    tests = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("*.py"))]
+    found["total"] = (len(MODULES), sum(lines for lines, _ in counts.values()))
+    found["code"] = (len(MODULES), sum(code for _, code in counts.values()))
+    found["tests"] = (len(tests), sum(len(text.splitlines()) for text in tests))
+    return found
+
+
+def main() -> int:
+    """Prints the house beside its budget; with ``--check`` only what is over it, and 1 then."""
+    budget, is_over = read_budget(), False
+    found = sizes()
+    only_over = "--check" in sys.argv[1:]
+    if not only_over:
+        print("part            modules (budget)   lines (budget)")
+    for part, (modules, lines) in found.items():
+        most_modules, most_lines = budget.get(part, (0, 0))
+        is_more = modules > most_modules or lines > most_lines
+        is_over |= is_more
+        if is_more or not only_over:
+            note = "  over its budget: delete something, or raise .ci/house_budget.txt and say why" if is_more else ""
+            print(f"{part:15} {modules:7} {most_modules:8} {lines:8} {most_lines:8}{note}")
+    if not only_over:
+        print(f"circles {len(circles())}, imports upward {len(UPWARD)}, longest functions")
+        longest = sorted((item for module in MODULES for item in functions_of(module)), reverse=True)
+        for length, name in longest[:5]:
+            print(f"  {length:4} {name}")
+    return int(is_over)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
