@@ -28,7 +28,7 @@ from layoutdoctor.examination.graphs.join import align_eager, join_compiled, joi
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
-from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives, summarize_host
+from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, place_primitives, summarize_host
 from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_table
 from layoutdoctor.examination.kernels.waiting import waiting_in_calls
 from layoutdoctor.examination.ratios import with_shown_times
@@ -105,11 +105,11 @@ def _of_graphs(recording: Recording) -> Examined:
 def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> tuple[tuple[Graph, ...], KernelSummary]:
     """The kernel list of the quietest iteration, and the graphs with what ran."""
     iteration = min(recording.iterations, key=unrest)
-    profile, log = iteration_of(iteration.events), iteration.log
-    tree = operation_tree(profile)
+    events, log = iteration.events, iteration.log
+    tree = operation_tree(events)
     bandwidth = recording.head.environment.copy_bandwidth_bytes_per_second
     lacks = list(iteration.lacks)
-    homeless = place_primitives(tree, log, profile.base_seconds) if log is not None else []
+    homeless = place_primitives(tree, log, base_seconds(events)) if log is not None else []
     problem = join_eager(tree, graphs[0]) if is_eager else join_compiled(tree, graphs)
     if problem is not None:
         lacks.append(problem)
@@ -117,9 +117,9 @@ def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> 
         graphs = (align_eager(tree, graphs[0]),)
     seconds: dict[int, float] | None = None
     if iteration.device == "cpu":
-        kernels = summarize_host(profile, log, tree, homeless, lacks)
+        kernels = summarize_host(tree, events, log, homeless, lacks)
     else:
-        attribution = attribute(iteration.events)
+        attribution = attribute(events)
         kernels = summarize_device(attribution, tree, graphs, lacks)
         seconds = device_seconds(attribution)
     kernels = with_bandwidth_shares(kernels, bandwidth)

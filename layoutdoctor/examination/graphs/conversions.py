@@ -372,7 +372,7 @@ def _eager_conversion(
     number: int,
     device_seconds: Mapping[int, float] | None,
 ) -> Conversion | None:
-    layouts = layouts_of_copy(entry.operation.shapes, entry.operation.strides)
+    layouts = layouts_of_copy(entry.shapes, entry.strides)
     if layouts is None:
         return None
     source, target = layouts
@@ -416,8 +416,8 @@ def _eager_conversion(
 
 def _seconds(entry: HostOperation, device_seconds: Mapping[int, float] | None) -> float | None:
     if device_seconds is None:
-        return entry.seconds()
-    return device_seconds.get(entry.operation.external_id) if entry.operation.external_id is not None else None
+        return entry.seconds
+    return device_seconds.get(entry.external_id) if entry.external_id is not None else None
 
 
 def _port_and_kind(

@@ -174,7 +174,7 @@ def _convolutions(entries: Sequence[HostOperation]) -> list[HostOperation]:
 
 
 def _shapes_agree(entry: HostOperation, node: FxNode, shapes: dict[str, tuple[int | str, ...]]) -> bool:
-    recorded = [tuple(shape) for shape in entry.operation.shapes if shape]
+    recorded = [tuple(shape) for shape in entry.shapes if shape]
     if entry.name.endswith("_"):  # mkldnn::_convolution_pointwise_: what it writes into stands before its input
         recorded = recorded[1:]
     # What a fused convolution adds stands before its weight in the call, and behind it in the pattern's node.

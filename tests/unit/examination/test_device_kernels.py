@@ -26,7 +26,7 @@ from layoutdoctor.examination.kernels import summaries as trace_sums
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
-from layoutdoctor.examination.kernels.host import iteration_of, operation_tree
+from layoutdoctor.examination.kernels.host import operation_tree
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
 from layoutdoctor.recording.reading import read_trace
 from layoutdoctor.recording.recording import NONE
@@ -124,7 +124,7 @@ def chain(recorder: Recorder, **changes: Any) -> None:
 
 
 def summarized(trace: RecordedTrace, graph: Graph, lacks: tuple[str, ...] = ()) -> KernelSummary:
-    tree = operation_tree(iteration_of(trace))
+    tree = operation_tree(trace)
     problem = join_eager(tree, graph)
     graph = align_eager(tree, graph)
     return summarize_device(attribute(trace), tree, (graph,), (*lacks, *([problem] if problem else [])))
@@ -345,7 +345,7 @@ def test_kernels_of_a_compiled_graph_belong_to_it_and_its_external_calls_to_its_
             recorder.pointwise("triton_poi_fused_relu_0", Y, kernel="triton_poi_fused_relu_0")
     recorder.kernel(POINTWISE)
     trace = recorder.trace()
-    tree = operation_tree(iteration_of(trace))
+    tree = operation_tree(trace)
     graphs = (compiled("graph 0"), compiled("graph 1", kernel_names=("triton_poi_fused_tanh_0",)))
 
     assert join_compiled(tree, graphs) is None
@@ -385,7 +385,7 @@ def test_the_time_of_an_operation_is_that_of_the_kernels_it_launched_itself() ->
 def test_a_recorded_run_has_the_conversions_that_its_trace_has(name: str) -> None:
     trace = read_trace(TRACES / f"{name}.json.gz")
     expected = examine_recorded(trace).kernels
-    found = summarize_device(attribute(trace), operation_tree(iteration_of(trace)), (), ())
+    found = summarize_device(attribute(trace), operation_tree(trace), (), ())
 
     sums = ("count", "seconds", "conversion_count", "conversion_seconds", "share", "exposed_conversion_seconds")
     for field in (*sums, "convolution_count", "convolution_seconds", "not_understood_count"):

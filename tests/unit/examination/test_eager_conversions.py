@@ -12,7 +12,7 @@ from loops import for_each
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph
 from layoutdoctor.examination.graphs.conversions import with_copies_around, with_eager_conversions
-from layoutdoctor.examination.kernels.host import HostOperation, Operation, ProfiledIteration, operation_tree
+from layoutdoctor.examination.kernels.host import HostOperation, nested
 
 IMAGE = (2, 8, 6, 6)
 PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)
@@ -20,7 +20,7 @@ BYTES = 2 * 4 * 2 * 8 * 6 * 6
 CONVOLUTION = "aten.convolution.default"
 
 
-def copied(source: Layout, target: Layout, **changes: Any) -> Operation:
+def copied(source: Layout, target: Layout, **changes: Any) -> HostOperation:
     """An ``aten::copy_`` of 2 us, 4 us after the start."""
     fields: dict[str, Any] = {
         "name": "aten::copy_",
@@ -30,17 +30,17 @@ def copied(source: Layout, target: Layout, **changes: Any) -> Operation:
         "shapes": (target.shape, source.shape, ()),
         "strides": (target.stride, source.stride, ()),
     }
-    return Operation(**{**fields, **changes})
+    return HostOperation(**{**fields, **changes})
 
 
-def around(*names: str) -> list[Operation]:
+def around(*names: str) -> list[HostOperation]:
     """Operations around the copy, outermost first."""
-    return [Operation(name, n * 1e-7, 10e-6 - n * 2e-7, "1") for n, name in enumerate(names)]
+    return [HostOperation(name, n * 1e-7, 10e-6 - n * 2e-7, "1") for n, name in enumerate(names)]
 
 
-def tree(node: FxNode | None, operation: Operation, *names: str) -> list[HostOperation]:
+def tree(node: FxNode | None, operation: HostOperation, *names: str) -> list[HostOperation]:
     """The copy inside of others; the innermost of these ran the node."""
-    entries = operation_tree(ProfiledIteration([*around(*names), operation]))
+    entries = nested([*around(*names), operation])
     if node is not None:
         entries[max(0, len(names) - 1)].node = node
     return entries
@@ -113,7 +113,7 @@ def test_a_contiguous_that_the_model_calls_is_the_users_conversion() -> None:
         ("it is no copy", copied(LAST, PLAIN, name="aten::add")),
     ],
 )
-def test_a_copy_that_changes_no_order_is_no_conversion(why: str, operation: Operation) -> None:
+def test_a_copy_that_changes_no_order_is_no_conversion(why: str, operation: HostOperation) -> None:
     entries = tree(CLONE, operation, "aten::clone")
 
     assert with_eager_conversions(graph(X, Y, CLONE), entries, ()).conversions == (), why

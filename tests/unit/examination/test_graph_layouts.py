@@ -6,7 +6,7 @@ import pytest
 from builders import a_buffer, a_graph, a_node, a_placeholder, channels_last, contiguous
 
 from layoutdoctor.examination.kernels.device import GraphLayouts
-from layoutdoctor.examination.kernels.host import Operation
+from layoutdoctor.examination.kernels.host import HostOperation
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
@@ -22,12 +22,12 @@ ITEMS = tuple(
 KNOWN = (a_placeholder("x", contiguous(IMAGE)), a_placeholder("w", contiguous(WEIGHT), "weight"))
 
 
-def given(*layouts: Layout, **changes: Any) -> Operation:
+def given(*layouts: Layout, **changes: Any) -> HostOperation:
     fields: dict[str, Any] = {
         "shapes": tuple(layout.shape for layout in layouts),
         "strides": tuple(layout.stride for layout in layouts),
     }
-    return Operation("aten::convolution", 0.0, 1e-6, "1", **{**fields, **changes})
+    return HostOperation("aten::convolution", 0.0, 1e-6, "1", **{**fields, **changes})
 
 
 def extern(name: str, **changes: Any) -> Buffer:
@@ -49,7 +49,7 @@ def compiled(*buffers: Buffer) -> Graph:
     ],
     ids=["other sizes", "other rank", "no strides", "no strides of it", "no tensor"],
 )
-def test_without_the_layout_of_the_graphs_own_value_none_is_known(operation: Operation) -> None:
+def test_without_the_layout_of_the_graphs_own_value_none_is_known(operation: HostOperation) -> None:
     assert GraphLayouts(a_graph(nodes=(*KNOWN, CONV))).of_argument(CONV, 0, operation) is None
 
 

@@ -13,11 +13,10 @@ from layoutdoctor.examination.graphs.join import (
     join_eager,
     scheduled_convolutions,
 )
-from layoutdoctor.examination.kernels.host import HostOperation, Operation, ProfiledIteration, operation_tree
+from layoutdoctor.examination.kernels.host import HostOperation, nested
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import FxNode, Graph
-    from layoutdoctor.examination.kernels.host import HostOperation
 
 
 IMAGE = (2, 8, 6, 6)
@@ -27,11 +26,10 @@ WEIGHT = (8, 8, 3, 3)
 def tree(
     *operations: tuple[str, float, float], shapes: tuple[tuple[int, ...], ...] = (IMAGE, WEIGHT)
 ) -> list[HostOperation]:
-    recorded = [
-        Operation(name, start, seconds, "1", shapes=shapes if "conv" in name else ())
+    return nested(
+        HostOperation(name, start, seconds, "1", shapes=shapes if "conv" in name else ())
         for name, start, seconds in operations
-    ]
-    return operation_tree(ProfiledIteration(recorded))
+    )
 
 
 def graph_of(*names: str, target: str = "aten.convolution.default", **changes: Any) -> Graph:
@@ -45,7 +43,7 @@ def graph_of(*names: str, target: str = "aten.convolution.default", **changes: A
 
 def joined(tree: list[HostOperation]) -> dict[float, tuple[str | None, str | None]]:
     return {
-        entry.operation.start_seconds: (entry.node.name if entry.node else None, entry.graph)
+        entry.start_seconds: (entry.node.name if entry.node else None, entry.graph)
         for entry in tree
         if entry.node is not None
     }
@@ -178,13 +176,13 @@ def test_which_compiled_graph_ran_is_known_by_its_kernels_its_place_and_its_dire
     assert {entry.home() for entry in entries} == {None}
 
 
-def profiled(*nested: str) -> list[HostOperation]:
+def profiled(*chains: str) -> list[HostOperation]:
     """Operations one after the other; ``a > b > c`` runs b inside of a, and c inside of b."""
     operations = []
-    for number, chain in enumerate(nested):
+    for number, chain in enumerate(chains):
         for depth, name in enumerate(chain.split(" > ")):
-            operations.append(Operation(name, number + depth * 0.1, 0.9 - depth * 0.2, "1"))
-    return operation_tree(ProfiledIteration(operations))
+            operations.append(HostOperation(name, number + depth * 0.1, 0.9 - depth * 0.2, "1"))
+    return nested(operations)
 
 
 def graph(*targets: str) -> Graph:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from recorded_builders import logged
 
-from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives
+from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, place_primitives
 from layoutdoctor.examination.kernels.primitives import annotate_sequence
 from layoutdoctor.examination.kernels.summaries import summarize_log
 from layoutdoctor.measure.profiling import record_iteration
@@ -152,12 +152,11 @@ def test_a_real_log_alone_says_the_same_as_with_the_operations_beside_it(
 
     step()
     recording = record_iteration(step, "cpu")
-    profile = iteration_of(recording.events)
     assert recording.log is not None
     if not recording.log.primitives:
         pytest.skip("this processor runs no convolution through oneDNN")
-    tree = operation_tree(profile)
-    homeless = place_primitives(tree, recording.log, profile.base_seconds)
+    tree = operation_tree(recording.events)
+    homeless = place_primitives(tree, recording.log, base_seconds(recording.events))
     beside = [item for entry in tree for item in annotate_sequence(entry.primitives)]
     expected = {item.primitive.line_number: item.tensor for item in beside}
 

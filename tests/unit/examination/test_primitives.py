@@ -9,7 +9,7 @@ from loops import for_each
 from recorded_builders import logged
 
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
-from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives
+from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, place_primitives
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, conversion_direction, problem_shapes
 from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.recording.onednn import read_onednn_log
@@ -224,12 +224,11 @@ def test_every_reorder_of_a_real_step_is_the_tensor_its_sizes_say(name: str, cha
 
     step()
     recording = record_iteration(step, "cpu")
-    profile = iteration_of(recording.events)
-    tree = operation_tree(profile)
+    tree = operation_tree(recording.events)
     assert recording.log is not None
     if not recording.log.primitives:
         pytest.skip("this processor runs no convolution through oneDNN")
-    assert place_primitives(tree, recording.log, profile.base_seconds) == []
+    assert place_primitives(tree, recording.log, base_seconds(recording.events)) == []
     items = [item for entry in tree for item in annotate_sequence(entry.primitives)]
 
     output = module(x)
