@@ -18,7 +18,7 @@ from layoutdoctor.examination.graphs.buffers import BufferGraph
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.graphs.strided_norms import strided_norms
-from layoutdoctor.units import format_seconds, format_share
+from layoutdoctor.units import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -91,13 +91,6 @@ def parts_of_pairs(
     once = dict.fromkeys(ids)
     known = {conversion.id: conversion for conversion in conversions}
     return [known[id_] for id_ in once] if len(once) < len(ids) and known.keys() >= once.keys() else pairs
-
-
-def sides_words(conversions: Sequence[Conversion]) -> str:
-    """What launch grids tell of tensors whose sizes were not recorded; empty where they tell nothing."""
-    seconds = {side: sum_known(c.seconds for c in conversions if c.of_batch is side) for side in (True, False)}
-    words = ((seconds[True], "activations and their gradients"), (seconds[False], "weights and theirs"))
-    return " and ".join(f"{format_seconds(spent)} of {of}" for spent, of in words if spent is not None)
 
 
 def launch_count(conversions: Iterable[Conversion]) -> int:

@@ -48,7 +48,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.costs import conversion_places, conversions_of, launch_count, sides_words, sum_known
+from layoutdoctor.examination.costs import conversion_places, conversions_of, launch_count, sum_known
 from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of, output_layout_of
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import advised, channels_last_ways, use_instead
@@ -189,8 +189,7 @@ def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
 def _tensor_words(conversions: Sequence[Conversion]) -> str:
     """Of which tensors, and what says so."""
     if all(c.tensor == "unknown" for c in conversions):
-        words = sides_words(conversions)
-        return f"by launch grids {words}" if words else "of which tensors was not recorded"
+        return "of which tensors was not recorded"
     tensors = evidence.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in conversions)
     known_by = evidence.named_counts((CONFIDENCE_WORDS[c.confidence], c.count) for c in conversions)
     return f"of {tensors}, going by {known_by}"
