@@ -16,11 +16,11 @@ from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.attribution import Places, attribute
 from layoutdoctor.examination.kernels.convolutions import Evidence
 from layoutdoctor.examination.kernels.copies import find_copies, undecided_copies
-from layoutdoctor.examination.kernels.host import OF_A_CPU, with_operations_as_kernels
+from layoutdoctor.examination.kernels.host import OF_A_CPU, lost_count, with_operations_as_kernels
 from layoutdoctor.examination.kernels.names import are_of_an_engine, dtypes_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
-from layoutdoctor.examination.kernels.summaries import MOST_KERNELS_LISTED, convolution_sums, kernel_records, totals_of
+from layoutdoctor.examination.kernels.summaries import MOST_KERNELS_LISTED, kernel_records, totals_of
 from layoutdoctor.examination.kernels.waiting import exposed_nanoseconds, waiting_of
 from layoutdoctor.recording.reading import launched_count
 from layoutdoctor.recording.recording import NONE
@@ -236,32 +236,34 @@ class Records:
         """The kernel list, its conversions in the order of their starts."""
         trace = self.trace
         listed = sorted((*conversions, *padded), key=lambda conversion: conversion.start_seconds or 0.0)
-        whole = int(trace.kernels.duration.sum())
-        spent = int(trace.kernels.duration[self.is_library].sum())
-        count, seconds = convolution_sums(trace, self.evidence.groups)
+        whole = int(trace.kernels.duration.sum()) / NANOSECONDS_PER_SECOND
+        spent = self._seconds(self.is_library)
+        of_convolutions = np.array(self.evidence.groups, np.int64) != NONE
         possible = self._has_role("possible")
         copies = undecided_copies(self.evidence)
         undecided = possible.copy()
         undecided[[*copies, *self.generated]] = True
-        lost = sum(problem.count for problem in trace.problems if problem.is_loss)
         return KernelSummary(
             count=len(trace.kernels),
-            seconds=whole / NANOSECONDS_PER_SECOND,
+            seconds=whole,
             conversion_count=int(self.is_library.sum()),
-            conversion_seconds=spent / NANOSECONDS_PER_SECOND,
+            conversion_seconds=spent,
             share=spent / whole if whole else None,
             conversions=tuple(listed),
-            not_understood_count=lost + int(possible.sum()),
+            not_understood_count=lost_count(trace) + int(possible.sum()),
             kernels=kernel_records(self.attribution, self.origin),
             sources=(trace.source,),
             lacks=tuple(describe_lacks(self.places, possible, copies)),
             undecided_count=int(undecided.sum()),
-            undecided_seconds=int(trace.kernels.duration[undecided].sum()) / NANOSECONDS_PER_SECOND,
+            undecided_seconds=self._seconds(undecided),
             exposed_conversion_seconds=self.exposed_total / NANOSECONDS_PER_SECOND,
-            convolution_count=count,
-            convolution_seconds=seconds / NANOSECONDS_PER_SECOND if seconds is not None else None,
+            convolution_count=int(of_convolutions.sum()) if len(trace.kernels) else None,
+            convolution_seconds=self._seconds(of_convolutions) if len(trace.kernels) else None,
             totals=totals_of(self.attribution, self.modules, self.is_library),
         )
+
+    def _seconds(self, is_asked: NDArray[np.bool_]) -> float:
+        return int(self.trace.kernels.duration[is_asked].sum()) / NANOSECONDS_PER_SECOND
 
     def waiting(self) -> Waiting | None:
         """What the run waited for, its conversions by libraries and in eager copies taken together."""

@@ -121,13 +121,12 @@ class Evidence:
 
 
 def _class_of(name: str) -> KernelClass:
-    match, is_helper = kernel_entry(name), name.startswith(_HELPER)
-    is_conversion = match is not None and match.entry.role == "conversion" and match.is_certain
+    entry, is_helper = kernel_entry(name), name.startswith(_HELPER)
+    is_conversion = entry is not None and entry.role == "conversion"
     is_main = not is_conversion and not is_helper and is_convolution_kernel(name)
-    if match is None:
+    if entry is None:
         is_possible = not is_main and not is_helper and looks_like_conversion(name)
         return KernelClass(is_conversion, is_main, is_helper, role="possible" if is_possible else "")
-    entry = match.entry
     return KernelClass(is_conversion, is_main, is_helper, entry.direction, entry.library, entry.role)
 
 

@@ -7,11 +7,11 @@ import pytest
 from recorded_builders import FORWARD, GEMM, POINTWISE, TO_NHWC, Recorder
 
 from layoutdoctor.examination.kernels.attribution import attribute
-from layoutdoctor.examination.kernels.summaries import convolution_sums, kernel_records, totals_of
-from layoutdoctor.recording.recording import NONE, RecordedTrace
+from layoutdoctor.examination.kernels.summaries import kernel_records, totals_of
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Total
+    from layoutdoctor.recording.recording import RecordedTrace
 
 IMAGE, WEIGHT = (4, 64, 28, 28), (96, 64, 3, 3)
 
@@ -64,11 +64,3 @@ def test_the_list_and_its_sums_by_kernel_operation_module_and_step() -> None:
     assert all(list(rows.values()) == sorted(rows.values(), key=lambda row: -row[1]) for rows in kinds.values())
     libraries = {(t.kind, t.name): t.library for t in totals(trace)}
     assert (libraries["kernel", TO_NHWC], libraries["operation", "aten::conv2d"]) == ("cudnn", None)
-
-
-def test_the_kernels_of_convolutions_are_counted_with_their_conversions() -> None:
-    trace = a_run().trace()
-
-    assert convolution_sums(trace, attribute(trace).convolution.tolist()) == (4, 2300)
-    assert convolution_sums(trace, [NONE] * len(trace.kernels)) == (0, 0)
-    assert convolution_sums(Recorder().trace(), []) == (None, None)

@@ -46,9 +46,7 @@ def test_a_row_is_a_conversion_a_padding_a_cast_or_cut() -> None:
 
     found = summary(a_row("void cudnn::ops::nchwToNhwcKernel<__ha", is_cut=True))
 
-    assert [c.cause for c in found.conversions] == [
-        "the name is cut short; what is left of it begins as this kernel's does"
-    ]
+    assert [c.direction for c in found.conversions] == ["to_channels_last"]
     assert found.lacks == (NO_ORDER, "1 names are cut short, so kernels are known by their beginning only")
 
 
