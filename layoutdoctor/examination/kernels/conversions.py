@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from layoutdoctor.diagnosis.layout import Layout, dense_stride, strided_layout
 from layoutdoctor.diagnosis.records import Conversion, KernelSummary, RedundantPair, Waiting
+from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.attribution import Places, attribute
@@ -25,7 +25,7 @@ from layoutdoctor.examination.kernels.waiting import exposed_nanoseconds, waitin
 from layoutdoctor.recording.reading import launched_count
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
-from layoutdoctor.words import DTYPES, count_of, item_bytes
+from layoutdoctor.words import DTYPES, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,21 +39,19 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import RecordedTrace
 
 
-_NANOSECONDS_PER_MICROSECOND = 1000
 _NAME_LENGTH = 60
 
 
-@dataclass(frozen=True)
-class _Recording:
+class _Recording(NamedTuple):
     """How to record each part of a trace, or why it is not there."""
 
-    kernels: str = "ProfilerActivity.CUDA"
-    operations: str = "ProfilerActivity.CPU"
-    strides: str = "torch before 2.3"
-    stack: str = "with_stack=True"
+    kernels: str
+    operations: str
+    strides: str
+    stack: str
 
 
-_BY_TORCH = _Recording()
+_BY_TORCH = _Recording("ProfilerActivity.CUDA", "ProfilerActivity.CPU", "torch before 2.3", "with_stack=True")
 _BY_NSIGHT = _Recording(
     kernels="nsys profile --trace=cuda,nvtx",
     operations="torch.autograd.profiler.emit_nvtx(record_shapes=True)",
@@ -101,8 +99,6 @@ def describe_lacks(
             f"{attribution.unlaunched_count} of {count} kernels have no launch in the trace (queued before the "
             "recording began, or not recorded), so their operations are not known"
         )
-    if count > 1 and not (trace.kernels.duration % _NANOSECONDS_PER_MICROSECOND).any():
-        yield "times are whole microseconds, so those of short kernels are rough"
     if is_possible.any():
         durations = np.where(is_possible, trace.kernels.duration, -1)
         name = trace.names[int(trace.kernels.name[int(np.argmax(durations))])]
@@ -306,8 +302,8 @@ class Records:
         common = self._common(found.row)
         shape = found.tensor.shape if found.tensor is not None else None
         source, target = _layouts(shape, found.direction)
-        dtype, target_dtype, item_bytes = self._dtypes(found)
-        moved = math.prod(shape) * sum(item_bytes) if shape is not None and item_bytes is not None else None
+        recorded = DTYPES.get(found.dtype or "")
+        dtype, target_dtype = dtypes_of(self.evidence.name_of(found.row)) or (recorded, recorded)
         is_buffer = found.tensor is not None and found.direction == "to_channels_last" and found.tensor.role in _WRITTEN
         return Conversion(
             id=f"conversion {number}",
@@ -316,7 +312,7 @@ class Records:
             target=target,
             direction=found.direction,
             tensor=found.tensor.kind if found.tensor is not None else "unknown",
-            bytes_moved=moved,
+            bytes_moved=tensor_bytes(source, dtype, target_dtype),
             dtype=dtype,
             target_dtype=target_dtype if target_dtype != dtype else None,
             port=found.tensor.port if found.tensor is not None else None,
@@ -325,15 +321,6 @@ class Records:
             confidence=found.confidence,
             **common,  # type: ignore[arg-type]
         )
-
-    def _dtypes(self, found: LibraryConversion) -> tuple[str | None, str | None, tuple[int, int] | None]:
-        """Element types before and after, and their bytes, from the kernel's name or the operation's arguments."""
-        named = dtypes_of(self.evidence.name_of(found.row))
-        if named is not None:
-            sizes = (item_bytes(named[0]), item_bytes(named[1]))
-            return named[0], named[1], (sizes[0], sizes[1]) if sizes[0] and sizes[1] else None
-        recorded, size = DTYPES.get(found.dtype or ""), item_bytes(found.dtype)
-        return recorded, recorded, None if size is None else (size, size)
 
     def _value(self, found: LibraryConversion) -> str | None:
         """A label that conversions of one and the same tensor share, where the sizes leave no other."""
