@@ -27,7 +27,6 @@ from builders import (
 
 from layoutdoctor.examination import examine
 from layoutdoctor.examination.account import account, accounts_of
-from layoutdoctor.examination.examine import without_kernel_seconds
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Account, AccountRow, Conversion, FxNode, Graph, Kernel, Trial
@@ -142,36 +141,6 @@ def test_a_call_is_told_by_its_layout_else_by_the_code_that_the_library_chose() 
     )
 
 
-def test_kernels_of_a_call_are_named_the_dearest_first_and_its_helpers_not_at_all() -> None:
-    given, node = a_placeholder("x", contiguous()), at(4, "convolution", CONV, called="conv2d")
-    graph = eager(given, node)
-    names = {"aten::_nnpack_available": 0.01, "aten::copy_": 0.4, "aten::_slow_conv2d_forward": 3.6}
-    called = (in_eager("convolution", takes, name, op="aten::conv2d") for name, takes in names.items())
-    faster = in_eager("convolution", 2, "convolution", library="onednn", implementation="brgconv")
-
-    found = told(ran("a", *called, takes=4.01, graph=graph), ran("b", faster, takes=2, graph=graph))
-
-    assert found.rows[0].slower_kernels == ("aten::_slow_conv2d_forward", "aten::copy_")
-    assert found.rows[0].slower_seconds == pytest.approx(4.01 * MS)
-
-
-def test_tensors_of_other_shapes_are_not_compared_by_their_layouts() -> None:
-    """A weight that is laid out within one kernel says nothing of the statistics that the other one writes."""
-    weight, statistics = channels_last((256, 512, 3, 3)), contiguous((1, 32, 2, 1))
-    for layouts, kind in (((weight, statistics), "generated_kernel"), ((weight, contiguous(weight.shape)), "layout")):
-        slower, faster = (
-            ran(
-                name,
-                generated(takes),
-                takes=takes,
-                graph=a_graph(nodes=(at(1, "norm"),), buffers=(a_buffer("buf0", layout=layout, origins=("norm",)),)),
-            )
-            for name, takes, layout in zip("ab", (10.2, 5.4), layouts, strict=True)
-        )
-
-        assert row_of(told(slower, faster), kind).seconds == pytest.approx(4.8 * MS)
-
-
 def test_what_is_fused_into_a_call_on_the_other_side_is_a_missing_fusion() -> None:
     conv, relu = at(4, "convolution", CONV), at(4, "relu", module="m5")
     called = a_kernel("convolution", MS, node="convolution", graph="eager")
@@ -265,18 +234,6 @@ def test_conversions_are_rows_of_their_own_and_the_kernel_loses_their_time() -> 
     ]
 
 
-def test_the_rest_of_the_difference_is_one_row_outside_of_kernels() -> None:
-    graph = eager(at(1, "relu"))
-    once, again = (
-        ran(name, in_eager("relu", 3), takes=takes, graph=graph) for name, takes in (("eager", 6), ("inductor", 4))
-    )
-
-    assert parts(told(once, once_more(once))) == [("outside_kernels", 0, ())]
-    found = told(once, again)
-    assert parts(found) == [("outside_kernels", 2, ())]
-    assert found.rows[-1].detail == "1 against 1 kernels"
-
-
 def test_calls_that_run_other_code_in_every_layer_are_one_row() -> None:
     """A video VAE lost 48 ms in 90 calls; a third of it stood in "130 rows, each small"."""
     lines = range(1, 41)
@@ -304,21 +261,6 @@ def test_more_rows_than_are_listed_are_summed() -> None:
 
     assert len(found) == 32
     assert (found[-2].kind, found[-2].detail, found[-2].seconds) == ("small", "5 rows", pytest.approx(5 * MS))
-
-
-def once_more(trial: Trial) -> Trial:
-    return a_trial("again", graphs=trial.graphs, kernels=trial.kernels, measurement=trial.measurement)
-
-
-def test_without_times_of_both_there_is_no_account() -> None:
-    graph = eager(at(1, "relu"))
-    known = ran("eager", in_eager("relu", 3), takes=5, graph=graph)
-    unknown = without_kernel_seconds(a_trial("inductor", kernels=kernels(kernels=(a_kernel(),))))
-
-    assert account(known, unknown) is None
-    assert account(known, a_trial("inductor", kernels=None)) is None
-    assert account(known, a_trial("inductor", measurement=None)) is None
-    assert account(known, known) is None
 
 
 def test_kernels_that_contradict_the_calls_account_for_nothing() -> None:

@@ -173,18 +173,6 @@ def test_conversions_of_the_user_of_weights_and_at_the_ends_are_told_elsewhere(c
     assert compiled_breakers(BufferGraph(known), conversions) == ()
 
 
-def test_what_a_convolution_reads_contiguous_breaks_where_it_is_converted_out_if_its_operation_is_known() -> None:
-    out = plain("n", a_read("a", LAST), source_node="norm")
-    next_call = call("b", "n", node="conv_b")
-    (breaker,) = compiled(A, out, next_call)
-
-    assert (breaker.node, breaker.conversions) == ("norm", ("graph 0 conversion 0",))
-
-    unknown = msgspec.structs.replace(NORM, source_node=None)
-
-    assert compiled(A, unknown, RELU, BACK, B) == ()
-
-
 def eager(name: str, target: str, *inputs: str, layout: Any = PLAIN, **changes: Any) -> FxNode:
     return a_node(name, target, inputs, layout=layout, **changes)
 
@@ -229,29 +217,6 @@ def in_eager(*conversions: Conversion, nodes: tuple[FxNode, ...] = EAGER) -> tup
 )
 def test_other_eager_conversions_make_no_breaker(conversion: Conversion) -> None:
     assert in_eager(conversion) == ()
-
-
-def test_what_else_may_look_like_the_end_of_an_eager_region_is_none() -> None:
-    assert in_eager(entering(direction="to_blocked", owner="library")) == ()
-
-    flat = eager("flatten", "aten.clone.default", "conv_a")
-    rows = eager("rows", "aten.view.default", "flatten", layout=contiguous((2, 8 * 36)))
-    product = eager("addmm", "aten.addmm.default", "rows", layout=contiguous((2, 10)))
-
-    assert in_eager(copied("flatten"), nodes=(*EAGER[:2], flat, rows, product)) == ()
-
-    linear = eager("linear", "aten.addmm.default", "x", layout=contiguous((72, 8)))
-    permuted = eager("permuted", "aten.permute.default", "linear", layout=LAST)
-    added = eager("added", "aten.add.Tensor", "shortcut", "permuted")
-    conv = eager("conv_b", "aten.convolution.default", "added", "w", layout=LAST)
-
-    assert in_eager(entering(), nodes=(a_placeholder("shortcut", PLAIN), linear, permuted, added, conv)) == ()
-
-    assert in_eager(copied("norm", owner="user"), entering()) == ()
-
-    norm = msgspec.structs.replace(EAGER[2], layout=LAST)
-
-    assert in_eager(copied("norm"), nodes=(*EAGER[:2], norm, *EAGER[3:])) == ()
 
 
 def test_an_eager_convolution_that_returns_contiguous_is_named_and_not_the_sum_behind_it() -> None:
@@ -327,24 +292,6 @@ def test_an_eager_operation_that_returns_contiguous_is_a_breaker_with_its_copy_o
     (breaker,) = in_eager(entering(), nodes=(*EAGER[:3], *branches, added, last_one))
 
     assert (breaker.node, breaker.conversions) == ("norm", ("conv_b in",))
-
-
-@pytest.mark.parametrize(
-    ("changes", "seconds", "moved"),
-    [({}, 3e-3, 300), ({"seconds": None}, None, 300), ({"bytes_moved": None}, 3e-3, None)],
-)
-def test_a_breaker_costs_what_its_conversions_cost(
-    changes: dict[str, Any], seconds: float | None, moved: int | None
-) -> None:
-    known = [
-        a_conversion("out", seconds=1e-3, bytes_moved=100),
-        a_conversion("back", **{"seconds": 2e-3, "bytes_moved": 200, **changes}),
-        a_conversion("other", seconds=9.0, bytes_moved=9),
-    ]
-    (breaker,) = with_breaker_costs(a_graph(breakers=(a_breaker(conversions=("out", "back")),)), known).breakers
-
-    assert breaker.seconds == (pytest.approx(seconds) if seconds is not None else None)
-    assert breaker.bytes_moved == moved
 
 
 def test_breakers_without_conversions_have_no_cost_and_those_that_pairs_tell_are_dropped() -> None:

@@ -31,9 +31,8 @@ from layoutdoctor.diagnosis.records import (
     Recommendation,
     Trial,
 )
-from layoutdoctor.examination.applying import effective_options, global_options, how_to_apply
+from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.examination.choice import (
-    choose_baseline,
     compare,
     contenders,
     demands,
@@ -48,17 +47,6 @@ TWIN = "inductor-channels-last"
 FROZEN = "inductor-freezing"
 BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 HOW = {TWIN: "model.to(memory_format=torch.channels_last)", FROZEN: "freezing"}
-
-
-def test_the_baseline_and_which_trials_may_win() -> None:
-    configurations = [a_configuration(name) for name in ("eager", "inductor", TWIN)]
-
-    assert choose_baseline(configurations, {"eager", "inductor"}) == "inductor"
-    assert choose_baseline(configurations, {TWIN, "eager"}) == "eager"
-
-    trials = [a_trial("eager"), a_trial(TWIN, equivalence=DIFFERENT), a_failed_trial(), a_trial(equivalence=None)]
-
-    assert eligible_names(trials) == {"eager", "inductor"}
 
 
 def timed(name: str, factor: float, *starts: float, rounds: int = 9, **changes: Any) -> Trial:
@@ -119,15 +107,6 @@ def test_the_default_stays_where_nothing_is_faster_in_further_starts_or_computes
     assert comparison.fastest[0] == "inductor"
 
 
-def test_of_those_within_3_percent_the_one_that_demands_least_is_chosen() -> None:
-    frozen, near, far = (timed(FROZEN, f, f, f * 1.001, f * 0.999) for f in (1.30, 1.32, 1.40))
-    twin = timed(TWIN, 1.29, 1.29, 1.291, 1.289)
-
-    assert concluded(DEFAULT, frozen, twin)[1].configuration == TWIN
-    assert concluded(DEFAULT, near, twin)[0].fastest == (TWIN, FROZEN)
-    assert concluded(DEFAULT, far, twin)[1].configuration == FROZEN
-
-
 def test_a_configuration_that_was_started_again_is_preferred_to_one_that_was_not() -> None:
     once, again = timed(FROZEN, 1.5), timed(TWIN, 1.3, 1.3, 1.301, 1.299)
     comparison, chosen = concluded(DEFAULT, once, again)
@@ -148,23 +127,6 @@ def test_beside_frozen_weights_the_best_without_is_named() -> None:
     assert alone is not None
     assert (alone.configuration, alone.speedup) == ("inductor", None)
     assert concluded(DEFAULT, twin)[1].without_freezing is None
-
-
-def test_where_all_freeze_weights_nothing_is_named_beside_them() -> None:
-    again = timed("inductor-channels-last-freezing", 1.3, 1.3, 1.301, 1.299)
-    comparison, chosen = concluded(timed(FROZEN, 1.0, 1.0, 1.0, 1.0), again)
-
-    assert (comparison.baseline, chosen.configuration) == (FROZEN, again.name)
-    assert chosen.without_freezing is None
-
-
-def test_what_demands_less_comes_first() -> None:
-    cured = msgspec.structs.replace(BY_NAME[TWIN], cures=(Cure(name="a"),))
-    both = msgspec.structs.replace(cured, library_switches={"cudnn.benchmark": True})
-    ordered = [BY_NAME["inductor"], BY_NAME[TWIN], cured, both, BY_NAME["eager"], BY_NAME["eager-channels-last"]]
-    ordered += [BY_NAME[FROZEN], BY_NAME["inductor-channels-last-freezing"]]
-
-    assert sorted([ordered[-1], *ordered[:-1]], key=demands) == ordered
 
 
 FACTORS = st.sampled_from([0.5, 0.9, 0.99, 1.0, 1.005, 1.02, 1.04, 1.2, 1.21, 1.24, 1.9])
@@ -274,23 +236,6 @@ def test_by_how_much_outputs_are_far_off() -> None:
     assert not far_off("equal", 0.05)
     assert not far_off("not_checked")
     assert not is_far_off(a_trial(equivalence=None))
-
-
-@for_each(
-    ("name", "options", "settings"),
-    [
-        ("eager", {}, {}),
-        ("inductor", {}, {}),
-        ("inductor-layout-opt-off", {"layout_optimization": False}, {}),
-        ("inductor-layout-opt-on", {"layout_optimization": True}, {}),
-        ("inductor-layout-opt-forced", {"layout_optimization": True, "force_layout_optimization": True}, {}),
-        ("inductor-freezing", {}, {"freezing": True}),
-    ],
-)
-def test_freezing_is_a_global_setting_and_the_rest_are_options(
-    name: str, options: dict[str, bool], settings: dict[str, bool]
-) -> None:
-    assert (effective_options(BY_NAME[name]), global_options(BY_NAME[name])) == (options, settings)
 
 
 @for_each(

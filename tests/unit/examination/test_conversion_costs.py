@@ -6,7 +6,7 @@ import pytest
 from builders import a_buffer, a_conversion, a_graph, a_kernel, a_read, channels_last, contiguous, kernels
 from loops import for_each
 
-from layoutdoctor.examination.costs import with_bandwidth_share, with_bandwidth_shares, with_costs, with_costs_of_all
+from layoutdoctor.examination.costs import with_bandwidth_shares, with_costs, with_costs_of_all
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Buffer, Conversion, Kernel
@@ -152,22 +152,6 @@ def test_a_launch_of_unknown_graph_counts_where_one_graph_alone_has_a_kernel_of_
         [measured(5e-6), ESTIMATED],
         [measured(3e-6)],
     ]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"seconds": None},
-        {"seconds": 0.0},
-        {"bytes_moved": None},
-        {"seconds_source": "estimated"},
-        {"seconds_source": None},
-    ],
-)
-def test_a_share_needs_a_measured_time_and_bytes(changes: dict[str, Any]) -> None:
-    given = conversion(**{"seconds": 1e-3, "seconds_source": "measured", **changes})
-
-    assert with_bandwidth_share(given, BANDWIDTH) is given
 
 
 def test_a_measured_conversion_reaches_a_share_of_the_bandwidth_in_graphs_and_kernel_lists() -> None:

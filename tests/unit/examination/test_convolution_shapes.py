@@ -15,7 +15,6 @@ from layoutdoctor.examination.kernels.shapes import (
     cudnn_grid,
     miopen_fits,
     output_shape,
-    parse_shapes,
 )
 from layoutdoctor.recording.recording import OperationArguments
 
@@ -194,23 +193,6 @@ def test_what_is_not_recorded_has_no_tensors(name: str, recorded: OperationArgum
     assert convolution_tensors(name, recorded) is None
 
 
-@for_each(
-    ("text", "shapes"),
-    [
-        (b"", ()),
-        (b"[[2,3],[],[4]]", ((2, 3), (), (4,))),
-        (b"[[[2,3],[4]],[5]]", ((), (5,))),
-        (b"[[2,-3],[2,null],[true,1],[2.5],7,[5]]", ((), (), (), (), (), (5,))),
-        (b"[[281474976710656],[281474976710655]]", ((), (281474976710655,))),
-        (b"[" + b"[" * 5000, ()),
-        (b'["\xff"]', ()),
-        (b"[" + str([1] * 17).encode() + b",[1]]", ((), (1,))),
-    ],
-)
-def test_sizes_are_read_as_far_as_they_are_sizes(text: bytes, shapes: tuple[Shape, ...]) -> None:
-    assert parse_shapes(text) == shapes
-
-
 # Recorded on H100 and V100: the input, weight and output of one convolution each.
 @for_each(
     ("shape", "grid"),
@@ -247,17 +229,3 @@ def test_the_launch_grid_of_miopen_is_made_from_the_tile_and_the_sizes(
     assert miopen_fits(name, shape, (threads, 1, 1), to_channels_last=to_channels_last) is True
     assert miopen_fits(name, shape, (threads // 256, 1, 1), to_channels_last=to_channels_last) is True  # as blocks
     assert miopen_fits(name, shape, (threads + 256, 1, 1), to_channels_last=to_channels_last) is False
-
-
-def test_a_tile_that_is_not_square_tells_the_direction() -> None:
-    launch = ("batched_transpose_256x4_half", (10, 3, 224, 224), (501760, 1, 1))
-
-    assert miopen_fits(*launch, to_channels_last=True) is True
-    assert miopen_fits(*launch, to_channels_last=False) is False
-
-
-@pytest.mark.parametrize(
-    "name", ["general_4d_reorder_16x256_half_r0231", "batched_transpose_0x32_half", "batched_transpose_99999x1_half"]
-)
-def test_a_kernel_without_a_tile_fits_anything(name: str) -> None:
-    assert miopen_fits(name, (1, 512, 128, 128), (1, 1, 1), to_channels_last=True) is None

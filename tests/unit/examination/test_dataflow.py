@@ -101,42 +101,6 @@ def test_a_result_converted_back_for_the_next_convolution_is_one_pair() -> None:
     assert (pair.kind, pair.between) == ("adjacent", ())
 
 
-def residual_network() -> Graph:
-    """Conv, two residual blocks of one convolution each, conv: every sum is read by the next block and its shortcut."""
-    return graph(
-        argument(),
-        convolution("a", "x"),
-        convolution("b", "a"),
-        value("s1", ADD, "b", "a"),
-        convolution("c", "s1"),
-        value("s2", ADD, "c", "s1"),
-        convolution("d", "s2"),
-        outputs=("d",),
-    )
-
-
-def test_in_a_residual_network_every_result_and_every_read_between_convolutions_pairs_up() -> None:
-    pairs = found(residual_network(), *around("a", "b", "c", "d"))
-
-    assert len(pairs) == 3
-    assert {first for first, _ in pairs} == {"a out", "b out", "c out"}
-    assert {second for _, second in pairs} == {"b input 0", "c input 0", "d input 0"}
-
-
-@for_each(
-    "target",
-    """
-    aten.view.default aten.addmm.default aten.native_layer_norm.default aten.cat.default aten.clone.default
-    aten.native_group_norm.default aten._softmax.default aten.copy_.default custom.unknown.default aten.slice.Tensor
-    aten.native_batch_norm_backward.default
-    """.split(),
-)
-def test_an_operation_not_known_to_take_any_layout_pins_what_it_reads(target: str) -> None:
-    reading = graph(*(n for n in CHAIN.nodes if "weight" not in n.name), value("v", target, "r"), outputs=("b", "v"))
-
-    assert found(reading, *around("a", "b")) == []
-
-
 @pytest.mark.parametrize(
     ("target", "shape"),
     [
@@ -405,23 +369,6 @@ def test_the_ports_of_a_fused_convolution_with_another_operand_are_not_taken_for
     packed = a_graph(nodes=(*nodes, argument("w", layout=contiguous((32, 32, 3, 3))), fused), output_names=("b",))
 
     assert found(packed, *around("a"), entering("b")) == []
-
-
-def test_the_proof_says_what_stays() -> None:
-    nodes = (
-        argument(),
-        argument("f"),
-        convolution("a", "x"),
-        convolution("b", "x"),
-        value("s", ADD, "a", "b"),
-        value("t", ADD, "s", "f"),
-        convolution("c", "t"),
-        convolution("d", "t"),
-    )
-    pair = only_pair(graph(*nodes, outputs=("c", "d", "t")), *around("a", "b", "c", "d"))
-
-    assert "1 of them also by what needs the plain layout" in str(pair.proof)
-    assert "1 come from elsewhere" in str(pair.proof)
 
 
 def other_way(node: str, port: str) -> Conversion:

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import a_buffer, a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
-from loops import for_each
 from recorded_builders import (
     DATA_GRADIENT,
-    FILL,
     FORWARD,
-    MIOPEN_DATA_GRADIENT,
     MIOPEN_FORWARD,
     POINTWISE,
     TO_NCHW,
@@ -22,14 +18,10 @@ from recorded_builders import (
 
 from layoutdoctor.examination.graphs.join import align_eager, join_compiled, join_eager
 from layoutdoctor.examination.graphs.round_trips import redundant_pairs
-from layoutdoctor.examination.kernels import summaries as trace_sums
 from layoutdoctor.examination.kernels.attribution import attribute
-from layoutdoctor.examination.kernels.conversions import examine_recorded
-from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
+from layoutdoctor.examination.kernels.device import summarize_device
 from layoutdoctor.examination.kernels.host import operation_tree
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
-from layoutdoctor.recording.reading import read_trace
-from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +30,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import FxNode, Graph, KernelSummary
     from layoutdoctor.recording.recording import RecordedTrace
 
-TRACES = Path(__file__).parents[2] / "traces"
 RECORDED = ["a100_alexnet", "a100_conv_training_nccl", "h100_timesformer", "h100_vit_patch_embed"]
 RECORDED += ["mi300_flux_vae_hip_graph_capture", "mi300_resnet_act_checkpoint", "v100_resnet50_2021_06"]
 
@@ -311,18 +302,6 @@ def test_a_backward_on_a_thread_of_its_own_is_joined_and_its_round_trips_are_pro
     assert pairs(found, graph) == [("conversion 2", "conversion 6")]
 
 
-def test_padding_belongs_to_its_node_and_is_not_counted() -> None:
-    padding = "void cudnn::ops::nhwcAddPaddingKernel<__half, __half, float, true>(x)"
-    recorder = Recorder()
-    convolve(recorder, X, WEIGHT, [(padding, None), (FORWARD, None)])
-    found = summarized(recorder.trace(), eager(conv1()))
-    (padded,) = found.conversions
-
-    assert (padded.id, padded.direction, padded.node, padded.module) == ("padding 0", "none", "conv1", "a")
-    assert padded.cause == "channels are padded or folded, which changes no layout"
-    assert (found.conversion_count, padded.exposed_seconds, padded.port) == (0, None, None)
-
-
 def compiled(name: str, direction: str = "inference", **changes: Any) -> Graph:
     nodes = (
         a_placeholder("x", contiguous(X)),
@@ -357,75 +336,3 @@ def test_kernels_of_a_compiled_graph_belong_to_it_and_its_external_calls_to_its_
         ports(found)
         == [("conv", "input 0", "activation"), ("conv", "input 1", "weight"), ("conv", "output 0", "activation")] * 2
     )
-
-
-def test_a_list_of_very_many_kernels_is_cut_and_its_conversions_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_sums, "MOST_KERNELS_LISTED", 2)
-    recorder = Recorder()
-    chain(recorder)
-    found = summarized(recorder.trace(), CHAIN)
-
-    assert (len(found.kernels), found.count, len(found.conversions)) == (2, 9, 6)
-    assert pairs(found) == [("conversion 2", "conversion 3")]
-
-
-def test_the_time_of_an_operation_is_that_of_the_kernels_it_launched_itself() -> None:
-    recorder = Recorder()
-    with recorder.operation("aten::contiguous", external=1), recorder.operation("aten::copy_", external=2):
-        recorder.kernel(POINTWISE, takes=4000)
-        recorder.kernel(POINTWISE, takes=2500)
-    recorder.kernel(POINTWISE, external=NONE)
-    trace = recorder.trace()
-
-    assert device_seconds(attribute(trace)) == {2: pytest.approx(6.5e-6)}
-
-
-@pytest.mark.thorough
-@for_each("name", RECORDED)
-def test_a_recorded_run_has_the_conversions_that_its_trace_has(name: str) -> None:
-    trace = read_trace(TRACES / f"{name}.json.gz")
-    expected = examine_recorded(trace).kernels
-    found = summarize_device(attribute(trace), operation_tree(trace), (), ())
-
-    sums = ("count", "seconds", "conversion_count", "conversion_seconds", "share", "exposed_conversion_seconds")
-    for field in (*sums, "convolution_count", "convolution_seconds", "not_understood_count"):
-        assert getattr(found, field) == getattr(expected, field)
-    facts = ("id", "kernel", "op", "direction", "tensor", "source", "target", "dtype", "target_dtype", "bytes_moved")
-    for own, other in zip(found.conversions, expected.conversions, strict=True):
-        assert [getattr(own, fact) for fact in facts] == [getattr(other, fact) for fact in facts]
-        assert (own.confidence, own.seconds, own.exposed_seconds) == (
-            other.confidence,
-            other.seconds,
-            other.exposed_seconds,
-        )
-        assert (own.node, own.port, own.graph) == (None, None, None)
-    assert set(found.lacks) <= set(expected.lacks)
-    assert not any("stack" in lack for lack in found.lacks)
-
-
-def test_neither_the_order_alone_nor_a_call_inside_another_operation_names_a_value() -> None:
-    """MIOpen's backward: two tensors of equal sizes, the first converted one may be either."""
-    recorder = Recorder()
-    same = (48, 48, 32, 32)
-    kernels = [*transposes(same, same), (FILL, None), (MIOPEN_DATA_GRADIENT, None)]
-    differentiate(recorder, same, same, same, kernels=kernels)
-    nodes = (
-        a_placeholder("g", contiguous(same)),
-        a_placeholder("v", contiguous(same)),
-        node("back", BACKWARD, ("g", "v", "w2"), contiguous(same), backward=True),
-    )
-    found = summarized(recorder.trace(), eager(*nodes, output="back"))
-
-    assert [(c.tensor, c.confidence, c.node, c.port) for c in found.conversions[:1]] == [
-        ("gradient", "order", "back", None)
-    ]
-
-    recorder = Recorder()
-    tensors: dict[str, Any] = {"shapes": [X, WEIGHT], "strides": [contiguous(X).stride, contiguous(WEIGHT).stride]}
-    with recorder.operation("aten::special", **tensors), recorder.operation("aten::cudnn_convolution", **tensors):
-        for name, grid in cudnn([X, WEIGHT], FORWARD, Y):
-            recorder.kernel(name, grid=grid)
-    found = summarized(recorder.trace(), eager(node("special", "aten.special.default", ("x", "w"), contiguous(Y))))
-
-    assert {(c.node, c.port) for c in found.conversions} == {("special", None)}
-    assert [c.tensor for c in found.conversions[:2]] == ["activation", "weight"]

@@ -263,29 +263,6 @@ def test_whose_a_copy_is_and_of_what(why: str, found: Conversion, facts: dict[st
     assert {name: getattr(found, name) for name in facts} == facts
 
 
-@pytest.mark.parametrize(("times", "seconds"), [({7: 5e-6}, 5e-6), ({8: 5e-6}, None), (None, 2e-6)])
-def test_on_a_gpu_the_time_is_that_of_the_kernels_it_launched(
-    times: dict[int, float] | None, seconds: float | None
-) -> None:
-    entries = tree(CLONE, copied(LAST, PLAIN, external_id=7), "aten::clone")
-    found = only(graph(X, Y, CLONE), entries, device_seconds=times)
-
-    assert found.seconds == (pytest.approx(seconds) if seconds is not None else None)
-    assert found.seconds_source == ("measured" if seconds is not None else None)
-
-
-def test_conversions_are_numbered_and_breakers_are_found_with_those_of_the_library() -> None:
-    norm = a_node("norm", "aten.instance_norm.default", ("y",), layout=PLAIN)
-    conv = a_node("conv", CONVOLUTION, ("norm", "w"), layout=LAST)
-    first, second = (tree(norm, copied(LAST, PLAIN), "aten::instance_norm") for _ in range(2))
-    back = a_conversion(node="conv", graph="eager", port="input 0", direction="to_channels_last")
-    found = with_eager_conversions(graph(X, Y, W, norm, conv), [*first, *second], (back,))
-
-    assert [conversion.id for conversion in found.conversions] == ["eager conversion 0", "eager conversion 1"]
-    assert [breaker.node for breaker in found.breakers] == ["norm"]
-    assert found.breakers[0].conversions[-1] == back.id
-
-
 @pytest.mark.parametrize(("times", "seconds"), [({7: 5e-6}, 5e-6), (None, 2e-6)])
 def test_a_compiled_graph_has_the_copies_inside_its_library_calls(times: Any, seconds: float) -> None:
     backward = a_node("back", "aten.convolution_backward.default", ("g", "x", "w"), layout=LAST, location=a_location(3))

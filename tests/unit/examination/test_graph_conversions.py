@@ -14,11 +14,9 @@ from builders import (
     contiguous,
     graph_conversions,
 )
-from loops import for_each
 
-from layoutdoctor.diagnosis.layout import blocked_layout, strided_layout
+from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNode, Graph
-from layoutdoctor.examination.graphs.conversions import layout_change
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
@@ -92,11 +90,6 @@ def test_a_moved_buffer_is_a_conversion_with_its_place_fused_where_it_is_compute
     without = buffer("buf3", reading(), layout=None)
 
     assert graph_conversions(graph(larger, same, unknown, without)) == ()
-
-
-@pytest.mark.parametrize("change", [{"is_extern": True}, {"is_reduction": True}, {"is_removed": True}])
-def test_a_library_call_a_reduction_and_what_is_never_written_convert_nothing(change: dict[str, bool]) -> None:
-    assert graph_conversions(graph(buffer("buf0", reading(), **change))) == ()
 
 
 def test_a_cast_travels_with_a_conversion_and_leaves_a_weight_a_weight() -> None:
@@ -231,18 +224,3 @@ def test_branches_of_a_concatenation_are_converted_into_their_part_of_the_memory
 
     assert (found.source_value, found.source, found.direction, found.fused) == ("x", PLAIN, "to_channels_last", True)
     assert found.bytes_moved == BYTES
-
-
-@for_each(
-    ("source", "target", "direction"),
-    [
-        (strided_layout(IMAGE, (576, 36, 6, 1)), LAST, "to_channels_last"),
-        (PLAIN, strided_layout(IMAGE, (576, 1, 96, 16)), "to_channels_last"),
-        (LAST, strided_layout(IMAGE, (0, 36, 6, 1)), "none"),
-        (contiguous((9,)), contiguous((9,)), "none"),
-        (strided_layout(("s0", 8, 6, 6), ("s1", 36, 6, 1)), LAST, "none"),
-        (PLAIN, blocked_layout(IMAGE, "aBcd16b"), "none"),
-    ],
-)
-def test_the_kind_of_a_change_follows_the_order_in_memory(source: Layout, target: Layout, direction: str) -> None:
-    assert layout_change(source, target) == direction

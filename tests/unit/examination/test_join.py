@@ -3,12 +3,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from builders import a_graph, a_node, a_placeholder, contiguous
-from loops import for_each
 
 from layoutdoctor.diagnosis.records import Buffer
 from layoutdoctor.examination.graphs.join import (
     align_eager,
-    is_convolution,
     join_compiled,
     join_eager,
     scheduled_convolutions,
@@ -51,24 +49,6 @@ def joined(tree: list[HostOperation]) -> dict[float, tuple[str | None, str | Non
 
 def extern(name: str, node: str, kernel: str = "extern_kernels.convolution") -> Buffer:
     return Buffer(name=name, layout=contiguous(IMAGE), dtype="float32", kernel=kernel, is_extern=True, source_node=node)
-
-
-@for_each(
-    ("target", "expected"),
-    [
-        ("aten.convolution.default", True),
-        ("torch.ops.aten.convolution.default", True),
-        ("aten.convolution_backward.default", True),
-        ("mkldnn._convolution_pointwise.default", True),
-        ("mkldnn._convolution_pointwise_.binary", True),
-        ("mkldnn._convolution_transpose_pointwise.default", True),
-        ("aten.addmm.default", False),
-        ("aten.relu.default", False),
-        ("convolution", False),
-    ],
-)
-def test_convolutions_are_known_by_their_operator(target: str, expected: bool) -> None:
-    assert is_convolution(target) is expected
 
 
 def test_the_convolutions_of_an_eager_iteration_are_joined_in_order_if_counts_agree() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -106,16 +105,6 @@ def test_the_reorders_around_convolutions_are_theirs_and_the_list_is_summed_by_k
     at_once = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=10.2))
 
     assert (tensors(in_turn), tensors(at_once)) == (["activation"], ["unknown"])
-
-
-@pytest.mark.thorough
-def test_a_long_run_of_reorders_prepares_weights_and_is_not_searched() -> None:
-    started = time.perf_counter()
-    found = summary(*[reorder("abcd", "ABcd16b16a", "64x32x3x3")] * 20_000, convolution())
-
-    assert time.perf_counter() - started < 20
-    assert set(tensors(found)) == {"unknown"}
-    assert found.convolution_count == 1
 
 
 def residual() -> torch.nn.Module:

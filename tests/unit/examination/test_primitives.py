@@ -4,13 +4,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from builders import blocked, channels_last, contiguous
 from loops import for_each
 from recorded_builders import logged
 
-from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, place_primitives
-from layoutdoctor.examination.kernels.primitives import annotate_sequence, conversion_direction, problem_shapes
+from layoutdoctor.examination.kernels.primitives import annotate_sequence
 from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.recording.onednn import read_onednn_log
 
@@ -118,32 +116,6 @@ def test_a_reorder_is_told_apart_where_one_tensor_fits_and_unknown_where_several
     assert places(reorder("abcd", "aBcd16b")) == [("unknown", None)]
 
 
-def test_grouped_weights_other_primitives_and_volumes() -> None:
-    problem = "g4mb2_ic32oc64_ih12oh12kh3sh1dh0ph1_iw12ow12kw3sw1dw0pw1"
-    forward = main(weight="aBCde8c8b", problem=problem, source="acdb", target="acdb")
-
-    assert places(reorder("abdec", "aBCde8c8b", "4x16x8x3x3"), forward) == [("weight", "input 1")]
-
-    product = main("forward_inference", "ab", "AB16b64a", "ab", "mb4ic64oc32", "inner_product")
-
-    assert places(reorder("ba", "AB16b64a", "32x64"), product) == [("weight", None)]
-    assert places(reorder("ba", "ab", "32x64"), product) == [("activation", None)]
-    assert places(reorder("ba", "ab", "32x64"), main("forward", "ab", "ab", "ab", "4x64:64x32", "matmul")) == [
-        ("unknown", None)
-    ]
-
-    (volume,) = read_onednn_log(
-        main(problem="g2mb1_ic8oc4_id5od5kd3sd1dd0pd1_ih6oh6kh1sh1dh0ph0_iw7ow7kw3sw1dw0pw1")
-    ).primitives
-
-    assert problem_shapes(volume) == {
-        "src": (1, 8, 5, 6, 7),
-        "dst": (1, 4, 5, 6, 7),
-        "wei": (2, 2, 4, 3, 1, 3),
-        "bia": (4,),
-    }
-
-
 @for_each(
     ("line", "expected"),
     [
@@ -158,37 +130,6 @@ def test_grouped_weights_other_primitives_and_volumes() -> None:
 )
 def test_the_direction_of_a_reorder(line: str, expected: ConversionDirection) -> None:
     assert direction(line) == expected
-
-
-def test_bytes_are_those_read_and_those_written_without_padding() -> None:
-    assert annotated(reorder("abcd", "aBcd16b", "2x3x4x5"))[0].bytes_moved == 2 * 3 * 4 * 5 * (4 + 4)
-    assert annotated(reorder("abcd", "aBcd16b", "2x3x4x5", ("f32", "bf16")))[0].bytes_moved == 2 * 3 * 4 * 5 * (4 + 2)
-    assert annotated(reorder("abcd", "aBcd16b", "2x3x4x5", ("f4_e2m1", "f32")))[0].bytes_moved is None
-
-
-@for_each(
-    ("source", "target", "expected"),
-    [
-        (contiguous(), channels_last(), "to_channels_last"),
-        (channels_last(), contiguous(), "to_contiguous"),
-        (contiguous(), contiguous(), "none"),
-        (contiguous(), blocked(), "to_blocked"),
-        (blocked(), contiguous(), "from_blocked"),
-        (blocked(), blocked(tag="aBcd8b"), "other"),
-        (contiguous((2, 3, 1, 1)), channels_last((2, 3, 1, 1)), "none"),
-        (strided_layout((2, 3, 4, 5), (60, 20, 1, 4)), contiguous((2, 3, 4, 5)), "to_contiguous"),
-        (contiguous((2, 3, 4, 5)), strided_layout((2, 3, 4, 5), (60, 20, 1, 4)), "other"),
-        (strided_layout((2, 3, 4, 5), (120, 20, 5, 1)), contiguous((2, 3, 4, 5)), "none"),
-        (None, contiguous(), "other"),
-        (contiguous(), None, "other"),
-        (Layout(contiguous().shape, None, ()), contiguous(), "other"),
-        (contiguous(), Layout(contiguous().shape, None, ()), "other"),
-    ],
-)
-def test_the_direction_between_two_layouts(
-    source: Layout | None, target: Layout | None, expected: ConversionDirection
-) -> None:
-    assert conversion_direction(source, target) == expected
 
 
 CONVOLUTIONS = {

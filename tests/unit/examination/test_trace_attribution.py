@@ -3,7 +3,7 @@ from __future__ import annotations
 from loops import for_each
 from recorded_builders import FORWARD, GEMM, POINTWISE, Recorder, name_of_operation
 
-from layoutdoctor.examination.kernels.attribution import attribute, is_convolution
+from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.recording.recording import NONE, RecordedTrace
 
 
@@ -97,51 +97,6 @@ def test_ids_that_two_merged_processes_share_name_nothing_and_those_of_one_alone
     assert operations_of(trace) == operations
 
 
-def test_the_outermost_convolution_and_operator_around() -> None:
-    record = Recorder()
-    with (
-        record.operation("ConvolutionBackward0"),
-        record.operation("aten::convolution_backward"),
-        record.operation("aten::cudnn_convolution"),
-    ):
-        record.kernel(FORWARD)
-    with record.operation("aten::relu"):
-        record.kernel(POINTWISE)
-
-    trace = record.trace()
-    found = attribute(trace)
-
-    assert [name_of_operation(trace, row) for row in found.convolution.tolist()] == ["aten::convolution_backward", None]
-
-    record = Recorder()
-    with record.operation("ProfilerStep#1"), record.operation("Torch-Compiled Region: 0/0"):
-        with record.operation("aten::conv2d"), record.operation("aten::cudnn_convolution"):
-            pass
-        with record.operation("triton_poi_fused_relu_0"):
-            pass
-    with (
-        record.operation("autograd::engine::evaluate_function: AddBackward0"),
-        record.operation("AddBackward0"),
-        record.operation("aten::add"),
-        record.operation("aten::to"),
-    ):
-        pass
-
-    trace = record.trace()
-
-    assert [name_of_operation(trace, row) for row in attribute(trace).outermost.tolist()] == [
-        "ProfilerStep#1",
-        "Torch-Compiled Region: 0/0",
-        "aten::conv2d",
-        "aten::conv2d",
-        "triton_poi_fused_relu_0",
-        "autograd::engine::evaluate_function: AddBackward0",
-        "AddBackward0",
-        "aten::add",
-        "aten::add",
-    ]
-
-
 def steps_of(trace: RecordedTrace) -> list[str | None]:
     found = attribute(trace)
     return [found.step_names[step] if step != NONE else None for step in found.step.tolist()]
@@ -201,39 +156,3 @@ def test_ranges_that_the_program_marked_as_steps_take_the_place_of_the_profilers
             record.kernel(GEMM)
 
     assert steps_of(record.trace()) == expected
-
-
-def test_marked_steps_are_none_where_most_kernels_ran_outside_or_they_overlap() -> None:
-    record = Recorder()
-    for number in (1, 2):
-        with record.annotation(f"step {number}"):
-            record.kernel(GEMM)
-    for _ in range(3):
-        record.kernel(GEMM)
-    assert steps_of(record.trace()) == [None] * 5
-
-    record = Recorder()
-    with record.annotation("step 1"), record.annotation("step 2"):
-        record.kernel(GEMM)
-    assert steps_of(record.trace()) == [None]
-
-
-CONVOLUTIONS = """
-aten::conv2d aten::conv_transpose3d aten::_convolution aten::convolution_backward aten::thnn_conv2d
-aten::cudnn_convolution_backward_weight aten::miopen_depthwise_convolution aten::_conv_depthwise2d
-mkldnn::_convolution_pointwise
-""".split()
-OTHERS = (
-    "aten::batch_norm aten::cudnn_batch_norm aten::contiguous aten::_weight_norm ConvolutionBackward0 mylib::conv2d"
-)
-
-
-def test_convolutions_of_every_version_are_known_and_nothing_else() -> None:
-    others = [
-        *OTHERS.split(),
-        "ConvolutionBackward0",
-        "nn.Module: Conv2d_0",
-        "autograd::engine::evaluate_function: ConvolutionBackward0",
-    ]
-
-    assert [name for name in [*CONVOLUTIONS, *others] if is_convolution(name)] == CONVOLUTIONS

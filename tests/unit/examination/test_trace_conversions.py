@@ -23,7 +23,6 @@ from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
 from layoutdoctor.diagnosis.records import SourceLocation
 from layoutdoctor.examination.kernels.conversions import TraceFacts, examine_recorded
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
-from layoutdoctor.recording.recording import Problem
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 IMAGE, WIDE, WEIGHT, SQUARE = (4, 64, 28, 28), (4, 96, 28, 28), (96, 64, 3, 3), (64, 64, 3, 3)
 ALL = (TO_NHWC, TO_NHWC, FORWARD, TO_NCHW)
 CAST = "void cudnn::ops::nchwToNhwcKernel<float, __half, float, false, true, (cudnnKernelDataType_t)0>(x)"
-PADDING = "void cudnn::ops::nhwcAddPaddingKernel<__half, __half, float, true, (cudnnKernelDataType_t)0>(x)"
-POSSIBLE = "void tensorTransformGeneric<float, float, float, true, false, false, (cudnnKernelDataType_t)0>(x)"
 IN = "to_channels_last"
 GRADIENT, OPERATION = "ConvolutionBackward0", "aten::convolution_backward"
 
@@ -47,22 +44,6 @@ def library(record: Recorder) -> list[Conversion]:
 
 def values(record: Recorder) -> list[str | None]:
     return [conversion.source_value for conversion in library(record)]
-
-
-@pytest.mark.parametrize(
-    ("recorded", "dtype", "item_bytes"),
-    [("float", "float32", 4), ("c10::BFloat16", "bfloat16", 2), ("signed char", "int8", 1), ("mystery", None, None)],
-)
-def test_where_the_name_has_no_types_the_operation_tells_them(
-    recorded: str, dtype: str | None, item_bytes: int | None
-) -> None:
-    record = Recorder()
-    record.convolution(IMAGE, WEIGHT, TRANSPOSE, MIOPEN_FORWARD, dtype=recorded)
-
-    (found,) = library(record)
-
-    assert (found.dtype, found.target_dtype) == (dtype, None)
-    assert found.bytes_moved == (None if item_bytes is None else 2 * item_bytes * math.prod(IMAGE))
 
 
 def test_a_conversion_has_layouts_bytes_types_and_a_place() -> None:
@@ -216,22 +197,6 @@ def test_a_copy_is_the_users_the_frameworks_or_the_compilers_and_a_permutation_i
 
     assert (found.owner, found.direction, found.source, found.confidence) == ("compiler", "other", None, None)
     assert found.cause == "the generated kernel walks two dimensions apart, as one between two layouts does"
-
-
-def test_what_a_trace_lacks_or_could_not_be_read_is_told() -> None:
-    record = Recorder()
-    record.kernel(POSSIBLE)
-    trace = record.trace(problems=[Problem("events that could not be read", 4, is_loss=True), Problem("mended", 9)])
-
-    assert examine_recorded(trace).kernels.not_understood_count == 5
-
-    found = facts(Recorder())
-
-    assert (found.conversions, found.pairs) == ((), ())
-    kernels = found.kernels
-    assert (kernels.count, kernels.conversion_count, kernels.share, kernels.convolution_count) == (0, 0, None, None)
-    assert kernels.convolution_seconds is None
-    assert len(kernels.lacks) == 1
 
 
 def test_what_is_one_value_for_a_backward_and_what_has_no_label() -> None:

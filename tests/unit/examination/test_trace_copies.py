@@ -2,15 +2,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from loops import for_each
 from recorded_builders import GEMM, POINTWISE, STRIDED_COPY, Recorder
 
-from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride, strided_layout
+from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.convolutions import Evidence
-from layoutdoctor.examination.kernels.copies import TraceCopy, copied_layouts, find_copies
+from layoutdoctor.examination.kernels.copies import TraceCopy, find_copies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,50 +55,11 @@ def told(found: list[TraceCopy]) -> list[tuple[str, str]]:
     return [(copy.kind, copy.direction) for copy in found]
 
 
-@pytest.mark.parametrize("shape", [IMAGE, VOLUME])
-def test_a_copy_between_memory_formats_is_a_conversion(shape: Shape) -> None:
-    there = eager(shape, contiguous_stride(shape), last(shape))
-    back = eager(shape, last(shape), contiguous_stride(shape))
-
-    assert told(there) == [("converted", "to_channels_last")]
-    assert told(back) == [("converted", "to_contiguous")]
-    assert there[0].source == strided_layout(shape, contiguous_stride(shape))
-    assert there[0].target == strided_layout(shape, last(shape))
-
-
-@pytest.mark.parametrize("strides", [[last(IMAGE)], [last(IMAGE), (1,)], [(), ()]])
-def test_strides_that_are_not_those_of_the_sizes_say_nothing(strides: list[Shape]) -> None:
-    record = Recorder()
-    record.pointwise("aten::copy_", IMAGE, IMAGE, strides=strides, kernel=STRIDED_COPY)
-
-    assert copied_layouts(attribute(record.trace()), 0) is None
-    assert copies_of(record) == []
-
-
 def generated(shapes: list[Shape], strides: list[Shape], options: str, name: str = "triton_poi_fused_0") -> Recorder:
     record = Recorder()
     with record.operation(name, shapes=shapes, strides=strides, kernel_file="ab.py", kernel_options=options):
         record.kernel(name)
     return record
-
-
-def test_a_generated_copy_between_memory_formats_has_a_direction() -> None:
-    shapes, strides = [IMAGE, IMAGE, (), ()], [contiguous_stride(IMAGE), last(IMAGE), (), ()]
-
-    found = copies_of(generated(shapes, strides, "XBLOCK=32,YBLOCK=32,num_warps=4"))
-
-    assert told(found) == [("generated", "to_channels_last")]
-    assert found[0].source == strided_layout(IMAGE, contiguous_stride(IMAGE))
-
-
-def test_without_strides_and_of_templates_nothing_is_said() -> None:
-    record = Recorder()
-    record.pointwise("aten::copy_", IMAGE, IMAGE, kernel=STRIDED_COPY)
-    record.kernel(STRIDED_COPY)
-
-    assert copies_of(record) == []
-
-    assert copies_of(generated([], [], "YBLOCK=32", name="triton_tem_fused_mm_0")) == []
 
 
 @for_each(

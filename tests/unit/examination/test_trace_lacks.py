@@ -1,18 +1,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from loops import for_each
 from recorded_builders import FORWARD, GEMM, POINTWISE, Recorder
 
-from layoutdoctor.examination.kernels import conversions as trace_lacks
 from layoutdoctor.examination.kernels.attribution import Places, attribute
 from layoutdoctor.examination.kernels.conversions import describe_lacks
-
-if TYPE_CHECKING:
-    import pytest
 
 IMAGE = (4, 64, 28, 28)
 POSSIBLE = "void tensorTransformGeneric<float, float, float, true, false, false, (cudnnKernelDataType_t)0>(x)"
@@ -153,12 +149,3 @@ BY_NSIGHT = {"source": "Nsight Systems export"}
 )
 def test_what_a_trace_lacks(record: Recorder, changes: dict[str, Any], lacks: tuple[str, ...]) -> None:
     assert lacks_of(record, **changes) == lacks
-
-
-def test_a_list_that_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_lacks, "MOST_KERNELS_LISTED", 2)
-    assert lacks_of(complete()) == ()
-
-    monkeypatch.setattr(trace_lacks, "MOST_KERNELS_LISTED", 1)
-
-    assert lacks_of(complete()) == ("the list of single kernels ends after 1 of 2; all sums are complete",)

@@ -3,7 +3,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import numpy as np
 from recorded_builders import DATA_GRADIENT, FORWARD, GEMM, Recorder
 
 from layoutdoctor.examination.kernels.attribution import Places, attribute
@@ -117,39 +116,6 @@ def test_a_recomputed_forward_is_in_its_own_frames_and_the_call_of_backward_is_n
 
 
 STACK = "torch/nn/functional.py(2282): batch_norm;torch/nn/modules/batchnorm.py(140): forward;net.py(17): forward"
-
-
-def test_the_innermost_module_agrees_with_looking_at_every_frame() -> None:
-    """At every edge of a frame and between; frames that touch have an edge in common."""
-    generator = np.random.default_rng(7)
-    record = Recorder()
-
-    def nest(depth: int) -> None:
-        for number in range(generator.integers(0, 4)):
-            record.now -= 10 * int(generator.integers(2))
-            with record.frame(f"nn.Module: M_{record.now}_{number}_{depth}"):
-                if depth:
-                    nest(depth - 1)
-
-    for _ in range(4):
-        nest(4)
-    end = record.now
-    for moment in range(0, end, 5):
-        record.kernel(GEMM)
-        record.rows["launches"][-1].values["start"] = moment
-    trace, places = places_of(record)
-    frames, launches = trace.frames, trace.launches
-
-    found = places.modules(range(len(trace.kernels)))
-
-    ends = frames.start + frames.duration
-    moments = dict(zip(launches.correlation.tolist(), launches.start.tolist(), strict=True))
-    for name, correlation in zip(found, trace.kernels.correlation.tolist(), strict=True):
-        around = np.flatnonzero((frames.start <= moments[correlation]) & (ends >= moments[correlation]))
-        expected = trace.names[int(frames.name[around[-1]])] if len(around) else None
-        assert (None if name is None else f"nn.Module: {name}") == expected
-    assert len(frames) > 60
-    assert None in found
 
 
 def test_a_backward_belongs_to_the_last_forward_of_its_number_in_its_step_thread_and_process() -> None:
