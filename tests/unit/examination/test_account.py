@@ -141,20 +141,6 @@ def test_a_call_is_told_by_its_layout_else_by_the_code_that_the_library_chose() 
     )
 
 
-def test_what_is_fused_into_a_call_on_the_other_side_is_a_missing_fusion() -> None:
-    conv, relu = at(4, "convolution", CONV), at(4, "relu", module="m5")
-    called = a_kernel("convolution", MS, node="convolution", graph="eager")
-    apart = ran("eager", called, in_eager("relu", 0.5), takes=2, graph=eager(conv, relu))
-    packed = a_kernel("convolution", MS, node="packed", graph="graph 0")
-    node = at(4, "packed", "mkldnn._convolution_pointwise.default", module="m4")
-    together = ran("inductor-freezing", packed, takes=1.2, graph=a_graph(nodes=(node,)))
-
-    row = row_of(told(apart, together), "missing_fusion")
-
-    assert (row.seconds, row.faster_seconds) == pytest.approx((0.5 * MS, 0.0))
-    assert row.operations == ("relu",)
-
-
 def test_calls_that_took_the_place_of_what_is_fused_into_them_are_paired_in_order() -> None:
     convs = [
         at(line, f"conv{line}", CONV, layout=contiguous((2, 8, size, size))) for line, size in ((1, 9), (3, 9), (5, 7))
@@ -248,19 +234,6 @@ def test_calls_that_run_other_code_in_every_layer_are_one_row() -> None:
     assert (row.kind, row.count, row.seconds) == ("implementation", 40, pytest.approx(40 * MS))
     assert [place.line for place in row.locations] == [*lines]
     assert row.slower_kernels == ("convolution gemm:ref",)
-
-
-def test_more_rows_than_are_listed_are_summed() -> None:
-    nodes = [at(line, f"node{line}", f"aten.op{line}.default") for line in range(1, 36)]
-    slow, fast = (
-        ran(name, *(in_eager(node.name, takes) for node in nodes), takes=35 * takes, graph=eager(*nodes))
-        for name, takes in (("a", 2), ("b", 1))
-    )
-
-    found = told(slow, fast).rows
-
-    assert len(found) == 32
-    assert (found[-2].kind, found[-2].detail, found[-2].seconds) == ("small", "5 rows", pytest.approx(5 * MS))
 
 
 def test_kernels_that_contradict_the_calls_account_for_nothing() -> None:

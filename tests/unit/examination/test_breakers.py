@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 from builders import (
     a_breaker,
@@ -165,14 +164,6 @@ def test_in_a_sum_that_runs_through_the_network_each_way_back_is_paid_by_the_nea
     }
 
 
-@pytest.mark.parametrize("change", [{"owner": "user"}, {"tensor": "weight"}, {"role": "entry"}, {"role": "exit"}])
-def test_conversions_of_the_user_of_weights_and_at_the_ends_are_told_elsewhere(change: dict[str, Any]) -> None:
-    known = a_graph(nodes=NODES, buffers=(A, NORM, RELU, BACK, B))
-    conversions = [msgspec.structs.replace(c, **change) for c in graph_conversions(known)]
-
-    assert compiled_breakers(BufferGraph(known), conversions) == ()
-
-
 def eager(name: str, target: str, *inputs: str, layout: Any = PLAIN, **changes: Any) -> FxNode:
     return a_node(name, target, inputs, layout=layout, **changes)
 
@@ -240,32 +231,6 @@ def test_an_eager_convolution_that_returns_contiguous_is_named_and_not_the_sum_b
     mixed = eager("added", "aten.add.Tensor", "other", "conv_a")
     (breaker,) = in_eager(entering(), nodes=(*EAGER[:2], a_placeholder("shortcut", PLAIN), other, mixed, last_one))
     assert breaker.node == "added"
-
-
-def test_a_called_convolution_that_returns_contiguous_is_named_and_not_the_sum_behind_it() -> None:
-    losing = call("m", "a", "w", node="conv_m", layout=PLAIN)
-    nodes = (
-        *NODES,
-        a_placeholder("w", LAST, tensor="weight"),
-        a_node("conv_m", "aten.convolution.default", ("conv_a",)),
-    )
-    total = plain("t", a_read("m", PLAIN), a_read("a", LAST), source_node="relu", operations=("add",))
-    back = last("back", a_read("t", PLAIN), origins=("conv_b",))
-
-    def names(*buffers: Buffer) -> list[str]:
-        known = a_graph(nodes=nodes, buffers=buffers)
-        return [breaker.node for breaker in compiled_breakers(BufferGraph(known), graph_conversions(known))]
-
-    assert names(A, losing, total, back, B) == ["conv_m"]
-    of_inputs = plain("t", a_read("m", PLAIN), a_read("a", LAST), reads=("m", "a", "x", "w"), source_node="relu")
-    assert names(A, losing, of_inputs, back, B) == ["conv_m"]
-    direct = last("back", a_read("m", PLAIN), origins=("conv_b",))
-    assert names(A, losing, direct, B) == ["conv_m"]
-
-    # One that read contiguous, with channels-last weights, lost nothing.
-    plain_input = plain("p", a_read("x", PLAIN), source_node="shuffle")
-    kept = call("m", "p", "w", node="conv_m", layout=PLAIN)
-    assert names(A, plain_input, kept, total, back, B) == ["relu"]
 
 
 def test_an_eager_operation_that_returns_contiguous_is_a_breaker_with_its_copy_or_without() -> None:

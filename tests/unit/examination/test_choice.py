@@ -68,17 +68,6 @@ def concluded(*trials: Trial) -> tuple[Comparison, Recommendation]:
 DEFAULT = timed("inductor", 1.0, 1.0, 1.0, 1.0)
 
 
-def test_only_what_is_faster_is_recommended_with_its_ratio_over_the_further_starts() -> None:
-    comparison, chosen = concluded(DEFAULT, timed(TWIN, 1.6, 1.27, 1.28, 1.29))
-
-    assert (chosen.configuration, chosen.verified, chosen.how) == (TWIN, True, HOW[TWIN])
-    assert chosen.speedup is not None
-    assert chosen.speedup.median == pytest.approx(1.28, rel=1e-3)
-    assert chosen.speedup.start_ratios == pytest.approx((1.27, 1.28, 1.29))
-    assert comparison.ratios == (chosen.speedup,)
-    assert comparison.fastest == (TWIN,)
-
-
 @for_each(
     ("trial", "verified"),
     [
@@ -89,30 +78,6 @@ def test_only_what_is_faster_is_recommended_with_its_ratio_over_the_further_star
 )
 def test_a_gain_is_verified_by_further_starts_and_right_outputs(trial: Trial, *, verified: bool) -> None:
     assert concluded(DEFAULT, trial)[1].verified is verified
-
-
-@for_each(
-    "trial",
-    [
-        timed(TWIN, 1.1, 0.9, 0.91, 0.9),
-        timed(TWIN, 1.1, 0.9, 1.3, 1.1),
-        timed(TWIN, 1.1, 1.005, 1.006, 1.004),
-        timed(TWIN, 1.5, equivalence=DIFFERENT),
-    ],
-)
-def test_the_default_stays_where_nothing_is_faster_in_further_starts_or_computes_right(trial: Trial) -> None:
-    comparison, chosen = concluded(DEFAULT, trial)
-
-    assert (chosen.configuration, chosen.speedup, chosen.how, chosen.verified) == ("inductor", None, None, False)
-    assert comparison.fastest[0] == "inductor"
-
-
-def test_a_configuration_that_was_started_again_is_preferred_to_one_that_was_not() -> None:
-    once, again = timed(FROZEN, 1.5), timed(TWIN, 1.3, 1.3, 1.301, 1.299)
-    comparison, chosen = concluded(DEFAULT, once, again)
-
-    assert chosen.configuration == TWIN
-    assert comparison.fastest == (TWIN, FROZEN)
 
 
 def test_beside_frozen_weights_the_best_without_is_named() -> None:
@@ -174,15 +139,6 @@ def test_whatever_was_measured_the_choice_is_right_faster_and_demands_least_of_i
     assert (beside is None) == (not BY_NAME[chosen.configuration].freezes)
     if beside is not None:
         assert not BY_NAME[beside.configuration].freezes
-
-
-def test_if_the_default_computes_something_else_the_fastest_that_is_right_is_recommended() -> None:
-    wrong = timed("inductor", 1.0, equivalence=DIFFERENT)
-    comparison, chosen = concluded(wrong, timed(TWIN, 0.8), timed("eager", 0.5))
-
-    assert chosen.configuration == TWIN
-    assert comparison.fastest == (TWIN,)
-    assert concluded(wrong, timed(TWIN, 0.8, equivalence=DIFFERENT))[1].configuration is None
 
 
 def test_without_two_measured_configurations_nothing_is_compared() -> None:

@@ -101,34 +101,6 @@ def test_a_result_converted_back_for_the_next_convolution_is_one_pair() -> None:
     assert (pair.kind, pair.between) == ("adjacent", ())
 
 
-@pytest.mark.parametrize(
-    ("target", "shape"),
-    [
-        ("aten.max_pool2d.default", (4, 32, 8, 8)),
-        ("aten.avg_pool2d.default", (4, 32, 8, 8)),
-        ("aten.constant_pad_nd.default", (4, 32, 18, 18)),
-        ("aten.upsample_nearest2d.vec", (4, 32, 32, 32)),
-    ],
-)
-def test_a_pair_reaches_through_an_operation_that_changes_the_size(target: str, shape: tuple[int, ...]) -> None:
-    changed = contiguous(shape)
-    nodes = argument(), convolution("a", "x"), value("p", target, "a", layout=changed), convolution("b", "p")
-    pair = only_pair(graph(*nodes, outputs=("b",)), leaving("a"), entering("b", shape))
-
-    assert (pair.kind, pair.between, pair.tensor_shape) == ("through", (target,), shape)
-
-
-@pytest.mark.parametrize(("uses_running_statistics", "count"), [(True, 1), (False, 0), (None, 0)])
-def test_only_a_batch_norm_with_fixed_statistics_takes_any_layout(
-    uses_running_statistics: bool | None, count: int
-) -> None:
-    norm = value("n", "aten.native_batch_norm.default", "a", uses_running_statistics=uses_running_statistics)
-    item = value("g", "getitem", "n", result_index=0)
-    nodes = argument(), convolution("a", "x"), norm, item, convolution("b", "g")
-
-    assert len(found(graph(*nodes, outputs=("b",)), *around("a", "b"))) == count
-
-
 def backward_chain() -> Graph:
     """The gradient of one convolution's input, through a relu's backward, into the backward of the one before."""
     return graph(

@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 from builders import a_location, a_node
 from loops import for_each
 from recorded_builders import LOGGED_SECONDS as BASE
@@ -12,11 +11,9 @@ from recorded_builders import Recorder, logged
 from layoutdoctor.examination.kernels.host import (
     HostOperation,
     nested,
-    operation_tree,
     place_primitives,
     summarize_host,
 )
-from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.recording.onednn import OnednnLog, read_onednn_log
 from layoutdoctor.recording.recording import Problem
 
@@ -103,25 +100,6 @@ def test_a_primitive_belongs_to_the_innermost_operation_that_runs_when_it_starts
     assert place_primitives(tree, placed, BASE) == placed.primitives[4:]
     assert [entry.primitives for entry in tree[:4]] == [[], [], [], placed.primitives[:4]]
     assert place_primitives(tree, undated, BASE) == undated.primitives
-
-
-@pytest.mark.parametrize(
-    ("convolution", "rank"),
-    [(torch.nn.Conv3d(4, 4, 3), 3), (torch.nn.Conv2d(4, 4, 3, dilation=2), 2), (torch.nn.ConvTranspose3d(4, 4, 2), 3)],
-    ids=["conv3d", "dilated", "transposed"],
-)
-def test_gradients_in_code_of_atens_own_are_in_the_list(convolution: torch.nn.Module, rank: int) -> None:
-    convolution = convolution.double()  # which oneDNN takes none of
-    x = torch.randn(2, 4, *[8] * rank, dtype=torch.float64, requires_grad=True)
-
-    def step() -> None:
-        convolution(x).sum().backward()
-
-    step()
-    events = record_iteration(step, "cpu").events
-    found = summarize_host(operation_tree(events), events, None, [], ())
-
-    assert [kernel.name for kernel in found.kernels].count("aten::convolution_backward") == 1
 
 
 def test_the_list_has_each_primitive_and_conversion_sorted_by_start() -> None:

@@ -103,20 +103,6 @@ def training(record: Recorder, sequence: int, image: tuple[int, ...] = IMAGE, *,
             record.kernel(main)
 
 
-@pytest.mark.parametrize("name", ["aten::native_group_norm", "aiter::_groupnorm_run"])
-def test_a_round_trip_around_a_norm_that_is_contiguous_only_says_so(name: str) -> None:
-    record = Recorder()
-    record.convolution(IMAGE, SQUARE, *ALL)
-    record.pointwise(name, IMAGE)
-    record.pointwise("aten::silu", IMAGE)
-    record.convolution(IMAGE, SQUARE, *ALL)
-
-    (pair,) = facts(record).pairs
-
-    assert pair.proof is not None
-    assert pair.proof.endswith(f"; but {name} computes in contiguous_format on a GPU, so it has to be replaced as well")
-
-
 def test_a_round_trip_is_the_sum_of_its_conversions_and_names_what_is_between() -> None:
     record = Recorder()
     with record.frame("net.py(7): forward"):
