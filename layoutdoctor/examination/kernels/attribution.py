@@ -57,13 +57,11 @@ class Attribution:
         step: Of each kernel: index into ``step_names``.
         step_names: The profiler's steps, in order.
         step_starts: Nanoseconds since the trace's base at which each began.
-        step_ends: Likewise.
         parent: Of each operation: row of the operation it was called from.
         convolution_of: Of each operation: row of the outermost convolution that it is or runs in.
         outermost: Of each operation: row of the outermost operator around it, such as ``aten::conv2d``; itself where
             there is none, as in what autograd or a region of the compiler wraps around.
         replayed_count: Kernels that share a launch with others: what a graph replay ran.
-        unlaunched_count: Kernels without a launch in the trace.
     """
 
     trace: RecordedTrace
@@ -81,7 +79,7 @@ class Attribution:
     unlaunched_count: int
 
     def name_of(self, operation: int) -> str:
-        """Name of an operation."""
+        """Name of an operation, by its row."""
         return self.trace.names[int(self.trace.operations.name[operation])]
 
     def arguments_of(self, operation: int) -> OperationArguments:
@@ -340,15 +338,7 @@ class Places:
         return operation
 
     def forward_of(self, operation: int) -> int:
-        """
-        The forward operation that a backward one belongs to.
-
-        Args:
-            operation: Row of an operation.
-
-        Returns:
-            Its row; ``NONE`` where there is none, or it is not in the trace.
-        """
+        """Row of the forward operation that a backward one belongs to; ``NONE`` where there is none in the trace."""
         backward = self._backward(operation)
         return self._forward(backward) if backward != NONE else NONE
 
