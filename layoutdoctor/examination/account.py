@@ -114,7 +114,6 @@ class _Piece:
     A kernel without the conversions in it.
 
     Attributes:
-        nodes: The operations that it runs, as far as the graphs know them.
         layout: Of what an operation reads first, or of the largest buffer that a generated kernel writes.
         tensor_bytes: Of the activations that an operation reads and writes.
         call: Of a library call: the shape that it returns, and its number among the nodes of its graph.

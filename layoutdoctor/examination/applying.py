@@ -16,7 +16,6 @@ class Call(NamedTuple):
     How the user's code calls the model.
 
     Attributes:
-        text: The call, such as ``model(x)``.
         ranks: Dimensions of every tensor that it is given, by what can be assigned to: ``x``, ``batch['image']``.
         unassignable: Arguments that hold tensors in what cannot be assigned to, such as a tuple.
     """

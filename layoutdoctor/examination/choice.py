@@ -102,10 +102,6 @@ def recommend(
     Only what is faster than the baseline is recommended; of those within 3 % of the best the one that demands least. If
     the baseline's outputs differ from the reference, the fastest with right outputs is recommended, be it slower.
 
-    Args:
-        comparison: None if nothing was compared.
-        how: Lines to paste, by configuration.
-
     Returns:
         None if nothing was compared.
     """

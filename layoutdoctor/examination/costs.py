@@ -113,7 +113,6 @@ class Place:
 
     Attributes:
         count: Launches, or pairs.
-        seconds: Their time, summed; None where not recorded.
         bytes_moved: What they move, as far as recorded.
     """
 
@@ -214,7 +213,6 @@ def with_costs(graph: Graph, kernels: Sequence[Kernel], bandwidth: float | None)
     A compiled graph whose conversions know what they cost.
 
     Args:
-        kernels: The kernel list of the profiled iteration; empty where there is none.
         bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None where not measured.
     """
     launches = launches_of(graph)

@@ -46,15 +46,7 @@ UNRELIABLE = "the kernels' times are unreliable and left out; counts and bytes h
 
 
 class Examined(Record, frozen=True, kw_only=True):
-    """
-    What follows from a recording; the fields are those of ``Trial``.
-
-    Attributes:
-        graphs: As recorded, with their conversions and breakers.
-        kernels: The kernel list; None where nothing was profiled.
-        redundant_pairs: Round trips that are proved.
-        notes: What could not be looked at, and why.
-    """
+    """What follows from a recording; the fields are those of ``Trial``."""
 
     graphs: tuple[Graph, ...] = ()
     kernels: KernelSummary | None = None

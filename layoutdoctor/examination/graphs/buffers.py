@@ -28,9 +28,7 @@ class Loop:
     One loop variable of a body.
 
     Attributes:
-        count: How many values it takes.
         store_step: By how many elements the store moves for one step of it; 0 where the store does not depend on it.
-        load_step: The same for the load.
     """
 
     count: int
@@ -43,7 +41,6 @@ def seen_strides(shape: Sequence[int], stride: Sequence[int], loops: Sequence[Lo
     Strides with which a load walks the dimensions of the buffer that its body stores.
 
     Args:
-        shape: Sizes of the stored buffer.
         stride: Its strides in elements; dimensions do not overlap.
 
     Returns:
@@ -120,12 +117,6 @@ def is_relayout(
     neighbouring ones (a flattened view and its inverse), and for a leading dimension that stands for batch and space
     together, as in the result of a matrix product seen as ``[N, C, H, W]``. False for what rearranges elements: a part
     of the source, a broadcast, a channel shuffle, a pixel shuffle, windows, attention heads.
-
-    Args:
-        source_shape: Sizes of the source.
-        source_stride: Its strides in elements.
-        target_shape: Sizes of the buffer that is written.
-        seen_stride: From ``seen_strides``.
     """
     if math.prod(source_shape) != math.prod(target_shape):
         return False
@@ -203,9 +194,7 @@ class Source:
     What one buffer reads, as far as layouts are concerned.
 
     Attributes:
-        name: Buffer or graph input.
         seen: Its layout as the reading buffer sees it; None where the read is no whole tensor in equal steps.
-        layout: Its own layout, where known.
         is_part: Whether it makes up only a part of the reading buffer, as in a concatenation.
     """
 
@@ -216,13 +205,7 @@ class Source:
 
 
 class BufferGraph:
-    """
-    The buffers of one compiled graph.
-
-    Attributes:
-        inputs: Graph inputs by name.
-        readers: For each buffer or input, the names of the buffers computed from it.
-    """
+    """The buffers of one compiled graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

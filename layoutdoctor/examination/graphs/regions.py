@@ -29,7 +29,6 @@ class Region:
     Values that can live in one layout.
 
     Attributes:
-        values: Names of the values: FX nodes or buffers.
         leaving: Conversions A to B of what enters the region, by the value that they make.
         entering: Conversions B to A of what is read from it, with the value each reads.
         pinned: Values that something needs in B: an output, an operation not known to take any layout.
@@ -121,7 +120,6 @@ def shortest_ways(
     Args:
         starts: The values of each start, which is told by its position.
         ends: Positions of the ends at each value, in ascending order.
-        is_wanted: Whether ways from a start are still asked for.
 
     Yields:
         (position of the start, position of the end, the values on the way, both ends included); of equal length by

@@ -374,7 +374,6 @@ class _Flow:
     Attributes:
         readers: For each value: (node that reads it, position among that node's inputs).
         agnostic: Directed graph over values joined by layout-agnostic operations.
-        order: Position of each node.
         mixed: Results of layout-agnostic operations that also read a tensor whose layout cannot be followed.
     """
 

@@ -49,15 +49,10 @@ class Attribution:
     Where each kernel of a trace comes from; one entry per kernel or operation, ``NONE`` where it is not known.
 
     Attributes:
-        trace: What was recorded.
         launch: Of each kernel: row of the runtime call that launched it.
         operation: Of each kernel: row of the innermost operation around that call; not known for what a graph replays,
             since the call then stands for all of its kernels.
         convolution: Of each kernel: row of the outermost convolution around that operation.
-        step: Of each kernel: index into ``step_names``.
-        step_names: The profiler's steps, in order.
-        step_starts: Nanoseconds since the trace's base at which each began.
-        parent: Of each operation: row of the operation it was called from.
         convolution_of: Of each operation: row of the outermost convolution that it is or runs in.
         outermost: Of each operation: row of the outermost operator around it, such as ``aten::conv2d``; itself where
             there is none, as in what autograd or a region of the compiler wraps around.
@@ -412,15 +407,7 @@ def _holds_any(frames: FrameEvents, own: Column, threads: Column, moments: Colum
 
 
 def innermost(ranges: FrameEvents | OperationEvents, own: Column, threads: Column, moments: Column) -> Column:
-    """
-    The innermost of some ranges around each moment of a thread.
-
-    Args:
-        ranges: Sorted by start, longer ones first.
-        own: Rows of those that are asked for.
-        threads: Thread index of each question.
-        moments: Nanoseconds since the trace's base.
-    """
+    """The innermost of some ranges, sorted by start and longer ones first, around each moment of a thread."""
     found = np.full(len(moments), NONE, np.int64)
     for thread in sorted(set(threads.tolist())):
         rows = own[ranges.thread[own] == thread]

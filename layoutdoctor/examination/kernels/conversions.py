@@ -147,9 +147,7 @@ class TraceFacts:
     What a trace proves.
 
     Attributes:
-        kernels: The kernel list with the conversions of libraries.
         conversions: Conversions that no library ran: eager and generated copies, permuted ones with direction ``none``.
-        pairs: Round trips.
     """
 
     kernels: KernelSummary
@@ -201,11 +199,8 @@ class Records:
     Turns rows of a trace into records.
 
     Attributes:
-        origin: Nanoseconds since the trace's base, which starts count from.
-        is_library: Of each kernel, whether it is a conversion of a library.
         is_eager_copy: Of each kernel, whether it is an eager copy between memory formats.
         generated: Rows of the generated kernels that may be copies.
-        padding: Rows of the kernels that only pad channels.
     """
 
     def __init__(

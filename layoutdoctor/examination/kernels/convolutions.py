@@ -35,12 +35,7 @@ class KernelClass(NamedTuple):
     What a kernel's name says.
 
     Attributes:
-        is_conversion: Whether it converts a layout.
-        is_main: Whether it computes a convolution.
         is_helper: Whether it fills or casts for a convolution of MIOpen.
-        direction: Of a conversion.
-        library: Of a conversion.
-        role: Role in the dictionary; empty where the name is not in it.
     """
 
     is_conversion: bool = False
@@ -57,11 +52,7 @@ class LibraryConversion:
     One conversion kernel of a library.
 
     Attributes:
-        row: The kernel's row.
         group: Which convolution it ran for: kernels of one group ran for the same one; ``NONE`` where not known.
-        direction: What it does.
-        tensor: What it converts; None where not known.
-        confidence: What direction and tensor rest on.
         dtype: Element type of what the convolution reads, as recorded; None where it was not.
         is_result: Whether it converts what the convolution wrote, by its place behind the kernel that computes; None
             where none is known to.
@@ -83,13 +74,9 @@ class Evidence:
     What is known of each kernel of a trace; all conclusions rest on it.
 
     Attributes:
-        trace: What was recorded.
-        attribution: Where each kernel comes from.
-        names: Of each kernel: index of its name.
         classes: What the dictionary says of each name, by index into ``RecordedTrace.names``.
         groups: Of each kernel, which convolution it ran for: that one's row, or a number below ``NONE`` for a run of
             kernels without operations; ``NONE`` for others.
-        conversions: Every conversion kernel of a library, in order.
     """
 
     def __init__(self, attribution: Attribution) -> None:

@@ -101,12 +101,7 @@ _PORTS: dict[str, dict[Role, str]] = {
 def summarize_device(
     attribution: Attribution, tree: Sequence[HostOperation], graphs: Sequence[Graph], lacks: Sequence[str]
 ) -> KernelSummary:
-    """
-    The kernel list of an iteration on a GPU.
-
-    Args:
-        tree: From ``operation_tree``, with nodes joined; its operations know their rows in the trace.
-    """
+    """The kernel list of an iteration on a GPU."""
     by_row = {entry.row: entry for entry in tree if entry.row is not None}
     entries = [by_row.get(row) for row in attribution.operation.tolist()]  # that launched each kernel
     evidence = Evidence(attribution)

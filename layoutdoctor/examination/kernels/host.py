@@ -96,9 +96,7 @@ class HostOperation:
     Attributes:
         start_seconds: Since the trace's base time, so that small differences keep their precision.
         seconds: Duration, children included.
-        thread: Process and thread id, as text.
         shapes: Sizes of its arguments; empty entries for what is no tensor.
-        strides: Strides of its arguments.
         external_id: Links device kernels with it.
         row: Its row among the trace's operations; None for an annotated range (``record_function``).
         parent: The operation it was called from, on the same thread.
@@ -242,8 +240,6 @@ def summarize_host(
     The kernel list of an iteration on a CPU.
 
     Args:
-        tree: Of the trace, with primitives placed and nodes joined.
-        log: oneDNN's log; None where it could not be had.
         homeless: Its primitives that belong to no operation.
     """
     kernels: list[Kernel] = []
@@ -377,12 +373,7 @@ def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
 
 
 def outermost_name(entry: HostOperation) -> str:
-    """
-    The ATen operation that the caller asked for, in which an operation ran.
-
-    Args:
-        entry: Any operation; one that ran inside no other gives its own name.
-    """
+    """The ATen operation that the caller asked for, in which an operation ran."""
     return [entry.name, *(one.name for one in entry.around() if _OPERATION.match(one.name))][-1]
 
 
@@ -403,7 +394,6 @@ def add_primitive(
     Puts a primitive into the kernel list, and a reorder among the conversions as well.
 
     Args:
-        entry: The operation that ran it; None where that is not known.
         origin_unix: Unix time in seconds that starts in the list count from.
     """
     primitive = item.primitive

@@ -75,7 +75,6 @@ class TracePair:
         first: The conversion of a convolution's result: index into the list of library conversions.
         second: The conversion back, of another convolution's input: likewise.
         between: Names of the operations between, in order, each once in a row.
-        confidence: What it rests on.
         shape: Sizes of the value at the second conversion; None where not known.
     """
 

@@ -28,13 +28,7 @@ class AnnotatedPrimitive:
     A primitive with what it converts; the last fields mean something for reorders only.
 
     Attributes:
-        primitive: As read.
-        tensor: Kind of the converted tensor.
-        direction: What changes.
-        source: Layout before.
-        target: Layout after.
         bytes_moved: Bytes read plus bytes written, without padding.
-        dtype: Element type before.
         port: Which argument or result of the ATen operation it is, such as ``input 0``.
     """
 

@@ -88,8 +88,6 @@ class ConvolutionTensors:
     The tensors of one recorded convolution.
 
     Attributes:
-        is_backward: Whether it is a backward one.
-        read: What it reads.
         written: What it writes; empty where the sizes cannot be computed.
         dtype: Element type of what it reads, as recorded, such as ``c10::BFloat16``; None where not recorded.
     """
@@ -196,8 +194,6 @@ def output_shape(input_: Shape, weight: Shape, names: Sequence[str], values: Seq
     Args:
         input_: ``[N, C, ...]``.
         weight: ``[C_out, C_in / groups, ...]``, or ``[C_in, C_out / groups, ...]`` where transposed.
-        names: Of the operation's arguments.
-        values: Of these arguments, as text.
 
     Returns:
         Empty where a value is needed that was not recorded.

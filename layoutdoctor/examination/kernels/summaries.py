@@ -53,9 +53,6 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
     """
     The kernel list of a log: every executed primitive, every reorder as a conversion.
 
-    Args:
-        log: The parsed log; several processes and threads may have written it.
-
     Returns:
         Totals by kind of primitive are filled. ``convolution_seconds`` counts the convolutions and the reorders placed
         with one of them, so it is the least there can have been.
@@ -279,13 +276,7 @@ def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, .
 def totals_of(
     attribution: Attribution, modules: Sequence[str | None], is_conversion: NDArray[np.bool_]
 ) -> tuple[Total, ...]:
-    """
-    Sums by kernel name, outermost operation, module and step; longest first within each kind.
-
-    Args:
-        modules: Of each kernel; None where not known.
-        is_conversion: Of each kernel, whether a library converts a layout in it.
-    """
+    """Sums by kernel name, outermost operation, module and step; longest first within each kind."""
     trace, names = attribution.trace, attribution.trace.names
     operations = trace.operations.name.tolist()
     outermost = [operations[row] for row in attribution.outermost.tolist()]
