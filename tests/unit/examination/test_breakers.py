@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from builders import (
     a_breaker,
     a_buffer,
@@ -192,22 +191,6 @@ def entering(node: str = "conv_b", **changes: Any) -> Conversion:
 
 def in_eager(*conversions: Conversion, nodes: tuple[FxNode, ...] = EAGER) -> tuple[LayoutBreaker, ...]:
     return eager_breakers(a_graph(name="eager", nodes=nodes), conversions)
-
-
-@pytest.mark.parametrize(
-    "conversion",
-    [
-        pytest.param(copied("norm", owner="user"), id="the user's own"),
-        pytest.param(copied("norm", tensor="weight"), id="a weight"),
-        pytest.param(copied("conv_b"), id="inside a convolution"),
-        pytest.param(copied("norm", graph="graph 0"), id="of another graph"),
-        pytest.param(entering(port="input 1"), id="not the convolution's input"),
-        pytest.param(entering("relu"), id="into no convolution"),
-        pytest.param(copied("relu"), id="of what was contiguous before"),
-    ],
-)
-def test_other_eager_conversions_make_no_breaker(conversion: Conversion) -> None:
-    assert in_eager(conversion) == ()
 
 
 def test_an_eager_convolution_that_returns_contiguous_is_named_and_not_the_sum_behind_it() -> None:

@@ -143,27 +143,6 @@ def test_a_value_that_something_needs_as_it_is_makes_no_pair(why: str, others: t
     assert pairs(A, *kept, *others) == [], why
 
 
-def test_readers_that_reduce_pin_nothing_and_pins_behind_buffers_in_registers_count() -> None:
-    mean = plain("mean", of("r"), layout=contiguous((2, 8)), is_reduction=True)
-
-    assert pairs(A, OUT, RELU, BACK, B, mean) == [("out", "back")]
-
-    kept = plain("kept", BufferRead(name="r", stride=None), is_removed=True)
-    flat = plain("flat", BufferRead(name="kept", stride=None), layout=contiguous((576,)))
-    reduced = plain("sum", BufferRead(name="kept", stride=None), layout=contiguous((2,)), is_reduction=True)
-
-    assert pairs(A, OUT, RELU, BACK, B, kept, flat) == []
-    assert pairs(A, OUT, RELU, BACK, B, kept, reduced) == [("out", "back")]
-
-
-def test_a_value_that_two_operands_are_converted_for_is_not_followed() -> None:
-    """One of them alone would be a pair; with both, the one left over would have to be converted all the same."""
-    odd = strided_layout(IMAGE, (288, 36, 1, 6))
-    mixed = plain("out", of("y", odd), of("a", LAST), operations=("add",))
-
-    assert pairs(A, mixed, RELU, BACK, B, nodes=(a_placeholder("y", odd),)) == []
-
-
 def test_conversions_that_ride_along_go_with_a_pair_and_make_none() -> None:
     pair = only(A, *BRANCHES, WHOLE, JOINED_BACK, B)
 

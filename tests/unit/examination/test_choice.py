@@ -11,7 +11,6 @@ from builders import (
     a_comparison,
     a_configuration,
     a_diagnosis,
-    a_failed_trial,
     a_measurement,
     a_ratio,
     a_trial,
@@ -26,7 +25,6 @@ from layoutdoctor.diagnosis.records import (
     FASTER,
     Comparison,
     Configuration,
-    Cure,
     Equivalence,
     Recommendation,
     Trial,
@@ -66,18 +64,6 @@ def concluded(*trials: Trial) -> tuple[Comparison, Recommendation]:
 
 
 DEFAULT = timed("inductor", 1.0, 1.0, 1.0, 1.0)
-
-
-@for_each(
-    ("trial", "verified"),
-    [
-        (timed(TWIN, 1.28, 1.27, 1.28, 1.29), True),
-        (timed(TWIN, 1.28), False),
-        (timed(TWIN, 1.28, 1.27, 1.28, 1.29, equivalence=None), False),
-    ],
-)
-def test_a_gain_is_verified_by_further_starts_and_right_outputs(trial: Trial, *, verified: bool) -> None:
-    assert concluded(DEFAULT, trial)[1].verified is verified
 
 
 def test_beside_frozen_weights_the_best_without_is_named() -> None:
@@ -139,14 +125,6 @@ def test_whatever_was_measured_the_choice_is_right_faster_and_demands_least_of_i
     assert (beside is None) == (not BY_NAME[chosen.configuration].freezes)
     if beside is not None:
         assert not BY_NAME[beside.configuration].freezes
-
-
-def test_without_two_measured_configurations_nothing_is_compared() -> None:
-    assert compare([DEFAULT]) is None
-    assert compare([DEFAULT, a_failed_trial()]) is None
-    assert recommend([DEFAULT], None, {}) is None
-    one_round = timed(TWIN, 1.3, rounds=1)
-    assert compare([DEFAULT, one_round]) == Comparison(baseline="inductor", ratios=(), fastest=("inductor",))
 
 
 def test_the_contenders_are_near_the_best_and_one_of_them_freezes_nothing() -> None:
@@ -232,22 +210,6 @@ def test_by_how_much_outputs_are_far_off() -> None:
 )
 def test_the_lines_are_the_shortest_that_do_it(name: str, ranks: set[int], lines: list[str]) -> None:
     assert how_to_apply(BY_NAME[name], frozenset(ranks)).splitlines() == lines
-
-
-def test_cures_and_switches_come_after_the_formats_and_before_the_compile() -> None:
-    base = BY_NAME["inductor-channels-last"]
-    cures = (Cure(name="a", how="one = 1\ntwo = 2"), Cure(name="b", how="three = 3"))
-    configuration = msgspec.structs.replace(base, cures=cures, library_switches={"cudnn.benchmark": True})
-
-    assert how_to_apply(configuration, frozenset({4})).splitlines() == [
-        "model = model.to(memory_format=torch.channels_last)",
-        "one = 1",
-        "two = 2",
-        "three = 3",
-        "torch.backends.cudnn.benchmark = True",
-        "model = torch.compile(model)",
-        "x = x.to(memory_format=torch.channels_last)",
-    ]
 
 
 def run_lines(name: str, model: nn.Module, x: torch.Tensor, ranks: set[int], **changes: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 from builders import a_buffer, a_conversion, a_graph, a_kernel, a_read, channels_last, contiguous, kernels
 from loops import for_each
 
-from layoutdoctor.examination.costs import with_bandwidth_shares, with_costs, with_costs_of_all
+from layoutdoctor.examination.costs import with_bandwidth_shares, with_costs
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Buffer, Conversion, Kernel
@@ -132,26 +132,6 @@ FROM_REGISTERS = a_buffer("buf1", a_read("buf0", contiguous(IMAGE)), layout=chan
 )
 def test_what_a_conversion_takes(why: str, found: list[Any], expected: list[Any]) -> None:
     assert found == expected
-
-
-def test_a_launch_of_unknown_graph_counts_where_one_graph_alone_has_a_kernel_of_its_name() -> None:
-    own, shared = "triton_poi_fused_0", "triton_poi_fused_1"
-    graphs = tuple(
-        a_graph(
-            name=name,
-            buffers=tuple(buffer(f"of {kernel}", kernel=kernel, launch=i) for i, kernel in enumerate(kernels)),
-            conversions=tuple(conversion(f"of {kernel}") for kernel in kernels),
-            kernel_names=kernels,
-        )
-        for name, kernels in (("graph 0", (own, shared)), ("graph 1", (shared,)))
-    )
-    launches = [ran(5e-6, own, graph=None), ran(7e-6, shared, graph=None), ran(3e-6, shared, graph="graph 1")]
-    found = with_costs_of_all(graphs, launches, BANDWIDTH)
-
-    assert [[(c.seconds, c.seconds_source) for c in graph.conversions] for graph in found] == [
-        [measured(5e-6), ESTIMATED],
-        [measured(3e-6)],
-    ]
 
 
 def test_a_measured_conversion_reaches_a_share_of_the_bandwidth_in_graphs_and_kernel_lists() -> None:

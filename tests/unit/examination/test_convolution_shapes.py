@@ -178,21 +178,6 @@ def test_the_tensors_of_a_convolution_forward_and_backward() -> None:
     assert {t.role: t.shape for t in data.read} == {"grad_output": (2, 8, 5, 5), "weight": (2, 3, 9, 9)}
 
 
-@for_each(
-    ("name", "recorded"),
-    [
-        ("aten::relu", arguments([(2, 3, 9, 9)])),
-        ("aten::conv2d", OperationArguments()),
-        ("aten::conv2d", arguments([(2, 3, 9, 9), ()])),
-        ("aten::convolution_backward", arguments([(), (2, 3, 9, 9), (8, 3, 3, 3)])),
-        ("aten::conv2d", OperationArguments(shapes=b"no list")),
-        ("aten::conv2d", OperationArguments(shapes=b"{}")),
-    ],
-)
-def test_what_is_not_recorded_has_no_tensors(name: str, recorded: OperationArguments) -> None:
-    assert convolution_tensors(name, recorded) is None
-
-
 # Recorded on H100 and V100: the input, weight and output of one convolution each.
 @for_each(
     ("shape", "grid"),

@@ -332,33 +332,3 @@ def test_graphs_with_the_same_node_names_and_runs_of_one_graph_are_kept_apart() 
         ("a out", "b input 0"),
         ("a out again", "b input 0 again"),
     ]
-
-
-def test_the_ports_of_a_fused_convolution_with_another_operand_are_not_taken_for_its_inputs() -> None:
-    """In ``_convolution_pointwise_.binary(other, input, weight)`` port "input 0" is the node's second input."""
-    fused = value("b", "mkldnn._convolution_pointwise_.binary", "r", "x", "w")
-    nodes = [node for node in CHAIN.nodes if node.name not in ("b", "b_weight")]
-    packed = a_graph(nodes=(*nodes, argument("w", layout=contiguous((32, 32, 3, 3))), fused), output_names=("b",))
-
-    assert found(packed, *around("a"), entering("b")) == []
-
-
-def other_way(node: str, port: str) -> Conversion:
-    """What a library that computes contiguous converts in a channels-last graph."""
-    last, plain = channels_last(IMAGE), contiguous(IMAGE)
-    if port.startswith("input"):
-        return converted(f"{node} {port}", node, port, last, plain, "to_contiguous")
-    return converted(f"{node} {port}", node, port, plain, last, "to_channels_last")
-
-
-def test_a_library_that_computes_contiguous_in_a_channels_last_graph_makes_round_trips_too() -> None:
-    own = graph(
-        argument("x", layout=channels_last(IMAGE)),
-        convolution("a", "x", layout=channels_last(IMAGE)),
-        value("r", "aten.relu.default", "a", layout=channels_last(IMAGE)),
-        convolution("b", "r", layout=channels_last(IMAGE)),
-        outputs=("b",),
-    )
-    found = redundant_pairs([own], [other_way("a", "output 0"), other_way("b", "input 0")])
-
-    assert [(pair.first, pair.second) for pair in found] == [("a output 0", "b input 0")]

@@ -192,29 +192,6 @@ def test_a_sibling_of_the_same_sizes_or_a_value_of_others_is_no_way_back() -> No
     assert pairs(found) == []
 
 
-def test_what_lies_otherwise_than_it_is_converted_or_is_not_known_to_lie_so_is_not_named() -> None:
-    recorder = Recorder()
-    chain(recorder, layouts=[channels_last(Y), contiguous(WEIGHT_2)])
-    found = summarized(recorder.trace(), CHAIN)
-
-    assert [port for _, port, _ in ports(found)] == ["input 0", "input 1", "output 0", None, "input 1", "output 0"]
-    assert pairs(found) == []
-
-    recorder = Recorder()
-    chain(recorder)
-    graph = eager(conv1(channels_last(Y)), RECTIFIED, conv2())
-    found = summarized(recorder.trace(), graph)
-
-    assert [port for _, port, _ in ports(found)] == ["input 0", "input 1", None, "input 0", "input 1", "output 0"]
-    assert pairs(found, graph) == []
-
-    recorder = Recorder()
-    first(recorder, has_strides=False)
-    found = summarized(recorder.trace(), eager(conv1()))
-
-    assert [port for _, port, _ in ports(found)] == [None, None, "output 0"]
-
-
 def transposes(*shapes: tuple[int, ...]) -> list[tuple[str, Any]]:
     """MIOpen's conversions of tensors, with grids of its tile of 32 x 32."""
     grids = []

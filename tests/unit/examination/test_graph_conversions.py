@@ -104,21 +104,6 @@ def test_a_cast_travels_with_a_conversion_and_leaves_a_weight_a_weight() -> None
     assert only(graph(cast, moved)).tensor == "weight"
 
 
-def test_in_a_backward_graph_what_comes_from_its_gradients_is_one() -> None:
-    given = a_placeholder("tangents_1", PLAIN, "gradient")
-    made = a_node("mul", "aten.mul.Tensor", ("tangents_1", "relu"), layout=PLAIN)
-    saved = buffer("buf0", reading(), origins=("relu",))
-    first = buffer("buf1", reading("tangents_1"), origins=("mul",))
-    second = buffer("buf2", reading("buf1", LAST), layout=PLAIN, origins=("mul",))
-    found = graph_conversions(graph(saved, first, second, nodes=(given, made), direction="backward"))
-
-    assert [(c.tensor, c.role) for c in found] == [
-        ("activation", "interior"),
-        ("gradient", "entry"),
-        ("gradient", "interior"),
-    ]
-
-
 def copying(called: str, *, directly: bool | None = True, layout: Layout = LAST, **changes: Any) -> FxNode:
     fields = {"layout": layout, "called": called, "is_called_directly": directly, "location": a_location(8)}
     return a_node("clone", "aten.clone.default", ("x",), **{**fields, **changes})

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builders import a_graph, a_node, a_placeholder, contiguous
+from builders import a_graph, a_node, contiguous
 
 from layoutdoctor.diagnosis.records import Buffer
 from layoutdoctor.examination.graphs.join import (
-    align_eager,
     join_compiled,
     join_eager,
     scheduled_convolutions,
@@ -14,7 +13,7 @@ from layoutdoctor.examination.graphs.join import (
 from layoutdoctor.examination.kernels.host import HostOperation, nested
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import FxNode, Graph
+    from layoutdoctor.diagnosis.records import Graph
 
 
 IMAGE = (2, 8, 6, 6)
@@ -156,25 +155,8 @@ def test_which_compiled_graph_ran_is_known_by_its_kernels_its_place_and_its_dire
     assert {entry.home() for entry in entries} == {None}
 
 
-def profiled(*chains: str) -> list[HostOperation]:
-    """Operations one after the other; ``a > b > c`` runs b inside of a, and c inside of b."""
-    operations = []
-    for number, chain in enumerate(chains):
-        for depth, name in enumerate(chain.split(" > ")):
-            operations.append(HostOperation(name, number + depth * 0.1, 0.9 - depth * 0.2, "1"))
-    return nested(operations)
-
-
 def graph(*targets: str) -> Graph:
     return a_graph(name="eager", nodes=tuple(a_node(f"n{number}", target) for number, target in enumerate(targets)))
-
-
-def aligned_names(entries: list[HostOperation]) -> dict[str, str]:
-    return {entry.name: entry.node.name for entry in entries if entry.node is not None}
-
-
-def called(graph: Graph) -> list[str | None]:
-    return [node.called for node in graph.nodes]
 
 
 def test_other_library_calls_of_a_compiled_graph_are_joined_by_name_and_order_where_counts_agree() -> None:
@@ -195,29 +177,3 @@ def test_other_library_calls_of_a_compiled_graph_are_joined_by_name_and_order_wh
     assert (join_compiled(ran, (graph,)), join_compiled(fewer, (graph,))) == (None, None)
     assert joined(ran) == {1: ("add", "graph 0"), 3: ("mm", "graph 0"), 5: ("mm_1", "graph 0")}
     assert joined(fewer) == {1: ("add", "graph 0")}
-
-
-def test_profiled_operations_are_matched_with_recorded_ones_in_order_and_the_rest_is_passed_over() -> None:
-    entries = profiled("aten::contiguous > aten::clone > aten::copy_", "aten::conv2d > aten::convolution", "aten::relu")
-    found = align_eager(entries, graph("aten.clone.default", "aten.convolution.default", "aten.relu.default"))
-
-    assert called(found) == ["contiguous", "conv2d", "relu"]
-    assert aligned_names(entries) == {"aten::clone": "n0", "aten::convolution": "n1", "aten::relu": "n2"}
-    assert {entry.graph for entry in entries if entry.node is not None} == {"eager"}
-
-    entries = profiled("aten::clone > aten::copy_", "aten::copy_")
-    align_eager(entries, graph("aten.clone.default", "aten.copy_.default"))
-
-    assert [entry.node.name if entry.node else None for entry in entries] == ["n0", None, "n1"]
-
-    entries = profiled("aten::relu", "aten::add", "aten::mul")
-    found = align_eager(entries, graph("aten.relu.default", "aten.clone.default", "aten.mul.Tensor"))
-
-    assert called(found) == ["relu", None, "mul"]
-    assert aligned_names(entries) == {"aten::relu": "n0", "aten::mul": "n2"}
-
-    other: tuple[FxNode, ...] = (a_placeholder("x"), a_node("part", "getitem"))
-    nodes = (*other, a_node("n0", "aten.relu.default"))
-    found = align_eager(profiled("aten::relu"), a_graph(name="eager", nodes=nodes))
-
-    assert called(found) == [None, None, "relu"]

@@ -45,23 +45,6 @@ def tensors(found: KernelSummary) -> list[str]:
     return [conversion.tensor for conversion in found.conversions]
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [
-        "something new",
-        "mb4_ic32oc64_ih8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1",
-        "mb4_ic32oc64_ih8oh8sh1dh0ph1_iw8ow8kw3sw1dw0pw1",
-        f"mb4_ic{'9' * 5000}oc64_ih8oh8kh3_iw8ow8kw3",
-        "mb4_ic\u00b2oc64_ih8oh8kh3_iw8ow8kw3",
-    ],
-)
-def test_a_convolution_whose_sizes_are_unknown_claims_no_reorder(problem: str) -> None:
-    found = summary(INPUT, convolution(problem))
-
-    assert tensors(found) == ["unknown"]
-    assert found.convolution_count == 1
-
-
 def test_the_reorders_around_convolutions_are_theirs_and_the_list_is_summed_by_kind() -> None:
     found = summary(INPUT, WEIGHT, convolution(), OUTPUT, relu())
 
@@ -158,22 +141,3 @@ def test_a_real_log_alone_says_the_same_as_with_the_operations_beside_it(
         assert conversion.tensor == expected[primitive.line_number], primitive
     kinds = Counter(primitive.kind for primitive in recording.log.primitives)
     assert {total.name: total.count for total in found.totals} == kinds
-
-
-def test_a_reorder_that_proves_nothing_is_listed_all_the_same() -> None:
-    found = summary(relu(), reorder("abcd", "aBcd16b", "4x64x8x8"), relu())
-
-    (conversion,) = found.conversions
-    assert (conversion.tensor, conversion.direction, conversion.bytes_moved) == ("unknown", "to_blocked", 131_072)
-    assert (found.convolution_count, found.convolution_seconds) == (0, 0.0)
-    assert any("which tensor 1 of the reorders convert" in lack for lack in found.lacks)
-
-    found = summary(reorder("a", "a", "64"), reorder("abcd", "abcd"), convolution())
-
-    assert [conversion.direction for conversion in found.conversions] == ["none", "none"]
-    assert (found.conversion_count, found.conversion_seconds) == (0, 0.0)
-
-    unread = INPUT.replace(INPUT.split(",")[-2], "runtime")
-
-    (conversion,) = summary(unread).conversions
-    assert (conversion.direction, conversion.confidence) == ("other", None)

@@ -11,7 +11,7 @@ from builders import a_measurement, a_trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layoutdoctor.diagnosis.records import EQUAL, FASTER, INCONCLUSIVE, SLOWER, Measurement
+from layoutdoctor.diagnosis.records import EQUAL, FASTER, INCONCLUSIVE, SLOWER
 from layoutdoctor.examination.ratios import (
     COVERAGE,
     Interval,
@@ -42,24 +42,6 @@ def test_a_verdict_is_what_the_interval_says(low: float, high: float, verdict: s
 
 
 SECONDS = st.floats(min_value=1e-5, max_value=10.0)
-ROUNDS = st.lists(st.tuples(SECONDS, SECONDS), min_size=2, max_size=12)
-
-
-@given(ROUNDS, st.lists(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=9), max_size=5))
-def test_the_ratio_of_two_is_one_over_the_ratio_of_the_exchanged_two(
-    rounds: list[tuple[float, float]], starts: list[list[tuple[float, float]]]
-) -> None:
-    def measured(side: int) -> Measurement:
-        again = tuple(tuple(one[side] for one in start) for start in starts)
-        return a_measurement(*[one[side] for one in rounds], starts=again)
-
-    ratio, back = ratio_of("a", measured(0), measured(1)), ratio_of("b", measured(1), measured(0))
-
-    assert ratio is not None
-    assert back is not None
-    if any(len(start) % 2 == 0 for start in [*starts, rounds]):
-        return  # the median of an even number is a mean, which is another one of the reciprocals
-    assert (back.low, back.median, back.high) == pytest.approx((1 / ratio.high, 1 / ratio.median, 1 / ratio.low))
 
 
 def test_the_interval_over_rounds_drops_as_many_as_the_binomial_allows() -> None:

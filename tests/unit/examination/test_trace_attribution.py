@@ -102,19 +102,6 @@ def steps_of(trace: RecordedTrace) -> list[str | None]:
     return [found.step_names[step] if step != NONE else None for step in found.step.tolist()]
 
 
-# Steps from 10 to 20 and from 20 to 40, and one more from 60 to 70.
-@for_each(("moment", "step"), [(9, None), (10, 1), (19, 1), (20, 2), (40, 2), (41, None), (59, None), (60, 3), (70, 3)])
-def test_the_edges_of_steps(moment: int, step: int | None) -> None:
-    record = Recorder()
-    for number, (start, duration) in enumerate([(10, 10), (20, 20), (60, 10)], start=1):
-        with record.annotation(f"ProfilerStep#{number}"):
-            pass
-        record.rows["annotations"][-1].values.update(start=start, duration=duration)
-    record.kernel(GEMM, is_launched=False, at=moment)
-
-    assert steps_of(record.trace()) == [f"ProfilerStep#{step}" if step else None]
-
-
 def test_a_kernel_belongs_to_the_step_of_its_launch_and_steps_were_operations_once() -> None:
     record = Recorder()
     record.kernel(GEMM)

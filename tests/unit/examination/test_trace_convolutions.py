@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from loops import for_each
 from recorded_builders import (
     CAST_RESULT,
@@ -285,12 +284,3 @@ def test_kernels_without_operations_are_grouped_by_what_follows_what() -> None:
 
     assert runs(record) == [-2, -2, -2, NONE]
     assert directions(conversions_of(record.trace())) == [IN, OUT]
-
-
-@pytest.mark.parametrize("other", [{"stream": 9}, {"device": 1}, {"process": 1}])
-def test_a_run_is_of_one_stream_of_one_device_of_one_process(other: dict[str, int]) -> None:
-    record = Recorder()
-    alone(record, TRANSPOSE)
-    alone(record, MIOPEN_FORWARD, **other)
-
-    assert len(set(runs(record))) == 2

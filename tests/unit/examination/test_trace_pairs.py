@@ -7,7 +7,6 @@ from recorded_builders import (
     DATA_GRADIENT,
     FILL,
     FORWARD,
-    GEMM,
     MIOPEN_DATA_GRADIENT,
     MIOPEN_FORWARD,
     POINTWISE,
@@ -307,11 +306,6 @@ def test_no_round_trip(why: str, record: Recorder) -> None:
 )
 def test_one_round_trip_and_what_speaks_for_it(why: str, record: Recorder, confidence: str) -> None:
     assert confidences(record) == [confidence]
-
-
-@for_each(("name", "count"), [(GEMM, 0), (POINTWISE, 1), (STRIDED_COPY, 0), (BATCH_NORM, 1)])
-def test_a_kernel_of_no_operation_ends_it_unless_its_name_is_known(name: str, count: int) -> None:
-    assert len(pairs_of(recorded(conv(), kernel(POINTWISE), kernel(name), conv(), has_shapes=False))) == count
 
 
 def test_round_trips_go_the_other_way_as_well_and_weights_and_further_readers_hide_none() -> None:
