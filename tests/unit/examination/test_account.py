@@ -174,12 +174,6 @@ def test_calls_that_took_the_place_of_what_is_fused_into_them_are_paired_in_orde
     fused = row_of(found, "missing_fusion")
     assert (fused.count, [place.line for place in fused.locations]) == (3, [2, 4, 6])
     assert fused.seconds == pytest.approx(1.5 * MS)
-    # One module that activates them all makes one place of several.
-    one_place = [msgspec.structs.replace(node, location=relus[0].location) for node in packed]
-    reorder = a_kernel("reorder", 0.1 * MS, node="packed1", graph="graph 0")  # a call may be several primitives
-    shared = ran("inductor-freezing", *ran_packed, reorder, takes=9.2, graph=a_graph(nodes=tuple(one_place)))
-    calls = [row for row in told(apart, shared).rows if "convolution" in row.operations]
-    assert [(row.kind, round(row.seconds / MS, 6)) for row in calls] == [("operation", s) for s in (1, 1, 0.9)]
     # One more of a shape on one side: nobody knows which is which.
     more = ran("inductor-freezing", *ran_packed[1:], takes=7, graph=a_graph(nodes=tuple(packed[1:])))
     row = row_of(told(apart, more), "not_aligned")

@@ -145,14 +145,6 @@ def test_what_a_library_call_reads_is_required_by_it() -> None:
     assert (found.tensor, found.role) == ("weight", None)
     assert found.cause == "required by convolution body.2, on each call"
 
-    names = [f"convolution_{number}" for number in range(5)]
-    nodes = tuple(convolution(name, module=f"heads.{number}") for number, name in enumerate(names))
-    calls = [call(f"buf{number}", "buf0", node=name) for number, name in enumerate(names, 1)]
-    found = only(graph(buffer("buf0", reading()), *calls, nodes=nodes))
-
-    assert found.required_by == tuple(names)
-    assert found.cause == "required by convolution heads.0, convolution heads.1, convolution heads.2 and 2 more"
-
 
 def test_what_the_caller_is_given_is_an_exit_and_what_is_saved_is_none() -> None:
     before = call("buf9", "x", node="relu")

@@ -85,15 +85,6 @@ def test_a_reorder_is_told_apart_where_one_tensor_fits_and_unknown_where_several
     assert places(*lines) == [("gradient", "output 0")]
     assert places(*others) == [("activation", "input 1")]
 
-    lines = (
-        main("backward_data", source="abcd", problem=EQUAL),
-        reorder("abcd", "acdb"),
-        reorder("acdb", "aBcd16b"),
-        main("backward_weights", source="aBcd16b", target="abcd", problem=EQUAL),
-    )
-
-    assert places(*lines) == [("gradient", "output 0"), ("activation", "input 1")]
-
     # Gradient and input have one size and one format here; only one of them was converted, and nothing says which.
     assert places(reorder("abcd", "acdb"), main("backward_weights", "acdb", target="acdb", problem=EQUAL)) == [
         ("unknown", None)
@@ -102,15 +93,6 @@ def test_a_reorder_is_told_apart_where_one_tensor_fits_and_unknown_where_several
     line = reorder("abcd", "ABcd16b16a", "64x32x3x3")
 
     assert places(line, line, main()) == [("weight", None), ("weight", None)]
-
-    # A plain gradient result, or the plain input of the next primitive: both have this size and this format.
-    lines = (
-        main("backward_data", source="abcd", problem=EQUAL),
-        reorder("abcd", "acdb"),
-        main("backward_weights", source="acdb", target="aBcd16b", problem=EQUAL),
-    )
-
-    assert places(*lines) == [("unknown", None)]
 
     assert places(reorder("abcd", "aBcd16b", "7x7x7x7"), main()) == [("unknown", None)]
     assert places(reorder("abcd", "aBcd16b")) == [("unknown", None)]

@@ -104,7 +104,6 @@ FORMS = {"values": VALUES}
     ("why", "record", "expected", "confidence"),
     [
         ("cuDNN: input and weight, then the output", conv(*ALL), FORWARD_ROLES, {"shapes"}),
-        ("of one dimension as well", conv(*ALL, image=(4, 64, 100), weight=(96, 64, 3)), FORWARD_ROLES, {"shapes"}),
         (
             "the weight may come first",
             within("aten::conv2d", [IMAGE, WEIGHT], (TO_NHWC, WEIGHT), (TO_NHWC, IMAGE), FORWARD, **FORMS),
@@ -113,12 +112,6 @@ FORMS = {"values": VALUES}
         ),
         ("cuDNN converts no buffer of a result", conv(*ALL[:3], weight=SQUARE), FORWARD_ROLES[:2], {"shapes"}),
         ("sizes that input and weight share", conv(*ALL[:3], image=SAME, weight=SQUARE), [(IN, None)] * 2, {"grid"}),
-        (
-            "a grid that fits no tensor",
-            within("aten::conv2d", [IMAGE, WEIGHT], (TO_NHWC, (1, 1, 1)), FORWARD),
-            [(IN, None)],
-            {"grid"},
-        ),
         (
             "a channels_last model that runs a contiguous convolution",
             within(
@@ -129,7 +122,6 @@ FORMS = {"values": VALUES}
             {"shapes"},
         ),
         ("no shapes", conv(*ALL, has_shapes=False), [(IN, None), (IN, None), (OUT, None)], {"grid"}),
-        ("neither shapes nor grids", within("aten::conv2d", [], TO_NHWC, FORWARD), [(IN, None)], {"order"}),
         (
             "MIOpen: two before, one behind",
             conv(FILL, TRANSPOSE, TRANSPOSE, MIOPEN_FORWARD, CAST_RESULT, TRANSPOSE),
@@ -143,12 +135,6 @@ FORMS = {"values": VALUES}
             {"shapes"},
         ),
         (
-            "MIOpen without shapes",
-            conv(TRANSPOSE, TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE, has_shapes=False),
-            [(IN, None), (IN, None), (OUT, None)],
-            {"order"},
-        ),
-        (
             "parts of a backward by fills",
             backward(FILL, *DATA_PART, CAST_RESULT, TRANSPOSE, FILL, *WEIGHT_PART, CAST_RESULT, TRANSPOSE),
             BOTH_PARTS,
@@ -160,25 +146,10 @@ FORMS = {"values": VALUES}
             BOTH_PARTS,
             {"shapes", "order"},
         ),
-        *(
-            (
-                "a gap or a fill right behind the kernel that computes: its result was not converted",
-                backward(TRANSPOSE, MIOPEN_DATA_GRADIENT, between, *WEIGHT_PART),
-                [(IN, "grad_output"), (IN, "input"), (IN, "grad_output")],
-                {"order"},
-            )
-            for between in ("gap", FILL)
-        ),
         (
             "gradient and activation of the same sizes in cuDNN",
             backward((TO_NHWC, IMAGE), (TO_NHWC, IMAGE), WEIGHT_GRADIENT, weight=SQUARE),
             [(IN, None), (IN, None)],
-            {"grid"},
-        ),
-        (
-            "two gradients of the same sizes in cuDNN",
-            backward(FORWARD, (TO_NCHW, SAME), image=SAME, weight=SQUARE),
-            [(OUT, None)],
             {"grid"},
         ),
         (
