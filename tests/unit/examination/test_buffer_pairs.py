@@ -157,32 +157,3 @@ def test_conversions_that_ride_along_go_with_a_pair_and_make_none() -> None:
 
     assert pairs(A, out, RELU, back, B) == []
     assert pairs(A, out, RELU, BACK, B) == [("out", "back")]
-
-
-def two_ways(*, rides: bool) -> list[tuple[str, str]]:
-    """Two results that are added up for two convolutions; whether the second way there and back rides along."""
-    computed: dict[str, Any] = {"operations": ("relu",)} if rides else {}
-    second = plain("out2", of("a2", LAST), kernel="cpp_fused_3", **computed)
-    joined = plain("r", of("out"), of("out2"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
-    again = last("again", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_4", **computed)
-    others = (call("a2", "x", node="conv_a"), call("b2", "again", node="conv_b"))
-    return pairs(A, others[0], OUT, second, joined, BACK, B, again, others[1])
-
-
-def test_two_ways_are_two_pairs_unless_one_is_pinned() -> None:
-    assert two_ways(rides=False) == [("out", "back"), ("out2", "again")]
-
-    other = call("a2", "x", node="conv_a")
-    second = plain("out2", of("a2", LAST), kernel="cpp_fused_3")
-    joined = plain("r", of("out"), of("out2"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
-    again = last("again", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_4")
-    pin = call("m", "out2", node="mm")
-    (pair,) = buffer_pairs(
-        graph(A, other, OUT, second, joined, BACK, B, again, call("b2", "again", node="conv_b"), pin)
-    )
-
-    assert pair.proof == (
-        "a is converted into out, r, and back converts back for conv_b; the 3 buffers between are read by "
-        "4 generated loops, which read any layout; 1 of them also by what needs this layout, which keeps its own "
-        "conversion"
-    )

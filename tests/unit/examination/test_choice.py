@@ -239,18 +239,3 @@ def test_what_the_lines_do_to_options_and_to_each_parameter() -> None:
     assert scope["model"][1].weight.is_contiguous(memory_format=torch.channels_last_3d)
     assert scope["x"].is_contiguous(memory_format=torch.channels_last_3d)
     assert scope["asked"] == [None]
-
-
-@pytest.mark.thorough
-def test_the_lines_for_freezing_set_it_while_the_model_is_called() -> None:
-    import torch._inductor.config as inductor_config
-
-    seen: list[bool] = []
-    model = nn.Conv2d(3, 4, 3)
-    model.register_forward_pre_hook(lambda *_: seen.append(inductor_config.freezing))
-
-    scope = run_lines("inductor-freezing", model, torch.randn(1, 3, 4, 4), {4})
-
-    assert seen == [True]
-    assert not scope["y"].requires_grad
-    assert not inductor_config.freezing

@@ -109,25 +109,6 @@ def test_output_sizes_are_those_of_torch(case: tuple[Shape, Shape, dict[str, Any
 
 
 IMAGE, WEIGHT = (1, 3, 9, 9), (8, 3, 3, 3)
-PLAIN = ["", "", "", "1", "0", "1", "1"]
-
-
-@for_each(
-    ("input", "weight", "values"),
-    [
-        (IMAGE, WEIGHT, []),
-        (IMAGE, WEIGHT, ["", "", "", "[1, 1]", "same", "[1, 1]", "1"]),
-        (IMAGE, WEIGHT, ["", "", "", "[0, 1]", "[0, 0]", "[1, 1]", "1"]),
-        (IMAGE, WEIGHT, ["", "", "", "[1, 1, 1]", "[0, 0]", "[1, 1]", "1"]),
-        (IMAGE, WEIGHT, ["", "", "", "[1, 1]", "[0, 0]", "[9, 9]", "1"]),
-        ((1, 3, 2, 9), WEIGHT, PLAIN),
-        ((3, 4), (5, 4), PLAIN),
-        ((1, 3, 9), (8, 3, 3, 3, 3), PLAIN),
-        ((), WEIGHT, PLAIN),
-    ],
-)
-def test_an_output_that_cannot_be_computed_is_not_known(input: Shape, weight: Shape, values: list[str]) -> None:
-    assert output_shape(input, weight, ARGUMENTS["aten::conv2d"], values) == ()
 
 
 def test_the_tensors_of_a_convolution_forward_and_backward() -> None:

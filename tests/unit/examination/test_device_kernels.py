@@ -7,11 +7,9 @@ from builders import a_buffer, a_graph, a_location, a_node, a_placeholder, chann
 from recorded_builders import (
     DATA_GRADIENT,
     FORWARD,
-    MIOPEN_FORWARD,
     POINTWISE,
     TO_NCHW,
     TO_NHWC,
-    TRANSPOSE,
     WEIGHT_GRADIENT,
     Recorder,
 )
@@ -190,35 +188,6 @@ def test_a_sibling_of_the_same_sizes_or_a_value_of_others_is_no_way_back() -> No
     assert found.lacks == ("eager: the convolutions that ran are not in the order of the graph",)
     assert ports(found)[3] == ("conv2", None, "activation")
     assert pairs(found) == []
-
-
-def transposes(*shapes: tuple[int, ...]) -> list[tuple[str, Any]]:
-    """MIOpen's conversions of tensors, with grids of its tile of 32 x 32."""
-    grids = []
-    for batch, channels, height, width in shapes:
-        blocks = batch * -(-height * width // 32) * -(-channels // 32)
-        grids.append((TRANSPOSE, (blocks, 1, 1)))
-    return grids
-
-
-def test_the_buffer_that_miopen_converts_before_it_writes_the_result_is_told_apart() -> None:
-    recorder = Recorder()
-    forward = {"library": "aten::miopen_convolution"}
-    around = [*transposes(X, WEIGHT, Y), (MIOPEN_FORWARD, None), *transposes(Y)]
-    convolve(recorder, X, WEIGHT, around, **forward)
-    rectified(recorder)
-    around = [*transposes(Y, WEIGHT_2, Z), (MIOPEN_FORWARD, None), *transposes(Z)]
-    convolve(recorder, Y, WEIGHT_2, around, **forward)
-    found = summarized(recorder.trace(), CHAIN)
-
-    assert [(c.direction, c.port) for c in found.conversions[:4]] == [
-        ("to_channels_last", "input 0"),
-        ("to_channels_last", "input 1"),
-        ("to_channels_last", "output 0"),
-        ("to_contiguous", "output 0"),
-    ]
-    assert found.conversions[2].cause == "the library converts the buffer of its result before it writes it"
-    assert pairs(found) == [("conversion 3", "conversion 4")]
 
 
 def differentiate(recorder: Recorder, *shapes: tuple[int, ...], kernels: Sequence[tuple[str, Any]]) -> None:

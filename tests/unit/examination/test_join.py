@@ -134,13 +134,6 @@ def test_which_compiled_graph_ran_is_known_by_its_kernels_its_place_and_its_dire
     assert joined(entries) == {4: ("b", "graph 1")}
     assert [entry.home() for entry in entries] == ["graph 1"] * 3 + ["graph 2"] * 2 + [None]
 
-    # As where one graph ran twice and another one, behind a branch that was not taken, not at all.
-    entries = tree((CALL, 0, 10), (TRITON, 1, 2), (CALL, 20, 10), (TRITON, 21, 2))
-    graphs = [graph_of(kernel_names=(TRITON,)), graph_of(name="graph 1", kernel_names=("triton_poi_fused_tanh_0",))]
-
-    assert join_compiled(entries, graphs) is None
-    assert {entry.home() for entry in entries} == {"graph 0"}
-
     backward = "autograd::engine::evaluate_function: CompiledFunctionBackward"
     calls = ((CALL, 0, 10), (TRITON, 1, 2), (backward, 20, 20), (CALL, 21, 10), (TRITON, 22, 2))
     names = (TRITON,)

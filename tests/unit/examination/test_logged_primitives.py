@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from recorded_builders import logged
 
-from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, place_primitives
-from layoutdoctor.examination.kernels.primitives import annotate_sequence
 from layoutdoctor.examination.kernels.summaries import summarize_log
-from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.recording.onednn import read_onednn_log
 
 if TYPE_CHECKING:
@@ -88,56 +83,3 @@ def test_the_reorders_around_convolutions_are_theirs_and_the_list_is_summed_by_k
     at_once = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=10.2))
 
     assert (tensors(in_turn), tensors(at_once)) == (["activation"], ["unknown"])
-
-
-def residual() -> torch.nn.Module:
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(3, 32, 3, padding=1),
-        torch.nn.BatchNorm2d(32),
-        torch.nn.ReLU(),
-        torch.nn.Conv2d(32, 32, 3, padding=1, groups=32),
-        torch.nn.Conv2d(32, 64, 1),
-        torch.nn.MaxPool2d(2),
-        torch.nn.Conv2d(64, 64, 3, stride=2),
-        torch.nn.Flatten(),
-        torch.nn.Linear(64 * 9, 10),
-    )
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("channels_last_model", [False, True])
-@pytest.mark.parametrize("is_training", [False, True])
-def test_a_real_log_alone_says_the_same_as_with_the_operations_beside_it(
-    is_training: bool, channels_last_model: bool
-) -> None:
-    torch.manual_seed(0)
-    module, x = residual().train(is_training), torch.randn(2, 3, 16, 16)
-    if channels_last_model:
-        module = module.to(memory_format=torch.channels_last)
-
-    def step() -> None:
-        with torch.set_grad_enabled(is_training):
-            result = module(x)
-        if is_training:
-            module.zero_grad()
-            result.sum().backward()
-
-    step()
-    recording = record_iteration(step, "cpu")
-    assert recording.log is not None
-    if not recording.log.primitives:
-        pytest.skip("this processor runs no convolution through oneDNN")
-    tree = operation_tree(recording.events)
-    homeless = place_primitives(tree, recording.log, base_seconds(recording.events))
-    beside = [item for entry in tree for item in annotate_sequence(entry.primitives)]
-    expected = {item.primitive.line_number: item.tensor for item in beside}
-
-    found = summarize_log(recording.log)
-
-    reorders = [primitive for primitive in recording.log.primitives if primitive.kind == "reorder"]
-    assert homeless == []
-    assert len(reorders) == len(found.conversions) > 0
-    for primitive, conversion in zip(reorders, found.conversions, strict=True):
-        assert conversion.tensor == expected[primitive.line_number], primitive
-    kinds = Counter(primitive.kind for primitive in recording.log.primitives)
-    assert {total.name: total.count for total in found.totals} == kinds

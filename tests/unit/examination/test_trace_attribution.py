@@ -72,31 +72,6 @@ def test_kernels_without_a_launch_and_those_of_a_graph_are_counted_and_have_no_o
     assert operations_of(record) == [None, None, None, "Torch-Compiled Region: 0/0"]
 
 
-def merged(external: str | None = "operation", **shared: int) -> RecordedTrace:
-    """Two ranks in one file."""
-    record = Recorder(external=external)
-    for process, name in (("1", "aten::conv2d"), ("2", "aten::relu")):
-        record.on_thread("main", process)
-        with record.operation(name, **({"external": 9} if shared else {})):
-            record.kernel(FORWARD, **shared)
-    return record.trace()
-
-
-@for_each(
-    ("trace", "launch", "operations"),
-    [
-        (merged("operation", correlation=55), [NONE, NONE], [None, None]),
-        (merged(None, correlation=55), [NONE, NONE], [None, None]),
-        (merged(), [0, 1], ["aten::conv2d", "aten::relu"]),
-    ],
-)
-def test_ids_that_two_merged_processes_share_name_nothing_and_those_of_one_alone_are_believed(
-    trace: RecordedTrace, launch: list[int], operations: list[str | None]
-) -> None:
-    assert attribute(trace).launch.tolist() == launch
-    assert operations_of(trace) == operations
-
-
 def steps_of(trace: RecordedTrace) -> list[str | None]:
     found = attribute(trace)
     return [found.step_names[step] if step != NONE else None for step in found.step.tolist()]

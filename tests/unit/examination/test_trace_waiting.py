@@ -36,16 +36,6 @@ def run(*kernels: tuple[str, int, int], stream: int = 7) -> Recorder:
     return record
 
 
-def test_busy_time_counts_what_overlaps_once_and_copies_as_well() -> None:
-    record = run((GEMM, 0, 10), (GEMM, 5, 10), (GEMM, 90, 10))
-    record.transfer(start=40_000, duration=20_000)
-    found = waiting_of(record)
-    assert found.busy_seconds == pytest.approx(45 * MICROSECOND)
-    assert found.span_seconds == pytest.approx(100 * MICROSECOND)
-    assert found.copy_seconds == pytest.approx(20 * MICROSECOND)
-    assert (found.step_count, found.step_seconds, found.device_count) == (None, None, 1)
-
-
 def test_the_bound_is_what_nothing_hides_a_step() -> None:
     record = Recorder()
     for number in range(2):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import msgspec
-from builders import a_kernel, a_measurement, a_trial, kernels
+from builders import a_measurement
 from recorded_builders import a_recording
 
-from layoutdoctor.examination.examine import UNRELIABLE, diagnosis_of, examine, with_reliable_times
+from layoutdoctor.examination.examine import UNRELIABLE, diagnosis_of, examine
 from layoutdoctor.run.recorded import diagnose_recordings
 
 
@@ -27,17 +27,3 @@ def test_kernels_that_take_half_as_long_again_as_a_call_have_no_times() -> None:
         if not is_reliable:
             assert seen.kernels.seconds is None
             assert {finding.severity for finding in diagnose_recordings([timed]).findings} <= {"note"}
-
-
-def test_kernels_that_ran_beside_one_another_are_counted_once() -> None:
-    streams = [a_kernel("a", 1e-3, start_seconds=0.0, stream=7), a_kernel("b", 1e-3, start_seconds=0.0, stream=9)]
-    both = kernels(seconds=2e-3, kernels=tuple(streams))
-
-    for summary, call, is_reliable in (
-        (both, 1.1e-3, True),
-        (both, 0.6e-3, False),
-        (kernels(seconds=2e-3), 1.1e-3, False),
-        (msgspec.structs.replace(both, kernels=(), seconds=None), 1.1e-3, True),
-    ):
-        trial = a_trial(kernels=summary, measurement=a_measurement(call))
-        assert (with_reliable_times([trial]) == (trial,)) is is_reliable
