@@ -1,8 +1,8 @@
 """
 The account of a difference: which operations make one configuration slower than another, and by how many seconds.
 
-Kernels of both sides stand together where they run the same operations: those of one module and line, forward and
-backward apart, and a fused kernel with all that is fused into it. A library call stands for itself, and conversions are
+Kernels of both sides share a row if they run the same operations: those of one module and line, forward and
+backward apart, and a fused kernel with all that is fused into it. A library call has its own row, and conversions are
 rows of their own. What the kernels do not explain is a row as well, so that all rows sum to the measured difference.
 """
 
@@ -82,7 +82,7 @@ def _is_borne_out(account: Account) -> bool:
 
 def account(slower: Trial, faster: Trial) -> Account | None:
     """
-    Where the difference between two trials goes; None if the kernels of one have no times.
+    The account of the difference between two trials; None if the kernels of one have no times.
 
     Args:
         slower: The one whose call takes longer; if it does not, contributions are negative.
@@ -147,7 +147,7 @@ class _Piece:
 
     @property
     def keys(self) -> list[_Key]:
-        """Where it stands: its lines and modules, else its operations; library calls apart from what is no call."""
+        """Its places: lines and modules, else its operations; library calls have places of their own."""
         if not self.nodes:
             return [(self.backward, "operation", name) for name in self.operations] or [(False, "alone", str(id(self)))]
         kind = "" if self.call is None else "call "
@@ -192,13 +192,13 @@ def _side_of(trial: Trial) -> _Side | None:
 
 
 def _generated(kernel: Kernel, graph: Graph, buffers: Sequence[Buffer], nodes: Mapping[str, FxNode]) -> _Piece:
-    """A generated kernel, which stands where the operations stand that are fused into it."""
-    # A part of a concatenation is written where the whole stands, which no kernel writes.
+    """A generated kernel; its places are those of the operations that are fused into it."""
+    # A part of a concatenation has the place of the whole as well, which no kernel writes.
     wholes = {buffer.alias_of for buffer in buffers} - {None}
     parents = [buffer for buffer in graph.buffers if buffer.name in wholes]
     names = (name for buffer in (*buffers, *parents) for name in buffer.origins)
     origins = [nodes[name] for name in distinct(names) if name in nodes]
-    # What only prepares a tensor for a library call has that call as its origin; a constant stands at any line.
+    # A kernel that only prepares a tensor for a library call has that call as its origin; a constant may have any line.
     own = [node for node in origins if _is_computed(node)]
     called = [node for node in origins if node.op == "call_function"]
     largest = max(buffers, key=lambda buffer: tensor_bytes(buffer.layout, buffer.dtype) or 0, default=None)
@@ -218,7 +218,7 @@ def _is_computed(node: FxNode) -> bool:
 
 
 def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) -> _Piece:
-    """An operation of ATen or a library's primitive, which stands at the line that called it."""
+    """An operation of ATen or a library's primitive; its place is the line that called it."""
     node = nodes.get(str(kernel.node))
     backward = kernel.backward or (graph is not None and graph.direction == "backward")
     if node is None or graph is None:
@@ -303,7 +303,7 @@ def _conversion_rows(slower: _Side, faster: _Side) -> Iterator[AccountRow]:
 
 
 _Group = tuple[list[_Piece], list[_Piece]]
-"""What both sides run at one place."""
+"""The pieces of both sides at one place."""
 
 
 def _group_rows(slow: Sequence[_Piece], fast: Sequence[_Piece], sources: Mapping[str, str]) -> Iterator[AccountRow]:
@@ -337,9 +337,9 @@ def _computing(kernels: Iterable[str]) -> tuple[str, ...]:
 
 def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
     """
-    Library calls that stand at other places brought together where as many of a shape are left on both sides.
+    The groups, with library calls at different places paired if both sides have equally many of a shape left.
 
-    A call that other operations were fused into stands at the place of the last of them.
+    A call that other operations were fused into has the place of the last of them.
     """
     left: dict[Hashable, tuple[list[list[_Piece]], list[list[_Piece]]]] = defaultdict(lambda: ([], []))
     found = []
@@ -370,7 +370,7 @@ def _is_call(piece: _Piece) -> bool:
 
 
 def _connected(*sides: Sequence[_Piece]) -> list[_Group]:
-    """Pieces that stand at a common place, directly or through others."""
+    """Pieces that share a place, directly or through others."""
     import networkx as nx  # late: a trace needs none
 
     graph = nx.Graph()
@@ -419,7 +419,7 @@ def _in_file(place: SourceLocation) -> tuple[str, int]:
 
 
 def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> AccountKind:
-    """What makes the dearer side dearer, as far as the kernels' names and layouts tell."""
+    """The reason why one side takes longer, as far as the kernels' names and layouts show it."""
     is_another_layout = _are_of_one_shape_in_other_formats(layouts)
     if any(map(_is_call, dear)):
         falls_back = [any(is_fallback(piece.kernel) for piece in side) for side in (dear, cheap)]
@@ -431,7 +431,7 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
             {piece.kernel.implementation for piece in side if piece.kernel.implementation} for side in (dear, cheap)
         ]
         return "implementation" if cheap and codes[0] != codes[1] else "operation"
-    if not cheap:  # what stands at no line of the model is fused nowhere
+    if not cheap:  # without a line of the model it cannot be fused
         return "missing_fusion" if any(piece.locations or piece.module for piece in dear) else "operation"
     in_cheap = any(piece.is_generated for piece in cheap)
     if any(piece.is_generated for piece in dear):

@@ -51,7 +51,7 @@ def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], 
 
 def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
     """
-    What to pass as ``torch.compile(options=...)``.
+    The value of ``torch.compile(options=...)``.
 
     Returns:
         Inductor's option names and values. Freezing is never among them: dynamo reads it from the global setting
@@ -68,7 +68,7 @@ def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
 
 def global_options(configuration: Configuration) -> dict[str, OptionValue]:
     """
-    What has to be patched into Inductor's global settings around the first call.
+    Options that have to be patched into Inductor's global settings around the first call.
 
     Source:
         ``is_parameter_freezing`` in torch/_dynamo reads ``torch._inductor.config.freezing`` while tracing, torch 2.13:

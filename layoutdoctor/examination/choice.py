@@ -43,7 +43,7 @@ def eligible_names(trials: Iterable[Trial]) -> frozenset[str]:
 
 
 def demands(one: Configuration) -> Demands:
-    """What a configuration demands of somebody who has torch.compile's default; the less comes first."""
+    """The changes that a configuration demands of a user of torch.compile's default; fewer sort first."""
     changes = (
         one.layout_optimization not in (None, "default"),
         one.model_format not in (None, "preserve"),
@@ -55,7 +55,7 @@ def demands(one: Configuration) -> Demands:
 
 def contenders(medians: Mapping[str, float], frozen: Collection[str]) -> tuple[str, ...]:
     """
-    What may be the fastest, the best first: timed again in further starts, beside the baseline.
+    Configurations that may be the fastest, the best first: they are timed again in further starts.
 
     Args:
         medians: Ratio to the baseline of every configuration with right outputs but the baseline, over the rounds.
@@ -134,7 +134,7 @@ def recommend(
 
 def _chosen(trials: Iterable[Trial], baseline: str, ratios: Sequence[Ratio]) -> str | None:
     """
-    What is recommended among some trials: the baseline if nothing is faster.
+    The configuration to recommend among some trials: the baseline if nothing is faster.
 
     A configuration that was started again is preferred to one that has its ratio over the rounds alone.
     """

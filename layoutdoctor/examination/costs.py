@@ -83,7 +83,7 @@ def parts_of_pairs(
     pairs: Sequence[RedundantPair], conversions: Iterable[Conversion]
 ) -> Sequence[RedundantPair] | Sequence[Conversion]:
     """
-    What the cost of round trips is a sum of: they themselves; where two share a conversion, these, each once.
+    The parts whose costs add up to that of round trips: the pairs; if two share a conversion, each conversion once.
 
     A pair leaves out what rides along in a kernel that computes as well, which has no time of its own.
     """
@@ -124,7 +124,7 @@ class Place:
 
 
 def places_of(sightings: Iterable[Place]) -> list[Place]:
-    """What was seen, by module and line, the most expensive first; what has neither is left out."""
+    """Sightings by module and line, the most expensive first; those with neither are left out."""
     groups: dict[tuple[str | None, SourceLocation | None], list[Place]] = defaultdict(list)
     for seen in sightings:
         if seen.module is not None or seen.location is not None:
@@ -137,7 +137,7 @@ def places_of(sightings: Iterable[Place]) -> list[Place]:
 
 
 def dearest_of(conversions: Iterable[Conversion]) -> Conversion | None:
-    """The conversion that takes most time, or moves most where times do not tell; None of none."""
+    """The conversion that takes most time, or moves most if times are not known; None of none."""
     return max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
 
 
@@ -170,7 +170,7 @@ def convolution_seconds(kernels: KernelSummary) -> float | None:
 
 
 def convolution_count(diagnosis: Diagnosis) -> int | None:
-    """How many convolutions the model has, the most that any trial or its modules show; None where nothing tells."""
+    """The convolutions of the model: the most that any trial or its modules show; None if nothing was recorded."""
     counts = [count for trial in diagnosis.trials for count in _trial_convolution_counts(trial)]
     modules = diagnosis.subject.convolution_module_count
     if modules:
@@ -229,8 +229,8 @@ def with_costs_of_all(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwi
     A launch whose graph is not known counts where one graph alone has a kernel of its name.
     """
     shared = shared_names(graphs)
-    told = [kernel for kernel in kernels if kernel.graph is not None or kernel.name not in shared]
-    return tuple(with_costs(graph, told, bandwidth) for graph in graphs)
+    known = [kernel for kernel in kernels if kernel.graph is not None or kernel.name not in shared]
+    return tuple(with_costs(graph, known, bandwidth) for graph in graphs)
 
 
 def shared_names(graphs: Iterable[Graph]) -> set[str]:

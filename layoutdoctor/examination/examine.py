@@ -46,7 +46,7 @@ UNRELIABLE = "the kernels' times are unreliable and left out; counts and bytes h
 
 
 class Examined(Record, frozen=True, kw_only=True):
-    """What follows from a recording; the fields are those of ``Trial``."""
+    """The facts that follow from a recording; the fields are those of ``Trial``."""
 
     graphs: tuple[Graph, ...] = ()
     kernels: KernelSummary | None = None
@@ -182,7 +182,7 @@ def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Exa
 
 
 def _without_sources(trial: Trial) -> Trial:
-    """What recordings hold of generated kernels need not stand in every diagnosis."""
+    """The trial without the sources of generated kernels, which its recording holds."""
     graphs = tuple(msgspec.structs.replace(graph, kernel_sources={}) for graph in trial.graphs)
     return msgspec.structs.replace(trial, graphs=graphs)
 

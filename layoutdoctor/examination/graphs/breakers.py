@@ -297,9 +297,9 @@ def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
 
 
 def without_round_trips(graph: Graph, pairs: Sequence[RedundantPair]) -> Graph:
-    """The graph without the breakers that are told already, as redundant pairs."""
-    told = {id_ for pair in pairs for id_ in (pair.first, pair.second, *pair.also)}
+    """The graph without the breakers whose conversions are all in redundant pairs."""
+    paired = {id_ for pair in pairs for id_ in (pair.first, pair.second, *pair.also)}
     kept = tuple(
-        breaker for breaker in graph.breakers if not breaker.conversions or not told.issuperset(breaker.conversions)
+        breaker for breaker in graph.breakers if not breaker.conversions or not paired.issuperset(breaker.conversions)
     )
     return msgspec.structs.replace(graph, breakers=kept)

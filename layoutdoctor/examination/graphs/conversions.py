@@ -81,7 +81,7 @@ def _conversions(flow: BufferGraph) -> tuple[Conversion, ...]:
 
 
 def layout_change(source: Layout, target: Layout) -> ConversionDirection:
-    """What change leads from one strided layout to another; ``none`` where their bytes lie in the same order."""
+    """The change from one strided layout to another; ``none`` if their bytes are in the same order."""
     before, after = densified(source), densified(target)
     if set(before.memory_formats) & set(after.memory_formats):
         return "none"
@@ -274,9 +274,9 @@ def with_copies_around(
     """
     Compiled graphs with the copies of ATen that no kernel of the compiler's and none of a library's makes.
 
-    Those inside the convolutions that a graph calls, as where a gradient or a weight comes in another memory format
-    than the convolution runs in; and those outside of all graphs, which stand with the last one: what autograd gives
-    the strides of its parameter, what the model does behind a graph break.
+    Those inside the convolutions that a graph calls, as when a gradient or a weight comes in another memory format
+    than the convolution runs in; and those outside of all graphs, which are listed with the last one: gradients that
+    autograd gives the strides of their parameter, and copies that the model makes after a graph break.
 
     Args:
         device_seconds: On a GPU: time of the kernels that each operation launched, by its external id.

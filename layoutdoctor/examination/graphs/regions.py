@@ -62,7 +62,7 @@ class Region:
         return max(0, min(len(self.leaving) - len(self.pinned), len(self.entering) - len(self.foreign)))
 
     def positions_of_ends(self) -> dict[str, list[int]]:
-        """Where in ``entering`` the conversions of each value stand."""
+        """The positions in ``entering`` of each value's conversions."""
         found: dict[str, list[int]] = {}
         for position, (name, _) in enumerate(self.entering):
             found.setdefault(name, []).append(position)
@@ -118,7 +118,7 @@ def shortest_ways(
     Only as much of a region is walked as the answers need, so that one of thousands of values takes no square of time.
 
     Args:
-        starts: The values of each start, which is told by its position.
+        starts: The values of each start; a start is named by its position.
         ends: Positions of the ends at each value, in ascending order.
 
     Yields:

@@ -304,7 +304,7 @@ def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) 
 
 def _gradient_pairs(graphs: Sequence[Graph]) -> Iterator[RedundantPair]:
     """
-    Gradients that the backward of a convolution lays out anew, and autograd as before.
+    Gradients that the backward of a convolution converts, and autograd converts back.
 
     As many of one size and layout must come back as went there; of several alike nothing says which is which.
     """
@@ -338,7 +338,7 @@ def _runs(conversions: Sequence[Conversion]) -> list[list[Conversion]]:
     """
     A graph's conversions, one list for each time it ran: code behind a graph break may run several times.
 
-    The conversions of one node stand together, so a node that comes up again after another one runs again.
+    The conversions of one node are neighbours, so a node that comes up again after another one runs again.
     """
     runs: list[list[Conversion]] = []
     times: dict[str, int] = defaultdict(int)
@@ -428,7 +428,7 @@ class _Flow:
         return joined + alone
 
     def balance(self, values: set[str], by_port: dict[tuple[str, str], list[Conversion]]) -> Region:
-        """What enters and leaves a region, and what pins it."""
+        """The conversions into and out of a region, and the values that are pinned or foreign."""
         region = Region(values=values)
         for name in sorted(values, key=self.order.__getitem__):
             self._add_source(region, name, by_port)

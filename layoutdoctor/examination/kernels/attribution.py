@@ -46,12 +46,12 @@ _OPERATOR = re.compile(r"^(?!autograd::)[A-Za-z_]\w*::|^triton_")
 @dataclass(frozen=True, slots=True)
 class Attribution:
     """
-    Where each kernel of a trace comes from; one entry per kernel or operation, ``NONE`` where it is not known.
+    The origin of each kernel of a trace; one entry per kernel or operation, ``NONE`` where it is not known.
 
     Attributes:
         launch: Of each kernel: row of the runtime call that launched it.
         operation: Of each kernel: row of the innermost operation around that call; not known for what a graph replays,
-            since the call then stands for all of its kernels.
+            since that call launched all of its kernels.
         convolution: Of each kernel: row of the outermost convolution around that operation.
         convolution_of: Of each operation: row of the outermost convolution that it is or runs in.
         outermost: Of each operation: row of the outermost operator around it, such as ``aten::conv2d``; itself where
@@ -177,7 +177,7 @@ def _lookup(keys: Column, wanted: Column) -> Column:
 
 
 def _by_external(trace: RecordedTrace) -> Column:
-    """The operation of each kernel's External id; 0 stood for "none" in 2020, the correlation again in torch 1.13."""
+    """The operation of each kernel's External id; 0 meant "none" in 2020, the correlation again in torch 1.13."""
     operations, external, correlation = trace.operations, trace.kernels.external, trace.kernels.correlation
     both = (external != NONE) & (correlation != NONE)
     if both.any() and (external == correlation)[both].mean() > _DEGENERATE_SHARE:
@@ -193,7 +193,7 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
     """
     The profiler's step in which each kernel was launched; where no launch is known, in which it started.
 
-    Where the profiler recorded none, ranges that the program marked as steps (NVTX, ``record_function``) take their
+    If the profiler recorded none, ranges that the program marked as steps (NVTX, ``record_function``) take their
     place, if most kernels ran in one.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a recorded trace proves, as records: conversions, round trips, the kernel list, sums by operation and module."""
+"""The facts that a recorded trace proves: conversions, round trips, the kernel list, sums by operation and module."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def describe_lacks(
     places: Places, is_possible: NDArray[np.bool_], undecided_copies: Sequence[int] = ()
 ) -> Iterator[str]:
     """
-    What the trace lacks, as sentences that a report can list.
+    The parts that a trace lacks, as sentences for the report.
 
     Args:
         is_possible: Of each kernel, whether it may convert a layout though its name does not say so.
@@ -124,7 +124,7 @@ def _about_operations(places: Places, how: _Recording) -> Iterator[str]:
             "or the order of kernels"
         )
     elif not any(recorded.strides for recorded in places.trace.arguments):
-        yield f"strides were not recorded ({how.strides}), so eager copies between layouts cannot be told"
+        yield f"strides were not recorded ({how.strides}), so conversions by eager copies are not known"
     if not places.has_frames:
         yield f"the Python stack was not recorded ({how.stack}), so no module and no line is named"
 
@@ -144,7 +144,7 @@ _PROOFS = {
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
     """
-    What a trace proves.
+    The facts that a trace proves.
 
     Attributes:
         conversions: Conversions that no library ran: eager and generated copies, permuted ones with direction ``none``.
@@ -160,7 +160,7 @@ def examine_recorded(trace: RecordedTrace, device: str | None = None) -> TraceFa
     Everything that a trace proves about layouts.
 
     Args:
-        device: What it was recorded on. A CPU's operations stand for kernels where some of them copy from one memory
+        device: Where it was recorded. A CPU's operations count as its kernels if some of them copy from one memory
             format into another one; what oneDNN converts within its own is in no trace, so "none" would say nothing.
     """
     on_host = with_operations_as_kernels(trace) if device == "cpu" else None
@@ -257,7 +257,7 @@ class Records:
         return int(self.trace.kernels.duration[is_asked].sum()) / NANOSECONDS_PER_SECOND
 
     def waiting(self) -> Waiting | None:
-        """What the run waited for, its conversions by libraries and in eager copies taken together."""
+        """The waiting of the run; conversions by libraries and in eager copies are taken together."""
         exposed = self.exposed_total
         if self.is_eager_copy.any():
             exposed, _ = exposed_nanoseconds(self.trace, self.is_library | self.is_eager_copy)
@@ -269,7 +269,7 @@ class Records:
         return has[self.trace.kernels.name]
 
     def _common(self, row: int, *, is_copy: bool = False, is_counted: bool = True) -> dict[str, object]:
-        """What every conversion record says of its kernel."""
+        """The fields that every conversion has from its kernel."""
         trace, attribution = self.trace, self.attribution
         step = int(attribution.step[row])
         exposed = int(self.exposed_copies[row] if is_copy else self.exposed[row])

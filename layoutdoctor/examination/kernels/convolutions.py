@@ -32,7 +32,7 @@ _DATA_GRADIENT = re.compile(r"dgrad|_bwd_|bwd_data|Bwd")
 
 class KernelClass(NamedTuple):
     """
-    What a kernel's name says.
+    The facts that a kernel's name gives.
 
     Attributes:
         is_helper: Whether it fills or casts for a convolution of MIOpen.
@@ -71,7 +71,7 @@ class LibraryConversion:
 
 class Evidence:
     """
-    What is known of each kernel of a trace; all conclusions rest on it.
+    The facts known about each kernel of a trace; all conclusions rest on them.
 
     Attributes:
         classes: What the dictionary says of each name, by index into ``RecordedTrace.names``.
@@ -93,7 +93,7 @@ class Evidence:
         return self.trace.names[self.names[row]]
 
     def class_of(self, row: int) -> KernelClass:
-        """What the dictionary says of a kernel's name."""
+        """The facts that a kernel's name gives."""
         return self.classes[self.names[row]]
 
     def grid_of(self, row: int) -> tuple[int, int, int] | None:
@@ -196,13 +196,13 @@ class _Group:
         return "grid" if self.evidence.grid_of(self.rows[place]) is not None else "order"
 
     def _direction(self, place: int, *, is_result: bool | None) -> ConversionDirection:
-        """What a kernel without a direction in its name does, by its place; CNHW is neither of the two formats."""
+        """The direction of a kernel whose name has none, by its place; CNHW is neither of the two formats."""
         if is_result is None or not self.names[place].startswith("batched_transpose"):
             return "other"
         return "to_contiguous" if is_result else "to_channels_last"
 
     def _is_result(self, place: int) -> bool | None:
-        """Whether a conversion stands behind the kernel whose result it converts, not before one that reads it."""
+        """Whether a conversion comes after the kernel whose result it converts, not before one that reads it."""
         before = [main for main in self.mains if main < place]
         after = [main for main in self.mains if main > place]
         if not before and not after:
@@ -261,7 +261,7 @@ class _Group:
         self, tensors: ConvolutionTensors, conversion: LibraryConversion, place: int, *, is_miopen: bool
     ) -> tuple[Role, ...]:
         """
-        What the part of the operation at a place reads or writes, in the order in which MIOpen converts it.
+        The tensors that a part of the operation reads or writes, in the order in which MIOpen converts them.
 
         MIOpen alone converts the buffer of a result before it computes.
         """
@@ -276,7 +276,7 @@ class _Group:
     def _part(
         self, tensors: ConvolutionTensors, place: int, *, is_read: bool
     ) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
-        """What the next kernel that computes reads, or the last one, and what it writes."""
+        """The tensors that the next or the last computing kernel reads, and those it writes."""
         if not tensors.is_backward:
             return ("input", "weight"), ("output",)
         mains = [main for main in self.mains if (main > place if is_read else main < place)]

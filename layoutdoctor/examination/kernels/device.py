@@ -1,7 +1,7 @@
 """
 The kernel list of one profiled iteration on a GPU: what ran on the device, and which of it converts a layout.
 
-What a recorded trace tells of its conversions is told here as well. Besides, the iteration's operations are joined with
+Conversions are found as in a recorded trace. Besides, the iteration's operations are joined with
 the graphs they ran in: that names node, module and line of a conversion, and which value it converts, so that round
 trips can be proved on the data flow. A value is named only where sizes and launch grid prove which tensor was converted
 and the layouts that the graph's own tensors had are those of the conversion.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Column, KernelTotals, RecordedTrace
 
 GRAPH_CALL = "## Call CompiledFxGraph"
-"""What the range around each call of a compiled graph begins with; its key in the cache follows."""
+"""The beginning of the range around each call of a compiled graph; its key in the cache follows."""
 
 COMPILED_RANGES = ("Torch-Compiled Region", GRAPH_CALL)
 """Ranges around compiled code; which compile it was, or its key in the cache, follows."""
@@ -58,7 +58,7 @@ _COMPUTING_THEMSELVES = frozenset(
 """Operations that compute in their own code though they call others that do as well."""
 
 CONVOLUTION_BACKWARD = "aten::convolution_backward"
-"""Where it runs no primitive and calls no other that does, it computes in ATen's own code, which has no other name."""
+"""If it runs no primitive and calls no other that does, it computes in ATen's own code, which has no other name."""
 
 _PREPARING = frozenset(
     f"aten::{name}"
@@ -67,7 +67,7 @@ _PREPARING = frozenset(
         "copy_ clone contiguous to _to_copy reshape"
     ).split()
 )
-"""Operations that another one calls to fill what it writes, or to lay out anew what it reads, before it computes."""
+"""Operations that another one calls to fill its output, or to copy its input, before it computes."""
 
 _ONLY_PREPARING = _PREPARING | frozenset(
     f"aten::{name}"
@@ -336,7 +336,7 @@ def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
 
 
 OF_A_CPU = "operations of a Kineto trace"
-"""What wrote the kernels of a CPU's trace: its operations stand for them."""
+"""The source of the kernels of a CPU's trace: its operations."""
 
 
 def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
@@ -364,7 +364,7 @@ def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
         device=np.zeros(len(rows), np.int64),
         stream=operations.thread[rows],
         correlation=unknown,
-        external=rows + 1,  # 0 stands for none
+        external=rows + 1,  # 0 means none
         grid=unknown,
         process=np.zeros(len(rows), np.int64),
     )

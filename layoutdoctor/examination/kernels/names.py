@@ -177,8 +177,8 @@ _ALMOST = (
     _entry(_UNROLLED + r"TrivialOffsetCalculator<", "aten", "cast", "none", ", TrivialOffsetCalculator<"),
     # a cast of data that stays as it lies; recorded in public PyTorch traces
     _entry(_VECTORIZED + r"b?float\d\w{0,40}?_copy_kernel_cuda\b", "aten", "cast", "none", "_copy_kernel_cuda"),
-    # copy_, contiguous, clone or to; only the strides tell a conversion from an attention permute; recorded in public
-    # PyTorch traces
+    # copy_, contiguous, clone or to; only the strides distinguish a conversion from an attention permute; recorded in
+    # public PyTorch traces
     _entry(_VOID + r"at::native::elementwise_kernel(?:_manual_unroll)?" + _STRIDED, "aten", "strided_copy", "other",
            "_kernel_cuda"),
     # the same, with a mangled name; names on ROCm are often mangled
@@ -262,7 +262,7 @@ _DECOYS = (
     ),
     _decoy(
         "aten",
-        # pooling and upsampling, which tell the layout they ran in, and others; public PyTorch traces
+        # pooling and upsampling, with the layout they ran in, and others; public PyTorch traces
         _VOID + r"(?:at::native::" + _ANONYMOUS + r")?max_pool_(?:forward|backward)_n(?:chw|hwc)\b",
         _ATEN + r"(?:upsample|adaptive_average_pool|avg_pool2d|adaptive_max_pool)\w*",
         _ATEN + r"batch_norm_\w+",  # transform_input is its second half
@@ -360,7 +360,7 @@ def is_convolution_kernel(name: str) -> bool:
 
     Counts the convolution itself and the steps that only convolutions take: offsets, zero fills, Winograd and FFT
     transforms, im2col, the sum of a split weight gradient. Not its conversions, paddings and casts, which have roles of
-    their own, and no matrix product, though a 1x1 convolution may run as one: its name does not tell.
+    their own, and no matrix product, though a 1x1 convolution may run as one: its name does not show it.
 
     What is left of a cut name is enough.
     """
@@ -378,7 +378,7 @@ def _completions(beginning: str) -> Iterator[KernelEntry]:
     Every entry a cut name can go on to, in the dictionary's order.
 
     An entry counts where an end of one of its endings makes the name match: the witness that it can go on so. Endings
-    begin where the name first tells the kernel, so what comes before must be there. Nothing after an entry that matches
+    begin where the name first shows the kernel, so what comes before must be there. Nothing after an entry that matches
     already can count, since the first entry that matches a whole name is its own.
     """
     for entry in KERNELS:
@@ -452,7 +452,7 @@ _COMPUTING_WORDS = re.compile(
     re.IGNORECASE,
 )
 
-# Entries of these libraries stand for code that others build on; the name may say more exactly whose it is.
+# Others build on the code of these libraries; the name may say more exactly whose it is.
 _BUILT_ON = ("cutlass", "cudnn", "custom")
 _LIBRARIES = tuple(
     (re.compile(pattern), library)

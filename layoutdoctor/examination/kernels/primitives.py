@@ -1,7 +1,7 @@
 """
 What each oneDNN reorder converts: the direction, and which tensor of the convolution around it.
 
-A reorder's log line has a shape and two formats but no name. Within one operation it stands before the primitive that
+A reorder's log line has a shape and two formats but no name. Within one operation it runs before the primitive that
 needs its target, or after the one whose result it reads; shape and format then say which tensor it is.
 """
 
@@ -63,7 +63,7 @@ def is_expanded(layout: Layout) -> bool:
 
 def conversion_direction(source: Layout | None, target: Layout | None) -> ConversionDirection:
     """
-    What kind of change leads from one layout to another.
+    The kind of change from one layout to another.
 
     Returns:
         ``none`` where nothing changes: equal formats, or strides that differ over size-1 dimensions only.
@@ -134,7 +134,7 @@ def _places(primitives: Sequence[Primitive]) -> dict[int, _Place]:
     """
     Which tensor each reorder of an operation converts, by the reorder's index; ``unknown`` where several fit as well.
 
-    Reorders that fit the same arguments of one primitive are told apart by their order where all of them are there.
+    Reorders that fit the same arguments of one primitive are distinguished by their order if all of them are there.
     """
     open_: dict[int, tuple[_Candidate, ...]] = {
         index: _candidates(primitives, index) for index, item in enumerate(primitives) if item.kind == "reorder"
@@ -205,7 +205,7 @@ def _fits(reorder: Primitive, main: Primitive, role: str, side: str) -> bool:
     shapes = problem_shapes(main)
     if not shapes or reorder.shape is None:
         return True
-    # Grouped weights may stand with or without their group dimension, and padded ones are rejected.
+    # Grouped weights may be written with or without their group dimension, and padded ones are rejected.
     expected, found = ([size for size in shape if size != 1] for shape in (shapes[role], reorder.shape))
     return expected == found
 

@@ -221,7 +221,7 @@ def output_shape(input_: Shape, weight: Shape, names: Sequence[str], values: Seq
 
 
 def _numbers(text: str | None, count: int) -> tuple[int, ...] | None:
-    """A list of numbers, one for each dimension; one number alone stands for all."""
+    """A list of numbers, one for each dimension; one number alone counts for all."""
     found = [int(number[:12]) for number in re.findall(r"\d+", text or "")]
     if len(found) == 1:
         return tuple(found * count)

@@ -1,7 +1,7 @@
 """
 The kernel list of a oneDNN verbose log alone, with no profile beside it.
 
-A log names no operations. A reorder is placed by the convolutions it stands between, where its sizes and format are
+A log names no operations. A reorder is placed by the convolutions around it, if its sizes and format are
 those of one of their tensors and nothing ran at the same time; everything else keeps its layouts and times, but not
 what it was for.
 """
@@ -117,7 +117,7 @@ def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], 
 
 
 def _runs(primitives: Sequence[Primitive]) -> Iterator[tuple[int, int]]:
-    """Reorders that stand together: index of the first and index behind the last."""
+    """Neighbouring reorders: index of the first and index behind the last."""
     first: int | None = None
     for index, primitive in enumerate(primitives):
         if primitive.kind == "reorder":
@@ -135,7 +135,7 @@ def _is_known_convolution(primitive: Primitive) -> bool:
 
 
 def _ran_in_turn(primitives: Sequence[Primitive]) -> bool:
-    """False where two of them ran at once, so on two threads whose lines only happen to stand side by side."""
+    """False where two of them ran at once, so on two threads whose lines are neighbours by chance."""
     return all(
         before.start_seconds is None
         or after.start_seconds is None
@@ -145,7 +145,7 @@ def _ran_in_turn(primitives: Sequence[Primitive]) -> bool:
 
 
 def summarize_table(table: KernelTotals) -> KernelSummary:
-    """The kernel list of a table of totals; each conversion in it stands for all launches of one row."""
+    """The kernel list of a table of totals; a conversion in it counts all launches of one row."""
     rows = table.rows
     conversions = [_conversion(number, row) for number, row in enumerate(rows)]
     converts = [conversion is not None and conversion.direction != "none" for conversion in conversions]

@@ -18,7 +18,7 @@ NO_SHAPES = (
     "shapes were not recorded (record_shapes=True), so which tensor was converted rests on the launch grid or the "
     "order of kernels"
 )
-NO_STRIDES = "strides were not recorded (torch before 2.3), so eager copies between layouts cannot be told"
+NO_STRIDES = "strides were not recorded (torch before 2.3), so conversions by eager copies are not known"
 NO_STACK = "the Python stack was not recorded (with_stack=True), so no module and no line is named"
 NO_OPERATIONS = "operations were not recorded (ProfilerActivity.CPU), so kernels belong to no operation, module or line"
 
