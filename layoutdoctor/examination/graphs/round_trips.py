@@ -9,7 +9,6 @@ balanced at a time, for one layout at a time.
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -159,12 +158,11 @@ def _choose(flow: BufferGraph, joined: nx.DiGraph, region: Region) -> list[Redun
     for alone in (True, False):
         leaving = [(name, c) for name, c in free if _moves(flow, c) is alone]
         starts, ends = [(name,) for name, _ in leaving], region.positions_of_ends()
-        wanted = partial(_is_unused, leaving, used)
-        for start, end, way in shortest_ways(joined.successors, starts, ends, wanted):
+        for start, end, way in shortest_ways(joined.successors, starts, ends):
             if len(pairs) == count:
                 return pairs
             first, second = leaving[start][1], region.entering[end][1]
-            if second.id in used:
+            if first.id in used or second.id in used:
                 continue
             parts = (first, *_others(flow, joined, free, way, {*used, first.id}), second)
             if not any(_moves(flow, part) for part in parts):
@@ -172,10 +170,6 @@ def _choose(flow: BufferGraph, joined: nx.DiGraph, region: Region) -> list[Redun
             used.update(part.id for part in parts)
             pairs.append(_buffer_pair(flow, region, reader_count, parts, way))
     return pairs
-
-
-def _is_unused(leaving: Sequence[tuple[str, Conversion]], used: set[str], position: int) -> bool:
-    return leaving[position][1].id not in used
 
 
 def _others(
@@ -505,11 +499,11 @@ def _choose_pairs(flow: _Flow, region: Region) -> list[RedundantPair]:
     pairs: list[RedundantPair] = []
     used: set[str] = set()
     starts = [flow.results(first) for first in leaving]
-    for start, end, names in shortest_ways(flow.successors, starts, ends, lambda n: leaving[n].id not in used):
+    for start, end, names in shortest_ways(flow.successors, starts, ends):
         first, second = leaving[start], region.entering[end][1]
         way = [flow.nodes[name] for name in names[1:]]
         moved = (first.bytes_moved or 0) + (second.bytes_moved or 0)
-        if second.id in used or moved > saved or not _undo_each_other(first, second, way):
+        if first.id in used or second.id in used or moved > saved or not _undo_each_other(first, second, way):
             continue
         saved -= moved
         used.update((first.id, second.id))

@@ -54,7 +54,7 @@ def test_every_way_is_found_once_the_shortest_first(
     positions: dict[str, list[int]] = {}
     for position, name in enumerate(ends):
         positions.setdefault(name, []).append(position)
-    found = list(shortest_ways(graph.successors, [[name] for name in starts], positions, lambda _: True))
+    found = shortest_ways(graph.successors, [[name] for name in starts], positions)
     expected = [
         (nx.shortest_path_length(graph, start, end), one, other)
         for one, start in enumerate(starts)
