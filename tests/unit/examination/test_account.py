@@ -141,45 +141,6 @@ def test_a_call_is_told_by_its_layout_else_by_the_code_that_the_library_chose() 
     )
 
 
-def test_calls_that_took_the_place_of_what_is_fused_into_them_are_paired_in_order() -> None:
-    convs = [
-        at(line, f"conv{line}", CONV, layout=contiguous((2, 8, size, size))) for line, size in ((1, 9), (3, 9), (5, 7))
-    ]
-    relus = [at(line, f"relu{line}") for line in (2, 4, 6)]
-    apart = ran(
-        "eager",
-        *(a_kernel("convolution", (3 + n) * MS, node=conv.name, graph="eager") for n, conv in enumerate(convs)),
-        *(in_eager(relu.name, 0.5) for relu in relus),
-        takes=14,
-        graph=eager(*convs, *relus),
-    )
-    packed = [
-        at(
-            relu.location.line if relu.location else 0,
-            f"packed{n}",
-            "mkldnn._convolution_pointwise.default",
-            layout=conv.layout,
-        )
-        for n, (conv, relu) in enumerate(zip(convs, relus, strict=True))
-    ]
-    ran_packed = [
-        a_kernel("convolution", (2 + n) * MS, node=node.name, graph="graph 0") for n, node in enumerate(packed)
-    ]
-    together = ran("inductor-freezing", *ran_packed, takes=9.1, graph=a_graph(nodes=tuple(packed)))
-
-    found = told(apart, together)
-
-    calls = [row for row in found.rows if row.kind == "operation"]
-    assert [(row.operations, round(row.seconds / MS, 6)) for row in calls] == [(("convolution",), 1)] * 3
-    fused = row_of(found, "missing_fusion")
-    assert (fused.count, [place.line for place in fused.locations]) == (3, [2, 4, 6])
-    assert fused.seconds == pytest.approx(1.5 * MS)
-    # One more of a shape on one side: nobody knows which is which.
-    more = ran("inductor-freezing", *ran_packed[1:], takes=7, graph=a_graph(nodes=tuple(packed[1:])))
-    row = row_of(told(apart, more), "not_aligned")
-    assert (row.slower_seconds, row.faster_seconds) == pytest.approx((7 * MS, 3 * MS))
-
-
 def test_conversions_are_rows_of_their_own_and_the_kernel_loses_their_time() -> None:
     conv = at(4, "convolution", CONV)
     reorders = [a_kernel("reorder", (1 + n) * MS, node="convolution", graph="graph 0") for n in range(2)]

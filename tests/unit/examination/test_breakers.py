@@ -20,7 +20,6 @@ from builders import (
 )
 from loops import for_each
 
-from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNode, LayoutBreaker
 from layoutdoctor.examination.graphs.breakers import (
     compiled_breakers,
@@ -90,25 +89,6 @@ def test_where_a_value_has_to_be_converted_back_the_operation_that_lost_the_layo
 
 
 BACK_FROM_N = last("back", a_read("n", PLAIN), origins=("conv_b",))
-
-
-def test_branches_of_a_concatenation_break_once_as_the_concatenation() -> None:
-    branches = [
-        plain(
-            f"p{n}",
-            a_read("a", LAST),
-            layout=strided_layout(IMAGE, (576, 36, 6, 1)),
-            alias_of="whole",
-            origins=("relu",),
-        )
-        for n in range(2)
-    ]
-    whole = plain("whole", layout=contiguous(WIDE), reads=("p0", "p1"), source_node="cat", kernel=None, launch=None)
-    back = last("back", a_read("whole", contiguous(WIDE)), layout=channels_last(WIDE), origins=("conv_b",))
-    (breaker,) = compiled(A, *branches, whole, back, B)
-
-    assert (breaker.node, breaker.op, breaker.location) == ("cat", "cat", a_location(7))
-    assert set(breaker.conversions) == {"graph 0 conversion 0", "graph 0 conversion 1", "graph 0 conversion 2"}
 
 
 @for_each(

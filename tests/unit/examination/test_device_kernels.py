@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from builders import a_buffer, a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
 from recorded_builders import (
-    DATA_GRADIENT,
     FORWARD,
     POINTWISE,
     TO_NCHW,
     TO_NHWC,
-    WEIGHT_GRADIENT,
     Recorder,
 )
 
@@ -188,64 +186,6 @@ def test_a_sibling_of_the_same_sizes_or_a_value_of_others_is_no_way_back() -> No
     assert found.lacks == ("eager: the convolutions that ran are not in the order of the graph",)
     assert ports(found)[3] == ("conv2", None, "activation")
     assert pairs(found) == []
-
-
-def differentiate(recorder: Recorder, *shapes: tuple[int, ...], kernels: Sequence[tuple[str, Any]]) -> None:
-    """The backward of a convolution by its gradient, input and weight."""
-    layouts = [contiguous(shape) for shape in shapes]
-    values = ["", "", "", "[0]", ONES, ONES, ONES, "False", ZEROS, "1", "[True, True, False]"]
-    tensors: dict[str, Any] = {"shapes": shapes, "strides": [layout.stride for layout in layouts]}
-    with recorder.operation("aten::convolution_backward", values=values, **tensors):
-        for name, grid in kernels:
-            recorder.kernel(name, grid=grid, takes=1501)
-
-
-def backward_chain(recorder: Recorder) -> None:
-    """The backward of the chain, on autograd's own thread."""
-    recorder.on_thread("autograd")
-    with recorder.operation("autograd::engine::evaluate_function: ConvolutionBackward0", sequence=3, forward_thread=1):
-        around = cudnn([Z, WEIGHT_2], DATA_GRADIENT, Y) + cudnn([Y, Z], WEIGHT_GRADIENT, WEIGHT_2)
-        differentiate(recorder, Z, Y, WEIGHT_2, kernels=around)
-    with recorder.operation("autograd::engine::evaluate_function: ReluBackward0"):
-        recorder.pointwise("aten::threshold_backward", Y, Y)
-    with recorder.operation("autograd::engine::evaluate_function: ConvolutionBackward0"):
-        differentiate(recorder, Y, X, WEIGHT, kernels=cudnn([Y, WEIGHT], DATA_GRADIENT, X))
-
-
-def backward_nodes() -> tuple[FxNode, ...]:
-    is_backward: dict[str, Any] = {"backward": True}
-    return (
-        a_placeholder("grad", contiguous(Z), dtype="float16"),
-        a_placeholder("y", contiguous(Y), dtype="float16"),
-        node("back2", BACKWARD, ("grad", "y", "w2"), contiguous(Y), module="b", **is_backward),
-        node("grad_y", "getitem", ("back2",), contiguous(Y), result_index=0, **is_backward),
-        node("grad_w2", "getitem", ("back2",), contiguous(WEIGHT_2), result_index=1, **is_backward),
-        node("masked", RELU_BACKWARD, ("grad_y", "y"), contiguous(Y), **is_backward),
-        node("back1", BACKWARD, ("masked", "x", "w"), contiguous(X), module="a", **is_backward),
-        node("grad_x", "getitem", ("back1",), contiguous(X), result_index=0, **is_backward),
-    )
-
-
-def test_a_backward_on_a_thread_of_its_own_is_joined_and_its_round_trips_are_proved() -> None:
-    recorder = Recorder()
-    backward_chain(recorder)
-    graph = eager(*backward_nodes(), output="grad_x")
-    found = summarized(recorder.trace(), graph)
-
-    assert ports(found) == [
-        ("back2", "input 0", "gradient"),
-        ("back2", "input 2", "weight"),
-        ("back2", "output 0", "gradient"),
-        ("back2", "input 1", "activation"),
-        ("back2", "input 0", "gradient"),
-        ("back2", "output 1", "gradient"),
-        ("back1", "input 0", "gradient"),
-        ("back1", "input 2", "weight"),
-        ("back1", "output 0", "gradient"),
-    ]
-    assert all(kernel.backward for kernel in found.kernels)
-    assert [c.module for c in found.conversions[:1]] == ["b"]
-    assert pairs(found, graph) == [("conversion 2", "conversion 6")]
 
 
 def compiled(name: str, direction: str = "inference", **changes: Any) -> Graph:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
-from builders import a_conversion, a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
+from builders import a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
 from loops import for_each
 
-from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.examination.graphs.conversions import with_copies_around, with_eager_conversions
 from layoutdoctor.examination.kernels.host import HostOperation, nested
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph
 
 IMAGE = (2, 8, 6, 6)
@@ -58,35 +57,7 @@ def only(graph: Graph, tree: list[HostOperation], **keywords: Any) -> Conversion
 
 
 X = a_placeholder("x", LAST)
-CLONE = a_node(
-    "clone",
-    "aten.clone.default",
-    ("y",),
-    layout=PLAIN,
-    called="contiguous",
-    is_called_directly=True,
-    location=a_location(3),
-    module="net",
-)
 Y = a_node("y", "aten.relu.default", ("x",), layout=LAST)
-
-
-@for_each(
-    ("why", "operation"),
-    [
-        ("the order is equal", copied(LAST, LAST)),
-        ("the source is broadcast", copied(strided_layout(IMAGE, (0, 36, 6, 1)), LAST)),
-        ("only size-1 dimensions differ", copied(contiguous((2, 8, 1, 1)), channels_last((2, 8, 1, 1)))),
-        ("a slice is made dense", copied(strided_layout(IMAGE, (576, 36, 6, 1)), PLAIN)),
-        ("a part of a larger memory is written", copied(LAST, strided_layout(IMAGE, (576, 1, 96, 16)))),
-        ("strides are not recorded", copied(LAST, PLAIN, strides=((), ()))),
-        ("it is no copy", copied(LAST, PLAIN, name="aten::add")),
-    ],
-)
-def test_a_copy_that_changes_no_order_is_no_conversion(why: str, operation: HostOperation) -> None:
-    entries = tree(CLONE, operation, "aten::clone")
-
-    assert with_eager_conversions(graph(X, Y, CLONE), entries, ()).conversions == (), why
 
 
 def convolution(**changes: Any) -> FxNode:
@@ -208,41 +179,6 @@ def read_by_a_convolution(source: Layout, **changes: Any) -> Conversion:
 )
 def test_whose_a_copy_is_and_of_what(why: str, found: Conversion, facts: dict[str, Any]) -> None:
     assert {name: getattr(found, name) for name in facts} == facts
-
-
-@pytest.mark.parametrize(("times", "seconds"), [({7: 5e-6}, 5e-6), (None, 2e-6)])
-def test_a_compiled_graph_has_the_copies_inside_its_library_calls(times: Any, seconds: float) -> None:
-    backward = a_node("back", "aten.convolution_backward.default", ("g", "x", "w"), layout=LAST, location=a_location(3))
-    nodes = (
-        a_placeholder("g", PLAIN),
-        a_placeholder("x", LAST),
-        a_placeholder("w", contiguous((8, 8, 3, 3)), "weight"),
-        backward,
-    )
-    own = a_conversion("graph 1 conversion 0", value="buf0")
-    compiled = a_graph(name="graph 1", direction="backward", nodes=nodes, conversions=(own,))
-    inside = tree(backward, copied(PLAIN, LAST, external_id=7), "aten::convolution_backward")
-    inside[0].graph = "graph 1"
-    of_another = tree(backward, copied(PLAIN, LAST), "aten::convolution_backward")
-    of_another[0].graph = "graph 0"
-    unchanged = tree(backward, copied(PLAIN, PLAIN), "aten::convolution_backward")
-    unchanged[0].graph = "graph 1"
-    elsewhere = tree(None, copied(PLAIN, LAST), "aten::somewhere")
-    elsewhere[0].graph = "graph 1"
-    (made,) = with_copies_around([compiled], [*inside, *of_another, *unchanged, *elsewhere], times)
-    found = made.conversions
-
-    assert found[0] is own
-    (copy,) = found[1:]
-    assert (copy.id, copy.owner, copy.graph, copy.node) == ("graph 1 copy 0", "framework", "graph 1", "back")
-    assert (copy.direction, copy.port, copy.tensor, copy.op) == (
-        "to_channels_last",
-        "input 0",
-        "gradient",
-        "aten::convolution_backward",
-    )
-    assert (copy.value, copy.source_value, copy.location) == (None, None, a_location(3))
-    assert (copy.seconds, copy.seconds_source, copy.bytes_moved) == (pytest.approx(seconds), "measured", BYTES)
 
 
 def test_what_is_copied_outside_of_all_graphs_stands_with_the_last_of_them() -> None:

@@ -15,7 +15,6 @@ from builders import (
     graph_conversions,
 )
 
-from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNode, Graph
 
 if TYPE_CHECKING:
@@ -165,39 +164,3 @@ def test_what_the_caller_is_given_is_an_exit_and_what_is_saved_is_none() -> None
     found = only(graph(before, returned, direction="backward"))
 
     assert (found.role, found.cause) == ("exit", "a gradient is returned in the strides of what it belongs to")
-
-
-def concatenated(**changes: Any) -> FxNode:
-    return a_node("cat", "aten.cat.default", ("x", "x"), layout=contiguous((2, 16, 6, 6)), **changes)
-
-
-def test_branches_of_a_concatenation_are_converted_into_their_part_of_the_memory() -> None:
-    part = strided_layout(IMAGE, (576, 1, 96, 16))
-    branches = [buffer(f"buf{n}", reading(), layout=part, alias_of="buf2", origins=("cat",)) for n in range(2)]
-    whole = buffer("buf2", layout=channels_last((2, 16, 6, 6)), kernel=None, launch=None, source_node="cat")
-    found = graph_conversions(graph(*branches, whole, nodes=(concatenated(),)))
-
-    assert [(c.value, c.source_value, c.direction, c.node) for c in found] == [
-        ("buf0", "x", "to_channels_last", "cat"),
-        ("buf1", "x", "to_channels_last", "cat"),
-    ]
-    assert {c.cause for c in found} == {"Inductor writes the concatenation that it is a part of in this layout"}
-
-    whole = buffer("buf2", layout=channels_last((2, 16, 6, 6)), kernel=None, reads=("buf0",), source_node="cat")
-    found = only(graph(branches[0], whole, call("buf3", "buf2"), nodes=(concatenated(), convolution())))
-
-    assert (found.required_by, found.cause) == (("convolution",), "required by convolution body.2")
-
-    y = a_placeholder("y", LAST)
-    whole = buffer(
-        "buf0",
-        reading("x", is_masked=True),
-        reading("y", LAST, is_masked=True, offset=-8),
-        layout=channels_last((2, 16, 6, 6)),
-        operations=("index_expr", "lt", "masked_subblock1", "where"),
-        source_node="cat",
-    )
-    found = only(graph(whole, nodes=(y, concatenated())))
-
-    assert (found.source_value, found.source, found.direction, found.fused) == ("x", PLAIN, "to_channels_last", True)
-    assert found.bytes_moved == BYTES

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING
 import pytest
 from builders import channels_last, contiguous
 from recorded_builders import (
-    DATA_GRADIENT,
     FORWARD,
     MIOPEN_FORWARD,
-    MIOPEN_WEIGHT_GRADIENT,
     POINTWISE,
     STRIDED_COPY,
     TO_NCHW,
     TO_NHWC,
     TRANSPOSE,
-    WEIGHT_GRADIENT,
     Recorder,
 )
 
@@ -40,10 +37,6 @@ def facts(record: Recorder) -> TraceFacts:
 
 def library(record: Recorder) -> list[Conversion]:
     return list(facts(record).kernels.conversions)
-
-
-def values(record: Recorder) -> list[str | None]:
-    return [conversion.source_value for conversion in library(record)]
 
 
 def test_a_conversion_has_layouts_bytes_types_and_a_place() -> None:
@@ -82,25 +75,6 @@ def test_a_conversion_has_layouts_bytes_types_and_a_place() -> None:
         SourceLocation(file="net.py", line=7),
         "ProfilerStep#3",
     )
-
-
-def training(record: Recorder, sequence: int, image: tuple[int, ...] = IMAGE, *, recomputed: bool = False) -> None:
-    """A convolution, its backward on another thread, and where asked the forward once more in front of that."""
-    result = (image[0], 96, *image[2:])
-    record.on_thread("main")
-    record.convolution(image, WEIGHT, *ALL, sequence=sequence, forward_thread=0)
-    record.on_thread("autograd")
-    if recomputed:
-        record.convolution(image, WEIGHT, *ALL, sequence=sequence + 1000, forward_thread=0)
-        sequence += 1000
-    with (
-        record.operation(GRADIENT, sequence=sequence, forward_thread=2 if recomputed else 1),
-        record.operation(OPERATION, shapes=[result, IMAGE, WEIGHT, (), (), (), ()]),
-    ):
-        for reads, main in (((result, WEIGHT), DATA_GRADIENT), ((IMAGE, result), WEIGHT_GRADIENT)):
-            for shape in reads:
-                record.kernel(TO_NHWC, grid=cudnn_grid(shape))
-            record.kernel(main)
 
 
 def test_a_round_trip_is_the_sum_of_its_conversions_and_names_what_is_between() -> None:
@@ -183,41 +157,3 @@ def test_a_copy_is_the_users_the_frameworks_or_the_compilers_and_a_permutation_i
 
     assert (found.owner, found.direction, found.source, found.confidence) == ("compiler", "other", None, None)
     assert found.cause == "the generated kernel walks two dimensions apart, as one between two layouts does"
-
-
-def test_what_is_one_value_for_a_backward_and_what_has_no_label() -> None:
-    record = Recorder()
-    training(record, 5)
-
-    found = {c.source_value: [] for c in library(record) if c.source_value}
-    for conversion in library(record):
-        if conversion.source_value:
-            found[conversion.source_value].append((conversion.op, conversion.tensor))
-
-    assert found == {
-        "input of aten::conv2d (0)": [("aten::conv2d", "activation"), (OPERATION, "activation")],
-        "weight of aten::conv2d (0)": [("aten::conv2d", "weight"), (OPERATION, "weight")],
-        f"grad_output of {OPERATION} (2)": [(OPERATION, "gradient"), (OPERATION, "gradient")],
-    }
-
-    record = Recorder()
-    training(record, 5, recomputed=True)
-
-    found = values(record)
-
-    assert found[:2] == ["input of aten::conv2d (0)", "weight of aten::conv2d (0)"]
-    assert [value for value in found if value is not None].count("input of aten::conv2d (1)") == 2
-
-    record = Recorder()
-    training(record, 5, (8, 64, 28, 28))
-
-    assert [value for value in values(record) if value is not None and value.startswith("input")] == [
-        "input of aten::conv2d (0)"
-    ]
-
-    record = Recorder()
-    with record.operation(OPERATION, shapes=[IMAGE, IMAGE, SQUARE, (), (), (), ()]):
-        for name in (TRANSPOSE, TRANSPOSE, MIOPEN_WEIGHT_GRADIENT):
-            record.kernel(name)
-
-    assert values(record) == [None, None]

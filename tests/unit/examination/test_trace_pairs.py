@@ -35,7 +35,6 @@ GROW, KEEP = (64, 32, 3, 3), (64, 64, 3, 3)  # weights: SMALL to IMAGE, IMAGE to
 ALL = (TO_NHWC, TO_NHWC, FORWARD, TO_NCHW)
 ALL_MIOPEN = (TRANSPOSE, TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE)
 BATCH_NORM = "void at::native::batch_norm_transform_input_kernel<float, float, float, true, int>(x)"
-VALUES = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]
 COUNT = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctorOnSelf_add<long>, x>(int, x)"
 
 
@@ -241,27 +240,3 @@ def test_no_round_trip(why: str, record: Recorder) -> None:
 )
 def test_one_round_trip_and_what_speaks_for_it(why: str, record: Recorder, confidence: str) -> None:
     assert confidences(record) == [confidence]
-
-
-def test_round_trips_go_the_other_way_as_well_and_weights_and_further_readers_hide_none() -> None:
-    kernels = kernel(TO_NCHW, IMAGE), kernel(TO_NCHW, KEEP), kernel(FORWARD), kernel(TO_NHWC, IMAGE)
-    convolution = inside("aten::conv2d", *kernels, shapes=[IMAGE, KEEP], values=VALUES)
-
-    conversions, pairs = found_in(recorded(convolution, RELU, convolution, RELU).trace())
-
-    assert [(conversions[p.first].direction, conversions[p.second].direction) for p in pairs] == [
-        ("to_channels_last", "to_contiguous")
-    ]
-
-    kernels = kernel(TO_NHWC, KEEP), kernel(TO_NHWC, IMAGE), kernel(FORWARD)
-    second = inside("aten::conv2d", *kernels, shapes=[IMAGE, KEEP], values=VALUES)
-
-    conversions, pairs = found_in(recorded(conv(), RELU, second).trace())
-
-    assert [conversions[p.second].row for p in pairs] == [6]
-
-    readers = conv(IMAGE, (96, 64, 3, 3)), conv(IMAGE, (96, 64, 1, 1))
-
-    conversions, pairs = found_in(recorded(conv(SMALL, GROW), RELU, *readers).trace())
-
-    assert [conversions[p.second].group for p in pairs] == [2]

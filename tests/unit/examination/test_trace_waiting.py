@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from builders import a_measurement
 from loops import for_each
-from recorded_builders import GEMM, TO_NHWC, Recorder, a_recording
+from recorded_builders import GEMM, Recorder, a_recording
 
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.examination.kernels.conversions import examine_recorded
@@ -17,8 +17,6 @@ from layoutdoctor.reports.sections.view import build_remarks
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis, Waiting
-
-MICROSECOND = 1e-6
 
 
 def waiting_of(record: Recorder) -> Waiting:
@@ -34,19 +32,6 @@ def run(*kernels: tuple[str, int, int], stream: int = 7) -> Recorder:
         with record.operation("aten::mm"):
             record.kernel(name, at=1000 * start, takes=1000 * length, stream=stream)
     return record
-
-
-def test_the_bound_is_what_nothing_hides_a_step() -> None:
-    record = Recorder()
-    for number in range(2):
-        with record.annotation(f"ProfilerStep#{number}"), record.operation("aten::conv2d"):
-            record.now = 1_000_000 * (number + 1)
-            record.kernel(TO_NHWC, at=record.now, takes=100_000)
-            record.kernel(GEMM, at=record.now + 60_000, takes=100_000, stream=8)
-    found = waiting_of(record)
-    assert found.step_count == 2
-    assert found.step_seconds is not None
-    assert found.conversion_bound_seconds == pytest.approx(60 * MICROSECOND, rel=1e-3)
 
 
 @for_each(
