@@ -9,7 +9,7 @@ the round trips, and what layout breakers cost. A failure costs its own facts on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Conversion, Trial
     from layoutdoctor.recording.recording import Iteration, Recording
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 MOST_OF_A_CALL = 1.5
 """Kernels of a profile that take more than this times a call ran beside something else: their times say nothing."""
@@ -245,43 +247,46 @@ def _busy_seconds(kernels: KernelSummary) -> float:
     return total
 
 
+_OF_A_SUMMARY = "seconds conversion_seconds share exposed_conversion_seconds convolution_seconds waiting".split()
+_OF_A_CONVERSION = ("seconds", "seconds_source", "bandwidth_share", "exposed_seconds")
+
+
 def without_kernel_seconds(trial: Trial) -> Trial:
     """A trial whose kernels, conversions, breakers and round trips have no times, with a note that says so."""
     kernels = trial.kernels
     if kernels is not None:
+        (kernels,) = _without(
+            (kernels,),
+            "seconds",
+            "conversion_seconds",
+            "share",
+            "exposed_conversion_seconds",
+            "convolution_seconds",
+            "waiting",
+        )
         kernels = msgspec.structs.replace(
             kernels,
-            seconds=None,
-            conversion_seconds=None,
-            share=None,
-            conversions=_without_seconds(kernels.conversions),
-            kernels=tuple(msgspec.structs.replace(kernel, seconds=None) for kernel in kernels.kernels),
-            exposed_conversion_seconds=None,
-            convolution_seconds=None,
-            waiting=None,
+            conversions=_without(kernels.conversions, *_OF_A_CONVERSION),
+            kernels=_without(kernels.kernels, "seconds"),
             totals=(),
         )
     graphs = tuple(
         msgspec.structs.replace(
             graph,
-            conversions=_without_seconds(graph.conversions),
-            breakers=tuple(msgspec.structs.replace(breaker, seconds=None) for breaker in graph.breakers),
+            conversions=_without(graph.conversions, *_OF_A_CONVERSION),
+            breakers=_without(graph.breakers, "seconds"),
         )
         for graph in trial.graphs
     )
-    pairs = tuple(
-        msgspec.structs.replace(pair, seconds=None, seconds_source=None, exposed_seconds=None)
-        for pair in trial.redundant_pairs
-    )
+    pairs = _without(trial.redundant_pairs, "seconds", "seconds_source", "exposed_seconds")
     notes = trial.notes if trial.same_as is not None else (*trial.notes, UNRELIABLE)
     return msgspec.structs.replace(trial, graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=notes)
 
 
-def _without_seconds(conversions: Sequence[Conversion]) -> tuple[Conversion, ...]:
-    return tuple(
-        msgspec.structs.replace(one, seconds=None, seconds_source=None, bandwidth_share=None, exposed_seconds=None)
-        for one in conversions
-    )
+def _without(records: Iterable[_Struct], *fields: str) -> tuple[_Struct, ...]:
+    """Records with None in some fields."""
+    nothing = dict.fromkeys(fields)
+    return tuple(msgspec.structs.replace(record, **nothing) for record in records)
 
 
 def by_diagnosis(recordings: Iterable[Recording]) -> Iterator[list[Recording]]:

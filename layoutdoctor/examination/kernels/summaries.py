@@ -1,14 +1,13 @@
 """
 The kernel list of a oneDNN verbose log alone, with no profile beside it.
 
-A log names no operations. A reorder is placed by the convolutions around it, if its sizes and format are
-those of one of their tensors and nothing ran at the same time; everything else keeps its layouts and times, but not
-what it was for.
+A log names no operations. A reorder is placed by the convolutions around it, if its sizes and format are those of one
+of their tensors; of the others layouts and times are known, but not the tensor.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -45,9 +44,6 @@ _CONVOLUTIONS = ("convolution", "deconvolution")
 _MOST_REORDERS_OF_TWO_CONVOLUTIONS = 8
 """One may convert its results, the next its arguments: more reorders than that between them prepare something else."""
 
-_CLOCK_RESOLUTION_SECONDS = 2e-6
-"""oneDNN prints whole microseconds in old versions; a start and an end are each off by up to one."""
-
 
 def summarize_log(log: OnednnLog) -> KernelSummary:
     """
@@ -63,7 +59,10 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
     conversions: list[Conversion] = []
     for item in annotated:
         add_primitive(kernels, conversions, item, None, origin)
-    conversions = [_with_confidence(conversion) for conversion in conversions]
+    # A log line has the sizes and both formats, so that the direction is proved if they could be read.
+    conversions = [
+        msgspec.structs.replace(c, confidence="shapes" if c.source and c.target else None) for c in conversions
+    ]
     if log.has_timestamps:
         kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
     own = [primitive for primitive, is_own in zip(log.primitives, of_convolutions, strict=True) if is_own]
@@ -91,57 +90,21 @@ def _logged_lacks(log: OnednnLog, unplaced: int) -> tuple[str, ...]:
     return tuple(lacks)
 
 
-def _with_confidence(conversion: Conversion) -> Conversion:
-    """A log line has the sizes and both formats, so that the direction is proved where they could be read."""
-    if conversion.source is None or conversion.target is None:
-        return conversion
-    return msgspec.structs.replace(conversion, confidence="shapes")
-
-
 def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], list[bool]]:
     """Every primitive with what it converts, and whether it ran for a convolution."""
     annotated = [describe_primitive(primitive) for primitive in primitives]
     of_convolutions = [primitive.kind in _CONVOLUTIONS for primitive in primitives]
-    for first, last in _runs(primitives):
-        if last - first > _MOST_REORDERS_OF_TWO_CONVOLUTIONS:
+    for is_reorder, run in groupby(range(len(primitives)), lambda index: primitives[index].kind == "reorder"):
+        own = list(run)
+        if not is_reorder or len(own) > _MOST_REORDERS_OF_TWO_CONVOLUTIONS:
             continue
-        begin = first - 1 if first > 0 and _is_known_convolution(primitives[first - 1]) else first
-        end = last + 1 if last < len(primitives) and _is_known_convolution(primitives[last]) else last
-        if end - begin == last - first or not _ran_in_turn(primitives[begin:end]):
-            continue
-        around = annotate_sequence(primitives[begin:end])[first - begin : last - begin]
-        for index, item in enumerate(around, start=first):
+        # Without the sizes of a convolution a reorder would fit by its format alone: too little.
+        beside = [i for i in (own[0] - 1, own[-1] + 1) if 0 <= i < len(primitives) and problem_shapes(primitives[i])]
+        chosen = sorted((*own, *beside))
+        for index, item in zip(chosen, annotate_sequence([primitives[i] for i in chosen]), strict=True):
             if item.tensor != "unknown" and item.primitive.shape is not None:
                 annotated[index], of_convolutions[index] = item, True
     return annotated, of_convolutions
-
-
-def _runs(primitives: Sequence[Primitive]) -> Iterator[tuple[int, int]]:
-    """Neighbouring reorders: index of the first and index behind the last."""
-    first: int | None = None
-    for index, primitive in enumerate(primitives):
-        if primitive.kind == "reorder":
-            first = index if first is None else first
-        elif first is not None:
-            yield first, index
-            first = None
-    if first is not None:
-        yield first, len(primitives)
-
-
-def _is_known_convolution(primitive: Primitive) -> bool:
-    """A convolution whose sizes are known; without them a reorder would fit by its format alone: too little."""
-    return bool(problem_shapes(primitive))
-
-
-def _ran_in_turn(primitives: Sequence[Primitive]) -> bool:
-    """False where two of them ran at once, so on two threads whose lines are neighbours by chance."""
-    return all(
-        before.start_seconds is None
-        or after.start_seconds is None
-        or after.start_seconds >= before.start_seconds + before.seconds - _CLOCK_RESOLUTION_SECONDS
-        for before, after in pairwise(primitives)
-    )
 
 
 def summarize_table(table: KernelTotals) -> KernelSummary:

@@ -78,8 +78,3 @@ def test_the_reorders_around_convolutions_are_theirs_and_the_list_is_summed_by_k
     assert [kernel.name for kernel in found.kernels] == ["convolution", "eltwise"]
     assert [kernel.start_seconds for kernel in found.kernels] == pytest.approx([0.0, 10 * MILLISECOND], abs=1e-6)
     assert not any("TIMESTAMP" in lack for lack in found.lacks)
-
-    in_turn = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=11))
-    at_once = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=10.2))
-
-    assert (tensors(in_turn), tensors(at_once)) == (["activation"], ["unknown"])
