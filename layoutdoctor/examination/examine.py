@@ -233,18 +233,7 @@ def with_reliable_times(trials: Sequence[Trial]) -> tuple[Trial, ...]:
 
 def _busy_seconds(kernels: KernelSummary) -> float:
     """Time of all kernels; on a GPU, where streams run beside one another, overlaps are counted once."""
-    spans = [
-        (kernel.start_seconds, kernel.seconds)
-        for kernel in kernels.kernels
-        if kernel.stream is not None and kernel.start_seconds is not None and kernel.seconds is not None
-    ]
-    if not spans or len(spans) < len(kernels.kernels):
-        return kernels.seconds or 0.0
-    total, end = 0.0, float("-inf")
-    for start, own in sorted(spans):
-        total += max(0.0, start + own - max(start, end))
-        end = max(end, start + own)
-    return total
+    return kernels.waiting.busy_seconds if kernels.waiting is not None else kernels.seconds or 0.0
 
 
 _OF_A_SUMMARY = "seconds conversion_seconds share exposed_conversion_seconds convolution_seconds waiting".split()
@@ -255,15 +244,7 @@ def without_kernel_seconds(trial: Trial) -> Trial:
     """A trial whose kernels, conversions, breakers and round trips have no times, with a note that says so."""
     kernels = trial.kernels
     if kernels is not None:
-        (kernels,) = _without(
-            (kernels,),
-            "seconds",
-            "conversion_seconds",
-            "share",
-            "exposed_conversion_seconds",
-            "convolution_seconds",
-            "waiting",
-        )
+        (kernels,) = _without((kernels,), *_OF_A_SUMMARY)
         kernels = msgspec.structs.replace(
             kernels,
             conversions=_without(kernels.conversions, *_OF_A_CONVERSION),
