@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.records import FASTER, Account, AccountRow
-from layoutdoctor.examination.costs import launch_count, launch_numbers, launches_of, shared_names
+from layoutdoctor.examination.costs import launch_count, launches_that_ran
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.examination.graphs.regions import known_sum
@@ -174,16 +174,12 @@ def _side_of(trial: Trial) -> _Side | None:
         return None
     graphs = {graph.name: graph for graph in trial.graphs}
     nodes = {graph.name: {node.name: node for node in graph.nodes} for graph in trial.graphs}
-    shared = shared_names(trial.graphs)
     writers: dict[tuple[str, str], int] = {}
     pieces: list[_Piece | None] = [None] * len(summary.kernels)
-    for graph in trial.graphs:
-        launches = launches_of(graph)
-        for position, launch in launch_numbers(graph, launches, summary.kernels).items():
-            kernel = summary.kernels[position]
-            if kernel.graph is not None or kernel.name not in shared:
-                pieces[position] = _generated(kernel, graph, launches[launch], nodes[graph.name])
-                writers |= {(graph.name, buffer.name): position for buffer in launches[launch]}
+    for graph, launches, numbers in launches_that_ran(trial.graphs, summary.kernels):
+        for position, launch in numbers.items():
+            pieces[position] = _generated(summary.kernels[position], graph, launches[launch], nodes[graph.name])
+            writers |= {(graph.name, buffer.name): position for buffer in launches[launch]}
     found = [
         piece or _called(kernel, graphs.get(str(kernel.graph)), nodes.get(str(kernel.graph), {}))
         for piece, kernel in zip(pieces, summary.kernels, strict=True)

@@ -21,7 +21,7 @@ from layoutdoctor.examination.graphs.strided_norms import strided_norms
 from layoutdoctor.units import format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import (
         Buffer,
@@ -208,35 +208,25 @@ def _trial_convolution_counts(trial: Trial) -> Iterable[int]:
             yield sum(_CONVOLUTION_OPERATOR.search(node.target) is not None for node in graph.nodes)
 
 
-def with_costs(graph: Graph, kernels: Sequence[Kernel], bandwidth: float | None) -> Graph:
+def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: float | None) -> tuple[Graph, ...]:
     """
-    A compiled graph whose conversions know what they cost.
+    The compiled graphs of a trial, whose conversions know what they cost.
 
     Args:
         bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None where not measured.
     """
-    launches = launches_of(graph)
-    seconds = _launch_seconds(graph, launches, kernels)
-    flow = BufferGraph(graph)
-    conversions = [_with_cost(flow, conversion, launches, seconds, bandwidth) for conversion in graph.conversions]
-    return msgspec.structs.replace(graph, conversions=tuple(conversions))
-
-
-def with_costs_of_all(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: float | None) -> tuple[Graph, ...]:
-    """
-    The compiled graphs of a trial, whose conversions know what they cost.
-
-    A launch whose graph is not known counts where one graph alone has a kernel of its name.
-    """
-    shared = shared_names(graphs)
-    known = [kernel for kernel in kernels if kernel.graph is not None or kernel.name not in shared]
-    return tuple(with_costs(graph, known, bandwidth) for graph in graphs)
-
-
-def shared_names(graphs: Iterable[Graph]) -> set[str]:
-    """Names of generated kernels that several graphs have: which graph ran one is known by its graph alone."""
-    owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
-    return {name for name, count in owners.items() if count > 1}
+    found = []
+    for graph, launches, numbers in launches_that_ran(graphs, kernels):
+        ran: dict[int, list[float | None]] = defaultdict(list)
+        for position, launch in numbers.items():
+            ran[launch].append(kernels[position].seconds)
+        sums = {launch: known_sum(*times) for launch, times in ran.items()}
+        # A graph may have run several times: the mean counts.
+        seconds = {launch: total / len(ran[launch]) for launch, total in sums.items() if total is not None}
+        flow = BufferGraph(graph)
+        conversions = (_with_cost(flow, conversion, launches, seconds, bandwidth) for conversion in graph.conversions)
+        found.append(msgspec.structs.replace(graph, conversions=tuple(conversions)))
+    return tuple(found)
 
 
 def with_bandwidth_shares(summary: KernelSummary, bandwidth: float | None) -> KernelSummary:
@@ -255,38 +245,42 @@ def with_bandwidth_share(conversion: Conversion, bandwidth: float | None) -> Con
     return msgspec.structs.replace(conversion, bandwidth_share=share)
 
 
-def launches_of(graph: Graph) -> dict[int, list[Buffer]]:
-    """The buffers that each launch of a generated kernel writes, by the launch's number."""
-    launches: dict[int, list[Buffer]] = defaultdict(list)
-    for buffer in graph.buffers:
-        if buffer.launch is not None and not buffer.is_removed:
-            launches[buffer.launch].append(buffer)
-    return launches
+def launches_that_ran(
+    graphs: Sequence[Graph], kernels: Sequence[Kernel]
+) -> Iterator[tuple[Graph, dict[int, list[Buffer]], dict[int, int]]]:
+    """
+    Which launch of which graph each kernel of a list was.
 
+    A kernel whose graph is not known counts if one graph alone has a kernel of its name.
 
-def launch_numbers(graph: Graph, launches: Mapping[int, Sequence[Buffer]], kernels: Sequence[Kernel]) -> dict[int, int]:
-    """Which launch of a graph each kernel of a list was, by its position; left out where counts do not fit."""
-    ran: dict[str, list[int]] = defaultdict(list)
-    for position, kernel in enumerate(kernels):
-        if kernel.library == "inductor" and kernel.graph in (graph.name, None):
-            ran[kernel.name].append(position)
-    order: dict[str, list[int]] = defaultdict(list)
-    for launch, buffers in sorted(launches.items()):
-        order[str(buffers[0].kernel)].append(launch)
-    found: dict[int, int] = {}
-    for name, numbers in order.items():
-        if len(ran[name]) % len(numbers) == 0:  # the graph may have run several times
-            found |= {position: numbers[turn % len(numbers)] for turn, position in enumerate(ran[name])}
-    return found
-
-
-def _launch_seconds(graph: Graph, launches: dict[int, list[Buffer]], kernels: Sequence[Kernel]) -> dict[int, float]:
-    """Seconds of each launch, the mean over the times that the graph ran."""
-    ran: dict[int, list[float | None]] = defaultdict(list)
-    for position, launch in launch_numbers(graph, launches, kernels).items():
-        ran[launch].append(kernels[position].seconds)
-    sums = {launch: known_sum(*times) for launch, times in ran.items()}
-    return {launch: total / len(ran[launch]) for launch, total in sums.items() if total is not None}
+    Yields:
+        (graph, the buffers that each of its launches writes by the launch's number, numbers of launches by positions
+        of kernels); positions are left out if counts do not fit.
+    """
+    owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
+    for graph in graphs:
+        launches: dict[int, list[Buffer]] = defaultdict(list)
+        for buffer in graph.buffers:
+            if buffer.launch is not None and not buffer.is_removed:
+                launches[buffer.launch].append(buffer)
+        order: dict[str, list[int]] = defaultdict(list)
+        for launch, buffers in sorted(launches.items()):
+            order[str(buffers[0].kernel)].append(launch)
+        ran: dict[str, list[int]] = defaultdict(list)
+        for position, kernel in enumerate(kernels):
+            is_own = kernel.graph == graph.name or (kernel.graph is None and owners[kernel.name] < 2)
+            if kernel.library == "inductor" and is_own:
+                ran[kernel.name].append(position)
+        yield (
+            graph,
+            launches,
+            {
+                position: numbers[turn % len(numbers)]
+                for name, numbers in order.items()
+                if len(ran[name]) % len(numbers) == 0  # the graph may have run several times
+                for turn, position in enumerate(ran[name])
+            },
+        )
 
 
 def _with_cost(

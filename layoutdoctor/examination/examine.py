@@ -17,7 +17,7 @@ from layoutdoctor.diagnosis.records import Diagnosis, Failure, Graph, KernelSumm
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.account import accounts_of
 from layoutdoctor.examination.choice import compare, recommend
-from layoutdoctor.examination.costs import with_bandwidth_share, with_bandwidth_shares, with_costs_of_all
+from layoutdoctor.examination.costs import with_bandwidth_share, with_bandwidth_shares, with_costs
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
 from layoutdoctor.examination.graphs.conversions import (
     with_copies_around,
@@ -121,7 +121,7 @@ def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> 
         graph = with_eager_conversions(graphs[0], tree, kernels.conversions, seconds)
         conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in graph.conversions)
         return (msgspec.structs.replace(graph, conversions=conversions),), kernels
-    graphs = with_costs_of_all(graphs, kernels.kernels, bandwidth)
+    graphs = with_costs(graphs, kernels.kernels, bandwidth)
     return with_copies_around(graphs, tree, seconds), kernels
 
 

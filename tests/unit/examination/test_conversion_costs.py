@@ -34,7 +34,7 @@ def costs(
     buffers: list[Buffer], conversions: list[Conversion], launches: list[Kernel], bandwidth: float | None = BANDWIDTH
 ) -> list[tuple[float | None, str | None]]:
     graph = a_graph(buffers=tuple(buffers), conversions=tuple(conversions))
-    return [(c.seconds, c.seconds_source) for c in with_costs(graph, launches, bandwidth).conversions]
+    return [(c.seconds, c.seconds_source) for c in with_costs((graph,), launches, bandwidth)[0].conversions]
 
 
 def measured(seconds: float) -> tuple[Any, str]:
@@ -110,9 +110,9 @@ def test_what_a_conversion_takes(why: str, found: list[Any], expected: list[Any]
 def test_a_measured_conversion_reaches_a_share_of_the_bandwidth_in_graphs_and_kernel_lists() -> None:
     graph = a_graph(buffers=(buffer(),), conversions=(conversion(),))
 
-    (found,) = with_costs(graph, [ran(BYTES / BANDWIDTH * 2)], BANDWIDTH).conversions
+    (found,) = with_costs((graph,), [ran(BYTES / BANDWIDTH * 2)], BANDWIDTH)[0].conversions
     assert found.bandwidth_share == pytest.approx(0.5)
-    (found,) = with_costs(graph, [], BANDWIDTH).conversions
+    (found,) = with_costs((graph,), [], BANDWIDTH)[0].conversions
     assert found.bandwidth_share is None
 
     listed = kernels(
