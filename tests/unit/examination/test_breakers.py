@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from builders import (
-    a_breaker,
     a_buffer,
     a_conversion,
     a_graph,
     a_location,
     a_node,
-    a_pair,
     a_placeholder,
     a_read,
     channels_last,
@@ -24,8 +22,6 @@ from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNod
 from layoutdoctor.examination.graphs.breakers import (
     compiled_breakers,
     eager_breakers,
-    with_breaker_costs,
-    without_round_trips,
 )
 from layoutdoctor.examination.graphs.buffers import BufferGraph
 
@@ -207,16 +203,3 @@ def test_an_eager_operation_that_returns_contiguous_is_a_breaker_with_its_copy_o
     (breaker,) = in_eager(entering())
 
     assert (breaker.node, breaker.conversions) == ("norm", ("conv_b in",))
-
-
-def test_breakers_without_conversions_have_no_cost_and_those_that_pairs_tell_are_dropped() -> None:
-    (breaker,) = with_breaker_costs(a_graph(breakers=(a_breaker(conversions=("gone",)),)), []).breakers
-
-    assert (breaker.seconds, breaker.bytes_moved) == (None, None)
-
-    told = a_breaker("cat", conversions=("0", "1", "2"))
-    partly = a_breaker("norm", conversions=("0", "3"))
-    bare = a_breaker("bare")
-    graph = without_round_trips(a_graph(breakers=(told, partly, bare)), [a_pair("0", "2", also=("1",))])
-
-    assert graph.breakers == (partly, bare)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
-import torch
 from builders import (
     a_comparison,
     a_configuration,
@@ -18,13 +16,11 @@ from builders import (
 from hypothesis import given
 from hypothesis import strategies as st
 from loops import for_each
-from torch import nn
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.records import (
     FASTER,
     Comparison,
-    Configuration,
     Equivalence,
     Recommendation,
     Trial,
@@ -181,32 +177,3 @@ def test_the_default_is_wrong_if_eager_mode_is_right() -> None:
 )
 def test_the_lines_are_the_shortest_that_do_it(name: str, ranks: set[int], lines: list[str]) -> None:
     assert how_to_apply(BY_NAME[name], frozenset(ranks)).splitlines() == lines
-
-
-def run_lines(name: str, model: nn.Module, x: torch.Tensor, ranks: set[int], **changes: Any) -> dict[str, Any]:
-    """What the pasted lines leave, compiling replaced by a note of how it was asked for: Inductor has its own tests."""
-    asked: list[Any] = []
-    scope: dict[str, Any] = {"torch": torch, "model": model, "x": x}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "compile", lambda model, options=None: asked.append(options) or model)
-        exec(how_to_apply(BY_NAME[name], frozenset(ranks)), scope)
-    return {**scope, "asked": asked}
-
-
-def test_what_the_lines_do_to_options_and_to_each_parameter() -> None:
-    configuration = Configuration(
-        name="own", backend="inductor", layout_optimization="default", inductor_options={"trace.name": 'a"b\\c', "n": 3}
-    )
-
-    assert how_to_apply(configuration, frozenset()) == (
-        'model = torch.compile(model, options={"trace.name": "a\\"b\\\\c", "n": 3})'
-    )
-
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3), nn.Linear(2, 2))
-
-    scope = run_lines("inductor-channels-last", model, torch.randn(1, 3, 4, 5, 6), {1, 2, 4, 5})
-
-    assert scope["model"][0].weight.is_contiguous(memory_format=torch.channels_last)
-    assert scope["model"][1].weight.is_contiguous(memory_format=torch.channels_last_3d)
-    assert scope["x"].is_contiguous(memory_format=torch.channels_last_3d)
-    assert scope["asked"] == [None]

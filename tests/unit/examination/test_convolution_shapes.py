@@ -144,20 +144,6 @@ def test_the_tensors_of_a_convolution_forward_and_backward() -> None:
         ("grad_weight", (8, 3, 3, 3), "gradient", "output 1"),
     ]
 
-    shapes: list[Shape] = [(8, 3, 3, 3), (2, 8, 5, 5), (2, 3, 9, 9)]
-
-    weight = convolution_tensors("aten::cudnn_convolution_backward_weight", arguments(shapes))
-    data = convolution_tensors("aten::cudnn_convolution_backward_input", arguments(shapes))
-
-    assert weight is not None
-    assert data is not None
-    assert {t.role: t.shape for t in weight.read} == {
-        "grad_output": (2, 8, 5, 5),
-        "input": (2, 3, 9, 9),
-        "weight": (8, 3, 3, 3),
-    }
-    assert {t.role: t.shape for t in data.read} == {"grad_output": (2, 8, 5, 5), "weight": (2, 3, 9, 9)}
-
 
 # Recorded on H100 and V100: the input, weight and output of one convolution each.
 @for_each(

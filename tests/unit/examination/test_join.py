@@ -60,12 +60,6 @@ def test_the_convolutions_of_an_eager_iteration_are_joined_in_order_if_counts_ag
 
     assert join_eager(entries, graph_of("a", "b")) is None
     assert joined(entries) == {0: ("a", "graph 0"), 6: ("b", "graph 0")}
-    inner = next(entry for entry in entries if entry.name == "aten::mkldnn_convolution")
-    outer = inner.joined()
-    assert outer is not None
-    assert outer.node is not None
-    assert outer.node.name == "a"
-
     entries = tree(("aten::convolution", 0, 5))
     problem = join_eager(entries, graph_of("a", "b"))
 
@@ -146,10 +140,6 @@ def test_which_compiled_graph_ran_is_known_by_its_kernels_its_place_and_its_dire
     entries = tree(*calls)
     assert join_compiled(entries, [forward, forward, other]) == "a compiled graph ran that was not captured"
     assert {entry.home() for entry in entries} == {None}
-
-
-def graph(*targets: str) -> Graph:
-    return a_graph(name="eager", nodes=tuple(a_node(f"n{number}", target) for number, target in enumerate(targets)))
 
 
 def test_other_library_calls_of_a_compiled_graph_are_joined_by_name_and_order_where_counts_agree() -> None:
