@@ -343,7 +343,6 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
             the launch ``grid``, or the ``order`` of kernels alone; None elsewhere, and where only the name is known.
         exposed_seconds: On a GPU, the part of ``seconds`` in which nothing else ran on the device.
         step: In a recorded trace, the profiler's step it ran in, such as ``ProfilerStep#3``.
-        of_batch: Where only the launch grid tells: True for an activation or its gradient, False for a weight or its.
     """
 
     id: str
@@ -378,7 +377,6 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
     confidence: Confidence | None = None
     exposed_seconds: Seconds | None = None
     step: str | None = None
-    of_batch: bool | None = None
 
 
 class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "class"}):

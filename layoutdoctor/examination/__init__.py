@@ -1,1 +1,1 @@
-"""What follows from a recording: ``examine`` makes facts of it, the same way wherever it comes from; no torch."""
+"""The facts that follow from a recording; ``examine`` finds them the same way wherever it comes from, without torch."""

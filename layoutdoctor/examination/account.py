@@ -1,8 +1,8 @@
 """
 The account of a difference: which operations make one configuration slower than another, and by how many seconds.
 
-Kernels of both sides stand together where they run the same operations: those of one module and line, forward and
-backward apart, and a fused kernel with all that is fused into it. A library call stands for itself, and conversions are
+Kernels of both sides share a row if they run the same operations: those of one module and line, forward and
+backward apart, and a fused kernel with all that is fused into it. A library call has its own row, and conversions are
 rows of their own. What the kernels do not explain is a row as well, so that all rows sum to the measured difference.
 """
 
@@ -14,10 +14,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.records import FASTER, Account, AccountRow
-from layoutdoctor.examination.costs import launch_count, launch_numbers, launches_of, shared_names
+from layoutdoctor.examination.costs import launch_count, launches_that_ran
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.examination.graphs.regions import known_sum
@@ -31,13 +30,11 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import (
         AccountKind,
         Buffer,
-        Comparison,
         Conversion,
         Diagnosis,
         FxNode,
         Graph,
         Kernel,
-        Recommendation,
         SourceLocation,
         Trial,
     )
@@ -52,7 +49,7 @@ _SMALL_SHARE = 0.01
 """Of the difference: rows that contribute less become one row."""
 
 _Key = tuple[bool, str, str]
-"""Whether it runs in the backward, and where: the kind of place, and its name."""
+"""Whether a kernel runs in the backward, the kind of its place, and the place's name."""
 
 
 def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
@@ -62,11 +59,18 @@ def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     A pair without times of kernels has no account, nor one whose kernels contradict the measured difference. The
     sources of generated kernels are taken from the graphs, if these still have them.
     """
-    if diagnosis.comparison is None:
+    comparison, recommended = diagnosis.comparison, diagnosis.recommendation
+    if comparison is None:
         return ()
-    names = differences(diagnosis.comparison, diagnosis.recommendation, diagnosis.trials)
-    pairs = ((diagnosis.measured_trial(slower), diagnosis.measured_trial(other)) for slower, other in names)
-    found = [account(slower, other) for slower, other in pairs if slower is not None and other is not None]
+    faster = {ratio.name: ratio.median for ratio in comparison.ratios if ratio.verdict == FASTER}
+    eager = [
+        trial.name for trial in diagnosis.trials if trial.configuration.backend == "eager" and trial.name in faster
+    ]
+    wanted = [recommended.configuration if recommended is not None else None]
+    wanted.append(max(eager, key=lambda name: faster[name], default=None))
+    slower = diagnosis.measured_trial(comparison.baseline)
+    others = [diagnosis.measured_trial(name) for name in distinct(wanted) if name != comparison.baseline]
+    found = [account(slower, other) for other in others if slower is not None and other is not None]
     return tuple(one for one in found if one is not None and _is_borne_out(one))
 
 
@@ -76,20 +80,9 @@ def _is_borne_out(account: Account) -> bool:
     return difference > 0 and -difference <= account.rows[-1].seconds <= 2 * difference
 
 
-def differences(
-    comparison: Comparison, recommendation: Recommendation | None, trials: Iterable[Trial]
-) -> list[tuple[str, str]]:
-    """The default before each of what a user compares it with: the recommended, and the fastest eager code."""
-    faster = {ratio.name: ratio.median for ratio in comparison.ratios if ratio.verdict == FASTER}
-    eager = [trial.name for trial in trials if trial.configuration.backend == "eager" and trial.name in faster]
-    wanted = [recommendation.configuration if recommendation is not None else None]
-    wanted.append(max(eager, key=lambda name: faster[name], default=None))
-    return [(comparison.baseline, name) for name in distinct(wanted) if name != comparison.baseline]
-
-
 def account(slower: Trial, faster: Trial) -> Account | None:
     """
-    Where the difference between two trials goes; None if the kernels of one have no times.
+    The account of the difference between two trials; None if the kernels of one have no times.
 
     Args:
         slower: The one whose call takes longer; if it does not, contributions are negative.
@@ -104,19 +97,15 @@ def account(slower: Trial, faster: Trial) -> Account | None:
         return None
     times = slower.measurement.median_seconds, faster.measurement.median_seconds
     sources = {name: source for graph in slower.graphs for name, source in graph.kernel_sources.items()}
-    rows = [*_conversion_rows(slow, fast)]
-    rows += map(_as_one, _in_groups(_group_rows(slow[0], fast[0], sources)))
-    kept = _told(rows, times[0] - times[1])
-    left = times[0] - times[1] - sum(row.seconds for row in kept)
+    difference = times[0] - times[1]
+    rows = [*_conversion_rows(slow, fast), *_group_rows(slow[0], fast[0], sources)]
+    kept = _without_small(rows, difference)
+    left = difference - sum(row.seconds for row in kept)
     counts = f"{len(slow[0])} against {len(fast[0])} kernels"
     kept.append(AccountRow(kind="outside_kernels", seconds=left, detail=counts))
     return Account(
         slower=slower.name, faster=faster.name, slower_seconds=times[0], faster_seconds=times[1], rows=tuple(kept)
     )
-
-
-_Nodes = dict[tuple[str, str], "FxNode"]
-"""By the names of graph and node."""
 
 
 @dataclass
@@ -125,21 +114,16 @@ class _Piece:
     A kernel without the conversions in it.
 
     Attributes:
-        keys: Where it stands.
-        operations: What it computes.
-        layout: Of what an operation reads first, or of the largest that a generated kernel writes.
+        layout: Of what an operation reads first, or of the largest buffer that a generated kernel writes.
         tensor_bytes: Of the activations that an operation reads and writes.
         call: Of a library call: the shape that it returns, and its number among the nodes of its graph.
     """
 
     kernel: Kernel
     seconds: float
-    keys: frozenset[_Key]
-    operations: tuple[str, ...] = ()
-    locations: tuple[SourceLocation, ...] = ()
-    module: str | None = None
+    backward: bool
+    nodes: Sequence[FxNode] = ()
     layout: Layout | None = None
-    backward: bool = False
     tensor_bytes: int | None = None
     call: tuple[Hashable, int] | None = None
 
@@ -147,69 +131,79 @@ class _Piece:
     def is_generated(self) -> bool:
         return self.kernel.library == "inductor"
 
+    @property
+    def operations(self) -> list[str]:
+        if not self.nodes and not self.is_generated:
+            return [(self.kernel.op or self.kernel.name).removeprefix("aten::")]
+        return distinct(map(_operation, self.nodes))
+
+    @property
+    def locations(self) -> set[SourceLocation]:
+        return {node.location for node in self.nodes if node.location is not None}
+
+    @property
+    def module(self) -> str | None:
+        return next((node.module for node in self.nodes if node.module is not None), None)
+
+    @property
+    def keys(self) -> list[_Key]:
+        """Its places: lines and modules, else its operations; library calls have places of their own."""
+        if not self.nodes:
+            return [(self.backward, "operation", name) for name in self.operations] or [(False, "alone", str(id(self)))]
+        kind = "" if self.call is None else "call "
+        return [
+            (self.backward, f"{kind}place", f"{node.module} {node.location}")
+            if node.location is not None or node.module is not None
+            else (self.backward, f"{kind}operation", _operation(node))
+            for node in self.nodes
+        ]
+
+
+def _operation(node: FxNode) -> str:
+    """As the user's line calls it; what autograd adds, by its own name."""
+    return base_name(node.called or node.target)
+
 
 _Side = tuple[list[_Piece], list[tuple[bool, "Conversion"]]]
 """One configuration: its kernels, and the conversions with a time of their own and whether they are in the backward."""
 
 
 def _side_of(trial: Trial) -> _Side | None:
-    kernels = trial.kernels
-    if kernels is None or not kernels.kernels or not kernels.seconds:
-        return None
-    if any(kernel.seconds is None for kernel in kernels.kernels):
+    summary = trial.kernels
+    if summary is None or not summary.seconds or any(kernel.seconds is None for kernel in summary.kernels):
         return None
     graphs = {graph.name: graph for graph in trial.graphs}
-    nodes = {(graph.name, node.name): node for graph in trial.graphs for node in graph.nodes}
-    launches, written = _launches(trial)
-    pieces = [
-        _generated(kernel, *written[position], nodes)
-        if position in written
-        else _called(kernel, nodes.get((str(kernel.graph), str(kernel.node))), graphs.get(str(kernel.graph)), nodes)
-        for position, kernel in enumerate(kernels.kernels)
+    nodes = {graph.name: {node.name: node for node in graph.nodes} for graph in trial.graphs}
+    writers: dict[tuple[str, str], int] = {}
+    pieces: list[_Piece | None] = [None] * len(summary.kernels)
+    for graph, launches, numbers in launches_that_ran(trial.graphs, summary.kernels):
+        for position, launch in numbers.items():
+            pieces[position] = _generated(summary.kernels[position], graph, launches[launch], nodes[graph.name])
+            writers |= {(graph.name, buffer.name): position for buffer in launches[launch]}
+    found = [
+        piece or _called(kernel, graphs.get(str(kernel.graph)), nodes.get(str(kernel.graph), {}))
+        for piece, kernel in zip(pieces, summary.kernels, strict=True)
     ]
-    return pieces, list(_split_off(trial, pieces, launches))
+    return found, list(_split_off(trial, found, writers))
 
 
-def _launches(trial: Trial) -> tuple[dict[tuple[str, str], int], dict[int, tuple[Graph, list[Buffer]]]]:
-    """By graph and buffer the position of the kernel that writes it, and by position what a kernel writes."""
-    kernels = trial.kernels.kernels if trial.kernels is not None else ()
-    shared = shared_names(trial.graphs)
-    by_buffer: dict[tuple[str, str], int] = {}
-    written: dict[int, tuple[Graph, list[Buffer]]] = {}
-    for graph in trial.graphs:
-        launches = launches_of(graph)
-        for position, launch in launch_numbers(graph, launches, kernels).items():
-            if kernels[position].graph is None and kernels[position].name in shared:
-                continue
-            written[position] = graph, launches[launch]
-            by_buffer |= {(graph.name, buffer.name): position for buffer in launches[launch]}
-    return by_buffer, written
-
-
-def _generated(
-    kernel: Kernel, graph: Graph, buffers: Sequence[Buffer], nodes: Mapping[tuple[str, str], FxNode]
-) -> _Piece:
-    """A generated kernel, which stands where the operations stand that are fused into it."""
-    whole = {buffer.name: buffer for buffer in graph.buffers} if any(buffer.alias_of for buffer in buffers) else {}
-    # A part of a concatenation is written where the whole stands, which no kernel writes.
-    parents = [whole[buffer.alias_of] for buffer in buffers if buffer.alias_of in whole]
-    names = [name for buffer in (*buffers, *parents) for name in buffer.origins]
-    origins = [nodes[key] for name in names if (key := (graph.name, name)) in nodes]
-    computed = [node for node in origins if _is_computed(node)]
-    backward = graph.direction == "backward"
-    # What only lays out anew for a library call has that call as its origin; a constant stands at any line.
-    named = computed or [node for node in origins if node.op == "call_function"] or origins
-    sizes = [(tensor_bytes(buffer.layout, buffer.dtype) or 0, buffer) for buffer in buffers]
-    largest = max(sizes, key=lambda item: item[0])[1] if sizes else None
+def _generated(kernel: Kernel, graph: Graph, buffers: Sequence[Buffer], nodes: Mapping[str, FxNode]) -> _Piece:
+    """A generated kernel; its places are those of the operations that are fused into it."""
+    # A part of a concatenation has the place of the whole as well, which no kernel writes.
+    wholes = {buffer.alias_of for buffer in buffers} - {None}
+    parents = [buffer for buffer in graph.buffers if buffer.name in wholes]
+    names = (name for buffer in (*buffers, *parents) for name in buffer.origins)
+    origins = [nodes[name] for name in distinct(names) if name in nodes]
+    # A kernel that only prepares a tensor for a library call has that call as its origin; a constant may have any line.
+    own = [node for node in origins if _is_computed(node)]
+    called = [node for node in origins if node.op == "call_function"]
+    largest = max(buffers, key=lambda buffer: tensor_bytes(buffer.layout, buffer.dtype) or 0, default=None)
     return _Piece(
         kernel=kernel,
         seconds=kernel.seconds or 0.0,
-        keys=frozenset(key for node in named for key in _keys(node, backward)),
-        operations=tuple(distinct(_operation(node) for node in named)),
-        locations=tuple(dict.fromkeys(node.location for node in named if node.location is not None)),
-        module=next((node.module for node in named if node.module is not None), None),
+        backward=graph.direction == "backward",
+        nodes=own or called or origins,
         layout=None if largest is None else largest.layout,
-        backward=backward,
     )
 
 
@@ -219,48 +213,30 @@ def _is_computed(node: FxNode) -> bool:
     return node.op == "call_function" and bool(node.inputs) and not is_moved and not _CALL.search(name)
 
 
-def _called(kernel: Kernel, node: FxNode | None, graph: Graph | None, nodes: _Nodes) -> _Piece:
-    """An operation of ATen or a library's primitive, which stands at the line that called it."""
+def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) -> _Piece:
+    """An operation of ATen or a library's primitive; its place is the line that called it."""
+    node = nodes.get(str(kernel.node))
     backward = kernel.backward or (graph is not None and graph.direction == "backward")
-    operation = (kernel.op or kernel.name).removeprefix("aten::")
     if node is None or graph is None:
-        keys = frozenset({(backward, "operation", operation)})
-        return _Piece(kernel, kernel.seconds or 0.0, keys, (operation,), backward=backward)
-    backward = graph.direction == "backward" or node.backward
-    reads = [nodes[key] for name in distinct(node.inputs) if (key := (graph.name, name)) in nodes]
-    layout = node.layout if not reads or reads[0].layout is None else reads[0].layout
-    sizes = [tensor_bytes(each.layout, each.dtype) for each in (*reads, node) if _has_formats(each)]
+        return _Piece(kernel, kernel.seconds or 0.0, backward)
+    reads = [nodes[name] for name in distinct(node.inputs) if name in nodes]
+    images = [each for each in (*reads, node) if each.tensor != "weight" and _has_formats(each.layout)]
     call = None
     if _CALL.search(base_name(node.target)) is not None:
         call = (None if node.layout is None else node.layout.shape), graph.nodes.index(node)
     return _Piece(
         kernel=kernel,
         seconds=kernel.seconds or 0.0,
-        keys=frozenset(_keys(node, backward, "" if call is None else "call ")),
-        operations=(_operation(node),),
-        locations=() if node.location is None else (node.location,),
-        module=node.module,
-        layout=layout,
-        backward=backward,
-        tensor_bytes=None if None in sizes else sum(size for size in sizes if size is not None),
+        backward=graph.direction == "backward" or node.backward,
+        nodes=(node,),
+        layout=next((each.layout for each in (*reads[:1], node) if each.layout is not None), None),
+        tensor_bytes=known_sum(0, *(tensor_bytes(each.layout, each.dtype) for each in images)),
         call=call,
     )
 
 
-def _has_formats(node: FxNode) -> bool:
-    return node.tensor != "weight" and node.layout is not None and len(node.layout.shape) in (4, 5)
-
-
-def _operation(node: FxNode) -> str:
-    """As the user's line calls it; what autograd adds, by its own name."""
-    return base_name(node.called or node.target)
-
-
-def _keys(node: FxNode, backward: bool, kind: str = "") -> Iterator[_Key]:
-    if node.location is not None or node.module is not None:
-        yield backward, f"{kind}place", f"{node.module} {node.location}"
-    else:
-        yield backward, f"{kind}operation", _operation(node)
+def _has_formats(layout: Layout | None) -> bool:
+    return layout is not None and len(layout.shape) in CHANNELS_LAST_BY_RANK
 
 
 def _split_off(
@@ -316,34 +292,50 @@ def _conversion_rows(slower: _Side, faster: _Side) -> Iterator[AccountRow]:
             backward=backward,
             module=dearest[0].module,
             locations=tuple(dict.fromkeys(one.location for one in dearest if one.location is not None)),
-            slower_kernels=_names(conversion.kernel for conversion in own[0]),
-            faster_kernels=_names(conversion.kernel for conversion in own[1]),
+            slower_kernels=tuple(distinct(conversion.kernel for conversion in own[0])),
+            faster_kernels=tuple(distinct(conversion.kernel for conversion in own[1])),
             detail=f"{what} against {counts[1] or 'none'}, {OWNER_WORDS[owner]}",
         )
 
 
 _Group = tuple[list[_Piece], list[_Piece]]
+"""The pieces of both sides at one place."""
 
 
 def _group_rows(slow: Sequence[_Piece], fast: Sequence[_Piece], sources: Mapping[str, str]) -> Iterator[AccountRow]:
-    """A row for each group of pieces that both sides have; library calls that one side alone has are one row."""
+    """
+    A row for each place; library calls that one side alone has are one row.
+
+    So are places that are alike in every layer: what one side alone has not fused, and calls that run other code.
+    """
     alone: list[AccountRow] = []
-    for group in _with_calls_in_order(_connected(slow, fast)):
-        is_call_alone = not (group[0] and group[1]) and any(map(_is_call, (*group[0], *group[1])))
-        row = _row(group, sources)
-        if is_call_alone:
+    alike: dict[Hashable, list[_Group]] = defaultdict(list)
+    for number, group in enumerate(_with_calls_in_order(_connected(slow, fast))):
+        row = _row([group], sources)
+        if not (group[0] and group[1]) and any(map(_is_call, (*group[0], *group[1]))):
             alone.append(row)
+        elif row.kind == "missing_fusion":
+            alike[frozenset(row.operations), row.backward].append(group)
+        elif row.kind == "implementation":
+            codes = (_computing(row.slower_kernels), _computing(row.faster_kernels))
+            alike[row.operations, row.backward, row.seconds > 0, codes].append(group)
         else:
-            yield row
+            alike[number].append(group)
+    yield from (_row(groups, sources) for groups in alike.values())
     if alone:
         yield _sum_row("not_aligned", alone)
 
 
+def _computing(kernels: Iterable[str]) -> tuple[str, ...]:
+    """The kernels that are no conversions."""
+    return tuple(name for name in kernels if not name.startswith("reorder"))
+
+
 def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
     """
-    Library calls that stand at other places brought together where as many of a shape are left on both sides.
+    The groups, with library calls at different places paired if both sides have equally many of a shape left.
 
-    A call that other operations were fused into stands at the place of the last of them.
+    A call that other operations were fused into has the place of the last of them.
     """
     left: dict[Hashable, tuple[list[list[_Piece]], list[list[_Piece]]]] = defaultdict(lambda: ([], []))
     found = []
@@ -374,32 +366,33 @@ def _is_call(piece: _Piece) -> bool:
 
 
 def _connected(*sides: Sequence[_Piece]) -> list[_Group]:
-    """Pieces that stand at a common place, directly or through others."""
+    """Pieces that share a place, directly or through others."""
     import networkx as nx  # late: a trace needs none
 
     graph = nx.Graph()
     for piece in itertools.chain(*sides):
-        nx.add_path(graph, piece.keys or (id(piece),))
+        nx.add_path(graph, piece.keys)
     number = {key: count for count, keys in enumerate(nx.connected_components(graph)) for key in keys}
     groups: dict[int, _Group] = defaultdict(lambda: ([], []))
     for age, pieces in enumerate(sides):
         for piece in pieces:
-            groups[number[next(iter(piece.keys), id(piece))]][age].append(piece)
+            groups[number[piece.keys[0]]][age].append(piece)
     return list(groups.values())
 
 
-def _row(group: _Group, sources: Mapping[str, str]) -> AccountRow:
-    times = [sum(piece.seconds for piece in side) for side in group]
+def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
+    """The row of one place, or of several that are alike."""
+    slow, fast = ([piece for group in groups for piece in group[age]] for age in (0, 1))
+    times = [sum(piece.seconds for piece in side) for side in (slow, fast)]
     is_dearer = times[0] >= times[1]
-    dear, cheap = (group[0], group[1]) if is_dearer else (group[1], group[0])
+    dear, cheap = (slow, fast) if is_dearer else (fast, slow)
     first = sorted(dear or cheap, key=lambda piece: -piece.seconds)
-    layouts = [max(side, key=lambda piece: piece.seconds).layout if side else None for side in group]
-    named = [piece for piece in group[0] if _is_call(piece)]
+    layouts = [max(side, key=lambda piece: piece.seconds).layout if side else None for side in (slow, fast)]
+    named = [piece for piece in slow if _is_call(piece)]
     generated = [piece.kernel.name for piece in first if piece.is_generated and is_dearer]
-    source = sources.get(generated[0]) if generated else None
     return AccountRow(
         kind=_kind(dear, cheap, layouts),
-        source=source,
+        source=sources.get(generated[0]) if generated and len(groups) == 1 else None,
         seconds=times[0] - times[1],
         slower_seconds=times[0],
         faster_seconds=times[1],
@@ -408,16 +401,21 @@ def _row(group: _Group, sources: Mapping[str, str]) -> AccountRow:
         backward=first[0].backward,
         module=first[0].module,
         locations=tuple(sorted({place for piece in first for place in piece.locations}, key=_in_file)),
-        slower_kernels=_kernel_names(group[0]),
-        faster_kernels=_kernel_names(group[1]),
+        slower_kernels=tuple(distinct(name for group in groups for name in _kernel_names(group[0]))),
+        faster_kernels=tuple(distinct(name for group in groups for name in _kernel_names(group[1]))),
         slower_layout=layouts[0],
         faster_layout=layouts[1],
-        tensor_bytes=known_sum(*(piece.tensor_bytes for piece in group[0])),
+        tensor_bytes=known_sum(*(piece.tensor_bytes for piece in slow)),
+        count=len(groups),
     )
 
 
+def _in_file(place: SourceLocation) -> tuple[str, int]:
+    return place.file, place.line
+
+
 def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> AccountKind:
-    """What makes the dearer side dearer, as far as the kernels' names and layouts tell."""
+    """The reason why one side takes longer, as far as the kernels' names and layouts show it."""
     is_another_layout = _are_of_one_shape_in_other_formats(layouts)
     if any(map(_is_call, dear)):
         falls_back = [any(is_fallback(piece.kernel) for piece in side) for side in (dear, cheap)]
@@ -429,7 +427,7 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
             {piece.kernel.implementation for piece in side if piece.kernel.implementation} for side in (dear, cheap)
         ]
         return "implementation" if cheap and codes[0] != codes[1] else "operation"
-    if not cheap:  # what stands at no line of the model is fused nowhere
+    if not cheap:  # without a line of the model it cannot be fused
         return "missing_fusion" if any(piece.locations or piece.module for piece in dear) else "operation"
     in_cheap = any(piece.is_generated for piece in cheap)
     if any(piece.is_generated for piece in dear):
@@ -439,33 +437,27 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
 
 def _are_of_one_shape_in_other_formats(layouts: Sequence[Layout | None]) -> bool:
     """Whether both sides are known and of one tensor; what is fused into a kernel may write others, of other shapes."""
-    formats = [set(layout.memory_formats) for layout in layouts if layout is not None]
-    is_one_shape = None not in layouts and len({layout.shape for layout in layouts if layout is not None}) == 1
-    return is_one_shape and all(formats) and not set.intersection(*formats)
+    slow, fast = layouts
+    if slow is None or fast is None or slow.shape != fast.shape or not slow.memory_formats or not fast.memory_formats:
+        return False
+    return not set(slow.memory_formats) & set(fast.memory_formats)
 
 
-def _kernel_names(pieces: Sequence[_Piece]) -> tuple[str, ...]:
+def _kernel_names(pieces: Sequence[_Piece]) -> Iterator[str]:
     """The dearest first; of what a call does besides for next to nothing (``aten::_nnpack_available``), none."""
     least = _LEAST_SHARE_OF_A_CALL * sum(piece.seconds for piece in pieces)
-    telling = [piece for piece in pieces if piece.is_generated or piece.seconds >= least]
-    kernels = [piece.kernel for piece in sorted(telling, key=lambda piece: -piece.seconds)]
-    return _names(one.name if one.implementation is None else f"{one.name} {one.implementation}" for one in kernels)
+    for piece in sorted(pieces, key=lambda piece: -piece.seconds):
+        if piece.is_generated or piece.seconds >= least:
+            code = piece.kernel.implementation
+            yield piece.kernel.name if code is None else f"{piece.kernel.name} {code}"
 
 
-def _names(kernels: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(distinct(kernels))
-
-
-def _told(rows: Iterable[AccountRow], difference: float) -> list[AccountRow]:
+def _without_small(rows: Iterable[AccountRow], difference: float) -> list[AccountRow]:
     """The rows in the order of what they contribute; the small ones as one."""
-    ordered = sorted(rows, key=_place)
+    ordered = sorted(rows, key=lambda row: (-_weight(row), row.kind, row.operations))
     count = sum(_weight(row) > _SMALL_SHARE * abs(difference) for row in ordered[:_MOST_ROWS])
     small = [row for row in ordered[count:] if _weight(row)]
     return [*ordered[:count], *([_sum_row("small", small)] if small else [])]
-
-
-def _place(row: AccountRow) -> tuple[float, str, tuple[str, ...]]:
-    return -_weight(row), row.kind, row.operations
 
 
 def _weight(row: AccountRow) -> float:
@@ -473,49 +465,6 @@ def _weight(row: AccountRow) -> float:
     if row.kind == "not_aligned":
         return max(row.slower_seconds or 0.0, row.faster_seconds or 0.0)
     return abs(row.seconds)
-
-
-def _in_groups(rows: Iterable[AccountRow]) -> list[list[AccountRow]]:
-    """Rows together that are in every layer: what one side alone has not fused, and calls that run other code."""
-    groups: dict[Hashable, list[AccountRow]] = defaultdict(list)
-    for number, row in enumerate(rows):
-        alike: Hashable = number
-        if row.kind == "missing_fusion":
-            alike = row.kind, frozenset(row.operations), row.backward
-        elif row.kind == "implementation":
-            kernels = (_computing(row.slower_kernels), _computing(row.faster_kernels))
-            alike = row.kind, row.operations, row.backward, row.seconds > 0, kernels
-        groups[alike].append(row)
-    return list(groups.values())
-
-
-def _computing(kernels: Iterable[str]) -> tuple[str, ...]:
-    """The kernels that are no conversions."""
-    return tuple(name for name in kernels if not name.startswith("reorder"))
-
-
-def _as_one(rows: Sequence[AccountRow]) -> AccountRow:
-    """Rows that are alike as the one that contributes most, with the sums and places of all."""
-    dearest = max(rows, key=lambda row: abs(row.seconds))
-    if len(rows) == 1:
-        return dearest
-    return msgspec.structs.replace(
-        dearest,
-        seconds=sum(row.seconds for row in rows),
-        slower_seconds=sum(row.slower_seconds or 0.0 for row in rows),
-        faster_seconds=sum(row.faster_seconds or 0.0 for row in rows),
-        locations=tuple(sorted({place for row in rows for place in row.locations}, key=_in_file)),
-        slower_kernels=tuple(distinct(name for row in rows for name in row.slower_kernels)),
-        faster_kernels=tuple(distinct(name for row in rows for name in row.faster_kernels)),
-        tensor_bytes=known_sum(*(row.tensor_bytes for row in rows)),
-        count=len(rows),
-        source=None,
-    )
-
-
-def _in_file(place: SourceLocation) -> tuple[str, int]:
-    """By file, then line."""
-    return place.file, place.line
 
 
 def _sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:

@@ -16,7 +16,6 @@ class Call(NamedTuple):
     How the user's code calls the model.
 
     Attributes:
-        text: The call, such as ``model(x)``.
         ranks: Dimensions of every tensor that it is given, by what can be assigned to: ``x``, ``batch['image']``.
         unassignable: Arguments that hold tensors in what cannot be assigned to, such as a tuple.
     """
@@ -52,7 +51,7 @@ def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], 
 
 def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
     """
-    What to pass as ``torch.compile(options=...)``.
+    The value of ``torch.compile(options=...)``.
 
     Returns:
         Inductor's option names and values. Freezing is never among them: dynamo reads it from the global setting
@@ -69,7 +68,7 @@ def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
 
 def global_options(configuration: Configuration) -> dict[str, OptionValue]:
     """
-    What has to be patched into Inductor's global settings around the first call.
+    Options that have to be patched into Inductor's global settings around the first call.
 
     Source:
         ``is_parameter_freezing`` in torch/_dynamo reads ``torch._inductor.config.freezing`` while tracing, torch 2.13:

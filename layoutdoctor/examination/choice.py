@@ -43,7 +43,7 @@ def eligible_names(trials: Iterable[Trial]) -> frozenset[str]:
 
 
 def demands(one: Configuration) -> Demands:
-    """What a configuration demands of somebody who has torch.compile's default; the less comes first."""
+    """The changes that a configuration demands of a user of torch.compile's default; fewer sort first."""
     changes = (
         one.layout_optimization not in (None, "default"),
         one.model_format not in (None, "preserve"),
@@ -55,7 +55,7 @@ def demands(one: Configuration) -> Demands:
 
 def contenders(medians: Mapping[str, float], frozen: Collection[str]) -> tuple[str, ...]:
     """
-    What may be the fastest, the best first: timed again in further starts, beside the baseline.
+    Configurations that may be the fastest, the best first: they are timed again in further starts.
 
     Args:
         medians: Ratio to the baseline of every configuration with right outputs but the baseline, over the rounds.
@@ -102,10 +102,6 @@ def recommend(
     Only what is faster than the baseline is recommended; of those within 3 % of the best the one that demands least. If
     the baseline's outputs differ from the reference, the fastest with right outputs is recommended, be it slower.
 
-    Args:
-        comparison: None if nothing was compared.
-        how: Lines to paste, by configuration.
-
     Returns:
         None if nothing was compared.
     """
@@ -138,7 +134,7 @@ def recommend(
 
 def _chosen(trials: Iterable[Trial], baseline: str, ratios: Sequence[Ratio]) -> str | None:
     """
-    What is recommended among some trials: the baseline if nothing is faster.
+    The configuration to recommend among some trials: the baseline if nothing is faster.
 
     A configuration that was started again is preferred to one that has its ratio over the rounds alone.
     """

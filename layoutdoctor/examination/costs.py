@@ -18,10 +18,10 @@ from layoutdoctor.examination.graphs.buffers import BufferGraph
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.graphs.strided_norms import strided_norms
-from layoutdoctor.units import format_seconds, format_share
+from layoutdoctor.units import format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import (
         Buffer,
@@ -83,7 +83,7 @@ def parts_of_pairs(
     pairs: Sequence[RedundantPair], conversions: Iterable[Conversion]
 ) -> Sequence[RedundantPair] | Sequence[Conversion]:
     """
-    What the cost of round trips is a sum of: they themselves; where two share a conversion, these, each once.
+    The parts whose costs add up to that of round trips: the pairs; if two share a conversion, each conversion once.
 
     A pair leaves out what rides along in a kernel that computes as well, which has no time of its own.
     """
@@ -91,13 +91,6 @@ def parts_of_pairs(
     once = dict.fromkeys(ids)
     known = {conversion.id: conversion for conversion in conversions}
     return [known[id_] for id_ in once] if len(once) < len(ids) and known.keys() >= once.keys() else pairs
-
-
-def sides_words(conversions: Sequence[Conversion]) -> str:
-    """What launch grids tell of tensors whose sizes were not recorded; empty where they tell nothing."""
-    seconds = {side: sum_known(c.seconds for c in conversions if c.of_batch is side) for side in (True, False)}
-    words = ((seconds[True], "activations and their gradients"), (seconds[False], "weights and theirs"))
-    return " and ".join(f"{format_seconds(spent)} of {of}" for spent, of in words if spent is not None)
 
 
 def launch_count(conversions: Iterable[Conversion]) -> int:
@@ -120,7 +113,6 @@ class Place:
 
     Attributes:
         count: Launches, or pairs.
-        seconds: Their time, summed; None where not recorded.
         bytes_moved: What they move, as far as recorded.
     """
 
@@ -132,7 +124,7 @@ class Place:
 
 
 def places_of(sightings: Iterable[Place]) -> list[Place]:
-    """What was seen, by module and line, the most expensive first; what has neither is left out."""
+    """Sightings by module and line, the most expensive first; those with neither are left out."""
     groups: dict[tuple[str | None, SourceLocation | None], list[Place]] = defaultdict(list)
     for seen in sightings:
         if seen.module is not None or seen.location is not None:
@@ -145,7 +137,7 @@ def places_of(sightings: Iterable[Place]) -> list[Place]:
 
 
 def dearest_of(conversions: Iterable[Conversion]) -> Conversion | None:
-    """The conversion that takes most time, or moves most where times do not tell; None of none."""
+    """The conversion that takes most time, or moves most if times are not known; None of none."""
     return max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
 
 
@@ -178,7 +170,7 @@ def convolution_seconds(kernels: KernelSummary) -> float | None:
 
 
 def convolution_count(diagnosis: Diagnosis) -> int | None:
-    """How many convolutions the model has, the most that any trial or its modules show; None where nothing tells."""
+    """The convolutions of the model: the most that any trial or its modules show; None if nothing was recorded."""
     counts = [count for trial in diagnosis.trials for count in _trial_convolution_counts(trial)]
     modules = diagnosis.subject.convolution_module_count
     if modules:
@@ -216,36 +208,25 @@ def _trial_convolution_counts(trial: Trial) -> Iterable[int]:
             yield sum(_CONVOLUTION_OPERATOR.search(node.target) is not None for node in graph.nodes)
 
 
-def with_costs(graph: Graph, kernels: Sequence[Kernel], bandwidth: float | None) -> Graph:
-    """
-    A compiled graph whose conversions know what they cost.
-
-    Args:
-        kernels: The kernel list of the profiled iteration; empty where there is none.
-        bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None where not measured.
-    """
-    launches = launches_of(graph)
-    seconds = _launch_seconds(graph, launches, kernels)
-    flow = BufferGraph(graph)
-    conversions = [_with_cost(flow, conversion, launches, seconds, bandwidth) for conversion in graph.conversions]
-    return msgspec.structs.replace(graph, conversions=tuple(conversions))
-
-
-def with_costs_of_all(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: float | None) -> tuple[Graph, ...]:
+def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: float | None) -> tuple[Graph, ...]:
     """
     The compiled graphs of a trial, whose conversions know what they cost.
 
-    A launch whose graph is not known counts where one graph alone has a kernel of its name.
+    Args:
+        bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None where not measured.
     """
-    shared = shared_names(graphs)
-    told = [kernel for kernel in kernels if kernel.graph is not None or kernel.name not in shared]
-    return tuple(with_costs(graph, told, bandwidth) for graph in graphs)
-
-
-def shared_names(graphs: Iterable[Graph]) -> set[str]:
-    """Names of generated kernels that several graphs have: which graph ran one is known by its graph alone."""
-    owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
-    return {name for name, count in owners.items() if count > 1}
+    found = []
+    for graph, launches, numbers in launches_that_ran(graphs, kernels):
+        ran: dict[int, list[float | None]] = defaultdict(list)
+        for position, launch in numbers.items():
+            ran[launch].append(kernels[position].seconds)
+        sums = {launch: known_sum(*times) for launch, times in ran.items()}
+        # A graph may have run several times: the mean counts.
+        seconds = {launch: total / len(ran[launch]) for launch, total in sums.items() if total is not None}
+        flow = BufferGraph(graph)
+        conversions = (_with_cost(flow, conversion, launches, seconds, bandwidth) for conversion in graph.conversions)
+        found.append(msgspec.structs.replace(graph, conversions=tuple(conversions)))
+    return tuple(found)
 
 
 def with_bandwidth_shares(summary: KernelSummary, bandwidth: float | None) -> KernelSummary:
@@ -264,38 +245,42 @@ def with_bandwidth_share(conversion: Conversion, bandwidth: float | None) -> Con
     return msgspec.structs.replace(conversion, bandwidth_share=share)
 
 
-def launches_of(graph: Graph) -> dict[int, list[Buffer]]:
-    """The buffers that each launch of a generated kernel writes, by the launch's number."""
-    launches: dict[int, list[Buffer]] = defaultdict(list)
-    for buffer in graph.buffers:
-        if buffer.launch is not None and not buffer.is_removed:
-            launches[buffer.launch].append(buffer)
-    return launches
+def launches_that_ran(
+    graphs: Sequence[Graph], kernels: Sequence[Kernel]
+) -> Iterator[tuple[Graph, dict[int, list[Buffer]], dict[int, int]]]:
+    """
+    Which launch of which graph each kernel of a list was.
 
+    A kernel whose graph is not known counts if one graph alone has a kernel of its name.
 
-def launch_numbers(graph: Graph, launches: Mapping[int, Sequence[Buffer]], kernels: Sequence[Kernel]) -> dict[int, int]:
-    """Which launch of a graph each kernel of a list was, by its position; left out where counts do not fit."""
-    ran: dict[str, list[int]] = defaultdict(list)
-    for position, kernel in enumerate(kernels):
-        if kernel.library == "inductor" and kernel.graph in (graph.name, None):
-            ran[kernel.name].append(position)
-    order: dict[str, list[int]] = defaultdict(list)
-    for launch, buffers in sorted(launches.items()):
-        order[str(buffers[0].kernel)].append(launch)
-    found: dict[int, int] = {}
-    for name, numbers in order.items():
-        if len(ran[name]) % len(numbers) == 0:  # the graph may have run several times
-            found |= {position: numbers[turn % len(numbers)] for turn, position in enumerate(ran[name])}
-    return found
-
-
-def _launch_seconds(graph: Graph, launches: dict[int, list[Buffer]], kernels: Sequence[Kernel]) -> dict[int, float]:
-    """Seconds of each launch, the mean over the times that the graph ran."""
-    ran: dict[int, list[float | None]] = defaultdict(list)
-    for position, launch in launch_numbers(graph, launches, kernels).items():
-        ran[launch].append(kernels[position].seconds)
-    sums = {launch: known_sum(*times) for launch, times in ran.items()}
-    return {launch: total / len(ran[launch]) for launch, total in sums.items() if total is not None}
+    Yields:
+        (graph, the buffers that each of its launches writes by the launch's number, numbers of launches by positions
+        of kernels); positions are left out if counts do not fit.
+    """
+    owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
+    for graph in graphs:
+        launches: dict[int, list[Buffer]] = defaultdict(list)
+        for buffer in graph.buffers:
+            if buffer.launch is not None and not buffer.is_removed:
+                launches[buffer.launch].append(buffer)
+        order: dict[str, list[int]] = defaultdict(list)
+        for launch, buffers in sorted(launches.items()):
+            order[str(buffers[0].kernel)].append(launch)
+        ran: dict[str, list[int]] = defaultdict(list)
+        for position, kernel in enumerate(kernels):
+            is_own = kernel.graph == graph.name or (kernel.graph is None and owners[kernel.name] < 2)
+            if kernel.library == "inductor" and is_own:
+                ran[kernel.name].append(position)
+        yield (
+            graph,
+            launches,
+            {
+                position: numbers[turn % len(numbers)]
+                for name, numbers in order.items()
+                if len(ran[name]) % len(numbers) == 0  # the graph may have run several times
+                for turn, position in enumerate(ran[name])
+            },
+        )
 
 
 def _with_cost(

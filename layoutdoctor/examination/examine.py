@@ -9,7 +9,7 @@ the round trips, and what layout breakers cost. A failure costs its own facts on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -17,7 +17,7 @@ from layoutdoctor.diagnosis.records import Diagnosis, Failure, Graph, KernelSumm
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.account import accounts_of
 from layoutdoctor.examination.choice import compare, recommend
-from layoutdoctor.examination.costs import with_bandwidth_share, with_bandwidth_shares, with_costs_of_all
+from layoutdoctor.examination.costs import with_bandwidth_share, with_bandwidth_shares, with_costs
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
 from layoutdoctor.examination.graphs.conversions import (
     with_copies_around,
@@ -28,7 +28,7 @@ from layoutdoctor.examination.graphs.join import align_eager, join_compiled, joi
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
-from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives, summarize_host
+from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, place_primitives, summarize_host
 from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_table
 from layoutdoctor.examination.kernels.waiting import waiting_in_calls
 from layoutdoctor.examination.ratios import with_shown_times
@@ -40,21 +40,15 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Trial
     from layoutdoctor.recording.recording import Iteration, Recording
 
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
 MOST_OF_A_CALL = 1.5
 """Kernels of a profile that take more than this times a call ran beside something else: their times say nothing."""
 UNRELIABLE = "the kernels' times are unreliable and left out; counts and bytes hold"
 
 
 class Examined(Record, frozen=True, kw_only=True):
-    """
-    What follows from a recording; the fields are those of ``Trial``.
-
-    Attributes:
-        graphs: As recorded, with their conversions and breakers.
-        kernels: The kernel list; None where nothing was profiled.
-        redundant_pairs: Round trips that are proved.
-        notes: What could not be looked at, and why.
-    """
+    """The facts that follow from a recording; the fields are those of ``Trial``."""
 
     graphs: tuple[Graph, ...] = ()
     kernels: KernelSummary | None = None
@@ -105,11 +99,11 @@ def _of_graphs(recording: Recording) -> Examined:
 def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> tuple[tuple[Graph, ...], KernelSummary]:
     """The kernel list of the quietest iteration, and the graphs with what ran."""
     iteration = min(recording.iterations, key=unrest)
-    profile, log = iteration_of(iteration.events), iteration.log
-    tree = operation_tree(profile)
+    events, log = iteration.events, iteration.log
+    tree = operation_tree(events)
     bandwidth = recording.head.environment.copy_bandwidth_bytes_per_second
     lacks = list(iteration.lacks)
-    homeless = place_primitives(tree, log, profile.base_seconds) if log is not None else []
+    homeless = place_primitives(tree, log, base_seconds(events)) if log is not None else []
     problem = join_eager(tree, graphs[0]) if is_eager else join_compiled(tree, graphs)
     if problem is not None:
         lacks.append(problem)
@@ -117,9 +111,9 @@ def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> 
         graphs = (align_eager(tree, graphs[0]),)
     seconds: dict[int, float] | None = None
     if iteration.device == "cpu":
-        kernels = summarize_host(profile, log, tree, homeless, lacks)
+        kernels = summarize_host(tree, events, log, homeless, lacks)
     else:
-        attribution = attribute(iteration.events)
+        attribution = attribute(events)
         kernels = summarize_device(attribution, tree, graphs, lacks)
         seconds = device_seconds(attribution)
     kernels = with_bandwidth_shares(kernels, bandwidth)
@@ -127,7 +121,7 @@ def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> 
         graph = with_eager_conversions(graphs[0], tree, kernels.conversions, seconds)
         conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in graph.conversions)
         return (msgspec.structs.replace(graph, conversions=conversions),), kernels
-    graphs = with_costs_of_all(graphs, kernels.kernels, bandwidth)
+    graphs = with_costs(graphs, kernels.kernels, bandwidth)
     return with_copies_around(graphs, tree, seconds), kernels
 
 
@@ -190,7 +184,7 @@ def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Exa
 
 
 def _without_sources(trial: Trial) -> Trial:
-    """What recordings hold of generated kernels need not stand in every diagnosis."""
+    """The trial without the sources of generated kernels, which its recording holds."""
     graphs = tuple(msgspec.structs.replace(graph, kernel_sources={}) for graph in trial.graphs)
     return msgspec.structs.replace(trial, graphs=graphs)
 
@@ -239,57 +233,41 @@ def with_reliable_times(trials: Sequence[Trial]) -> tuple[Trial, ...]:
 
 def _busy_seconds(kernels: KernelSummary) -> float:
     """Time of all kernels; on a GPU, where streams run beside one another, overlaps are counted once."""
-    spans = [
-        (kernel.start_seconds, kernel.seconds)
-        for kernel in kernels.kernels
-        if kernel.stream is not None and kernel.start_seconds is not None and kernel.seconds is not None
-    ]
-    if not spans or len(spans) < len(kernels.kernels):
-        return kernels.seconds or 0.0
-    total, end = 0.0, float("-inf")
-    for start, own in sorted(spans):
-        total += max(0.0, start + own - max(start, end))
-        end = max(end, start + own)
-    return total
+    return kernels.waiting.busy_seconds if kernels.waiting is not None else kernels.seconds or 0.0
+
+
+_OF_A_SUMMARY = "seconds conversion_seconds share exposed_conversion_seconds convolution_seconds waiting".split()
+_OF_A_CONVERSION = ("seconds", "seconds_source", "bandwidth_share", "exposed_seconds")
 
 
 def without_kernel_seconds(trial: Trial) -> Trial:
     """A trial whose kernels, conversions, breakers and round trips have no times, with a note that says so."""
     kernels = trial.kernels
     if kernels is not None:
+        (kernels,) = _without((kernels,), *_OF_A_SUMMARY)
         kernels = msgspec.structs.replace(
             kernels,
-            seconds=None,
-            conversion_seconds=None,
-            share=None,
-            conversions=_without_seconds(kernels.conversions),
-            kernels=tuple(msgspec.structs.replace(kernel, seconds=None) for kernel in kernels.kernels),
-            exposed_conversion_seconds=None,
-            convolution_seconds=None,
-            waiting=None,
+            conversions=_without(kernels.conversions, *_OF_A_CONVERSION),
+            kernels=_without(kernels.kernels, "seconds"),
             totals=(),
         )
     graphs = tuple(
         msgspec.structs.replace(
             graph,
-            conversions=_without_seconds(graph.conversions),
-            breakers=tuple(msgspec.structs.replace(breaker, seconds=None) for breaker in graph.breakers),
+            conversions=_without(graph.conversions, *_OF_A_CONVERSION),
+            breakers=_without(graph.breakers, "seconds"),
         )
         for graph in trial.graphs
     )
-    pairs = tuple(
-        msgspec.structs.replace(pair, seconds=None, seconds_source=None, exposed_seconds=None)
-        for pair in trial.redundant_pairs
-    )
+    pairs = _without(trial.redundant_pairs, "seconds", "seconds_source", "exposed_seconds")
     notes = trial.notes if trial.same_as is not None else (*trial.notes, UNRELIABLE)
     return msgspec.structs.replace(trial, graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=notes)
 
 
-def _without_seconds(conversions: Sequence[Conversion]) -> tuple[Conversion, ...]:
-    return tuple(
-        msgspec.structs.replace(one, seconds=None, seconds_source=None, bandwidth_share=None, exposed_seconds=None)
-        for one in conversions
-    )
+def _without(records: Iterable[_Struct], *fields: str) -> tuple[_Struct, ...]:
+    """Records with None in some fields."""
+    nothing = dict.fromkeys(fields)
+    return tuple(msgspec.structs.replace(record, **nothing) for record in records)
 
 
 def by_diagnosis(recordings: Iterable[Recording]) -> Iterator[list[Recording]]:

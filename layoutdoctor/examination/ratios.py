@@ -67,13 +67,7 @@ def ratio_of(name: str, baseline: Measurement, candidate: Measurement) -> Ratio 
 
 
 def round_ratios(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequence[Seconds]) -> list[float]:
-    """
-    Baseline over candidate for every round that both have, in round order.
-
-    Args:
-        baseline_seconds: One time per round; seconds, above 0.
-        candidate_seconds: The same rounds for the candidate.
-    """
+    """Baseline over candidate for every round that both have, in round order."""
     return [mine / theirs for mine, theirs in zip(baseline_seconds, candidate_seconds, strict=False)]
 
 

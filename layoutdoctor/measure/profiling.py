@@ -137,7 +137,7 @@ def record_iteration(
     if log is not None:
         log.other_lines.clear()  # they are the model's own, and were passed on
     if log is not None and log.primitives and not log.has_timestamps:
-        lacks.append("oneDNN's log has no timestamps: primitives were assigned to operations by their order")
+        lacks.append("oneDNN's log has no timestamps, so which operation ran a primitive is not known")
     return Iteration(events=events, device=kind_of(device), log=log, lacks=tuple(lacks))
 
 

@@ -45,11 +45,12 @@ Source:
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.costs import conversion_places, conversions_of, launch_count, sides_words, sum_known
-from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of, output_layout_of
+from layoutdoctor.examination.costs import conversion_places, conversions_of, launch_count, sum_known
+from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import advised, channels_last_ways, use_instead
 from layoutdoctor.rules.base import document_rule
@@ -102,7 +103,7 @@ _WANTED: dict[ConversionDirection, str] = {
 }
 _RANKS = {"conv2d": 4, "conv_transpose2d": 4, "conv3d": 5, "conv_transpose3d": 5}
 _TO_CNHW = ("transpose_NCHW2CNHW", "transpose_CNHW2NCHW")
-_READS_LAST_WRITES_CONTIGUOUS = "nhwckrsc_nchw"
+_READS_LAST_WRITES_CONTIGUOUS = re.compile(r"^sm\d+_xmma_(?!wgrad)\w{0,200}?_nhwckrsc_nchw(?:_|\Z)")
 # Its input and its weight; besides these it writes one result.
 _READ_BY_A_CONVOLUTION = 2
 
@@ -189,8 +190,7 @@ def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
 def _tensor_words(conversions: Sequence[Conversion]) -> str:
     """Of which tensors, and what says so."""
     if all(c.tensor == "unknown" for c in conversions):
-        words = sides_words(conversions)
-        return f"by launch grids {words}" if words else "of which tensors was not recorded"
+        return "of which tensors was not recorded"
     tensors = evidence.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in conversions)
     known_by = evidence.named_counts((CONFIDENCE_WORDS[c.confidence], c.count) for c in conversions)
     return f"of {tensors}, going by {known_by}"
@@ -257,16 +257,12 @@ def _fused_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
         return None
     totals = [(total.name, total.count) for total in kernels.totals if total.kind == "kernel"]
     launched = totals or [(kernel.name, 1) for kernel in kernels.kernels]
-    count = sum(launches for name, launches in launched if _converts_its_result(name))
+    count = sum(launches for name, launches in launched if _READS_LAST_WRITES_CONTIGUOUS.match(name))
     if not count:
         return None
     reads = "convolution kernel reads" if count == 1 else "convolution kernels read"
     own = "writes contiguous itself" if count == 1 else "write contiguous themselves"
     return f"{count} {reads} channels_last and {own}, so that no conversion back is seen there"
-
-
-def _converts_its_result(name: str) -> bool:
-    return _READS_LAST_WRITES_CONTIGUOUS in name and output_layout_of(name) == "contiguous"
 
 
 def _told_words(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str | None:

@@ -14,7 +14,6 @@ from layoutdoctor.examination.kernels.names import (
     kernel_entry,
     library_of,
     looks_like_conversion,
-    output_layout_of,
 )
 
 CUDNN_9 = "void cudnn::engines_precompiled::"
@@ -182,7 +181,7 @@ UNKNOWN = (
 
 def described(name: str, *, is_cut: bool = False) -> str | None:
     found = kernel_entry(name, is_cut=is_cut)
-    return f"{found.entry.library} {found.entry.role} {found.entry.direction}" if found is not None else None
+    return f"{found.library} {found.role} {found.direction}" if found is not None else None
 
 
 @for_each("name", [*CONVERSIONS, *OTHERS, *DECOYS])
@@ -190,14 +189,13 @@ def test_what_a_name_proves(name: str) -> None:
     found = kernel_entry(name)
 
     assert found is not None
-    assert found.is_certain
     if name in DECOYS:
-        assert (found.entry.role, found.entry.direction) == ("decoy", "none")
+        assert (found.role, found.direction) == ("decoy", "none")
     elif name in OTHERS:
         assert described(name) == OTHERS[name]
     else:
         assert described(name) == CONVERSIONS[name].replace(" ", " conversion ")
-        assert library_of(name) == found.entry.library
+        assert library_of(name) == found.library
 
 
 @for_each(
@@ -224,7 +222,7 @@ def test_a_name_nobody_knows_proves_nothing(name: str) -> None:
 
 
 def test_every_entry_is_somebodys_and_anchored() -> None:
-    found = {id(match.entry) for name in (*CONVERSIONS, *OTHERS, *DECOYS) if (match := kernel_entry(name)) is not None}
+    found = {id(kernel_entry(name)) for name in (*CONVERSIONS, *OTHERS, *DECOYS)}
 
     assert [entry.regex for entry in KERNELS if id(entry) not in found] == []
 
@@ -239,7 +237,7 @@ def test_every_entry_is_somebodys_and_anchored() -> None:
 
 @pytest.mark.thorough
 @for_each("name", [*CONVERSIONS, *OTHERS, *DECOYS])
-def test_a_name_cut_anywhere_has_its_own_role_or_none_and_is_never_certain(name: str) -> None:
+def test_a_name_cut_anywhere_has_its_own_role_or_none(name: str) -> None:
     whole = kernel_entry(name)
     assert whole is not None
 
@@ -247,8 +245,8 @@ def test_a_name_cut_anywhere_has_its_own_role_or_none_and_is_never_certain(name:
         for cut, is_cut in ((name[:length], True), (f"{name[:length]}...", False), (f"{name[:length]}…", False)):
             found = kernel_entry(cut, is_cut=is_cut)
             if found is not None:
-                assert (found.entry.role, found.is_certain) == (whole.entry.role, False), cut
-                assert found.entry.direction in (whole.entry.direction, "other"), cut
+                assert found.role == whole.role, cut
+                assert found.direction in (whole.direction, "other"), cut
 
 
 @for_each(
@@ -309,48 +307,47 @@ def test_the_template_arguments_tell_the_data_types(name: str, expected: tuple[s
 
 
 @for_each(
-    ("name", "layout"),
+    "name",
     [
-        (FPROP_TO_CONTIGUOUS, "contiguous"),
-        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize64x128x32", "channels_last"),
-        ("sm80_xmma_dgrad_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize64x128x32", "channels_last"),
-        ("sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_f32_nhwckrsc_nhwc_tilesize64x64x64", "channels_last"),
-        ("sm80_xmma_wgrad_implicit_gemm_f32f32_f32_nchwkcrs_nchw_tilesize64x64x64", "contiguous"),
-        ("sm50_xmma_fprop_conv2d_c1_k1_f32f32_f32_f32_nchwkcrs_nchw_tilesize10x40x8", "contiguous"),
-        ("sm80_xmma_depthwise_convolution_dgrad_tiling_f16f16_nhwckrsc_nhwc_tilesize1x8x8", "channels_last"),
-        ("void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688fprop_tf32_64x64_16x10_nhwc_align4>", "channels_last"),
-        ("void cutlass::Kernel<cutlass::conv::kernel::ImplicitGemmConvolution<int>>", None),
-        (MANGLED_CUTLASS, None),
-        ("volta_scudnn_128x128_relu_interior_nn_v1", None),
-        ("volta_scudnn_128x32_sliced1x4_ldg4_relu_exp_medium_nhwc_tn_v1", "channels_last"),
-        ("_5x_cudnn_ampere_fp16_scudnn_fp16_128x32_relu_small_nn_v1", None),
-        ("trt_ampere_h16816cudnn_64x128_sliced1x2_ldg8_relu_exp_stages_64x4_medium_nhwc_tn_v1", "channels_last"),
-        ("ampere_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1", None),
-        ("void cudnn::cnn::wgrad2d_c1_k1_nhwc_kernel<__half, float, 1, 5, 5>(int)", "channels_last"),
-        ("void cudnn::cnn::conv2d_grouped_direct_kernel<false, true>(int)", None),
-        ("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)", None),
-        ("void implicit_convolve_sgemm<float, float, 128, 5, 5, 3, 3, 3, 1, false, true, true>(int)", None),
-        ("_Z23implicit_convolve_sgemmIffLi1024ELi5ELi5ELi3ELi3ELi3ELi1ELb0ELb1ELb1EEviii", None),
-        ("void cudnn::winograd_nonfused::winogradForwardOutput4x4<float, float>(int)", None),
-        ("void cask_cudnn::computeOffsetsKernel<false, false>(cask_cudnn::ComputeOffsetsParams)", None),
-        ("void fft2d_r2c_32x32<float, false, 0u, false>(float2*)", None),
-        ("igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32_wt32x32x8", "channels_last"),
-        ("naive_conv_ab_nonpacked_fwd_ncdhw_ushort_double_ushort.kd", "contiguous"),
-        ("miopenSp3AsmConv_v21_1_3_gfx9_fp32_f2x3_stride1", None),
-        ("Im2d2Col_v2", None),
-        (CK_CONVOLUTION, None),
-        (CK_WEIGHT_GRADIENT, None),
-        ("void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<5, float, int>(int)", None),
-        ("_ZN2at6native51_GLOBAL__N__67b3c33b_18_DepthwiseConv2d_cu31conv_depthwise2d_forward_kernelILi5EfiE", None),
-        ("void at::native::vol2col_kernel<float>(int)", None),
-        ("gen_conv", None),
-        ("gen_conv_kernel", None),
-        ("triton_tem_fused_convolution_4", None),
+        FPROP_TO_CONTIGUOUS,
+        "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize64x128x32",
+        "sm80_xmma_dgrad_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize64x128x32",
+        "sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_f32_nhwckrsc_nhwc_tilesize64x64x64",
+        "sm80_xmma_wgrad_implicit_gemm_f32f32_f32_nchwkcrs_nchw_tilesize64x64x64",
+        "sm50_xmma_fprop_conv2d_c1_k1_f32f32_f32_f32_nchwkcrs_nchw_tilesize10x40x8",
+        "sm80_xmma_depthwise_convolution_dgrad_tiling_f16f16_nhwckrsc_nhwc_tilesize1x8x8",
+        "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688fprop_tf32_64x64_16x10_nhwc_align4>",
+        "void cutlass::Kernel<cutlass::conv::kernel::ImplicitGemmConvolution<int>>",
+        MANGLED_CUTLASS,
+        "volta_scudnn_128x128_relu_interior_nn_v1",
+        "volta_scudnn_128x32_sliced1x4_ldg4_relu_exp_medium_nhwc_tn_v1",
+        "_5x_cudnn_ampere_fp16_scudnn_fp16_128x32_relu_small_nn_v1",
+        "trt_ampere_h16816cudnn_64x128_sliced1x2_ldg8_relu_exp_stages_64x4_medium_nhwc_tn_v1",
+        "ampere_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1",
+        "void cudnn::cnn::wgrad2d_c1_k1_nhwc_kernel<__half, float, 1, 5, 5>(int)",
+        "void cudnn::cnn::conv2d_grouped_direct_kernel<false, true>(int)",
+        "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)",
+        "void implicit_convolve_sgemm<float, float, 128, 5, 5, 3, 3, 3, 1, false, true, true>(int)",
+        "_Z23implicit_convolve_sgemmIffLi1024ELi5ELi5ELi3ELi3ELi3ELi1ELb0ELb1ELb1EEviii",
+        "void cudnn::winograd_nonfused::winogradForwardOutput4x4<float, float>(int)",
+        "void cask_cudnn::computeOffsetsKernel<false, false>(cask_cudnn::ComputeOffsetsParams)",
+        "void fft2d_r2c_32x32<float, false, 0u, false>(float2*)",
+        "igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32_wt32x32x8",
+        "naive_conv_ab_nonpacked_fwd_ncdhw_ushort_double_ushort.kd",
+        "miopenSp3AsmConv_v21_1_3_gfx9_fp32_f2x3_stride1",
+        "Im2d2Col_v2",
+        CK_CONVOLUTION,
+        CK_WEIGHT_GRADIENT,
+        "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<5, float, int>(int)",
+        "_ZN2at6native51_GLOBAL__N__67b3c33b_18_DepthwiseConv2d_cu31conv_depthwise2d_forward_kernelILi5EfiE",
+        "void at::native::vol2col_kernel<float>(int)",
+        "gen_conv",
+        "gen_conv_kernel",
+        "triton_tem_fused_convolution_4",
     ],
 )
-def test_a_convolution_by_its_name_and_the_layout_it_writes(name: str, layout: str | None) -> None:
+def test_a_convolution_is_known_by_its_name(name: str) -> None:
     assert is_convolution_kernel(name)
-    assert output_layout_of(name) == layout
 
 
 @for_each(
@@ -372,9 +369,8 @@ def test_a_convolution_by_its_name_and_the_layout_it_writes(name: str, layout: s
         "",
     ],
 )
-def test_no_convolution_by_its_name_writes_no_layout(name: str) -> None:
+def test_what_is_no_convolution_by_its_name(name: str) -> None:
     assert not is_convolution_kernel(name)
-    assert output_layout_of(name) is None
 
 
 @for_each(
@@ -434,7 +430,7 @@ def test_a_name_made_to_be_slow_is_looked_up_at_once(name: str) -> None:
 
     kernel_entry(name)
     kernel_entry(name, is_cut=True)
-    for look_up in (library_of, is_convolution_kernel, output_layout_of, dtypes_of):
+    for look_up in (library_of, is_convolution_kernel, dtypes_of):
         look_up(name)
 
     # A tenth of it on a slow machine; a pattern that goes back and forth needs minutes.

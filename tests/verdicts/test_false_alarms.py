@@ -52,7 +52,7 @@ FORMATS = ("eager", "eager-channels-last", "inductor", "inductor-channels-last")
 
 def conversion_kernel(name: str) -> KernelEntry | None:
     found = kernel_entry(name)
-    return found.entry if found is not None and found.is_certain and found.entry.role == "conversion" else None
+    return found if found is not None and found.role == "conversion" else None
 
 
 def of(model: str, mode: Mode = "inference") -> Diagnosis:

@@ -1,1 +1,1 @@
-"""What the graphs of a recording prove."""
+"""Facts that the graphs of a recording prove."""

@@ -7,7 +7,7 @@ from are followed upward to the operation that was given channels-last and retur
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -19,159 +19,246 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.graphs.regions import known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Buffer, Conversion, FxNode, Graph, RedundantPair
+    from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph, RedundantPair
     from layoutdoctor.examination.graphs.buffers import BufferGraph
 
 
 def compiled_breakers(flow: BufferGraph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
     """The breakers of a compiled graph."""
     found: dict[str, LayoutBreaker] = {}
+    values = _Buffers(flow)
     by_value: dict[str, list[Conversion]] = {}
-    read, made = _read_by_convolutions(flow), _made_by_convolutions(flow)
     for conversion in conversions:
         by_value.setdefault(str(conversion.value), []).append(conversion)
     for conversion in conversions:
+        source, value = str(conversion.source_value), str(conversion.value)
         if conversion.role != "interior" or conversion.tensor == "weight" or conversion.owner == "user":
             continue
         if conversion.direction == "to_channels_last":
-            for buffer, given in _ends_above(flow, conversion.source_value):
-                out = [c for c in by_value.get(buffer.name, ()) if c.direction != "to_channels_last"]
-                _add(found, _compiled_breaker(flow, buffer, given, (*out, conversion)))
-        elif conversion.direction == "to_contiguous" and conversion.value in read:
-            buffer = flow.buffers[str(conversion.value)]
-            if conversion.source is not None and conversion.source_value in made:
-                _add(found, _compiled_breaker(flow, buffer, conversion.source, (conversion,)))
+            for name, given in _ends_above(values, source):
+                out = [c for c in by_value.get(name, ()) if c.direction != "to_channels_last"]
+                _add(found, values.breaker(name, given, (*out, conversion)))
+        is_between = value in values.read_by_convolutions and source in values.made_by_convolutions
+        if conversion.direction == "to_contiguous" and is_between and conversion.source is not None:
+            _add(found, values.breaker(value, conversion.source, (conversion,)))
+    return tuple(found.values())
+
+
+def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
+    """The breakers of an eager iteration, by the conversions that ran in its copies and inside libraries."""
+    values = _Nodes(graph)
+    nodes = values.nodes
+    mine = [c for c in conversions if c.graph == graph.name and c.node in nodes and c.tensor != "weight"]
+    outward = {
+        str(c.node): c for c in mine if c.direction == "to_contiguous" and not is_convolution(nodes[str(c.node)].target)
+    }
+    found: dict[str, LayoutBreaker] = {}
+    going_on = _going_on(graph)
+    for name, conversion in outward.items():
+        given = values.given(name)
+        if given is not None and values.is_contiguous(name) and name in going_on and conversion.owner != "user":
+            _add(found, values.breaker(name, given, (conversion,)))
+    for conversion in mine:
+        node = nodes[str(conversion.node)]
+        is_read = conversion.port == "input 0" and is_convolution(node.target)
+        if conversion.direction != "to_channels_last" or not is_read:
+            continue
+        for name, given in _ends_above(values, node.inputs[0]):
+            out = outward.get(name)
+            if out is None or out.owner != "user":
+                _add(found, values.breaker(name, given, (conversion,) if out is None else (out, conversion)))
     return tuple(found.values())
 
 
 def _add(found: dict[str, LayoutBreaker], breaker: LayoutBreaker | None) -> None:
-    if breaker is None:
-        return
-    known = found.get(breaker.node)
-    if known is None:
-        found[breaker.node] = breaker
-        return
-    ids = tuple(dict.fromkeys((*known.conversions, *breaker.conversions)))
-    found[breaker.node] = msgspec.structs.replace(known, conversions=ids)
+    if breaker is not None:
+        known = found.get(breaker.node, breaker)
+        ids = tuple(dict.fromkeys((*known.conversions, *breaker.conversions)))
+        found[breaker.node] = msgspec.structs.replace(known, conversions=ids)
 
 
-def _ends_above(flow: BufferGraph, name: str | None) -> Iterator[tuple[Buffer, Layout]]:
+class _Values(Protocol):
+    """The values of a graph, buffers or nodes, as far as breakers ask for them."""
+
+    def is_contiguous(self, name: str) -> bool:
+        """Whether it is known, and contiguous and not channels-last as well."""
+
+    def is_call(self, name: str) -> bool:
+        """Whether a library call makes it, whose result says nothing about what it reads."""
+
+    def reads(self, name: str) -> Sequence[str]:
+        """The values that it is made of."""
+
+    def given(self, name: str) -> Layout | None:
+        """The layout of a channels-last value that it is made of, if there is one: what a convolution convolves."""
+
+
+def _ends_above(values: _Values, name: str) -> list[tuple[str, Layout]]:
     """
-    Buffers that were given channels-last and hold something else, from which a value comes without another call.
+    Values that were given channels-last and are contiguous, from which a value comes without another call.
 
     The nearest ones: those above them, as in a sum that runs through the whole network, pay for conversions of their
-    own.
+    own. With each the layout that it was given.
     """
-    front, seen, is_found = [str(name)], {name}, False
-    while front and not is_found:
+    front, seen = [name], {name}
+    while front:
+        found: list[tuple[str, Layout]] = []
         further: list[str] = []
         for one in front:
-            buffer = flow.buffers.get(one)
             # Of another rank, such as [N, H * W, C], it may hold the same bytes: there formats say nothing.
-            if buffer is None or not is_only_contiguous(buffer.layout):
+            if not values.is_contiguous(one):
                 continue
-            if buffer.is_extern:
-                given = _given_to_convolution(flow, buffer)
-                if given is not None:
-                    is_found = True
-                    yield buffer, given
-                continue
-            given = _given_to_buffer(flow, buffer)
+            given = values.given(one)
             if given is not None:
-                is_found = True
                 # A sum of a channels-last value and of one that a convolution returned contiguous did not lose it.
-                yield from list(_losing_convolutions(flow, buffer)) or [(buffer, given)]
-                continue
-            inputs = [other for other in buffer.reads if other not in seen]
-            seen.update(inputs)
-            further += dict.fromkeys(inputs)
+                losing = [] if values.is_call(one) else _losing_calls(values, one)
+                found += losing or [(one, given)]
+            elif not values.is_call(one):
+                further += [other for other in dict.fromkeys(values.reads(one)) if other not in seen]
+                seen.update(further)
+        if found:
+            return found
         front = further
+    return []
 
 
-def _given_to_buffer(flow: BufferGraph, buffer: Buffer) -> Layout | None:
-    """A channels-last value that a buffer reads, and so may hold: whole, in part, or through a table of indices."""
-    return next((layout for layout in map(flow.layout_of, buffer.reads) if is_only_channels_last(layout)), None)
+def _losing_calls(values: _Values, name: str) -> list[tuple[str, Layout]]:
+    """Calls that were given channels-last and returned contiguous what a value is computed from."""
+
+    def above(one: str) -> Sequence[str]:
+        is_end = not values.is_contiguous(one) or values.is_call(one) or values.given(one) is not None
+        return () if is_end else values.reads(one)
+
+    calls = [one for one in _reached(values.reads(name), above) if values.is_contiguous(one) and values.is_call(one)]
+    return [(one, given) for one in calls if (given := values.given(one)) is not None]
 
 
-def _given_to_convolution(flow: BufferGraph, buffer: Buffer) -> Layout | None:
-    """The channels-last activation that a called convolution reads; None of any other call."""
-    node = flow.extern_node(buffer)
-    if node is None or not is_convolution(node.target):
-        return None
-    layouts = (flow.layout_of(name) for name in buffer.reads if not _is_weight(flow, name))
-    return next((layout for layout in layouts if is_only_channels_last(layout)), None)
-
-
-def _is_weight(flow: BufferGraph, name: str) -> bool:
-    node, buffer = flow.inputs.get(name), flow.buffers.get(name)
-    if buffer is not None:
-        return bool(buffer.reads) and all(_is_weight(flow, read) for read in buffer.reads)
-    return node is not None and node.tensor == "weight"
-
-
-def _losing_convolutions(flow: BufferGraph, buffer: Buffer) -> Iterator[tuple[Buffer, Layout]]:
-    """Convolutions that were given channels-last and returned contiguous what a buffer is computed from."""
-
-    def above(name: str) -> list[str]:
-        source = flow.buffers.get(name)
-        is_followed = source is not None and not source.is_extern and is_only_contiguous(source.layout)
-        is_end = source is None or not is_followed or _given_to_buffer(flow, source) is not None
-        return [] if is_end or source is None else list(source.reads)
-
-    reached = _reached(buffer.reads, above)
-    for source in flow.buffers.values():
-        given = _given_to_convolution(flow, source) if source.name in reached and source.is_extern else None
-        if given is not None and is_only_contiguous(source.layout):
-            yield source, given
-
-
-def _read_by_convolutions(flow: BufferGraph) -> set[str]:
-    """Buffers that a convolution reads, at once or through contiguous ones computed from them."""
-
-    def above(name: str) -> list[str]:
-        buffer = flow.buffers[name]
-        is_followed = not buffer.is_extern and is_only_contiguous(buffer.layout)
-        return [other for other in buffer.reads if other in flow.buffers] if is_followed else []
-
-    read = (n for n in flow.buffers if any(is_convolution(flow.nodes[node].target) for node in flow.required_by(n)))
-    return _reached(read, above)
-
-
-def _made_by_convolutions(flow: BufferGraph) -> set[str]:
-    """Buffers that hold a convolution's result, or are computed from one through channels-last ones."""
-
-    def below(name: str) -> list[str]:
-        is_followed = is_only_channels_last(flow.layout_of(name))
-        return [reader for reader in flow.readers[name] if not flow.buffers[reader].is_extern] if is_followed else []
-
-    calls = [(buffer.name, flow.extern_node(buffer)) for buffer in flow.buffers.values() if buffer.is_extern]
-    return _reached((name for name, node in calls if node is not None and is_convolution(node.target)), below)
-
-
-def _reached(starts: Iterable[str], further: Callable[[str], Iterable[str]]) -> set[str]:
+def _reached(starts: Iterable[str], further: Callable[[str], Iterable[str]]) -> list[str]:
     """Some values and all that are reached from them."""
-    found = set(starts)
+    found = dict.fromkeys(starts)
     pending = list(found)
     while pending:
-        ahead = set(further(pending.pop())) - found
-        found |= ahead
+        ahead = [name for name in further(pending.pop()) if name not in found]
+        found |= dict.fromkeys(ahead)
         pending += ahead
+    return list(found)
+
+
+class _Buffers:
+    """
+    Those of a compiled graph.
+
+    Attributes:
+        read_by_convolutions: Buffers that a convolution reads, at once or through contiguous ones computed from them.
+        made_by_convolutions: Buffers that hold a convolution's result, or come from one through channels-last ones.
+    """
+
+    def __init__(self, flow: BufferGraph) -> None:
+        self.flow = flow
+        convolutions = [name for name in flow.buffers if self._is_convolution(name)]
+        required = (n for n in flow.buffers if any(is_convolution(flow.nodes[m].target) for m in flow.required_by(n)))
+        self.read_by_convolutions = set(_reached(required, self._above))
+        self.made_by_convolutions = set(_reached(convolutions, self._below))
+
+    def _is_convolution(self, name: str) -> bool:
+        node = self.flow.extern_node(self.flow.buffers[name]) if self.is_call(name) else None
+        return node is not None and is_convolution(node.target)
+
+    def _above(self, name: str) -> list[str]:
+        is_followed = not self.is_call(name) and self.is_contiguous(name)
+        return [other for other in self.reads(name) if other in self.flow.buffers] if is_followed else []
+
+    def _below(self, name: str) -> list[str]:
+        is_followed = is_only_channels_last(self.flow.layout_of(name))
+        return [reader for reader in self.flow.readers[name] if not self.is_call(reader)] if is_followed else []
+
+    def is_contiguous(self, name: str) -> bool:
+        return name in self.flow.buffers and is_only_contiguous(self.flow.buffers[name].layout)
+
+    def is_call(self, name: str) -> bool:
+        return self.flow.buffers[name].is_extern
+
+    def reads(self, name: str) -> Sequence[str]:
+        return self.flow.buffers[name].reads
+
+    def given(self, name: str) -> Layout | None:
+        """Whole, in part, or through a table of indices."""
+        if self.is_call(name) and not self._is_convolution(name):
+            return None
+        names = [read for read in self.reads(name) if not (self.is_call(name) and self._is_weight(read))]
+        return next((layout for layout in map(self.flow.layout_of, names) if is_only_channels_last(layout)), None)
+
+    def _is_weight(self, name: str) -> bool:
+        node, buffer = self.flow.inputs.get(name), self.flow.buffers.get(name)
+        if buffer is not None:
+            return bool(buffer.reads) and all(map(self._is_weight, buffer.reads))
+        return node is not None and node.tensor == "weight"
+
+    def breaker(self, name: str, given: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker | None:
+        buffer = self.flow.buffers[name]
+        node = self.flow.node_of(buffer)
+        if buffer.alias_of in self.flow.buffers:  # a branch is written where the whole wants it
+            node = self.flow.node_of(self.flow.buffers[str(buffer.alias_of)]) or node
+        if node is None or buffer.layout is None:
+            return None
+        who = "the library returns" if buffer.is_extern else "Inductor writes"
+        return _breaker(node, given, buffer.layout, conversions, f"{who} its result in {_words(buffer.layout)}")
+
+
+class _Nodes:
+    """
+    Those of an eager iteration.
+
+    Attributes:
+        region: Channels-last values that come from a convolution or from the caller, not from a permuted view by
+            chance.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes = {node.name: node for node in graph.nodes}
+        self.region: set[str] = set()
+        for node in graph.nodes:
+            begins = self.is_call(node.name) or (node.op == "placeholder" and node.tensor == "activation")
+            if is_only_channels_last(node.layout) and (begins or not self.region.isdisjoint(node.inputs)):
+                self.region.add(node.name)
+
+    def is_contiguous(self, name: str) -> bool:
+        node = self.nodes.get(name)
+        return node is not None and node.op == "call_function" and is_only_contiguous(node.layout)
+
+    def is_call(self, name: str) -> bool:
+        return is_convolution(self.nodes[name].target)
+
+    def reads(self, name: str) -> Sequence[str]:
+        return self.nodes[name].inputs
+
+    def given(self, name: str) -> Layout | None:
+        names = self.reads(name)[:1] if self.is_call(name) else self.reads(name)
+        return next((self.nodes[read].layout for read in names if read in self.region), None)
+
+    def breaker(self, name: str, given: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker | None:
+        node = self.nodes[name]
+        if node.layout is None:
+            return None
+        return _breaker(node, given, node.layout, conversions, f"eager returns {_words(node.layout)}")
+
+
+_MIXING = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "mean", "sum", "amax", "cat")
+
+
+def _going_on(graph: Graph) -> set[str]:
+    """Values of which something of the same rank is made: not those that are flattened for a matrix product."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        if node.op != "call_function" or base_name(node.target) in _MIXING:
+            continue
+        is_image = node.layout is not None and len(node.layout.shape) in CHANNELS_LAST_BY_RANK
+        if is_image or node.name in found:
+            found.update(node.inputs)
     return found
-
-
-def _compiled_breaker(
-    flow: BufferGraph, buffer: Buffer, given: Layout, conversions: Sequence[Conversion]
-) -> LayoutBreaker | None:
-    node = flow.node_of(buffer)
-    if buffer.alias_of is not None and buffer.alias_of in flow.buffers:  # a branch is written where the whole wants it
-        node = flow.node_of(flow.buffers[buffer.alias_of]) or node
-    if node is None or buffer.layout is None:
-        return None
-    who = "the library returns" if buffer.is_extern else "Inductor writes"
-    return _breaker(node, given, buffer.layout, conversions, f"{who} its result in {_words(buffer.layout)}")
 
 
 def _breaker(
@@ -193,109 +280,6 @@ def _words(layout: Layout) -> str:
     return " or ".join(densified(layout).memory_formats) or "strides of its own"
 
 
-def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
-    """The breakers of an eager iteration, by the conversions that ran in its copies and inside libraries."""
-    nodes = {node.name: node for node in graph.nodes}
-    mine = [c for c in conversions if c.graph == graph.name and c.node in nodes and c.tensor != "weight"]
-    outward = {
-        str(c.node): c for c in mine if c.direction == "to_contiguous" and not is_convolution(nodes[str(c.node)].target)
-    }
-    found: dict[str, LayoutBreaker] = {}
-    region, going_on = _channels_last_region(graph), _going_on(graph)
-    for name, conversion in outward.items():
-        given, returned = _given_layout(nodes, nodes[name], region), nodes[name].layout
-        is_end = given is not None and is_only_contiguous(returned) and name in going_on
-        if is_end and given is not None and returned is not None and conversion.owner != "user":
-            _add(found, _eager_breaker(nodes[name], given, returned, (conversion,)))
-    for conversion in mine:
-        node = nodes[str(conversion.node)]
-        if (
-            conversion.direction != "to_channels_last"
-            or conversion.port != "input 0"
-            or not is_convolution(node.target)
-        ):
-            continue
-        for ending, given in _eager_ends_above(nodes, node.inputs[0], region):
-            out = outward.get(ending.name)
-            if (out is not None and out.owner == "user") or ending.layout is None:
-                continue
-            paid = (conversion,) if out is None else (out, conversion)
-            _add(found, _eager_breaker(ending, given, ending.layout, paid))
-    return tuple(found.values())
-
-
-def _channels_last_region(graph: Graph) -> set[str]:
-    """Channels-last values that come from a convolution or from the caller, not from a permuted view by chance."""
-    found: set[str] = set()
-    for node in graph.nodes:
-        if not is_only_channels_last(node.layout):
-            continue
-        begins = is_convolution(node.target) or (node.op == "placeholder" and node.tensor == "activation")
-        if begins or any(name in found for name in node.inputs):
-            found.add(node.name)
-    return found
-
-
-_MIXING = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "mean", "sum", "amax", "cat")
-
-
-def _going_on(graph: Graph) -> set[str]:
-    """Values of which something of the same rank is made: not those that are flattened for a matrix product."""
-    found: set[str] = set()
-    for node in reversed(graph.nodes):
-        if node.op != "call_function" or base_name(node.target) in _MIXING:
-            continue
-        is_image = node.layout is not None and len(node.layout.shape) in CHANNELS_LAST_BY_RANK
-        if is_image or node.name in found:
-            found.update(node.inputs)
-    return found
-
-
-def _given_layout(nodes: dict[str, FxNode], node: FxNode, region: set[str]) -> Layout | None:
-    """The layout that an operation was given by a channels-last region; None where it was given none."""
-    return next((nodes[name].layout for name in node.inputs if name in region), None)
-
-
-def _eager_ends_above(nodes: dict[str, FxNode], name: str, region: set[str]) -> Iterator[tuple[FxNode, Layout]]:
-    for other in _contiguous_above(nodes, [name], region):
-        node = nodes[other]
-        given = _given_layout(nodes, node, region)
-        if is_convolution(node.target):
-            given = nodes[node.inputs[0]].layout if node.inputs[0] in region else None
-        if given is None:
-            continue
-        # A sum of a channels-last value and of one that a convolution returned contiguous did not lose it.
-        above = _contiguous_above(nodes, node.inputs, region) if not is_convolution(node.target) else []
-        losing = [nodes[one] for one in above if is_convolution(nodes[one].target) and nodes[one].inputs[0] in region]
-        if not losing:
-            yield node, given
-        for convolution in losing:
-            layout = nodes[convolution.inputs[0]].layout
-            if layout is not None:
-                yield convolution, layout
-
-
-def _contiguous_above(nodes: dict[str, FxNode], names: Sequence[str], region: set[str]) -> list[str]:
-    """Contiguous values that others are made of, up to those that read channels-last and to convolutions, included."""
-    pending, seen, found = list(names), set(names), []
-    while pending:
-        name = pending.pop()
-        node = nodes.get(name)
-        if node is None or node.op != "call_function" or not is_only_contiguous(node.layout):
-            continue
-        found.append(name)
-        if is_convolution(node.target) or _given_layout(nodes, node, region) is not None:
-            continue
-        further = [other for other in node.inputs if other not in seen]
-        seen.update(further)
-        pending += further
-    return found
-
-
-def _eager_breaker(node: FxNode, given: Layout, returned: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker:
-    return _breaker(node, given, returned, conversions, f"eager returns {_words(returned)}")
-
-
 def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
     """The graph with the cost of each breaker: the sum over its conversions, None where one of them is not known."""
     by_id = {conversion.id: conversion for conversion in known}
@@ -313,9 +297,9 @@ def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
 
 
 def without_round_trips(graph: Graph, pairs: Sequence[RedundantPair]) -> Graph:
-    """The graph without the breakers that are told already, as redundant pairs."""
-    told = {id_ for pair in pairs for id_ in (pair.first, pair.second, *pair.also)}
+    """The graph without the breakers whose conversions are all in redundant pairs."""
+    paired = {id_ for pair in pairs for id_ in (pair.first, pair.second, *pair.also)}
     kept = tuple(
-        breaker for breaker in graph.breakers if not breaker.conversions or not told.issuperset(breaker.conversions)
+        breaker for breaker in graph.breakers if not breaker.conversions or not paired.issuperset(breaker.conversions)
     )
     return msgspec.structs.replace(graph, breakers=kept)

@@ -1,5 +1,5 @@
 """
-Inductor's buffers as one flow of values: who reads whom, in which layout, and what stands in memory.
+Inductor's buffers as one flow of values: who reads whom, in which layout, and which buffers are in memory.
 
 Fusion keeps some buffers in registers; here a read of such a buffer is a read of what that one was computed from.
 """
@@ -28,9 +28,7 @@ class Loop:
     One loop variable of a body.
 
     Attributes:
-        count: How many values it takes.
         store_step: By how many elements the store moves for one step of it; 0 where the store does not depend on it.
-        load_step: The same for the load.
     """
 
     count: int
@@ -43,7 +41,6 @@ def seen_strides(shape: Sequence[int], stride: Sequence[int], loops: Sequence[Lo
     Strides with which a load walks the dimensions of the buffer that its body stores.
 
     Args:
-        shape: Sizes of the stored buffer.
         stride: Its strides in elements; dimensions do not overlap.
 
     Returns:
@@ -63,7 +60,7 @@ def _seen_stride(size: int, step: int, loops: Sequence[Loop]) -> int | None:
     """
     The load's stride along one dimension: the loops that cover it, from the innermost on, have to agree.
 
-    The dimension's elements stand at 0, ``step``, 2 ``step`` ... in the stored buffer. Each loop covers the places
+    The dimension's elements are at 0, ``step``, 2 ``step`` ... in the stored buffer. Each loop covers the places
     from its own step up to step times count, and no two of them the same.
     """
     seen: int | None = None
@@ -120,12 +117,6 @@ def is_relayout(
     neighbouring ones (a flattened view and its inverse), and for a leading dimension that stands for batch and space
     together, as in the result of a matrix product seen as ``[N, C, H, W]``. False for what rearranges elements: a part
     of the source, a broadcast, a channel shuffle, a pixel shuffle, windows, attention heads.
-
-    Args:
-        source_shape: Sizes of the source.
-        source_stride: Its strides in elements.
-        target_shape: Sizes of the buffer that is written.
-        seen_stride: From ``seen_strides``.
     """
     if math.prod(source_shape) != math.prod(target_shape):
         return False
@@ -173,7 +164,7 @@ def _keeps_together(dimension: int, pieces: Sequence[int], large: Sequence[int])
     Whether dimensions that walk one dimension of the source are still that dimension, only seen in parts.
 
     They are where they follow each other, in their order; or where the first dimension of both is the batch, so that
-    the others are the space of an image whose channels stand between. Size-1 dimensions stand between nothing; but the
+    the others are the space of an image whose channels are between them. Size-1 dimensions do not count; but the
     heads of an attention are no batch, also where there is a batch of one.
     """
     places = [large.index(piece) for piece in pieces]
@@ -200,12 +191,10 @@ CASTS = frozenset({"to_dtype", "to_dtype_bitcast"})
 @dataclass(frozen=True)
 class Source:
     """
-    What one buffer reads, as far as layouts are concerned.
+    A buffer or graph input that a buffer reads, and in which layout.
 
     Attributes:
-        name: Buffer or graph input.
         seen: Its layout as the reading buffer sees it; None where the read is no whole tensor in equal steps.
-        layout: Its own layout, where known.
         is_part: Whether it makes up only a part of the reading buffer, as in a concatenation.
     """
 
@@ -216,13 +205,7 @@ class Source:
 
 
 class BufferGraph:
-    """
-    The buffers of one compiled graph.
-
-    Attributes:
-        inputs: Graph inputs by name.
-        readers: For each buffer or input, the names of the buffers computed from it.
-    """
+    """The buffers of one compiled graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -263,7 +246,7 @@ class BufferGraph:
         return all(self.only_moves(other) for other in inner if other is not None and other.is_removed)
 
     def sources(self, buffer: Buffer) -> tuple[Source, ...]:
-        """What the loop of a buffer reads from memory: through buffers that fusion left in registers."""
+        """The sources that the loop of a buffer reads from memory, through buffers that fusion left in registers."""
         if buffer.name not in self._sources:
             self._sources[buffer.name] = tuple(dict.fromkeys(self._resolved(buffer)))
         return self._sources[buffer.name]
@@ -309,7 +292,7 @@ class BufferGraph:
 
     def node_of(self, buffer: Buffer) -> FxNode | None:
         """
-        The FX node whose line and module a buffer is to be told by.
+        The FX node that gives a buffer its line and module.
 
         The node whose value it is; else, for what was only made ready for a library call, that call; else the last of
         its origins in the graph that has a line and is no library call itself.

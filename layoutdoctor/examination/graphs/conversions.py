@@ -22,7 +22,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.host import is_backward, outermost_name
 from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy
-from layoutdoctor.words import GIVES_STRIDES, item_bytes
+from layoutdoctor.words import GIVES_STRIDES, item_bytes, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         ConversionRole,
         FxNode,
         Graph,
-        Owner,
         TensorKind,
     )
     from layoutdoctor.examination.graphs.buffers import Source
@@ -52,10 +51,8 @@ def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> t
     for graph in graphs:
         flow = BufferGraph(graph)
         conversions = _conversions(flow)
-        breakers = compiled_breakers(flow, conversions)
-        found.append(
-            msgspec.structs.replace(graph, conversions=conversions, breakers=breakers, graph_breaks=graph_break_count)
-        )
+        facts = {"conversions": conversions, "breakers": compiled_breakers(flow, conversions)}
+        found.append(msgspec.structs.replace(graph, graph_breaks=graph_break_count, **facts))
     return tuple(found)
 
 
@@ -66,30 +63,25 @@ def _conversions(flow: BufferGraph) -> tuple[Conversion, ...]:
     for buffer in flow.graph.buffers:
         if buffer.is_extern or buffer.is_reduction or buffer.is_removed or buffer.layout is None:
             continue
-        told: list[tuple[Layout, TensorKind]] = []
+        known: set[tuple[Layout, TensorKind]] = set()
         for source in flow.sources(buffer):
-            target = _target_layout(buffer.layout, source)
-            if source.seen is None or target is None:
+            if source.seen is None:
                 continue
             kind = _kind(flow, source.name, gradients)
-            if (source.seen, kind) in told and not source.is_part:
+            if (source.seen, kind) in known and not source.is_part:
                 continue  # one value computed from several of one kind and layout is written once: one conversion
-            told.append((source.seen, kind))
+            known.add((source.seen, kind))
+            target = buffer.layout
+            if source.is_part:
+                target = msgspec.structs.replace(target, shape=source.seen.shape, memory_formats=())
             direction = layout_change(source.seen, target)
             if direction != "none":
-                found.append(_conversion(flow, buffer, source, target, direction, gradients, len(found)))
+                found.append(_conversion(flow, buffer, source, target, direction, kind, len(found)))
     return tuple(found)
 
 
-def _target_layout(layout: Layout, source: Source) -> Layout | None:
-    """The layout that a source's elements get: that of the buffer, or of the part of it that they make up."""
-    if not source.is_part or source.seen is None:
-        return layout
-    return msgspec.structs.replace(layout, shape=source.seen.shape, memory_formats=())
-
-
 def layout_change(source: Layout, target: Layout) -> ConversionDirection:
-    """What change leads from one strided layout to another; ``none`` where their bytes lie in the same order."""
+    """The change from one strided layout to another; ``none`` if their bytes are in the same order."""
     before, after = densified(source), densified(target)
     if set(before.memory_formats) & set(after.memory_formats):
         return "none"
@@ -104,21 +96,19 @@ def _conversion(
     source: Source,
     target: Layout,
     direction: ConversionDirection,
-    gradients: set[str],
+    kind: TensorKind,
     number: int,
 ) -> Conversion:
     node = flow.node_of(buffer)
     asked = _user_node(flow, buffer, target)
     given = flow.value(source.name)
     dtypes = (given.dtype if given is not None else None, buffer.dtype)
-    kind = _kind(flow, source.name, gradients)
     required_by = flow.required_by(buffer.name)
     role = _role(flow, buffer, source.name, kind)
-    owner: Owner = "compiler" if asked is None else "user"
     place = asked or node
     return Conversion(
         id=f"{flow.graph.name} conversion {number}",
-        owner=owner,
+        owner="compiler" if asked is None else "user",
         kernel=buffer.kernel,
         node=place.name if place is not None else None,
         op=place.target if place is not None else None,
@@ -151,7 +141,6 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
     Bytes of one tensor in each of some dtypes, added up; None where its size or a dtype is not known.
 
     Args:
-        layout: Of the tensor, None where not recorded.
         dtypes: By torch's names. A conversion reads in one and writes in another, so it moves the bytes of both.
     """
     elements = layout.element_count if layout is not None else None
@@ -193,8 +182,7 @@ def _kind(flow: BufferGraph, source_name: str, gradients: set[str]) -> TensorKin
     if node is not None:
         return node.tensor or "unknown"
     if flow.graph.direction != "backward":
-        made_of_weights = _is_made_of_weights(flow, source_name)
-        return "weight" if made_of_weights else "activation"
+        return "weight" if _is_made_of_weights(flow, source_name) else "activation"
     buffer = flow.buffers[source_name]
     names = {name for name in (buffer.source_node, *buffer.origins) if name is not None}
     return "gradient" if names & gradients else "activation"
@@ -247,26 +235,15 @@ def _cause(
         return "the caller is given the strides that eager returns (keep_output_stride)"
     if required_by:
         how = ", on each call" if kind == "weight" else ""
-        return f"required by {_listed([_described(flow.nodes[name]) for name in required_by])}{how}"
+        calls = (flow.nodes[name] for name in required_by)
+        names = [f"{'convolution' if is_convolution(n.target) else n.target} {n.module or n.name}" for n in calls]
+        return f"required by {listing(names, 3)}{how}"
     if buffer.is_output:
         return "saved for the backward in these strides"
     if buffer.alias_of is not None or flow.is_concatenation(buffer):
         return "Inductor writes the concatenation that it is a part of in this layout"
     node = flow.node_of(buffer)
     return f"Inductor's own choice for {base_name(node.target) if node is not None else 'this buffer'}"
-
-
-def _described(node: FxNode) -> str:
-    name = "convolution" if is_convolution(node.target) else node.target
-    return f"{name} {node.module or node.name}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return (
-        names[0]
-        if len(names) == 1
-        else f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-    )
 
 
 def with_eager_conversions(
@@ -279,14 +256,11 @@ def with_eager_conversions(
     The eager graph with its conversions and layout breakers.
 
     Args:
-        graph: The recorded operations, aligned with the profiled ones.
         device_seconds: On a GPU: time of the kernels that each operation launched, by its external id.
     """
     nodes = {node.name: node for node in graph.nodes}
     found: list[Conversion] = []
     for entry in tree:
-        if entry.name != COPY:
-            continue
         conversion = _eager_conversion(entry, graph, nodes, len(found), device_seconds)
         if conversion is not None:
             found.append(conversion)
@@ -300,9 +274,9 @@ def with_copies_around(
     """
     Compiled graphs with the copies of ATen that no kernel of the compiler's and none of a library's makes.
 
-    Those inside the convolutions that a graph calls, as where a gradient or a weight comes in another memory format
-    than the convolution runs in; and those outside of all graphs, which stand with the last one: what autograd gives
-    the strides of its parameter, what the model does behind a graph break.
+    Those inside the convolutions that a graph calls, as when a gradient or a weight comes in another memory format
+    than the convolution runs in; and those outside of all graphs, which are listed with the last one: gradients that
+    autograd gives the strides of their parameter, and copies that the model makes after a graph break.
 
     Args:
         device_seconds: On a GPU: time of the kernels that each operation launched, by its external id.
@@ -372,7 +346,7 @@ def _eager_conversion(
     number: int,
     device_seconds: Mapping[int, float] | None,
 ) -> Conversion | None:
-    layouts = layouts_of_copy(entry.operation.shapes, entry.operation.strides)
+    layouts = layouts_of_copy(entry.shapes, entry.strides) if entry.name == COPY else None
     if layouts is None:
         return None
     source, target = layouts
@@ -384,7 +358,8 @@ def _eager_conversion(
     node = nodes.get(joined.node.name) if joined is not None and joined.node is not None else None
     port, kind = _port_and_kind(node, nodes, source, target) if node is not None else (None, "unknown")
     asked = node is not None and is_user_call(node) and node.is_called_directly is True
-    dtypes = _dtypes(node, nodes)
+    dtype = next((nodes[name].dtype for name in node.inputs if name in nodes), None) if node is not None else None
+    dtypes = dtype, dtype if node is None or is_convolution(node.target) else node.dtype
     seconds = _seconds(entry, device_seconds)
     return Conversion(
         id=f"{graph.name} conversion {number}",
@@ -416,8 +391,8 @@ def _eager_conversion(
 
 def _seconds(entry: HostOperation, device_seconds: Mapping[int, float] | None) -> float | None:
     if device_seconds is None:
-        return entry.seconds()
-    return device_seconds.get(entry.operation.external_id) if entry.operation.external_id is not None else None
+        return entry.seconds
+    return device_seconds.get(entry.external_id) if entry.external_id is not None else None
 
 
 def _port_and_kind(
@@ -465,14 +440,6 @@ def _source_value(node: FxNode | None, port: str | None) -> str | None:
     if port.startswith("output") and not is_copy(node):
         return None
     return node.inputs[position] if position < len(node.inputs) else None
-
-
-def _dtypes(node: FxNode | None, nodes: dict[str, FxNode]) -> tuple[str | None, str | None]:
-    if node is None:
-        return None, None
-    before = next((nodes[name].dtype for name in node.inputs if name in nodes), None)
-    after = node.dtype if not is_convolution(node.target) else before
-    return before, after
 
 
 def _eager_cause(entry: HostOperation, node: FxNode | None, *, asked: bool) -> str:

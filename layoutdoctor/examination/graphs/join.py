@@ -174,10 +174,10 @@ def _convolutions(entries: Sequence[HostOperation]) -> list[HostOperation]:
 
 
 def _shapes_agree(entry: HostOperation, node: FxNode, shapes: dict[str, tuple[int | str, ...]]) -> bool:
-    recorded = [tuple(shape) for shape in entry.operation.shapes if shape]
-    if entry.name.endswith("_"):  # mkldnn::_convolution_pointwise_: what it writes into stands before its input
+    recorded = [tuple(shape) for shape in entry.shapes if shape]
+    if entry.name.endswith("_"):  # mkldnn::_convolution_pointwise_: the tensor it writes into comes before its input
         recorded = recorded[1:]
-    # What a fused convolution adds stands before its weight in the call, and behind it in the pattern's node.
+    # The tensor that a fused convolution adds comes before its weight in the call, and after it in the pattern's node.
     for expected, name in zip((recorded[:1], recorded[1:3]), node.inputs[:2], strict=False):
         known = shapes.get(name)
         if known is None or not expected or not all(isinstance(size, int) for size in known):
@@ -216,7 +216,7 @@ def _recorded_entries(tree: Sequence[HostOperation], wanted: set[str]) -> list[H
     """The operations of these names in order, none inside another, as a dispatch mode would have seen them."""
     found: list[HostOperation] = []
     covered: set[int] = set()
-    for entry in tree:  # parents stand before their children
+    for entry in tree:  # parents come before their children
         if entry.parent is not None and id(entry.parent) in covered:
             covered.add(id(entry))
         elif entry.name in wanted:

@@ -8,14 +8,14 @@ that comes in from elsewhere in B, would cost one.
 
 from __future__ import annotations
 
-import heapq
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.examination.graphs.buffers import densified
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import Conversion
@@ -29,7 +29,6 @@ class Region:
     Values that can live in one layout.
 
     Attributes:
-        values: Names of the values: FX nodes or buffers.
         leaving: Conversions A to B of what enters the region, by the value that they make.
         entering: Conversions B to A of what is read from it, with the value each reads.
         pinned: Values that something needs in B: an output, an operation not known to take any layout.
@@ -63,7 +62,7 @@ class Region:
         return max(0, min(len(self.leaving) - len(self.pinned), len(self.entering) - len(self.foreign)))
 
     def positions_of_ends(self) -> dict[str, list[int]]:
-        """Where in ``entering`` the conversions of each value stand."""
+        """The positions in ``entering`` of each value's conversions."""
         found: dict[str, list[int]] = {}
         for position, (name, _) in enumerate(self.entering):
             found.setdefault(name, []).append(position)
@@ -81,63 +80,40 @@ class Region:
         return None if today is None or then is None else today - then
 
 
-class _Search:
-    """A search in breadth from some values, one step at a time."""
-
-    def __init__(self, starts: Iterable[str]) -> None:
-        self.before: dict[str, str | None] = dict.fromkeys(starts)
-        self.front = list(self.before)
-
-    def go_on(self, successors: Callable[[str], Iterable[str]]) -> None:
-        """Moves to the values that are one step further."""
-        front: list[str] = []
-        for name in self.front:
-            for other in successors(name):
-                if other not in self.before:
-                    self.before[other] = name
-                    front.append(other)
-        self.front = front
-
-    def way(self, end: str) -> list[str]:
-        """The values from a start to here, both included."""
-        names, name = [end], self.before[end]
-        while name is not None:
-            names.append(name)
-            name = self.before[name]
-        return names[::-1]
-
-
 def shortest_ways(
-    successors: Callable[[str], Iterable[str]],
-    starts: Sequence[Sequence[str]],
-    ends: Mapping[str, Sequence[int]],
-    is_wanted: Callable[[int], bool],
-) -> Iterator[tuple[int, int, list[str]]]:
+    successors: Callable[[str], Iterable[str]], starts: Sequence[Sequence[str]], ends: Mapping[str, Sequence[int]]
+) -> list[tuple[int, int, list[str]]]:
     """
-    Ways from any start to any end, the shortest first, found as they are asked for.
-
-    Only as much of a region is walked as the answers need, so that one of thousands of values takes no square of time.
+    Ways from any start to any end, the shortest first.
 
     Args:
-        starts: The values of each start, which is told by its position.
+        starts: The values of each start; a start is named by its position.
         ends: Positions of the ends at each value, in ascending order.
-        is_wanted: Whether ways from a start are still asked for.
 
-    Yields:
+    Returns:
         (position of the start, position of the end, the values on the way, both ends included); of equal length by
         these positions.
     """
-    pending = [(0, number, _Search(names)) for number, names in enumerate(starts)]
+    found = [
+        (start, end, way)
+        for start, names in enumerate(starts)
+        for name, way in _ways_from(successors, names).items()
+        for end in ends.get(name, ())
+    ]
+    return sorted(found, key=lambda item: (len(item[2]), item[0], item[1]))
+
+
+def _ways_from(successors: Callable[[str], Iterable[str]], names: Sequence[str]) -> dict[str, list[str]]:
+    """The shortest way from any of some values to each value that can be reached."""
+    ways = {name: [name] for name in names}
+    pending = deque(names)
     while pending:
-        length, number, search = heapq.heappop(pending)
-        found = sorted((end, name) for name in search.front for end in ends.get(name, ()))
-        for end, name in found:
-            if is_wanted(number):
-                yield number, end, search.way(name)
-        if is_wanted(number):
-            search.go_on(successors)
-            if search.front:
-                heapq.heappush(pending, (length + 1, number, search))
+        name = pending.popleft()
+        for other in successors(name):
+            if other not in ways:
+                ways[other] = [*ways[name], other]
+                pending.append(other)
+    return ways
 
 
 def same_format(one: Layout, other: Layout) -> bool:

@@ -9,7 +9,6 @@ balanced at a time, for one layout at a time.
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -20,6 +19,7 @@ from layoutdoctor.examination.graphs.conversions import conversion_bytes, layout
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, is_layout_agnostic, reads_any_layout
 from layoutdoctor.examination.graphs.regions import Region, known_sum, same_format, shortest_ways
+from layoutdoctor.words import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -44,10 +44,13 @@ def buffer_pairs(graph: Graph) -> tuple[RedundantPair, ...]:
         if values.isdisjoint(made) or values.isdisjoint(read):
             continue
         region = _balance(flow, joined, set(values), made, read)
-        choices = [_choose(flow, joined, region.in_layout(layout)) for layout in region.layouts()]
-        best = max([[], *choices], key=len)
-        found += best
+        found += _most([_choose(flow, joined, region.in_layout(layout)) for layout in region.layouts()])
     return tuple(found)
+
+
+def _most(choices: list[list[RedundantPair]]) -> list[RedundantPair]:
+    """The longest of some lists of pairs, one for each layout that a region may live in."""
+    return max([[], *choices], key=len)
 
 
 def _is_value(flow: BufferGraph, name: str) -> bool:
@@ -155,12 +158,11 @@ def _choose(flow: BufferGraph, joined: nx.DiGraph, region: Region) -> list[Redun
     for alone in (True, False):
         leaving = [(name, c) for name, c in free if _moves(flow, c) is alone]
         starts, ends = [(name,) for name, _ in leaving], region.positions_of_ends()
-        wanted = partial(_is_unused, leaving, used)
-        for start, end, way in shortest_ways(joined.successors, starts, ends, wanted):
+        for start, end, way in shortest_ways(joined.successors, starts, ends):
             if len(pairs) == count:
                 return pairs
             first, second = leaving[start][1], region.entering[end][1]
-            if second.id in used:
+            if first.id in used or second.id in used:
                 continue
             parts = (first, *_others(flow, joined, free, way, {*used, first.id}), second)
             if not any(_moves(flow, part) for part in parts):
@@ -168,10 +170,6 @@ def _choose(flow: BufferGraph, joined: nx.DiGraph, region: Region) -> list[Redun
             used.update(part.id for part in parts)
             pairs.append(_buffer_pair(flow, region, reader_count, parts, way))
     return pairs
-
-
-def _is_unused(leaving: Sequence[tuple[str, Conversion]], used: set[str], position: int) -> bool:
-    return leaving[position][1].id not in used
 
 
 def _others(
@@ -208,65 +206,59 @@ def _saved_bytes(flow: BufferGraph, region: Region) -> int | None:
 def _buffer_pair(
     flow: BufferGraph, region: Region, reader_count: int, parts: Sequence[Conversion], way: Sequence[str]
 ) -> RedundantPair:
-    _, *also, second = parts
-    between = _between(flow, way)
-    place = next((node for node in reversed([flow.node_of(flow.buffers[n]) for n in way]) if node is not None), None)
-    # What rides along in a loop that computes has no time of its own: what goes with the pair is what only moves.
-    moving = [part for part in parts if _moves(flow, part)]
-    seconds = known_sum(*(part.seconds for part in moving))
-    sources = {part.seconds_source for part in moving}
-    return _as_pair(
+    *there, second = parts
+    nodes = [node for node in (flow.node_of(flow.buffers[name]) for name in way) if node is not None]
+    place = nodes[-1].location if nodes else None
+    copies = ("clone", "_to_copy")
+    sources = ", ".join(str(part.source_value) for part in there)
+    proof = (
+        f"{sources} {'is' if len(there) == 1 else 'are'} converted into {', '.join(way)}, and {second.value} converts "
+        f"back for {', '.join(second.required_by) or 'its readers'}; the {len(region.values)} buffers between are read "
+        f"by {reader_count} generated loops, which read any layout{_kept(region)}"
+    )
+    return _pair(
         parts,
-        between,
+        tuple(distinct(node.target for node in nodes if base_name(node.target) not in copies)),
+        # A conversion that rides along in a loop that computes has no time of its own.
+        timed=[part for part in parts if _moves(flow, part)],
         evidence="graph",
-        seconds=seconds,
-        location=place.location if place is not None and place.location is not None else second.location,
-        proof=_buffer_proof(region, reader_count, parts, way),
-        also=tuple(part.id for part in also),
-        seconds_source=None if seconds is None else "estimated" if "estimated" in sources else "measured",
+        location=place or second.location,
+        proof=proof,
         graph=flow.graph.name,
     )
 
 
-def _as_pair(parts: Sequence[Conversion], between: tuple[str, ...], **fields: Any) -> RedundantPair:
+def _pair(
+    parts: Sequence[Conversion], between: tuple[str, ...], timed: Sequence[Conversion], **fields: Any
+) -> RedundantPair:
     """The record of conversions there, the last of them the one back."""
-    first, second = parts[0], parts[-1]
-    return RedundantPair(
-        kind="through" if between else "adjacent",
-        first=first.id,
-        second=second.id,
-        between=between,
-        bytes_moved=known_sum(*(part.bytes_moved for part in parts)),
-        module=second.module or first.module,
-        tensor_shape=second.source.shape if second.source is not None else None,
-        **fields,
-    )
-
-
-def _between(flow: BufferGraph, way: Sequence[str]) -> tuple[str, ...]:
-    """The operations whose values lie in the other layout, as FX knows them."""
-    targets = []
-    for name in way:
-        node = flow.node_of(flow.buffers[name])
-        if node is not None and base_name(node.target) not in ("clone", "_to_copy"):
-            targets.append(node.target)
-    return tuple(dict.fromkeys(targets))
-
-
-def _buffer_proof(region: Region, reader_count: int, parts: Sequence[Conversion], way: Sequence[str]) -> str:
     first, *also, second = parts
-    sources = ", ".join(str(part.source_value) for part in (first, *also))
-    text = (
-        f"{sources} {'is' if not also else 'are'} converted into {', '.join(way)}, and {second.value} converts back "
-        f"for {', '.join(second.required_by) or 'its readers'}; the {len(region.values)} buffers between are read by "
-        f"{reader_count} generated loops, which read any layout"
-    )
+    seconds = known_sum(*(part.seconds for part in timed))
+    is_estimate = any(part.seconds_source == "estimated" for part in timed)
+    own = {
+        "kind": "through" if between else "adjacent",
+        "first": first.id,
+        "second": second.id,
+        "between": between,
+        "seconds": seconds,
+        "bytes_moved": known_sum(*(part.bytes_moved for part in parts)),
+        "module": second.module or first.module,
+        "tensor_shape": second.source.shape if second.source is not None else None,
+        "also": tuple(part.id for part in also),
+        "seconds_source": None if seconds is None else "estimated" if is_estimate else "measured",
+        "exposed_seconds": known_sum(*(part.exposed_seconds for part in timed)),
+    }
+    return RedundantPair(**{**own, **fields})
+
+
+def _kept(region: Region) -> str:
+    """Which conversions of a region stay, as the end of a proof."""
     kept = []
     if region.pinned:
-        kept.append(f"{len(region.pinned)} of them also by what needs this layout, which keeps its own conversion")
+        kept.append(f"; {len(region.pinned)} of them also by what needs this layout, which keeps its own conversion")
     if region.foreign:
-        kept.append(f"{len(region.foreign)} come from elsewhere in it, which would be converted once")
-    return f"{text}; {'; '.join(kept)}" if kept else f"{text}: no library call reads them, none is returned or changed"
+        kept.append(f"; {len(region.foreign)} come from elsewhere in it, which would be converted once")
+    return "".join(kept) or ": no library call reads them, none is returned or changed"
 
 
 _OUT: tuple[ConversionDirection, ...] = ("from_blocked", "to_contiguous")
@@ -306,7 +298,7 @@ def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) 
 
 def _gradient_pairs(graphs: Sequence[Graph]) -> Iterator[RedundantPair]:
     """
-    Gradients that the backward of a convolution lays out anew, and autograd as before.
+    Gradients that the backward of a convolution converts, and autograd converts back.
 
     As many of one size and layout must come back as went there; of several alike nothing says which is which.
     """
@@ -324,19 +316,14 @@ def _gradient_pairs(graphs: Sequence[Graph]) -> Iterator[RedundantPair]:
         if len(firsts) != len(back[layouts]):
             continue
         for first, second in zip(firsts, back[layouts], strict=True):
-            yield RedundantPair(
-                kind="adjacent",
+            yield _pair(
+                (first, second),
+                (),
+                timed=(first, second),
                 evidence="kernels",
-                first=first.id,
-                second=second.id,
-                between=(),
-                seconds=known_sum(first.seconds, second.seconds),
-                bytes_moved=known_sum(first.bytes_moved, second.bytes_moved),
                 location=first.location,
                 module=first.module,
                 proof="the graph returns the gradient, and autograd copies it into the strides of its parameter",
-                tensor_shape=None if first.target is None else first.target.shape,
-                seconds_source=first.seconds_source,
                 graph=first.graph,
             )
 
@@ -345,7 +332,7 @@ def _runs(conversions: Sequence[Conversion]) -> list[list[Conversion]]:
     """
     A graph's conversions, one list for each time it ran: code behind a graph break may run several times.
 
-    The conversions of one node stand together, so a node that comes up again after another one runs again.
+    The conversions of one node are neighbours, so a node that comes up again after another one runs again.
     """
     runs: list[list[Conversion]] = []
     times: dict[str, int] = defaultdict(int)
@@ -370,9 +357,7 @@ def _pairs_of_run(flow: _Flow, conversions: Sequence[Conversion]) -> list[Redund
     pairs: list[RedundantPair] = []
     for values in flow.regions():
         region = flow.balance(values, by_port)
-        choices = [_choose_pairs(flow, region.in_layout(layout)) for layout in region.layouts()]
-        best = max([[], *choices], key=len)
-        pairs += best
+        pairs += _most([_choose_pairs(flow, region.in_layout(layout)) for layout in region.layouts()])
     return pairs
 
 
@@ -381,11 +366,8 @@ class _Flow:
     A graph's values and who reads them.
 
     Attributes:
-        nodes: Every node by name.
         readers: For each value: (node that reads it, position among that node's inputs).
-        outputs: Values the graph returns.
         agnostic: Directed graph over values joined by layout-agnostic operations.
-        order: Position of each node.
         mixed: Results of layout-agnostic operations that also read a tensor whose layout cannot be followed.
     """
 
@@ -440,7 +422,7 @@ class _Flow:
         return joined + alone
 
     def balance(self, values: set[str], by_port: dict[tuple[str, str], list[Conversion]]) -> Region:
-        """What enters and leaves a region, and what pins it."""
+        """The conversions into and out of a region, and the values that are pinned or foreign."""
         region = Region(values=values)
         for name in sorted(values, key=self.order.__getitem__):
             self._add_source(region, name, by_port)
@@ -517,15 +499,15 @@ def _choose_pairs(flow: _Flow, region: Region) -> list[RedundantPair]:
     pairs: list[RedundantPair] = []
     used: set[str] = set()
     starts = [flow.results(first) for first in leaving]
-    for start, end, names in shortest_ways(flow.successors, starts, ends, lambda n: leaving[n].id not in used):
+    for start, end, names in shortest_ways(flow.successors, starts, ends):
         first, second = leaving[start], region.entering[end][1]
         way = [flow.nodes[name] for name in names[1:]]
         moved = (first.bytes_moved or 0) + (second.bytes_moved or 0)
-        if second.id in used or moved > saved or not _undo_each_other(first, second, way):
+        if first.id in used or second.id in used or moved > saved or not _undo_each_other(first, second, way):
             continue
         saved -= moved
         used.update((first.id, second.id))
-        pairs.append(_pair(flow, region, first, second, way))
+        pairs.append(_node_pair(region, first, second, way))
         if len(pairs) == count:
             break
     return pairs
@@ -541,27 +523,20 @@ def _undo_each_other(first: Conversion, second: Conversion, way: Sequence[FxNode
     return first.target.shape == second.source.shape or any(word in names for word in ("pool", "pad", "upsample"))
 
 
-def _pair(flow: _Flow, region: Region, first: Conversion, second: Conversion, way: Sequence[FxNode]) -> RedundantPair:
+def _node_pair(region: Region, first: Conversion, second: Conversion, way: Sequence[FxNode]) -> RedundantPair:
     between = tuple(node.target for node in way if base_name(node.target) not in ALIASES)
-    seconds = known_sum(first.seconds, second.seconds)
-    return _as_pair(
+    path = f"through {', '.join(distinct(between))}" if between else "directly"
+    kept = _kept(region) if region.pinned or region.foreign else ""
+    proof = (
+        f"{first.node}'s result goes {path} into {second.node}; the {len(region.values)} values joined here are read "
+        f"by layout-agnostic operations and convolutions{kept}"
+    )
+    return _pair(
         (first, second),
         between,
+        timed=(first, second),
         evidence="kernels",
-        seconds=seconds,
         location=second.location or first.location,
-        proof=_proof(region, first, second, between),
-        seconds_source=None if seconds is None else "measured",
+        proof=proof,
         graph=first.graph,
-        exposed_seconds=known_sum(first.exposed_seconds, second.exposed_seconds),
     )
-
-
-def _proof(region: Region, first: Conversion, second: Conversion, between: Sequence[str]) -> str:
-    way = f"through {', '.join(dict.fromkeys(between))}" if between else "directly"
-    kept = f"; the {len(region.values)} values joined here are read by layout-agnostic operations and convolutions"
-    if region.pinned:
-        kept += f", {len(region.pinned)} of them also by what needs the plain layout, which keeps its own conversion"
-    if region.foreign:
-        kept += f", and {len(region.foreign)} come from elsewhere, which would be converted once"
-    return f"{first.node}'s result goes {way} into {second.node}{kept}"

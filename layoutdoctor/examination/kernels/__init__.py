@@ -1,1 +1,1 @@
-"""What the kernels of a recording prove."""
+"""Facts that the kernels of a recording prove."""

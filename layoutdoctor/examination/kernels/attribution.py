@@ -46,24 +46,17 @@ _OPERATOR = re.compile(r"^(?!autograd::)[A-Za-z_]\w*::|^triton_")
 @dataclass(frozen=True, slots=True)
 class Attribution:
     """
-    Where each kernel of a trace comes from; one entry per kernel or operation, ``NONE`` where it is not known.
+    The origin of each kernel of a trace; one entry per kernel or operation, ``NONE`` where it is not known.
 
     Attributes:
-        trace: What was recorded.
         launch: Of each kernel: row of the runtime call that launched it.
         operation: Of each kernel: row of the innermost operation around that call; not known for what a graph replays,
-            since the call then stands for all of its kernels.
+            since that call launched all of its kernels.
         convolution: Of each kernel: row of the outermost convolution around that operation.
-        step: Of each kernel: index into ``step_names``.
-        step_names: The profiler's steps, in order.
-        step_starts: Nanoseconds since the trace's base at which each began.
-        step_ends: Likewise.
-        parent: Of each operation: row of the operation it was called from.
         convolution_of: Of each operation: row of the outermost convolution that it is or runs in.
         outermost: Of each operation: row of the outermost operator around it, such as ``aten::conv2d``; itself where
             there is none, as in what autograd or a region of the compiler wraps around.
         replayed_count: Kernels that share a launch with others: what a graph replay ran.
-        unlaunched_count: Kernels without a launch in the trace.
     """
 
     trace: RecordedTrace
@@ -81,7 +74,7 @@ class Attribution:
     unlaunched_count: int
 
     def name_of(self, operation: int) -> str:
-        """Name of an operation."""
+        """Name of an operation, by its row."""
         return self.trace.names[int(self.trace.operations.name[operation])]
 
     def arguments_of(self, operation: int) -> OperationArguments:
@@ -184,7 +177,7 @@ def _lookup(keys: Column, wanted: Column) -> Column:
 
 
 def _by_external(trace: RecordedTrace) -> Column:
-    """The operation of each kernel's External id; 0 stood for "none" in 2020, the correlation again in torch 1.13."""
+    """The operation of each kernel's External id; 0 meant "none" in 2020, the correlation again in torch 1.13."""
     operations, external, correlation = trace.operations, trace.kernels.external, trace.kernels.correlation
     both = (external != NONE) & (correlation != NONE)
     if both.any() and (external == correlation)[both].mean() > _DEGENERATE_SHARE:
@@ -200,7 +193,7 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
     """
     The profiler's step in which each kernel was launched; where no launch is known, in which it started.
 
-    Where the profiler recorded none, ranges that the program marked as steps (NVTX, ``record_function``) take their
+    If the profiler recorded none, ranges that the program marked as steps (NVTX, ``record_function``) take their
     place, if most kernels ran in one.
 
     Returns:
@@ -340,15 +333,7 @@ class Places:
         return operation
 
     def forward_of(self, operation: int) -> int:
-        """
-        The forward operation that a backward one belongs to.
-
-        Args:
-            operation: Row of an operation.
-
-        Returns:
-            Its row; ``NONE`` where there is none, or it is not in the trace.
-        """
+        """Row of the forward operation that a backward one belongs to; ``NONE`` where there is none in the trace."""
         backward = self._backward(operation)
         return self._forward(backward) if backward != NONE else NONE
 
@@ -422,15 +407,7 @@ def _holds_any(frames: FrameEvents, own: Column, threads: Column, moments: Colum
 
 
 def innermost(ranges: FrameEvents | OperationEvents, own: Column, threads: Column, moments: Column) -> Column:
-    """
-    The innermost of some ranges around each moment of a thread.
-
-    Args:
-        ranges: Sorted by start, longer ones first.
-        own: Rows of those that are asked for.
-        threads: Thread index of each question.
-        moments: Nanoseconds since the trace's base.
-    """
+    """The innermost of some ranges, sorted by start and longer ones first, around each moment of a thread."""
     found = np.full(len(moments), NONE, np.int64)
     for thread in sorted(set(threads.tolist())):
         rows = own[ranges.thread[own] == thread]

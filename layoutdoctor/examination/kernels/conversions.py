@@ -1,31 +1,31 @@
-"""What a recorded trace proves, as records: conversions, round trips, the kernel list, sums by operation and module."""
+"""The facts that a recorded trace proves: conversions, round trips, the kernel list, sums by operation and module."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from layoutdoctor.diagnosis.layout import Layout, dense_stride, strided_layout
 from layoutdoctor.diagnosis.records import Conversion, KernelSummary, RedundantPair, Waiting
+from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.attribution import Places, attribute
 from layoutdoctor.examination.kernels.convolutions import Evidence
 from layoutdoctor.examination.kernels.copies import find_copies, undecided_copies
-from layoutdoctor.examination.kernels.host import OF_A_CPU, with_operations_as_kernels
+from layoutdoctor.examination.kernels.host import OF_A_CPU, lost_count, with_operations_as_kernels
 from layoutdoctor.examination.kernels.names import are_of_an_engine, dtypes_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
-from layoutdoctor.examination.kernels.summaries import MOST_KERNELS_LISTED, convolution_sums, kernel_records, totals_of
+from layoutdoctor.examination.kernels.summaries import MOST_KERNELS_LISTED, kernel_records, totals_of
 from layoutdoctor.examination.kernels.waiting import exposed_nanoseconds, waiting_of
 from layoutdoctor.recording.reading import launched_count
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
-from layoutdoctor.words import DTYPES, count_of, item_bytes
+from layoutdoctor.words import DTYPES, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,21 +39,19 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import RecordedTrace
 
 
-_NANOSECONDS_PER_MICROSECOND = 1000
 _NAME_LENGTH = 60
 
 
-@dataclass(frozen=True)
-class _Recording:
+class _Recording(NamedTuple):
     """How to record each part of a trace, or why it is not there."""
 
-    kernels: str = "ProfilerActivity.CUDA"
-    operations: str = "ProfilerActivity.CPU"
-    strides: str = "torch before 2.3"
-    stack: str = "with_stack=True"
+    kernels: str
+    operations: str
+    strides: str
+    stack: str
 
 
-_BY_TORCH = _Recording()
+_BY_TORCH = _Recording("ProfilerActivity.CUDA", "ProfilerActivity.CPU", "torch before 2.3", "with_stack=True")
 _BY_NSIGHT = _Recording(
     kernels="nsys profile --trace=cuda,nvtx",
     operations="torch.autograd.profiler.emit_nvtx(record_shapes=True)",
@@ -66,7 +64,7 @@ def describe_lacks(
     places: Places, is_possible: NDArray[np.bool_], undecided_copies: Sequence[int] = ()
 ) -> Iterator[str]:
     """
-    What the trace lacks, as sentences that a report can list.
+    The parts that a trace lacks, as sentences for the report.
 
     Args:
         is_possible: Of each kernel, whether it may convert a layout though its name does not say so.
@@ -101,8 +99,6 @@ def describe_lacks(
             f"{attribution.unlaunched_count} of {count} kernels have no launch in the trace (queued before the "
             "recording began, or not recorded), so their operations are not known"
         )
-    if count > 1 and not (trace.kernels.duration % _NANOSECONDS_PER_MICROSECOND).any():
-        yield "times are whole microseconds, so those of short kernels are rough"
     if is_possible.any():
         durations = np.where(is_possible, trace.kernels.duration, -1)
         name = trace.names[int(trace.kernels.name[int(np.argmax(durations))])]
@@ -128,7 +124,7 @@ def _about_operations(places: Places, how: _Recording) -> Iterator[str]:
             "or the order of kernels"
         )
     elif not any(recorded.strides for recorded in places.trace.arguments):
-        yield f"strides were not recorded ({how.strides}), so eager copies between layouts cannot be told"
+        yield f"strides were not recorded ({how.strides}), so conversions by eager copies are not known"
     if not places.has_frames:
         yield f"the Python stack was not recorded ({how.stack}), so no module and no line is named"
 
@@ -148,12 +144,10 @@ _PROOFS = {
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
     """
-    What a trace proves.
+    The facts that a trace proves.
 
     Attributes:
-        kernels: The kernel list with the conversions of libraries.
         conversions: Conversions that no library ran: eager and generated copies, permuted ones with direction ``none``.
-        pairs: Round trips.
     """
 
     kernels: KernelSummary
@@ -166,7 +160,7 @@ def examine_recorded(trace: RecordedTrace, device: str | None = None) -> TraceFa
     Everything that a trace proves about layouts.
 
     Args:
-        device: What it was recorded on. A CPU's operations stand for kernels where some of them copy from one memory
+        device: Where it was recorded. A CPU's operations count as its kernels if some of them copy from one memory
             format into another one; what oneDNN converts within its own is in no trace, so "none" would say nothing.
     """
     on_host = with_operations_as_kernels(trace) if device == "cpu" else None
@@ -205,11 +199,8 @@ class Records:
     Turns rows of a trace into records.
 
     Attributes:
-        origin: Nanoseconds since the trace's base, which starts count from.
-        is_library: Of each kernel, whether it is a conversion of a library.
         is_eager_copy: Of each kernel, whether it is an eager copy between memory formats.
         generated: Rows of the generated kernels that may be copies.
-        padding: Rows of the kernels that only pad channels.
     """
 
     def __init__(
@@ -236,35 +227,37 @@ class Records:
         """The kernel list, its conversions in the order of their starts."""
         trace = self.trace
         listed = sorted((*conversions, *padded), key=lambda conversion: conversion.start_seconds or 0.0)
-        whole = int(trace.kernels.duration.sum())
-        spent = int(trace.kernels.duration[self.is_library].sum())
-        count, seconds = convolution_sums(trace, self.evidence.groups)
+        whole = int(trace.kernels.duration.sum()) / NANOSECONDS_PER_SECOND
+        spent = self._seconds(self.is_library)
+        of_convolutions = np.array(self.evidence.groups, np.int64) != NONE
         possible = self._has_role("possible")
         copies = undecided_copies(self.evidence)
         undecided = possible.copy()
         undecided[[*copies, *self.generated]] = True
-        lost = sum(problem.count for problem in trace.problems if problem.is_loss)
         return KernelSummary(
             count=len(trace.kernels),
-            seconds=whole / NANOSECONDS_PER_SECOND,
+            seconds=whole,
             conversion_count=int(self.is_library.sum()),
-            conversion_seconds=spent / NANOSECONDS_PER_SECOND,
+            conversion_seconds=spent,
             share=spent / whole if whole else None,
             conversions=tuple(listed),
-            not_understood_count=lost + int(possible.sum()),
+            not_understood_count=lost_count(trace) + int(possible.sum()),
             kernels=kernel_records(self.attribution, self.origin),
             sources=(trace.source,),
             lacks=tuple(describe_lacks(self.places, possible, copies)),
             undecided_count=int(undecided.sum()),
-            undecided_seconds=int(trace.kernels.duration[undecided].sum()) / NANOSECONDS_PER_SECOND,
+            undecided_seconds=self._seconds(undecided),
             exposed_conversion_seconds=self.exposed_total / NANOSECONDS_PER_SECOND,
-            convolution_count=count,
-            convolution_seconds=seconds / NANOSECONDS_PER_SECOND if seconds is not None else None,
+            convolution_count=int(of_convolutions.sum()) if len(trace.kernels) else None,
+            convolution_seconds=self._seconds(of_convolutions) if len(trace.kernels) else None,
             totals=totals_of(self.attribution, self.modules, self.is_library),
         )
 
+    def _seconds(self, is_asked: NDArray[np.bool_]) -> float:
+        return int(self.trace.kernels.duration[is_asked].sum()) / NANOSECONDS_PER_SECOND
+
     def waiting(self) -> Waiting | None:
-        """What the run waited for, its conversions by libraries and in eager copies taken together."""
+        """The waiting of the run; conversions by libraries and in eager copies are taken together."""
         exposed = self.exposed_total
         if self.is_eager_copy.any():
             exposed, _ = exposed_nanoseconds(self.trace, self.is_library | self.is_eager_copy)
@@ -276,7 +269,7 @@ class Records:
         return has[self.trace.kernels.name]
 
     def _common(self, row: int, *, is_copy: bool = False, is_counted: bool = True) -> dict[str, object]:
-        """What every conversion record says of its kernel."""
+        """The fields that every conversion has from its kernel."""
         trace, attribution = self.trace, self.attribution
         step = int(attribution.step[row])
         exposed = int(self.exposed_copies[row] if is_copy else self.exposed[row])
@@ -304,8 +297,8 @@ class Records:
         common = self._common(found.row)
         shape = found.tensor.shape if found.tensor is not None else None
         source, target = _layouts(shape, found.direction)
-        dtype, target_dtype, item_bytes = self._dtypes(found)
-        moved = math.prod(shape) * sum(item_bytes) if shape is not None and item_bytes is not None else None
+        recorded = DTYPES.get(found.dtype or "")
+        dtype, target_dtype = dtypes_of(self.evidence.name_of(found.row)) or (recorded, recorded)
         is_buffer = found.tensor is not None and found.direction == "to_channels_last" and found.tensor.role in _WRITTEN
         return Conversion(
             id=f"conversion {number}",
@@ -314,25 +307,15 @@ class Records:
             target=target,
             direction=found.direction,
             tensor=found.tensor.kind if found.tensor is not None else "unknown",
-            bytes_moved=moved,
+            bytes_moved=tensor_bytes(source, dtype, target_dtype),
             dtype=dtype,
             target_dtype=target_dtype if target_dtype != dtype else None,
             port=found.tensor.port if found.tensor is not None else None,
             cause="the library converts the buffer of its result before it writes it" if is_buffer else None,
             source_value=self._value(found),
             confidence=found.confidence,
-            of_batch=found.of_batch,
             **common,  # type: ignore[arg-type]
         )
-
-    def _dtypes(self, found: LibraryConversion) -> tuple[str | None, str | None, tuple[int, int] | None]:
-        """Element types before and after, and their bytes, from the kernel's name or the operation's arguments."""
-        named = dtypes_of(self.evidence.name_of(found.row))
-        if named is not None:
-            sizes = (item_bytes(named[0]), item_bytes(named[1]))
-            return named[0], named[1], (sizes[0], sizes[1]) if sizes[0] and sizes[1] else None
-        recorded, size = DTYPES.get(found.dtype or ""), item_bytes(found.dtype)
-        return recorded, recorded, None if size is None else (size, size)
 
     def _value(self, found: LibraryConversion) -> str | None:
         """A label that conversions of one and the same tensor share, where the sizes leave no other."""

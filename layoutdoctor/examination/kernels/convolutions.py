@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,15 +32,10 @@ _DATA_GRADIENT = re.compile(r"dgrad|_bwd_|bwd_data|Bwd")
 
 class KernelClass(NamedTuple):
     """
-    What a kernel's name says.
+    The facts that a kernel's name gives.
 
     Attributes:
-        is_conversion: Whether it converts a layout.
-        is_main: Whether it computes a convolution.
         is_helper: Whether it fills or casts for a convolution of MIOpen.
-        direction: Of a conversion.
-        library: Of a conversion.
-        role: Role in the dictionary; empty where the name is not in it.
     """
 
     is_conversion: bool = False
@@ -58,17 +52,11 @@ class LibraryConversion:
     One conversion kernel of a library.
 
     Attributes:
-        row: The kernel's row.
         group: Which convolution it ran for: kernels of one group ran for the same one; ``NONE`` where not known.
-        direction: What it does.
-        tensor: What it converts; None where not known.
-        confidence: What direction and tensor rest on.
         dtype: Element type of what the convolution reads, as recorded; None where it was not.
         is_result: Whether it converts what the convolution wrote, by its place behind the kernel that computes; None
             where none is known to.
         input_shape: Sizes of the convolution's input, whichever tensor this converts; None where not recorded.
-        of_batch: By the launch grid alone: whether it has the batch's size in front, as activations and their gradients
-            have, or not, as weights and theirs; None where the tensor is known, or the grid does not tell.
     """
 
     row: int
@@ -79,21 +67,16 @@ class LibraryConversion:
     dtype: str | None = None
     is_result: bool | None = None
     input_shape: Shape | None = None
-    of_batch: bool | None = None
 
 
 class Evidence:
     """
-    What is known of each kernel of a trace; all conclusions rest on it.
+    The facts known about each kernel of a trace; all conclusions rest on them.
 
     Attributes:
-        trace: What was recorded.
-        attribution: Where each kernel comes from.
-        names: Of each kernel: index of its name.
         classes: What the dictionary says of each name, by index into ``RecordedTrace.names``.
         groups: Of each kernel, which convolution it ran for: that one's row, or a number below ``NONE`` for a run of
             kernels without operations; ``NONE`` for others.
-        conversions: Every conversion kernel of a library, in order.
     """
 
     def __init__(self, attribution: Attribution) -> None:
@@ -110,7 +93,7 @@ class Evidence:
         return self.trace.names[self.names[row]]
 
     def class_of(self, row: int) -> KernelClass:
-        """What the dictionary says of a kernel's name."""
+        """The facts that a kernel's name gives."""
         return self.classes[self.names[row]]
 
     def grid_of(self, row: int) -> tuple[int, int, int] | None:
@@ -125,13 +108,12 @@ class Evidence:
 
 
 def _class_of(name: str) -> KernelClass:
-    match, is_helper = kernel_entry(name), name.startswith(_HELPER)
-    is_conversion = match is not None and match.entry.role == "conversion" and match.is_certain
+    entry, is_helper = kernel_entry(name), name.startswith(_HELPER)
+    is_conversion = entry is not None and entry.role == "conversion"
     is_main = not is_conversion and not is_helper and is_convolution_kernel(name)
-    if match is None:
+    if entry is None:
         is_possible = not is_main and not is_helper and looks_like_conversion(name)
         return KernelClass(is_conversion, is_main, is_helper, role="possible" if is_possible else "")
-    entry = match.entry
     return KernelClass(is_conversion, is_main, is_helper, entry.direction, entry.library, entry.role)
 
 
@@ -170,45 +152,7 @@ def _library_conversions(evidence: Evidence) -> list[LibraryConversion]:
         for row in rows
         if evidence.groups[row] == NONE
     ]
-    return _with_sides(evidence, sorted(found, key=lambda conversion: conversion.row))
-
-
-def _with_sides(evidence: Evidence, found: list[LibraryConversion]) -> list[LibraryConversion]:
-    """
-    Which conversions of cuDNN have the batch's size in front of their launch grid, where no sizes were recorded.
-
-    Images of so many positions as no weight has say what the batch is, if all agree; nothing is said where an operation
-    reads two tensors that are none of the batch.
-    """
-    grids = {
-        conversion.row: grid
-        for conversion in found
-        if conversion.tensor is None
-        and evidence.class_of(conversion.row).library == "cudnn"
-        and (grid := evidence.grid_of(conversion.row)) is not None
-    }
-    batches = {grid[2] for grid in grids.values() if grid[0] >= _CERTAINLY_IMAGE}
-    if len(batches) != 1:
-        return found
-    (batch,) = batches
-    sides = {row: _side(grid, batch) for row, grid in grids.items()}
-    reads = Counter(c.group for c in found if sides.get(c.row) is False and c.is_result is False)
-    forward = [group for group in reads if group >= 0 and "backward" not in evidence.attribution.name_of(group)]
-    if any(reads[group] > 1 for group in forward):
-        return found
-    return [replace(conversion, of_batch=sides.get(conversion.row)) for conversion in found]
-
-
-def _side(grid: tuple[int, int, int], batch: int) -> bool | None:
-    """True for a tensor of the batch, False for a weight; a grid of 32 x 32 blocks of positions and channels."""
-    positions, channels, first = grid
-    if first != batch:
-        return False if positions <= _LARGEST_KERNEL else None
-    return True if positions > _LARGEST_KERNEL or (positions == _LARGEST_KERNEL and channels > 1) else None
-
-
-_CERTAINLY_IMAGE = 16  # blocks of 32 positions: more than 22 x 22
-_LARGEST_KERNEL = 2  # 8 x 8 positions
+    return sorted(found, key=lambda conversion: conversion.row)
 
 
 class _Group:
@@ -252,13 +196,13 @@ class _Group:
         return "grid" if self.evidence.grid_of(self.rows[place]) is not None else "order"
 
     def _direction(self, place: int, *, is_result: bool | None) -> ConversionDirection:
-        """What a kernel without a direction in its name does, by its place; CNHW is neither of the two formats."""
+        """The direction of a kernel whose name has none, by its place; CNHW is neither of the two formats."""
         if is_result is None or not self.names[place].startswith("batched_transpose"):
             return "other"
         return "to_contiguous" if is_result else "to_channels_last"
 
     def _is_result(self, place: int) -> bool | None:
-        """Whether a conversion stands behind the kernel whose result it converts, not before one that reads it."""
+        """Whether a conversion comes after the kernel whose result it converts, not before one that reads it."""
         before = [main for main in self.mains if main < place]
         after = [main for main in self.mains if main > place]
         if not before and not after:
@@ -317,7 +261,7 @@ class _Group:
         self, tensors: ConvolutionTensors, conversion: LibraryConversion, place: int, *, is_miopen: bool
     ) -> tuple[Role, ...]:
         """
-        What the part of the operation at a place reads or writes, in the order in which MIOpen converts it.
+        The tensors that a part of the operation reads or writes, in the order in which MIOpen converts them.
 
         MIOpen alone converts the buffer of a result before it computes.
         """
@@ -332,7 +276,7 @@ class _Group:
     def _part(
         self, tensors: ConvolutionTensors, place: int, *, is_read: bool
     ) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
-        """What the next kernel that computes reads, or the last one, and what it writes."""
+        """The tensors that the next or the last computing kernel reads, and those it writes."""
         if not tensors.is_backward:
             return ("input", "weight"), ("output",)
         mains = [main for main in self.mains if (main > place if is_read else main < place)]

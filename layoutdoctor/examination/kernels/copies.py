@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Literal
 
-from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.examination.kernels.primitives import is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy, parse_shapes
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import ConversionDirection
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.convolutions import Evidence
@@ -37,13 +35,11 @@ _OF_A_COPY = ("strided_copy", "")
 @dataclass(frozen=True, slots=True)
 class TraceCopy:
     """
-    One copying kernel.
+    One copying kernel, by its row.
 
     Attributes:
-        row: The kernel's row.
         kind: ``converted`` between memory formats, ``permuted`` otherwise, ``generated`` by Inductor in two dimensions.
-        source: Layout before; None where not recorded.
-        target: Layout after; None where not recorded.
+        source: Layout before, and ``target`` after; None where not recorded.
         direction: Between memory formats; ``none`` for a permutation.
     """
 
@@ -55,15 +51,7 @@ class TraceCopy:
 
 
 def copied_layouts(attribution: Attribution, operation: int) -> tuple[Layout, Layout] | None:
-    """
-    Layouts before and after an eager copy.
-
-    Args:
-        operation: Row of an ``aten::copy_``.
-
-    Returns:
-        None where it is another operation, its strides were not recorded, or its sizes are broadcast.
-    """
+    """Layouts before and after an eager copy; None for another operation, and where strides were not recorded."""
     if attribution.name_of(operation) != COPY:
         return None
     arguments = attribution.arguments_of(operation)
@@ -93,17 +81,15 @@ def find_copies(evidence: Evidence) -> list[TraceCopy]:
 
 def undecided_copies(evidence: Evidence) -> list[int]:
     """Rows of the kernels that copy, in eager mode, between strides that were not recorded."""
-    attribution, found = evidence.attribution, []
-    is_copy = _is_of_a_copy(attribution)
-    for row, operation in enumerate(attribution.operation.tolist()):
-        role = evidence.class_of(row).role
-        if is_copy[row]:
-            is_one = role in _OF_A_COPY and _may_convert(attribution.arguments_of(operation))
-        else:
-            is_one = role == "strided_copy"
-        if is_one:
-            found.append(row)
-    return found
+    attribution = evidence.attribution
+    roles = (evidence.class_of(row).role for row in range(len(evidence.names)))
+    columns = zip(roles, attribution.operation.tolist(), _is_of_a_copy(attribution), strict=True)
+    return [
+        row
+        for row, (role, operation, is_copy) in enumerate(columns)
+        if role == "strided_copy" or (is_copy and not role)
+        if not is_copy or _may_convert(attribution.arguments_of(operation))
+    ]
 
 
 def _is_of_a_copy(attribution: Attribution) -> list[bool]:
@@ -147,22 +133,4 @@ def _generated(recorded: OperationArguments, row: int) -> TraceCopy | None:
     block = _TWO_DIMENSIONAL.search(recorded.kernel_options)
     if block is None or int(block[1][:9]) < 2:
         return None
-    source, target = _distinct_orders(parse_shapes(recorded.shapes), parse_shapes(recorded.strides))
-    direction = format_change(source, target) if source is not None and target is not None else "other"
-    return TraceCopy(row, "generated", source, target, "other" if direction == "none" else direction)
-
-
-def _distinct_orders(
-    shapes: Sequence[tuple[int, ...]], strides: Sequence[tuple[int, ...]]
-) -> tuple[Layout | None, Layout | None]:
-    """The first and the last tensor, of equal sizes, where their memory formats differ: what it reads and writes."""
-    layouts = [
-        strided_layout(shape, stride)
-        for shape, stride in zip(shapes, strides, strict=False)
-        if len(shape) == len(stride) and len(shape) in (4, 5)
-    ]
-    if len(layouts) < 2 or layouts[0].shape != layouts[-1].shape:
-        return None, None
-    if set(layouts[0].memory_formats) & set(layouts[-1].memory_formats):
-        return None, None
-    return layouts[0], layouts[-1]
+    return TraceCopy(row, "generated", None, None, "other")

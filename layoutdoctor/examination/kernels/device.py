@@ -1,7 +1,7 @@
 """
 The kernel list of one profiled iteration on a GPU: what ran on the device, and which of it converts a layout.
 
-What a recorded trace tells of its conversions is told here as well. Besides, the iteration's operations are joined with
+Conversions are found as in a recorded trace. Besides, the iteration's operations are joined with
 the graphs they ran in: that names node, module and line of a conversion, and which value it converts, so that round
 trips can be proved on the data flow. A value is named only where sizes and launch grid prove which tensor was converted
 and the layouts that the graph's own tensors had are those of the conversion.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph, Kernel, KernelSummary, SourceLocation
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.convolutions import LibraryConversion
-    from layoutdoctor.examination.kernels.host import HostOperation, Operation
+    from layoutdoctor.examination.kernels.host import HostOperation
     from layoutdoctor.examination.kernels.shapes import Role
 
 _EAGER = "eager"  # the name of the graph whose nodes are the operations that really ran
@@ -53,7 +53,7 @@ class GraphLayouts:
                 for origin in buffer.origins:
                     self._made_for[origin].append(buffer.layout)
 
-    def of_argument(self, node: FxNode, index: int, operation: Operation) -> Layout | None:
+    def of_argument(self, node: FxNode, index: int, operation: HostOperation) -> Layout | None:
         """The layout of an argument; None where it was not recorded, or has other sizes than the graph's value."""
         if index >= min(len(operation.shapes), len(operation.strides), len(node.inputs)):
             return None
@@ -101,13 +101,8 @@ _PORTS: dict[str, dict[Role, str]] = {
 def summarize_device(
     attribution: Attribution, tree: Sequence[HostOperation], graphs: Sequence[Graph], lacks: Sequence[str]
 ) -> KernelSummary:
-    """
-    The kernel list of an iteration on a GPU.
-
-    Args:
-        tree: From ``operation_tree``, with nodes joined; its operations know their rows in the trace.
-    """
-    by_row = {entry.operation.row: entry for entry in tree if entry.operation.row is not None}
+    """The kernel list of an iteration on a GPU."""
+    by_row = {entry.row: entry for entry in tree if entry.row is not None}
     entries = [by_row.get(row) for row in attribution.operation.tolist()]  # that launched each kernel
     evidence = Evidence(attribution)
     starts = attribution.trace.kernels.start
@@ -206,7 +201,7 @@ def _with_port(
     side, number = port.split()
     index, is_read, graph = int(number), side == "input", graphs[str(joined.graph)]
     if is_read:
-        known, own = graph.of_argument(joined.node, index, joined.operation), conversion.source
+        known, own = graph.of_argument(joined.node, index, joined), conversion.source
     else:
         known = graph.of_result(joined.node, index)
         own = conversion.target if found.is_result else conversion.source  # of the buffer that is written later

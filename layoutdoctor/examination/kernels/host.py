@@ -13,181 +13,27 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.diagnosis.records import Conversion, Kernel, KernelSummary
-from layoutdoctor.examination.kernels.primitives import RESULTS, annotate_sequence, describe_primitive
+from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe_primitive
 from layoutdoctor.examination.kernels.shapes import parse_shapes
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import FxNode
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
+    from layoutdoctor.examination.kernels.shapes import Shape
     from layoutdoctor.recording.onednn import OnednnLog, Primitive
-    from layoutdoctor.recording.recording import RecordedTrace
+    from layoutdoctor.recording.recording import Column, KernelTotals, RecordedTrace
 
 GRAPH_CALL = "## Call CompiledFxGraph"
-"""What the range around each call of a compiled graph begins with; its key in the cache follows."""
+"""The beginning of the range around each call of a compiled graph; its key in the cache follows."""
 
 COMPILED_RANGES = ("Torch-Compiled Region", GRAPH_CALL)
 """Ranges around compiled code; which compile it was, or its key in the cache, follows."""
 
 GENERATED_PREFIX = "layoutdoctor::"
 """Annotated ranges around generated kernels are called ``layoutdoctor::<graph>::<kernel>``."""
-
-
-@dataclass(frozen=True)
-class Operation:
-    """
-    One operation or annotated range on the host.
-
-    Attributes:
-        name: Such as ``aten::convolution``.
-        start_seconds: Since the trace's base time, so that small differences keep their precision.
-        seconds: Duration, children included.
-        thread: Process and thread id, as text.
-        shapes: Sizes of its arguments; empty entries for what is no tensor.
-        strides: Strides of its arguments.
-        external_id: Links device kernels with it.
-        is_annotation: True for a ``record_function`` range.
-        row: Its row among the operations of the trace that it was taken from; None for an annotated range.
-    """
-
-    name: str
-    start_seconds: float
-    seconds: float
-    thread: str
-    shapes: tuple[tuple[int, ...], ...] = ()
-    strides: tuple[tuple[int, ...], ...] = ()
-    external_id: int | None = None
-    is_annotation: bool = False
-    row: int | None = None
-
-    @property
-    def end_seconds(self) -> float:
-        """Its end, since the trace's base time."""
-        return self.start_seconds + self.seconds
-
-
-@dataclass
-class ProfiledIteration:
-    """
-    What the profiler recorded.
-
-    Attributes:
-        operations: Sorted by start, parents before their children.
-        base_seconds: Unix time the starts count from.
-        not_understood_count: Events that could not be read.
-    """
-
-    operations: list[Operation] = field(default_factory=list)
-    base_seconds: float = 0.0
-    not_understood_count: int = 0
-
-
-def iteration_of(trace: RecordedTrace) -> ProfiledIteration:
-    """The operations and annotated ranges of one iteration, which know their rows in it."""
-    # Numbers of nanoseconds until they are in order: two events within one may be a parent and its child.
-    found = [*_annotations(trace), *_operations(trace)]
-    found.sort(key=lambda item: (item[0], -item[1]))
-    lost = sum(problem.count for problem in trace.problems if problem.is_loss)
-    base = trace.metadata.get("baseTimeNanoseconds")
-    return ProfiledIteration(
-        operations=[operation for _, _, operation in found],
-        base_seconds=((base if isinstance(base, int) else 0) + trace.base_nanoseconds) / NANOSECONDS_PER_SECOND,
-        not_understood_count=lost,
-    )
-
-
-def _annotations(trace: RecordedTrace) -> Iterator[_Timed]:
-    ranges = trace.annotations
-    columns = (ranges.name, ranges.start, ranges.duration, ranges.thread)
-    for times in zip(*(column.tolist() for column in columns), strict=True):
-        yield _timed(trace, *times, is_annotation=True)
-
-
-def _operations(trace: RecordedTrace) -> Iterator[_Timed]:
-    from layoutdoctor.recording.recording import NONE  # late: it brings numpy, which no saved diagnosis needs
-
-    sizes = [(parse_shapes(known.shapes), parse_shapes(known.strides)) for known in trace.arguments]
-    own = trace.operations
-    columns = (own.name, own.start, own.duration, own.thread, own.external, own.arguments)
-    for row, (*times, external, arguments) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-        shapes, strides = sizes[arguments] if arguments != NONE else ((), ())
-        yield _timed(
-            trace,
-            *times,
-            shapes=shapes,
-            strides=strides,
-            external_id=external if external != NONE else None,
-            row=row,
-        )
-
-
-_Timed = tuple[int, int, Operation]
-"""Start and duration in nanoseconds, and the operation."""
-
-
-def _timed(trace: RecordedTrace, name: int, start: int, duration: int, thread: int, **more: Any) -> _Timed:
-    seconds, moment = duration / NANOSECONDS_PER_SECOND, start / NANOSECONDS_PER_SECOND
-    return start, duration, Operation(trace.names[name], moment, seconds, " ".join(trace.threads[thread]), **more)
-
-
-def place_by_order(
-    are_backward: Sequence[bool], primitives: Sequence[Primitive]
-) -> tuple[list[list[Primitive]], list[Primitive]] | None:
-    """
-    The primitives of each convolution operation, and those that belong to none of them.
-
-    Reorders go with the convolution they stand before, except those that read the result of the one before them.
-
-    Args:
-        are_backward: For each convolution operation that ran, in order, whether it is a backward one.
-
-    Returns:
-        None where the two do not fit together.
-    """
-    placed: list[list[Primitive]] = []
-    pending: list[Primitive] = []
-    others: list[Primitive] = []
-    for primitive in primitives:
-        if primitive.kind == "convolution":
-            if not placed or _starts_operation(placed[-1], primitive):
-                placed.append([])
-            placed[-1] += [*pending, primitive]
-            pending = []
-        elif primitive.kind != "reorder":
-            others += [*pending, primitive]
-            pending = []
-        elif placed and not pending and _reads_result(placed[-1], primitive):
-            placed[-1].append(primitive)
-        else:
-            pending.append(primitive)
-    fits = len(placed) == len(are_backward) and all(
-        _is_backward(own) == backward for own, backward in zip(placed, are_backward, strict=True)
-    )
-    has_unknown = any(primitive.kind == "deconvolution" for primitive in others)
-    return (placed, others + pending) if fits and not has_unknown else None
-
-
-def _starts_operation(running: Sequence[Primitive], primitive: Primitive) -> bool:
-    """Whether a convolution belongs to the next operation; a weight gradient follows the data gradient of its own."""
-    last = next(item for item in reversed(running) if item.kind == "convolution")
-    together = (last.prop_kind, primitive.prop_kind) == ("backward_data", "backward_weights")
-    return not together or last.problem != primitive.problem
-
-
-def _reads_result(running: Sequence[Primitive], reorder: Primitive) -> bool:
-    """Whether a reorder reads what the last convolution wrote in a format of its own."""
-    last = next(item for item in reversed(running) if item.kind == "convolution")
-    source = reorder.descriptor("src")
-    if source is None or not (any(letter.isdigit() for letter in source.tag) or source.tag == "a"):
-        return False
-    results = [last.descriptor(role) for role in RESULTS.get(last.prop_kind, ("dst",))]
-    return any(result is not None and result.tag == source.tag for result in results)
-
-
-def _is_backward(own: Sequence[Primitive]) -> bool:
-    return any(item.prop_kind.startswith("backward") for item in own)
 
 
 _NOT_KERNELS = frozenset(
@@ -212,7 +58,7 @@ _COMPUTING_THEMSELVES = frozenset(
 """Operations that compute in their own code though they call others that do as well."""
 
 CONVOLUTION_BACKWARD = "aten::convolution_backward"
-"""Where it runs no primitive and calls no other that does, it computes in ATen's own code, which has no other name."""
+"""If it runs no primitive and calls no other that does, it computes in ATen's own code, which has no other name."""
 
 _PREPARING = frozenset(
     f"aten::{name}"
@@ -221,7 +67,7 @@ _PREPARING = frozenset(
         "copy_ clone contiguous to _to_copy reshape"
     ).split()
 )
-"""Operations that another one calls to fill what it writes, or to lay out anew what it reads, before it computes."""
+"""Operations that another one calls to fill its output, or to copy its input, before it computes."""
 
 _ONLY_PREPARING = _PREPARING | frozenset(
     f"aten::{name}"
@@ -242,21 +88,31 @@ _OPERATION = re.compile(rf"(?!(?:{_NO_OPERATOR})::)[A-Za-z_]\w*::\w")
 """Names of operators of whatever library, such as ``mkl::_mkl_linear``; ranges of autograd or the profiler are none."""
 
 
-@dataclass
+@dataclass(eq=False)
 class HostOperation:
     """
-    An operation with its place in the call tree.
+    One operation or annotated range on the host, with its place in the call tree.
 
     Attributes:
-        operation: As recorded.
+        start_seconds: Since the trace's base time, so that small differences keep their precision.
+        seconds: Duration, children included.
+        shapes: Sizes of its arguments; empty entries for what is no tensor.
+        external_id: Links device kernels with it.
+        row: Its row among the trace's operations; None for an annotated range (``record_function``).
         parent: The operation it was called from, on the same thread.
-        children: The operations it called.
         primitives: oneDNN primitives that ran in it and in none of its children.
         node: The graph node that it ran, where that is certain.
         graph: Name of that node's graph; of the call of a compiled graph, that graph's.
     """
 
-    operation: Operation
+    name: str
+    start_seconds: float
+    seconds: float
+    thread: str
+    shapes: tuple[Shape, ...] = ()
+    strides: tuple[Shape, ...] = ()
+    external_id: int | None = None
+    row: int | None = None
     parent: HostOperation | None = None
     children: list[HostOperation] = field(default_factory=list)
     primitives: list[Primitive] = field(default_factory=list)
@@ -264,17 +120,14 @@ class HostOperation:
     graph: str | None = None
 
     @property
-    def name(self) -> str:
-        """The operation's name."""
-        return self.operation.name
+    def end_seconds(self) -> float:
+        """Its end, since the trace's base time."""
+        return self.start_seconds + self.seconds
 
-    def seconds(self) -> float:
-        """Its duration, children included."""
-        return self.operation.seconds
-
+    @property
     def self_seconds(self) -> float:
         """Its duration without its children's."""
-        return max(0.0, self.operation.seconds - sum(child.operation.seconds for child in self.children))
+        return max(0.0, self.seconds - sum(child.seconds for child in self.children))
 
     def around(self) -> Iterator[HostOperation]:
         """This operation and those around it, from the inside out."""
@@ -292,38 +145,74 @@ class HostOperation:
         return next((entry.graph for entry in self.around() if entry.graph is not None), None)
 
 
-def operation_tree(profile: ProfiledIteration) -> list[HostOperation]:
-    """The operations with their nesting, sorted by start."""
+def operation_tree(trace: RecordedTrace) -> list[HostOperation]:
+    """The operations and annotated ranges of a trace with their nesting, sorted by start."""
+    from layoutdoctor.recording.recording import NONE  # late: it brings numpy, which no saved diagnosis needs
+
+    sizes = [(parse_shapes(known.shapes), parse_shapes(known.strides)) for known in trace.arguments]
+    ranges, own = trace.annotations, trace.operations
+    # In nanoseconds until they are in order: two events within one may be a parent and its child.
+    found: list[tuple[int, int, HostOperation]] = []
+
+    def add(name: int, start: int, duration: int, thread: int, **more: Any) -> None:
+        seconds, moment = duration / NANOSECONDS_PER_SECOND, start / NANOSECONDS_PER_SECOND
+        operation = HostOperation(trace.names[name], moment, seconds, " ".join(trace.threads[thread]), **more)
+        found.append((start, -duration, operation))
+
+    for times in _rows(ranges.name, ranges.start, ranges.duration, ranges.thread):
+        add(*times)
+    for row, times in enumerate(_rows(own.name, own.start, own.duration, own.thread)):
+        external, arguments = int(own.external[row]), int(own.arguments[row])
+        shapes, strides = sizes[arguments] if arguments != NONE else ((), ())
+        add(*times, shapes=shapes, strides=strides, external_id=external if external != NONE else None, row=row)
+    found.sort(key=lambda item: item[:2])
+    return nested(operation for _, _, operation in found)
+
+
+def _rows(*columns: Column) -> Iterator[tuple[int, int, int, int]]:
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def nested(operations: Iterable[HostOperation]) -> list[HostOperation]:
+    """Operations that are sorted by start, parents before their children, with the links between them."""
     open_by_thread: dict[str, list[HostOperation]] = {}
-    tree: list[HostOperation] = []
-    for operation in profile.operations:
-        stack = open_by_thread.setdefault(operation.thread, [])
-        while stack and stack[-1].operation.end_seconds <= operation.start_seconds:
+    tree = list(operations)
+    for entry in tree:
+        stack = open_by_thread.setdefault(entry.thread, [])
+        while stack and stack[-1].end_seconds <= entry.start_seconds:
             stack.pop()
-        entry = HostOperation(operation, stack[-1] if stack else None)
-        if entry.parent is not None:
-            entry.parent.children.append(entry)
+        if stack:
+            entry.parent = stack[-1]
+            stack[-1].children.append(entry)
         stack.append(entry)
-        tree.append(entry)
     return tree
 
 
-def place_primitives(tree: Sequence[HostOperation], log: OnednnLog, base_seconds: float) -> list[Primitive]:
+def base_seconds(trace: RecordedTrace) -> float:
+    """Unix time that the starts of the operations count from."""
+    base = trace.metadata.get("baseTimeNanoseconds")
+    return ((base if isinstance(base, int) else 0) + trace.base_nanoseconds) / NANOSECONDS_PER_SECOND
+
+
+def lost_count(events: RecordedTrace | KernelTotals) -> int:
+    """How many events or lines could not be read."""
+    return sum(problem.count for problem in events.problems if problem.is_loss)
+
+
+def place_primitives(tree: Sequence[HostOperation], log: OnednnLog, base: float) -> list[Primitive]:
     """
     Puts each primitive into the innermost operation that ran it.
 
     Args:
-        base_seconds: Unix time that the operations' starts count from.
+        base: From ``base_seconds``.
 
     Returns:
-        The primitives that no operation can be named for.
+        The primitives that no operation can be named for; without timestamps these are all.
     """
-    if not log.has_timestamps:
-        return _place_by_order(tree, log)
-    starts = [entry.operation.start_seconds for entry in tree]
+    starts = [entry.start_seconds for entry in tree]
     homeless: list[Primitive] = []
     for primitive in log.primitives:
-        moment = (primitive.start_seconds or 0.0) - base_seconds + _CLOCK_RESOLUTION_SECONDS
+        moment = (primitive.start_seconds or 0.0) - base + _CLOCK_RESOLUTION_SECONDS
         home = _innermost(tree, starts, moment)
         (home.primitives if home is not None else homeless).append(primitive)
     return homeless
@@ -336,39 +225,14 @@ _CLOCK_RESOLUTION_SECONDS = 1e-6
 def _innermost(tree: Sequence[HostOperation], starts: Sequence[float], moment: float) -> HostOperation | None:
     index = bisect.bisect_right(starts, moment) - 1
     around = tree[index].around() if index >= 0 else ()
-    running = (entry for entry in around if entry.operation.end_seconds >= moment)
+    running = (entry for entry in around if entry.end_seconds >= moment)
     return next((entry for entry in running if _OPERATION.match(entry.name)), None)
 
 
-def _place_by_order(tree: Sequence[HostOperation], log: OnednnLog) -> list[Primitive]:
-    operations = [entry for entry in tree if _runs_convolution(entry)]
-    placement = place_by_order(["backward" in entry.name for entry in operations], log.primitives)
-    if placement is None:
-        return log.primitives
-    for entry, own in zip(operations, placement[0], strict=True):
-        entry.primitives += own
-    return placement[1]
-
-
-_CONVOLUTION_LEAVES = (
-    "aten::mkldnn_convolution",
-    "aten::mkldnn_convolution_backward",
-    "aten::convolution_backward",
-    "mkldnn::_convolution_pointwise",
-    "mkldnn::_convolution_pointwise_",
-    "mkldnn::_convolution_transpose_pointwise",
-)
-
-
-def _runs_convolution(entry: HostOperation) -> bool:
-    """Whether an operation calls oneDNN's convolution itself, not through another one of these."""
-    return entry.name in _CONVOLUTION_LEAVES and not any(child.name in _CONVOLUTION_LEAVES for child in entry.children)
-
-
 def summarize_host(
-    profile: ProfiledIteration,
-    log: OnednnLog | None,
     tree: Sequence[HostOperation],
+    trace: RecordedTrace,
+    log: OnednnLog | None,
     homeless: Sequence[Primitive],
     lacks: Sequence[str],
 ) -> KernelSummary:
@@ -376,23 +240,23 @@ def summarize_host(
     The kernel list of an iteration on a CPU.
 
     Args:
-        log: oneDNN's log; None where it could not be had.
-        tree: From ``operation_tree``, with primitives placed and nodes joined.
+        homeless: Its primitives that belong to no operation.
     """
     kernels: list[Kernel] = []
     conversions: list[Conversion] = []
-    origin = min((entry.operation.start_seconds for entry in tree), default=0.0)
+    origin = min((entry.start_seconds for entry in tree), default=0.0)
+    base = base_seconds(trace) + origin
     for entry in tree:
         for item in annotate_sequence(entry.primitives):
-            add_primitive(kernels, conversions, item, entry, profile.base_seconds + origin)
+            add_primitive(kernels, conversions, item, entry, base)
         if not entry.primitives and _is_kernel(entry):
             kernels.append(_host_kernel(entry, origin))
     for primitive in homeless:
-        add_primitive(kernels, conversions, describe_primitive(primitive), None, profile.base_seconds + origin)
+        add_primitive(kernels, conversions, describe_primitive(primitive), None, base)
     kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
-    not_understood = profile.not_understood_count + (len(log.not_understood) if log is not None else 0)
-    sources = ("torch.profiler",) + (("oneDNN verbose log",) if log is not None else ())
-    return summarize(kernels, conversions, not_understood, sources, lacks)
+    unread = lost_count(trace) + (len(log.not_understood) if log is not None else 0)
+    sources = ("torch.profiler", "oneDNN verbose log") if log is not None else ("torch.profiler",)
+    return summarize(kernels, conversions, unread, sources, lacks)
 
 
 def summarize(
@@ -451,7 +315,7 @@ def _works(entry: HostOperation) -> bool:
 def _may_work(entry: HostOperation) -> bool:
     if entry.name.startswith(GENERATED_PREFIX):
         return True
-    is_operation = not entry.operation.is_annotation and _OPERATION.match(entry.name) is not None
+    is_operation = entry.row is not None and _OPERATION.match(entry.name) is not None
     return is_operation and entry.name not in _NOT_KERNELS
 
 
@@ -461,8 +325,8 @@ def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
     graph = entry.name.removeprefix(GENERATED_PREFIX).rsplit("::", 1)[0] if generated else None
     return Kernel(
         name=entry.name.rsplit("::", 1)[1] if generated else entry.name,
-        seconds=entry.seconds() if generated else entry.self_seconds(),
-        start_seconds=entry.operation.start_seconds - origin,
+        seconds=entry.seconds if generated else entry.self_seconds,
+        start_seconds=entry.start_seconds - origin,
         op=None if generated else outermost_name(entry),
         library="inductor" if generated else "aten",
         backward=is_backward(entry),
@@ -472,7 +336,7 @@ def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
 
 
 OF_A_CPU = "operations of a Kineto trace"
-"""What wrote the kernels of a CPU's trace: its operations stand for them."""
+"""The source of the kernels of a CPU's trace: its operations."""
 
 
 def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
@@ -482,16 +346,16 @@ def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
     Returns:
         None where compiled code ran: its generated kernels are in no trace, so that the others would look like all.
     """
-    import numpy as np  # late, as in _operations
+    import numpy as np  # late, as in operation_tree
 
     from layoutdoctor.recording.recording import NONE, KernelEvents
 
     if any(name.startswith(COMPILED_RANGES) for name in trace.names):
         return None
-    tree = operation_tree(iteration_of(trace))
-    entries = [entry for entry in tree if entry.operation.row is not None and _is_kernel(entry)]
-    rows = np.array([entry.operation.row for entry in entries], np.int64)
-    seconds = np.array([entry.self_seconds() for entry in entries], np.float64)
+    tree = operation_tree(trace)
+    entries = [entry for entry in tree if entry.row is not None and _is_kernel(entry)]
+    rows = np.array([entry.row for entry in entries], np.int64)
+    seconds = np.array([entry.self_seconds for entry in entries], np.float64)
     operations, unknown = trace.operations, np.full(len(rows), NONE, np.int64)
     kernels = KernelEvents(
         name=operations.name[rows],
@@ -500,7 +364,7 @@ def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
         device=np.zeros(len(rows), np.int64),
         stream=operations.thread[rows],
         correlation=unknown,
-        external=rows + 1,  # 0 stands for none
+        external=rows + 1,  # 0 means none
         grid=unknown,
         process=np.zeros(len(rows), np.int64),
     )
@@ -509,12 +373,7 @@ def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
 
 
 def outermost_name(entry: HostOperation) -> str:
-    """
-    The ATen operation that the caller asked for, in which an operation ran.
-
-    Args:
-        entry: Any operation; one that ran inside no other gives its own name.
-    """
+    """The ATen operation that the caller asked for, in which an operation ran."""
     return [entry.name, *(one.name for one in entry.around() if _OPERATION.match(one.name))][-1]
 
 
@@ -535,7 +394,6 @@ def add_primitive(
     Puts a primitive into the kernel list, and a reorder among the conversions as well.
 
     Args:
-        entry: The operation that ran it; None where that is not known.
         origin_unix: Unix time in seconds that starts in the list count from.
     """
     primitive = item.primitive
@@ -548,7 +406,7 @@ def add_primitive(
         Kernel(
             name=primitive.kind,
             seconds=primitive.seconds,
-            start_seconds=start if start is not None or entry is None else entry.operation.start_seconds,
+            start_seconds=start if start is not None or entry is None else entry.start_seconds,
             op=op,
             library="onednn",
             problem=primitive.problem,

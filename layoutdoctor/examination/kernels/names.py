@@ -82,8 +82,8 @@ def _entry(pattern: str, library: str, role: Role, direction: ConversionDirectio
     return KernelEntry(pattern, library, role, direction, endings)
 
 
-def _decoy(pattern: str, library: str, *endings: str) -> KernelEntry:
-    return _entry(pattern, library, "decoy", "none", *endings)
+def _decoy(library: str, *patterns: str, endings: tuple[str, ...] = ()) -> KernelEntry:
+    return _entry("|".join(patterns), library, "decoy", "none", *endings)
 
 
 # Above each entry: what one learns from the name; where it was seen.
@@ -177,8 +177,8 @@ _ALMOST = (
     _entry(_UNROLLED + r"TrivialOffsetCalculator<", "aten", "cast", "none", ", TrivialOffsetCalculator<"),
     # a cast of data that stays as it lies; recorded in public PyTorch traces
     _entry(_VECTORIZED + r"b?float\d\w{0,40}?_copy_kernel_cuda\b", "aten", "cast", "none", "_copy_kernel_cuda"),
-    # copy_, contiguous, clone or to; only the strides tell a conversion from an attention permute; recorded in public
-    # PyTorch traces
+    # copy_, contiguous, clone or to; only the strides distinguish a conversion from an attention permute; recorded in
+    # public PyTorch traces
     _entry(_VOID + r"at::native::elementwise_kernel(?:_manual_unroll)?" + _STRIDED, "aten", "strided_copy", "other",
            "_kernel_cuda"),
     # the same, with a mangled name; names on ROCm are often mangled
@@ -210,87 +210,76 @@ _ALMOST = (
     _entry(r"^__myl_(?:Move|Resh|Cast|Slic|Conc|Repl){0,12}Tran(?:Move|Resh|Tran|Cast|Slic|Conc|Repl){0,12}_",
            "tensorrt", "possible", "other", "Tran_"),
     # a template: GEMM, convolution or attention; Inductor names
-    _decoy(r"^triton_tem_", "inductor", "tem_"),
+    _decoy("inductor", r"^triton_tem_", endings=("tem_",)),
     # nothing: triton_poi_fused_convolution_3 is a layout copy in one graph and a bias in another; recorded on A100,
     # MI300X; the strides of the launch or the output code decide
     _entry(r"^triton_", "inductor", "generated", "other"),
 )  # fmt: skip
 
+# What each pattern is of, and where such names were seen. A layout in the name of what computes is its operands'.
 _DECOYS = (
-    # computes; a layout in its name is that of its operands; recorded in public PyTorch traces
-    _decoy(_VOID + r"cutlass\w{0,40}::Kernel\d?<", "cutlass"),
-    # computes; a layout in its name is that of its operands; recorded on A100
-    _decoy(r"^_ZN\d+cutlass", "cutlass"),
-    # computes; a layout in its name is that of its operands; key_averages tables
-    _decoy(r"^cutlass\d?x?_", "cutlass"),
-    # computes; nhwckrsc_nchw reads channels_last and writes contiguous by itself; recorded on A100, H100
-    _decoy(r"^sm\d+_xmma_", "cudnn"),
-    # computes; a layout in its name is that of its operands; recorded on V100, A100
-    _decoy(rf"^(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{ARCHITECTURE}_\w{{0,40}}cudnn_", "cudnn"),
-    # computes; nvprof tables of cuDNN 8 on V100
-    _decoy(_VOID + r"xmma_(?:cudnn|new)::", "cudnn"),
-    # a direct convolution; c1_k1_nhwc is that for depthwise layers; cuDNN 8 and 9, recorded on V100
-    _decoy(_IS_CUDNN + r"(?:(?:conv[123N]d|[dw]grad[123N]d)_(?:c1_k1|grouped_direct|alg)|[dw]grad_(?:alg|engine))\w*",
-           "cudnn"),
-    # a convolution; Nsight tables of XLA
-    _decoy(_VOID + r"convolve_common_engine_\w+", "cudnn"),
-    # sums parts of a weight gradient; recorded on V100, A100
-    _decoy(_IS_CUDNN + r"reduce_wgrad_nchw_helper\b", "cudnn"),
-    # computes; a layout in its name is that of its operands; recorded on MI300X
-    _decoy(r"^igemm_(?:fwd|bwd|wrw)_gtc\w*", "miopen", "tc"),
-    # a convolution; MIOpen naive_conv.cpp; rocprof tables
-    _decoy(r"^naive_conv_\w*", "miopen"),
-    # unfolds the input for a matrix product; recorded on MI300X
-    _decoy(r"^Im[23]d2Col\w*|^Col2Im[23]d\w*|^Im2Col\w*", "miopen"),
-    # computes; its mangled name contains transform, mul and add; recorded on MI300X
-    _decoy("^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:grouped_|batched_)?(?:conv|gemm)\w*", "composable_kernel"),
-    # a matrix product of hipBLASLt or rocBLAS; recorded on MI300X
-    _decoy(r"^Cijk_", "hipblaslt"),
-    # offsets for an implicit GEMM; recorded on V100, A100, H100
-    _decoy(_VOID + r"cask\w{0,30}::compute\w{0,40}OffsetsKernel\b", "cudnn"),
-    # prepares a convolution; recorded in public PyTorch traces
-    _decoy(_cudnn("im2col4d_kernel", "padFilterWeights", "kern_precompute_indices", "computeOffsetsKernel",
-                  "computeBOffsetsKernel", "scalePackedTensor_kernel", "flip_filter"),
-           "cudnn"),
-    # a step of a convolution (Winograd, implicit GEMM); recorded on V100, A100
-    _decoy(_VOID + r"cudnn::(?:winograd\w*|gemm)::\w+", "cudnn"),
-    # fills the output or the workspace, mostly with zeros; recorded on MI300X
-    _decoy(r"^SubTensorOpWithScalar\dd", "miopen"),
-    # a matrix transpose inside FFT convolutions (complex float2), no layout of tensors; recorded on V100, A100
-    _decoy(_VOID + r"transpose_readWrite_alignment_kernel\b", "cublas", "_kernel"),
-    # scales a matrix; recorded on V100
-    _decoy(_VOID + r"scal_kernel<.{0,200}?cublasTransposeParams", "cublas", "cublasTransposeParams"),
-    # batch norm; tells the layout it ran in; recorded in public PyTorch traces
-    _decoy(_IS_CUDNN + r"bn_(?:fw|bw)_\w+", "cudnn"),
-    # pooling; TensorFlow profiles
-    _decoy(_IS_CUDNN + r"pooling_(?:fw|bw)_\w+", "cudnn"),
-    # the gradient of a bias; Nsight tables
-    _decoy(_IS_CUDNN + r"sumChannelsN\w*", "cudnn"),
-    # pooling; tells the layout it ran in; recorded in public PyTorch traces
-    _decoy(_VOID + r"(?:at::native::" + _ANONYMOUS + r")?max_pool_(?:forward|backward)_n(?:chw|hwc)\b", "aten", "_nhwc",
-           "_nchw"),
-    # pooling or upsampling; tells the layout it ran in; recorded in public PyTorch traces
-    _decoy(_ATEN + r"(?:upsample|adaptive_average_pool|avg_pool2d|adaptive_max_pool)\w*", "aten"),
-    # batch norm; transform_input is its second half; recorded in public PyTorch traces
-    _decoy(_ATEN + r"batch_norm_\w+", "aten"),
-    # group norm in one layout; public kernels
-    _decoy(_VOID + r"(?:\w{1,40}::){0,3}group_?norm\w*", "custom"),
-    # batch norm in one layout; oneDNN gpu/ocl/bnorm
-    _decoy(r"^(?:gen9_bnorm|nhwc_reusable)_\w+", "onednn"),
-    # softmax (nchwSoftmax); Nsight tables of TensorRT engines
-    _decoy(_VOID + r"cuSoftMaxLayer::\w+", "tensorrt"),
-    # random numbers (uniform_and_transform); recorded in public PyTorch traces
-    _decoy(_ATEN + r"distribution_\w+", "aten"),
-    # a scan, sort or transform over elements; recorded on MI300X
-    _decoy(_VOID + r"(?:rocprim|hipcub)::", "rocprim"),
-    # a scan, sort or transform over elements; recorded in public PyTorch traces
-    _decoy(_VOID + r"(?:at_cuda_detail::)?(?:cub|thrust)::", "cub"),
+    _decoy(
+        "cutlass",
+        _VOID + r"cutlass\w{0,40}::Kernel\d?<",  # public PyTorch traces
+        r"^_ZN\d+cutlass",  # A100
+        r"^cutlass\d?x?_",  # key_averages tables
+    ),
+    _decoy(
+        "cudnn",
+        r"^sm\d+_xmma_",  # nhwckrsc_nchw reads channels_last and writes contiguous by itself; A100, H100
+        rf"^(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{ARCHITECTURE}_\w{{0,40}}cudnn_",  # V100, A100
+        _VOID + r"xmma_(?:cudnn|new)::",  # nvprof tables of cuDNN 8 on V100
+        # direct convolutions; c1_k1_nhwc is that for depthwise layers; cuDNN 8 and 9, V100
+        _IS_CUDNN + r"(?:(?:conv[123N]d|[dw]grad[123N]d)_(?:c1_k1|grouped_direct|alg)|[dw]grad_(?:alg|engine))\w*",
+        _VOID + r"convolve_common_engine_\w+",  # Nsight tables of XLA
+        _IS_CUDNN + r"reduce_wgrad_nchw_helper\b",  # sums parts of a weight gradient; V100, A100
+        _VOID + r"cask\w{0,30}::compute\w{0,40}OffsetsKernel\b",  # for an implicit GEMM; V100, A100, H100
+        # prepares a convolution; public PyTorch traces
+        _cudnn("im2col4d_kernel", "padFilterWeights", "kern_precompute_indices", "computeOffsetsKernel",
+               "computeBOffsetsKernel", "scalePackedTensor_kernel", "flip_filter"),
+        _VOID + r"cudnn::(?:winograd\w*|gemm)::\w+",  # a step of a convolution; V100, A100
+        _IS_CUDNN + r"bn_(?:fw|bw)_\w+",  # batch norm; public PyTorch traces
+        _IS_CUDNN + r"pooling_(?:fw|bw)_\w+",  # TensorFlow profiles
+        _IS_CUDNN + r"sumChannelsN\w*",  # the gradient of a bias; Nsight tables
+    ),
+    _decoy(
+        "miopen",
+        r"^igemm_(?:fwd|bwd|wrw)_gtc\w*",  # MI300X
+        r"^naive_conv_\w*",  # MIOpen naive_conv.cpp; rocprof tables
+        r"^Im[23]d2Col\w*|^Col2Im[23]d\w*|^Im2Col\w*",  # unfolds the input for a matrix product; MI300X
+        r"^SubTensorOpWithScalar\dd",  # fills the output or the workspace, mostly with zeros; MI300X
+        endings=("tc",),
+    ),
+    # computes; its mangled name contains transform, mul and add; MI300X
+    _decoy("composable_kernel", "^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:grouped_|batched_)?(?:conv|gemm)\w*"),
+    _decoy("hipblaslt", r"^Cijk_"),  # a matrix product of hipBLASLt or rocBLAS; MI300X
+    _decoy(
+        "cublas",
+        # a matrix transpose inside FFT convolutions (complex float2), no layout of tensors; V100, A100
+        _VOID + r"transpose_readWrite_alignment_kernel\b",
+        _VOID + r"scal_kernel<.{0,200}?cublasTransposeParams",  # scales a matrix; V100
+        endings=("_kernel", "cublasTransposeParams"),
+    ),
+    _decoy(
+        "aten",
+        # pooling and upsampling, with the layout they ran in, and others; public PyTorch traces
+        _VOID + r"(?:at::native::" + _ANONYMOUS + r")?max_pool_(?:forward|backward)_n(?:chw|hwc)\b",
+        _ATEN + r"(?:upsample|adaptive_average_pool|avg_pool2d|adaptive_max_pool)\w*",
+        _ATEN + r"batch_norm_\w+",  # transform_input is its second half
+        _ATEN + r"distribution_\w+",  # random numbers (uniform_and_transform)
+        _ATEN + r"CatArrayBatchedCopy\w*",  # torch.cat
+        # a copy that keeps the layout; ATen CUDALoops.cuh: the vectorized path needs equal, dense strides
+        _VECTORIZED + r"direct_copy_kernel_cuda\b",
+        endings=("_nhwc", "_nchw", "_kernel_cuda"),
+    ),
+    _decoy("custom", _VOID + r"(?:\w{1,40}::){0,3}group_?norm\w*"),  # in one layout; public kernels
+    _decoy("onednn", r"^(?:gen9_bnorm|nhwc_reusable)_\w+"),  # batch norm; oneDNN gpu/ocl/bnorm
+    _decoy("tensorrt", _VOID + r"cuSoftMaxLayer::\w+"),  # nchwSoftmax; Nsight tables of TensorRT engines
+    # scans, sorts and transforms over elements; MI300X, public PyTorch traces
+    _decoy("rocprim", _VOID + r"(?:rocprim|hipcub)::"),
+    _decoy("cub", _VOID + r"(?:at_cuda_detail::)?(?:cub|thrust)::"),
     # reorders embeddings; recommendation models; kernel table of HTA
-    _decoy(_VOID + r"(?:fbgemm_gpu::)?(?:permute_(?:pooled_embs|indices_weights|[12]D)\w*|linearize_\w+)", "fbgemm"),
-    # torch.cat; recorded in public PyTorch traces
-    _decoy(_ATEN + r"CatArrayBatchedCopy\w*", "aten"),
-    # a copy that keeps the layout; ATen CUDALoops.cuh: the vectorized path needs equal, dense strides
-    _decoy(_VECTORIZED + r"direct_copy_kernel_cuda\b", "aten", "_kernel_cuda"),
+    _decoy("fbgemm", _VOID + r"(?:fbgemm_gpu::)?(?:permute_(?:pooled_embs|indices_weights|[12]D)\w*|linearize_\w+)"),
 )  # fmt: skip
 
 KERNELS = (*_CONVERSIONS, *_ALMOST, *_DECOYS)
@@ -300,22 +289,8 @@ KERNELS = (*_CONVERSIONS, *_ALMOST, *_DECOYS)
 _REMEMBERED_NAMES = 4096
 
 
-@dataclass(frozen=True)
-class KernelMatch:
-    """
-    What the dictionary says of a name.
-
-    Attributes:
-        entry: The entry.
-        is_certain: The name was whole; False where it was cut and this is how it can go on.
-    """
-
-    entry: KernelEntry
-    is_certain: bool
-
-
 @lru_cache(maxsize=_REMEMBERED_NAMES)
-def kernel_entry(name: str, *, is_cut: bool = False) -> KernelMatch | None:
+def kernel_entry(name: str, *, is_cut: bool = False) -> KernelEntry | None:
     """
     The dictionary entry for a kernel name.
 
@@ -328,34 +303,28 @@ def kernel_entry(name: str, *, is_cut: bool = False) -> KernelMatch | None:
     beginning = name.rstrip().removesuffix("…").removesuffix("...").rstrip()
     if not is_cut and beginning == name.rstrip():
         whole = _ANY_KERNEL.match(name)
-        return KernelMatch(KERNELS[(whole.lastindex or 0) - 1], is_certain=True) if whole is not None else None
-    entry = _agreed(tuple(_completions(beginning)))
-    return KernelMatch(entry, is_certain=False) if entry is not None else None
+        return KERNELS[(whole.lastindex or 0) - 1] if whole is not None else None
+    return _agreed(tuple(_completions(beginning)))
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def library_of(name: str) -> str | None:
     """Whose kernel a device kernel is, as far as its name says."""
     found = kernel_entry(name)
-    if found is not None and found.entry.library not in _BUILT_ON:
-        return found.entry.library
+    if found is not None and found.library not in _BUILT_ON:
+        return found.library
     for pattern, library in _LIBRARIES:
         if pattern.match(name):
             return library
     for part, library in _LIBRARY_PARTS:
         if part in name:
             return library
-    return found.entry.library if found is not None else None
+    return found.library if found is not None else None
 
 
 def is_fallback(kernel: Kernel) -> bool:
     """Whether a convolution runs in code that is there so that every case has an answer: no library took it."""
-    return _names_fallback(kernel.name) or (kernel.op is not None and _names_fallback(kernel.op))
-
-
-@lru_cache(maxsize=_REMEMBERED_NAMES)
-def _names_fallback(name: str) -> bool:
-    return _FALLBACK.search(name) is not None
+    return _FALLBACK.search(kernel.name) is not None or _FALLBACK.search(kernel.op or "") is not None
 
 
 def are_of_an_engine(names: Iterable[str | None]) -> bool:
@@ -391,42 +360,16 @@ def is_convolution_kernel(name: str) -> bool:
 
     Counts the convolution itself and the steps that only convolutions take: offsets, zero fills, Winograd and FFT
     transforms, im2col, the sum of a split weight gradient. Not its conversions, paddings and casts, which have roles of
-    their own, and no matrix product, though a 1x1 convolution may run as one: its name does not tell.
+    their own, and no matrix product, though a 1x1 convolution may run as one: its name does not show it.
 
-    Args:
-        name: As in a trace, a profile or a table; what is left of a cut name is enough.
+    What is left of a cut name is enough.
     """
     return _CONVOLUTION.match(name) is not None
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
-def output_layout_of(name: str) -> Literal["contiguous", "channels_last"] | None:
-    """
-    The layout a convolution kernel writes, by its name.
-
-    Returns:
-        For a weight gradient the layout of the weights. None where the name does not say, or is no convolution's.
-    """
-    if not is_convolution_kernel(name):
-        return None
-    operands = _XMMA_OPERANDS.match(name)
-    if operands is not None:
-        is_last = operands["filter"] == "krsc" if operands["kind"] == "wgrad" else operands["output"] == "nhwc"
-        return "channels_last" if is_last else "contiguous"
-    word = _LAYOUT_WORD.match(name)
-    if word is None:
-        return None
-    return "channels_last" if word["layout"].lower() in ("nhwc", "ndhwc") else "contiguous"
-
-
-@lru_cache(maxsize=_REMEMBERED_NAMES)
 def looks_like_conversion(name: str) -> bool:
-    """
-    Whether a name that the dictionary does not know speaks of layouts, and of nothing that computes.
-
-    Args:
-        name: As in a trace, a profile or a table.
-    """
+    """Whether a name that the dictionary does not know speaks of layouts, and of nothing that computes."""
     return _LAYOUT_WORDS.search(name) is not None and _COMPUTING_WORDS.search(name) is None
 
 
@@ -435,7 +378,7 @@ def _completions(beginning: str) -> Iterator[KernelEntry]:
     Every entry a cut name can go on to, in the dictionary's order.
 
     An entry counts where an end of one of its endings makes the name match: the witness that it can go on so. Endings
-    begin where the name first tells the kernel, so what comes before must be there. Nothing after an entry that matches
+    begin where the name first shows the kernel, so what comes before must be there. Nothing after an entry that matches
     already can count, since the first entry that matches a whole name is its own.
     """
     for entry in KERNELS:
@@ -502,19 +445,14 @@ _CONVOLUTION = re.compile(
     )
     + ")"
 )
-# Activations, filter and output, as in nhwckrsc_nchw: reads channels_last, writes contiguous.
-_XMMA_OPERANDS = re.compile(
-    r"^sm\d+_xmma_(?P<kind>[a-z]+)\w{0,200}?_(?:nhwc|nchw)(?P<filter>krsc|kcrs)_(?P<output>nhwc|nchw)(?:_|\Z)"
-)
 _LAYOUT_WORDS = re.compile(r"nchw|nhwc|ncdhw|ndhwc|transpos|permut|reformat|layout|swapdim", re.IGNORECASE)
 _COMPUTING_WORDS = re.compile(
     r"conv|gemm|matmul|fprop|dgrad|wgrad|norm|pool|softmax|att(?:ention|n)|fmha|upsample|interpolat|resize|reduc|sort|"
     r"embed|index|scatter|gather|quant|rope|rotary|memset",
     re.IGNORECASE,
 )
-_LAYOUT_WORD = re.compile(r"^[\w:<> ]{0,200}?_(?P<layout>nhwc|ndhwc|nchw|ncdhw|NHWC|NCHW)(?:_|\b)")
 
-# Entries of these libraries stand for code that others build on; the name may say more exactly whose it is.
+# Others build on the code of these libraries; the name may say more exactly whose it is.
 _BUILT_ON = ("cutlass", "cudnn", "custom")
 _LIBRARIES = tuple(
     (re.compile(pattern), library)

@@ -75,7 +75,6 @@ class TracePair:
         first: The conversion of a convolution's result: index into the list of library conversions.
         second: The conversion back, of another convolution's input: likewise.
         between: Names of the operations between, in order, each once in a row.
-        confidence: What it rests on.
         shape: Sizes of the value at the second conversion; None where not known.
     """
 
@@ -97,7 +96,7 @@ def find_pairs(evidence: Evidence) -> list[TracePair]:
 @dataclass(slots=True)
 class _Walk:
     """
-    What is open on one stream.
+    The open search on one stream.
 
     Attributes:
         first: The conversion of a result that waits for its counterpart; None where there is none.
@@ -154,7 +153,7 @@ class _Walker:
         """
         Whether a conversion's value is the output of a forward convolution.
 
-        Backward operations read what the forward saved as well, in a layout that no trace tells, so nothing says that
+        Backward operations read what the forward saved as well, in a layout that no trace holds, so nothing says that
         they would take the gradient in another one.
         """
         is_other = conversion.tensor is not None and conversion.tensor.role != "output"
@@ -204,7 +203,7 @@ class _Walker:
         return TracePair(opened, second, tuple(between), confidence, shape)
 
     def _agreement(self, first: LibraryConversion, second: LibraryConversion) -> tuple[Confidence | None, Shape | None]:
-        """What says that both convert one value; None where something says that they do not."""
+        """The evidence that both convert one value, and its sizes; None if something speaks against it."""
         if first.tensor is not None and second.input_shape is not None and first.tensor.shape != second.input_shape:
             return None, None
         if first.tensor is not None and second.tensor is not None:
@@ -222,7 +221,7 @@ class _Walker:
 
     @cached_property
     def _reads(self) -> dict[int, list[LibraryConversion]]:
-        """What the convolution of each group converts before it computes."""
+        """The conversions that each group's convolution runs before it computes."""
         found: dict[int, list[LibraryConversion]] = {}
         for conversion in self.conversions:
             if conversion.is_result is False:
@@ -230,7 +229,7 @@ class _Walker:
         return found
 
     def _reads_alike(self, first: LibraryConversion, second: LibraryConversion) -> bool:
-        """Whether the second convolution can have read the first one's input, as far as their sizes tell."""
+        """Whether the second convolution can have read the first one's input, as far as their sizes show it."""
         if first.tensor is not None and first.input_shape is not None:
             return first.input_shape == first.tensor.shape
         reads = self._reads.get(first.group, [])

@@ -1,7 +1,7 @@
 """
 What each oneDNN reorder converts: the direction, and which tensor of the convolution around it.
 
-A reorder's log line has a shape and two formats but no name. Within one operation it stands before the primitive that
+A reorder's log line has a shape and two formats but no name. Within one operation it runs before the primitive that
 needs its target, or after the one whose result it reads; shape and format then say which tensor it is.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.layout import stride_order
 
@@ -28,13 +28,7 @@ class AnnotatedPrimitive:
     A primitive with what it converts; the last fields mean something for reorders only.
 
     Attributes:
-        primitive: As read.
-        tensor: Kind of the converted tensor.
-        direction: What changes.
-        source: Layout before.
-        target: Layout after.
         bytes_moved: Bytes read plus bytes written, without padding.
-        dtype: Element type before.
         port: Which argument or result of the ATen operation it is, such as ``input 0``.
     """
 
@@ -48,12 +42,14 @@ class AnnotatedPrimitive:
     port: str | None = None
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Which tensor of an operation a reorder converts."""
 
     tensor: TensorKind
     port: str | None
+
+
+_UNKNOWN = _Place("unknown", None)
 
 
 def stride_order_of(layout: Layout) -> tuple[int, ...] | None:
@@ -69,7 +65,7 @@ def is_expanded(layout: Layout) -> bool:
 
 def conversion_direction(source: Layout | None, target: Layout | None) -> ConversionDirection:
     """
-    What kind of change leads from one layout to another.
+    The kind of change from one layout to another.
 
     Returns:
         ``none`` where nothing changes: equal formats, or strides that differ over size-1 dimensions only.
@@ -101,22 +97,17 @@ def annotate_sequence(primitives: Sequence[Primitive]) -> list[AnnotatedPrimitiv
         primitives: What ran one after the other on one thread.
     """
     places = _places(primitives)
-    return [
-        _described(primitive, places[index])
-        if primitive.kind == "reorder"
-        else AnnotatedPrimitive(primitive, "unknown")
-        for index, primitive in enumerate(primitives)
-    ]
+    return [_described(primitive, places.get(index, _UNKNOWN)) for index, primitive in enumerate(primitives)]
 
 
 def describe_primitive(primitive: Primitive) -> AnnotatedPrimitive:
-    """A primitive on its own: what a reorder changes, though not which tensor it converts."""
-    if primitive.kind != "reorder":
-        return AnnotatedPrimitive(primitive, "unknown")
-    return _described(primitive, _Place("unknown", None))
+    """A primitive on its own: the change that a reorder makes, though not which tensor it converts."""
+    return _described(primitive, _UNKNOWN)
 
 
 def _described(reorder: Primitive, place: _Place) -> AnnotatedPrimitive:
+    if reorder.kind != "reorder":
+        return AnnotatedPrimitive(reorder, place.tensor)
     shape, source, target = reorder.shape, reorder.descriptor("src"), reorder.descriptor("dst")
     if shape is None or source is None or target is None:
         return AnnotatedPrimitive(reorder, place.tensor, "other")
@@ -127,9 +118,33 @@ def _described(reorder: Primitive, place: _Place) -> AnnotatedPrimitive:
     return AnnotatedPrimitive(reorder, place.tensor, direction, before, after, moved, source.dtype, place.port)
 
 
-RESULTS: dict[str, tuple[str, ...]] = {"backward_data": ("src",), "backward_weights": ("wei", "bia")}
-_ARGUMENTS: dict[str, tuple[str, ...]] = {"backward_data": ("dst", "wei"), "backward_weights": ("dst", "src")}
-"""oneDNN's roles of what a backward primitive writes and reads, in the order PyTorch's bridge converts them."""
+_ROLES: dict[str, dict[str, tuple[TensorKind, str]]] = {
+    "forward": {
+        "src": ("activation", "input 0"),
+        "wei": ("weight", "input 1"),
+        "bia": ("weight", "input 2"),
+        "dst": ("activation", "output 0"),
+    },
+    "backward_data": {
+        "dst": ("gradient", "input 0"),
+        "wei": ("weight", "input 2"),
+        "src": ("gradient", "output 0"),
+    },
+    "backward_weights": {
+        "dst": ("gradient", "input 0"),
+        "src": ("activation", "input 1"),
+        "wei": ("gradient", "output 1"),
+        "bia": ("gradient", "output 2"),
+    },
+}
+"""
+oneDNN's roles in terms of ``aten.convolution(input, weight, bias, ...)`` and of
+``aten.convolution_backward(grad_output, input, weight, ...)``, arguments in the order in which PyTorch converts them.
+"""
+
+
+def _roles(primitive: Primitive) -> dict[str, tuple[TensorKind, str]]:
+    return _ROLES.get(primitive.prop_kind, _ROLES["forward"])
 
 
 _Candidate = tuple[int, str]
@@ -140,7 +155,7 @@ def _places(primitives: Sequence[Primitive]) -> dict[int, _Place]:
     """
     Which tensor each reorder of an operation converts, by the reorder's index; ``unknown`` where several fit as well.
 
-    Reorders that fit the same arguments of one primitive are told apart by their order where all of them are there.
+    Reorders that fit the same arguments of one primitive are distinguished by their order if all of them are there.
     """
     open_: dict[int, tuple[_Candidate, ...]] = {
         index: _candidates(primitives, index) for index, item in enumerate(primitives) if item.kind == "reorder"
@@ -188,13 +203,10 @@ def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate
     found: list[_Candidate] = []
     before = next((i for i in range(index - 1, -1, -1) if primitives[i].kind != "reorder"), None)
     after = next((i for i in range(index + 1, len(primitives)) if primitives[i].kind != "reorder"), None)
-    for position, table, usual, side in (
-        (before, RESULTS, ("dst",), "src"),
-        (after, _ARGUMENTS, ("src", "wei", "bia"), "dst"),
-    ):
+    for position, wanted, side in ((before, "output", "src"), (after, "input", "dst")):
         if position is not None:
             main = primitives[position]
-            roles = table.get(main.prop_kind, usual)
+            roles = [role for role, (_, port) in _roles(main).items() if port.startswith(wanted)]
             found += [(position, role) for role in roles if _fits(primitives[index], main, role, side)]
     if before is not None and after is not None and len({position for position, _ in found}) > 1:
         side_of = {"from_blocked": before, "to_blocked": after}  # torch's own tensors are strided
@@ -211,39 +223,15 @@ def _fits(reorder: Primitive, main: Primitive, role: str, side: str) -> bool:
     shapes = problem_shapes(main)
     if not shapes or reorder.shape is None:
         return True
-    # Grouped weights may stand with or without their group dimension, and padded ones are rejected.
+    # Grouped weights may be written with or without their group dimension, and padded ones are rejected.
     expected, found = ([size for size in shape if size != 1] for shape in (shapes[role], reorder.shape))
     return expected == found
 
 
-_PLACES: dict[str, dict[str, _Place]] = {
-    "backward_data": {
-        "dst": _Place("gradient", "input 0"),
-        "wei": _Place("weight", "input 2"),
-        "src": _Place("gradient", "output 0"),
-    },
-    "backward_weights": {
-        "dst": _Place("gradient", "input 0"),
-        "src": _Place("activation", "input 1"),
-        "wei": _Place("gradient", "output 1"),
-        "bia": _Place("gradient", "output 2"),
-    },
-}
-"""oneDNN's roles in terms of ``aten.convolution_backward(grad_output, input, weight, ...)``."""
-
-_FORWARD_PLACES = {
-    "src": _Place("activation", "input 0"),
-    "wei": _Place("weight", "input 1"),
-    "bia": _Place("weight", "input 2"),
-    "dst": _Place("activation", "output 0"),
-}
-"""The same for ``aten.convolution(input, weight, bias, ...)``."""
-
-
 def _place(main: Primitive, role: str) -> _Place:
     if main.kind not in ("convolution", "deconvolution"):
-        return _Place(_FORWARD_PLACES[role].tensor, None)
-    return _PLACES.get(main.prop_kind, _FORWARD_PLACES)[role]
+        return _Place(_ROLES["forward"][role][0], None)
+    return _Place(*_roles(main)[role])
 
 
 def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:

@@ -29,80 +29,47 @@ MOST_DIMENSIONS = 16
 _LARGEST_SIZE = 1 << 48
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """
-    Where an operation's arguments stand.
+_PLAIN = "input weight bias stride padding dilation groups"
+_GENERAL = "input weight bias stride padding dilation transposed output_padding groups"
+_OF_MIOPEN = "input weight bias padding stride dilation groups"
+_TRANSPOSED = "input weight bias stride padding output_padding groups dilation"
+_BACKWARD = "input grad_output weight padding stride dilation groups"
 
-    Attributes:
-        input: Index of the input; None where it is not an argument.
-        weight: Index of the weight.
-        grad_output: Index of the gradient of the output, in a backward operation.
-        stride: Index of the list of strides; None where the operation has no such argument.
-        padding: Likewise.
-        dilation: Likewise.
-        transposed: Index of the flag, or what the operation's name says.
-        output_padding: Index of that list.
-        groups: Index of the number of groups.
-    """
-
-    input: int | None
-    weight: int
-    stride: int | None
-    padding: int | None
-    dilation: int | None
-    groups: int | None
-    grad_output: int | None = None
-    transposed: int | bool = False
-    output_padding: int | None = None
-
-
-_PLAIN = Signature(input=0, weight=1, stride=3, padding=4, dilation=5, groups=6)
-_GENERAL = Signature(input=0, weight=1, stride=3, padding=4, dilation=5, transposed=6, output_padding=7, groups=8)
-_LIBRARY = Signature(input=0, weight=1, padding=2, stride=3, dilation=4, groups=5)
-_WITH_BIAS = Signature(input=0, weight=1, padding=3, stride=4, dilation=5, groups=6)
-_TRANSPOSED = Signature(input=0, weight=1, stride=3, padding=4, output_padding=5, groups=6, dilation=7, transposed=True)
-_BACKWARD = Signature(grad_output=1, input=0, weight=2, padding=3, stride=4, dilation=5, groups=6)
-
-SIGNATURES: dict[str, Signature] = {
-    "aten::conv1d": _PLAIN,
-    "aten::conv2d": _PLAIN,
-    "aten::conv3d": _PLAIN,
-    "aten::convolution": _GENERAL,
-    "aten::_convolution": _GENERAL,
-    "aten::convolution_overrideable": _GENERAL,
-    "aten::cudnn_convolution": _LIBRARY,
-    "aten::cudnn_convolution_relu": _PLAIN,
-    "aten::cudnn_convolution_transpose": Signature(
-        input=0, weight=1, padding=2, output_padding=3, stride=4, dilation=5, groups=6, transposed=True
-    ),
-    "aten::miopen_convolution": _WITH_BIAS,
-    "aten::miopen_depthwise_convolution": _WITH_BIAS,
-    "aten::miopen_convolution_transpose": Signature(
-        input=0, weight=1, padding=3, output_padding=4, stride=5, dilation=6, groups=7, transposed=True
-    ),
-    "aten::mkldnn_convolution": _WITH_BIAS,
-    "aten::conv_transpose1d": _TRANSPOSED,
-    "aten::conv_transpose2d": _TRANSPOSED,
-    "aten::conv_transpose3d": _TRANSPOSED,
-    "aten::convolution_backward": Signature(
-        grad_output=0, input=1, weight=2, stride=4, padding=5, dilation=6, transposed=7, output_padding=8, groups=9
-    ),
-    "aten::cudnn_convolution_backward": _BACKWARD,
-    "aten::miopen_convolution_backward": _BACKWARD,
-    "aten::cudnn_convolution_backward_input": Signature(
-        grad_output=1, input=None, weight=2, padding=3, stride=4, dilation=5, groups=6
-    ),
-    "aten::cudnn_convolution_backward_weight": Signature(
-        grad_output=1, input=2, weight=0, padding=3, stride=4, dilation=5, groups=6
-    ),
+ARGUMENTS: dict[str, list[str]] = {
+    f"aten::{name}": arguments.split()
+    for name, arguments in {
+        "conv1d": _PLAIN,
+        "conv2d": _PLAIN,
+        "conv3d": _PLAIN,
+        "convolution": _GENERAL,
+        "_convolution": _GENERAL,
+        "convolution_overrideable": _GENERAL,
+        "cudnn_convolution": "input weight padding stride dilation groups",
+        "cudnn_convolution_relu": _PLAIN,
+        "cudnn_convolution_transpose": "input weight padding output_padding stride dilation groups",
+        "miopen_convolution": _OF_MIOPEN,
+        "miopen_depthwise_convolution": _OF_MIOPEN,
+        "miopen_convolution_transpose": "input weight bias padding output_padding stride dilation groups",
+        "mkldnn_convolution": _OF_MIOPEN,
+        "conv_transpose1d": _TRANSPOSED,
+        "conv_transpose2d": _TRANSPOSED,
+        "conv_transpose3d": _TRANSPOSED,
+        "convolution_backward": "grad_output input weight bias_sizes stride padding dilation transposed output_padding "
+        "groups",
+        "cudnn_convolution_backward": _BACKWARD,
+        "miopen_convolution_backward": _BACKWARD,
+        "cudnn_convolution_backward_input": "self_size grad_output weight padding stride dilation groups",
+        "cudnn_convolution_backward_weight": "weight grad_output input padding stride dilation groups",
+    }.items()
 }
 """
-Operations of ATen by name.
+The arguments of ATen's convolutions, in order, as far as they are needed here.
 
 Source:
     ``aten/src/ATen/native/native_functions.yaml`` of torch 1.8 to 2.13.
 """
+
+_READ: dict[Role, TensorKind] = {"grad_output": "gradient", "input": "activation", "weight": "weight"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +88,6 @@ class ConvolutionTensors:
     The tensors of one recorded convolution.
 
     Attributes:
-        is_backward: Whether it is a backward one.
-        read: What it reads.
         written: What it writes; empty where the sizes cannot be computed.
         dtype: Element type of what it reads, as recorded, such as ``c10::BFloat16``; None where not recorded.
     """
@@ -198,40 +163,31 @@ def convolution_tensors(name: str, arguments: OperationArguments) -> Convolution
     Returns:
         None where the operation is not known here, or its sizes were not recorded.
     """
-    signature = SIGNATURES.get(name)
+    names = ARGUMENTS.get(name)
     shapes = parse_shapes(arguments.shapes)
-    if signature is None or not shapes:
+    if names is None or not shapes:
         return None
-    values = parse_texts(arguments.values)
+    places = {role: names.index(role) for role in _READ if role in names}
+    known = {role: shapes[place] for role, place in places.items() if place < len(shapes) and shapes[place]}
     types = parse_texts(arguments.types)
-    input_, weight = _at(shapes, signature.input), _at(shapes, signature.weight)
-    grad_output = _at(shapes, signature.grad_output)
-    dtype = next((types[i] for i in (signature.input, signature.weight) if i is not None and i < len(types)), None)
-    if grad_output:
-        read = [_tensor("grad_output", grad_output, "gradient", signature.grad_output)]
-        read += [_tensor("input", input_, "activation", signature.input)] if input_ else []
-        read += [_tensor("weight", weight, "weight", signature.weight)] if weight else []
-        written = [Tensor("grad_input", input_, "gradient", "output 0")] if input_ else []
-        written += [Tensor("grad_weight", weight, "gradient", "output 1")] if weight else []
-        return ConvolutionTensors(True, tuple(read), tuple(written), dtype)
-    if not input_ or not weight or signature.grad_output is not None:
+    dtype = next((types[place] for role, place in places.items() if role != "grad_output" and place < len(types)), None)
+    read = tuple(Tensor(role, shape, _READ[role], f"input {places[role]}") for role, shape in known.items())
+    if "grad_output" in known:
+        of_results: tuple[tuple[Role, Role, str], ...] = (
+            ("input", "grad_input", "output 0"),
+            ("weight", "grad_weight", "output 1"),
+        )
+        written = tuple(Tensor(own, known[role], "gradient", port) for role, own, port in of_results if role in known)
+        return ConvolutionTensors(True, read, written, dtype)
+    if "grad_output" in names or len(known) < 2:
         return None
-    read = [_tensor("input", input_, "activation", signature.input)]
-    read += [_tensor("weight", weight, "weight", signature.weight)]
-    output = output_shape(input_, weight, signature, values)
-    written = [Tensor("output", output, "activation", "output 0")] if output else []
-    return ConvolutionTensors(False, tuple(read), tuple(written), dtype)
+    output = output_shape(known["input"], known["weight"], names, parse_texts(arguments.values))
+    return ConvolutionTensors(
+        False, read, (Tensor("output", output, "activation", "output 0"),) if output else (), dtype
+    )
 
 
-def _tensor(role: Role, shape: Shape, kind: TensorKind, index: int | None) -> Tensor:
-    return Tensor(role, shape, kind, f"input {index}")
-
-
-def _at(shapes: Sequence[Shape], index: int | None) -> Shape:
-    return shapes[index] if index is not None and index < len(shapes) else ()
-
-
-def output_shape(input_: Shape, weight: Shape, signature: Signature, values: Sequence[str]) -> Shape:
+def output_shape(input_: Shape, weight: Shape, names: Sequence[str], values: Sequence[str]) -> Shape:
     """
     Sizes of a convolution's output.
 
@@ -248,28 +204,25 @@ def output_shape(input_: Shape, weight: Shape, signature: Signature, values: Seq
     rank = len(weight) - 2
     if rank < 1 or len(input_) not in (rank + 1, rank + 2):
         return ()
-    batch = input_[: -rank - 1]
-    spatial = input_[-rank:]
-    stride, padding = _numbers(values, signature.stride, rank), _numbers(values, signature.padding, rank)
-    dilation, groups = _numbers(values, signature.dilation, rank), _numbers(values, signature.groups, 1)
-    extra = _numbers(values, signature.output_padding, rank) if signature.output_padding is not None else (0,) * rank
+    given = dict(zip(names, values, strict=False))
+    stride, padding, dilation = (_numbers(given.get(name), rank) for name in ("stride", "padding", "dilation"))
+    groups = _numbers(given.get("groups"), 1)
+    extra = _numbers(given.get("output_padding"), rank) if "output_padding" in names else (0,) * rank
     if stride is None or padding is None or dilation is None or groups is None or extra is None or 0 in stride:
         return ()
     reach = [d * (k - 1) for d, k in zip(dilation, weight[2:], strict=True)]
-    terms = list(zip(spatial, stride, padding, reach, extra, strict=True))
-    flag = signature.transposed
-    if flag if isinstance(flag, bool) else flag < len(values) and values[flag] == "True":
-        sizes = [(n - 1) * s - 2 * p + r + e + 1 for n, s, p, r, e in terms]
-        return (*batch, weight[1] * groups[0], *sizes) if min(sizes) > 0 else ()
-    sizes = [(n + 2 * p - r - 1) // s + 1 for n, s, p, r, e in terms]
-    return (*batch, weight[0], *sizes) if min(sizes) > 0 else ()
+    terms = list(zip(input_[-rank:], stride, padding, reach, extra, strict=True))
+    is_transposed = given.get("transposed") == "True" if "transposed" in names else "output_padding" in names
+    if is_transposed:
+        channels, sizes = weight[1] * groups[0], [(n - 1) * s - 2 * p + r + e + 1 for n, s, p, r, e in terms]
+    else:
+        channels, sizes = weight[0], [(n + 2 * p - r - 1) // s + 1 for n, s, p, r, e in terms]
+    return (*input_[: -rank - 1], channels, *sizes) if min(sizes) > 0 else ()
 
 
-def _numbers(values: Sequence[str], index: int | None, count: int) -> tuple[int, ...] | None:
-    """A list of numbers, one for each dimension; one number alone stands for all."""
-    if index is None or index >= len(values):
-        return None
-    found = [int(number[:12]) for number in re.findall(r"\d+", values[index])]
+def _numbers(text: str | None, count: int) -> tuple[int, ...] | None:
+    """A list of numbers, one for each dimension; one number alone counts for all."""
+    found = [int(number[:12]) for number in re.findall(r"\d+", text or "")]
     if len(found) == 1:
         return tuple(found * count)
     return tuple(found) if len(found) == count else None

@@ -1,4 +1,4 @@
-"""What a recorded run waited for: how busy the device was, steps, collectives, and what conversions cost at most."""
+"""The waiting of a recorded run: how busy the device was, steps, collectives, and what conversions cost at most."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HARDLY_BUSY, _MOSTLY_IDLE, _MOSTLY_BUSY = 0.3, 0.6, 0.9
 
 def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | None:
     """
-    What the run waited for, on the device that ran longest; None where nothing ran.
+    The waiting of a run, on the device that ran longest; None if nothing ran.
 
     Args:
         exposed_nanoseconds: In which nothing but layout conversions ran.
@@ -57,7 +57,7 @@ def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | 
 
 
 def waiting_in_calls(waiting: Waiting, call_seconds: float) -> Waiting:
-    """What a call waited for that was timed without the profiler, which slows the launches."""
+    """The waiting of a call that was timed without the profiler, which slows the launches."""
     waits_for = _waits_for(waiting.busy_seconds / call_seconds, waiting.launch_lag_seconds)
     return msgspec.structs.replace(waiting, span_seconds=call_seconds, waits_for=waits_for)
 

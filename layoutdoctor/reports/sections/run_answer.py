@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import count_by_tensor, counted_conversions, launch_count, sides_words, sum_seconds
+from layoutdoctor.examination.costs import count_by_tensor, counted_conversions, launch_count, sum_seconds
 from layoutdoctor.examination.kernels.host import OF_A_CPU
 from layoutdoctor.examination.kernels.names import are_of_an_engine
 from layoutdoctor.reports.sections.answer import Answer
@@ -178,7 +178,7 @@ def _conversion_notes(trial: Trial, terms: Terms, counted: Sequence[Conversion])
     tensors = count_by_tensor(counted)
     if tensors.keys() != {"unknown"}:
         parts.append(listing([count_of(count, TENSOR_WORDS[kind]) for kind, count in tensors.items()], None))
-    yield "Converts", joined((*parts, sides_words(counted)))
+    yield "Converts", joined(parts)
     yield "Undone", _round_trips(trial, terms)
     cost: dict[str, float] = {}  # the user's lines, if the Python stack was recorded
     for conversion in counted:

@@ -27,7 +27,6 @@ from builders import (
 
 from layoutdoctor.examination import examine
 from layoutdoctor.examination.account import account, accounts_of
-from layoutdoctor.examination.examine import without_kernel_seconds
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Account, AccountRow, Conversion, FxNode, Graph, Kernel, Trial
@@ -142,95 +141,6 @@ def test_a_call_is_told_by_its_layout_else_by_the_code_that_the_library_chose() 
     )
 
 
-def test_kernels_of_a_call_are_named_the_dearest_first_and_its_helpers_not_at_all() -> None:
-    given, node = a_placeholder("x", contiguous()), at(4, "convolution", CONV, called="conv2d")
-    graph = eager(given, node)
-    names = {"aten::_nnpack_available": 0.01, "aten::copy_": 0.4, "aten::_slow_conv2d_forward": 3.6}
-    called = (in_eager("convolution", takes, name, op="aten::conv2d") for name, takes in names.items())
-    faster = in_eager("convolution", 2, "convolution", library="onednn", implementation="brgconv")
-
-    found = told(ran("a", *called, takes=4.01, graph=graph), ran("b", faster, takes=2, graph=graph))
-
-    assert found.rows[0].slower_kernels == ("aten::_slow_conv2d_forward", "aten::copy_")
-    assert found.rows[0].slower_seconds == pytest.approx(4.01 * MS)
-
-
-def test_tensors_of_other_shapes_are_not_compared_by_their_layouts() -> None:
-    """A weight that is laid out within one kernel says nothing of the statistics that the other one writes."""
-    weight, statistics = channels_last((256, 512, 3, 3)), contiguous((1, 32, 2, 1))
-    for layouts, kind in (((weight, statistics), "generated_kernel"), ((weight, contiguous(weight.shape)), "layout")):
-        slower, faster = (
-            ran(
-                name,
-                generated(takes),
-                takes=takes,
-                graph=a_graph(nodes=(at(1, "norm"),), buffers=(a_buffer("buf0", layout=layout, origins=("norm",)),)),
-            )
-            for name, takes, layout in zip("ab", (10.2, 5.4), layouts, strict=True)
-        )
-
-        assert row_of(told(slower, faster), kind).seconds == pytest.approx(4.8 * MS)
-
-
-def test_what_is_fused_into_a_call_on_the_other_side_is_a_missing_fusion() -> None:
-    conv, relu = at(4, "convolution", CONV), at(4, "relu", module="m5")
-    called = a_kernel("convolution", MS, node="convolution", graph="eager")
-    apart = ran("eager", called, in_eager("relu", 0.5), takes=2, graph=eager(conv, relu))
-    packed = a_kernel("convolution", MS, node="packed", graph="graph 0")
-    node = at(4, "packed", "mkldnn._convolution_pointwise.default", module="m4")
-    together = ran("inductor-freezing", packed, takes=1.2, graph=a_graph(nodes=(node,)))
-
-    row = row_of(told(apart, together), "missing_fusion")
-
-    assert (row.seconds, row.faster_seconds) == pytest.approx((0.5 * MS, 0.0))
-    assert row.operations == ("relu",)
-
-
-def test_calls_that_took_the_place_of_what_is_fused_into_them_are_paired_in_order() -> None:
-    convs = [
-        at(line, f"conv{line}", CONV, layout=contiguous((2, 8, size, size))) for line, size in ((1, 9), (3, 9), (5, 7))
-    ]
-    relus = [at(line, f"relu{line}") for line in (2, 4, 6)]
-    apart = ran(
-        "eager",
-        *(a_kernel("convolution", (3 + n) * MS, node=conv.name, graph="eager") for n, conv in enumerate(convs)),
-        *(in_eager(relu.name, 0.5) for relu in relus),
-        takes=14,
-        graph=eager(*convs, *relus),
-    )
-    packed = [
-        at(
-            relu.location.line if relu.location else 0,
-            f"packed{n}",
-            "mkldnn._convolution_pointwise.default",
-            layout=conv.layout,
-        )
-        for n, (conv, relu) in enumerate(zip(convs, relus, strict=True))
-    ]
-    ran_packed = [
-        a_kernel("convolution", (2 + n) * MS, node=node.name, graph="graph 0") for n, node in enumerate(packed)
-    ]
-    together = ran("inductor-freezing", *ran_packed, takes=9.1, graph=a_graph(nodes=tuple(packed)))
-
-    found = told(apart, together)
-
-    calls = [row for row in found.rows if row.kind == "operation"]
-    assert [(row.operations, round(row.seconds / MS, 6)) for row in calls] == [(("convolution",), 1)] * 3
-    fused = row_of(found, "missing_fusion")
-    assert (fused.count, [place.line for place in fused.locations]) == (3, [2, 4, 6])
-    assert fused.seconds == pytest.approx(1.5 * MS)
-    # One module that activates them all makes one place of several.
-    one_place = [msgspec.structs.replace(node, location=relus[0].location) for node in packed]
-    reorder = a_kernel("reorder", 0.1 * MS, node="packed1", graph="graph 0")  # a call may be several primitives
-    shared = ran("inductor-freezing", *ran_packed, reorder, takes=9.2, graph=a_graph(nodes=tuple(one_place)))
-    calls = [row for row in told(apart, shared).rows if "convolution" in row.operations]
-    assert [(row.kind, round(row.seconds / MS, 6)) for row in calls] == [("operation", s) for s in (1, 1, 0.9)]
-    # One more of a shape on one side: nobody knows which is which.
-    more = ran("inductor-freezing", *ran_packed[1:], takes=7, graph=a_graph(nodes=tuple(packed[1:])))
-    row = row_of(told(apart, more), "not_aligned")
-    assert (row.slower_seconds, row.faster_seconds) == pytest.approx((7 * MS, 3 * MS))
-
-
 def test_conversions_are_rows_of_their_own_and_the_kernel_loses_their_time() -> None:
     conv = at(4, "convolution", CONV)
     reorders = [a_kernel("reorder", (1 + n) * MS, node="convolution", graph="graph 0") for n in range(2)]
@@ -265,18 +175,6 @@ def test_conversions_are_rows_of_their_own_and_the_kernel_loses_their_time() -> 
     ]
 
 
-def test_the_rest_of_the_difference_is_one_row_outside_of_kernels() -> None:
-    graph = eager(at(1, "relu"))
-    once, again = (
-        ran(name, in_eager("relu", 3), takes=takes, graph=graph) for name, takes in (("eager", 6), ("inductor", 4))
-    )
-
-    assert parts(told(once, once_more(once))) == [("outside_kernels", 0, ())]
-    found = told(once, again)
-    assert parts(found) == [("outside_kernels", 2, ())]
-    assert found.rows[-1].detail == "1 against 1 kernels"
-
-
 def test_calls_that_run_other_code_in_every_layer_are_one_row() -> None:
     """A video VAE lost 48 ms in 90 calls; a third of it stood in "130 rows, each small"."""
     lines = range(1, 41)
@@ -291,34 +189,6 @@ def test_calls_that_run_other_code_in_every_layer_are_one_row() -> None:
     assert (row.kind, row.count, row.seconds) == ("implementation", 40, pytest.approx(40 * MS))
     assert [place.line for place in row.locations] == [*lines]
     assert row.slower_kernels == ("convolution gemm:ref",)
-
-
-def test_more_rows_than_are_listed_are_summed() -> None:
-    nodes = [at(line, f"node{line}", f"aten.op{line}.default") for line in range(1, 36)]
-    slow, fast = (
-        ran(name, *(in_eager(node.name, takes) for node in nodes), takes=35 * takes, graph=eager(*nodes))
-        for name, takes in (("a", 2), ("b", 1))
-    )
-
-    found = told(slow, fast).rows
-
-    assert len(found) == 32
-    assert (found[-2].kind, found[-2].detail, found[-2].seconds) == ("small", "5 rows", pytest.approx(5 * MS))
-
-
-def once_more(trial: Trial) -> Trial:
-    return a_trial("again", graphs=trial.graphs, kernels=trial.kernels, measurement=trial.measurement)
-
-
-def test_without_times_of_both_there_is_no_account() -> None:
-    graph = eager(at(1, "relu"))
-    known = ran("eager", in_eager("relu", 3), takes=5, graph=graph)
-    unknown = without_kernel_seconds(a_trial("inductor", kernels=kernels(kernels=(a_kernel(),))))
-
-    assert account(known, unknown) is None
-    assert account(known, a_trial("inductor", kernels=None)) is None
-    assert account(known, a_trial("inductor", measurement=None)) is None
-    assert account(known, known) is None
 
 
 def test_kernels_that_contradict_the_calls_account_for_nothing() -> None:

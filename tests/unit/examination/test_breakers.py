@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-import pytest
 from builders import (
-    a_breaker,
     a_buffer,
     a_conversion,
     a_graph,
     a_location,
     a_node,
-    a_pair,
     a_placeholder,
     a_read,
     channels_last,
@@ -22,13 +18,10 @@ from builders import (
 )
 from loops import for_each
 
-from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNode, LayoutBreaker
 from layoutdoctor.examination.graphs.breakers import (
     compiled_breakers,
     eager_breakers,
-    with_breaker_costs,
-    without_round_trips,
 )
 from layoutdoctor.examination.graphs.buffers import BufferGraph
 
@@ -94,25 +87,6 @@ def test_where_a_value_has_to_be_converted_back_the_operation_that_lost_the_layo
 BACK_FROM_N = last("back", a_read("n", PLAIN), origins=("conv_b",))
 
 
-def test_branches_of_a_concatenation_break_once_as_the_concatenation() -> None:
-    branches = [
-        plain(
-            f"p{n}",
-            a_read("a", LAST),
-            layout=strided_layout(IMAGE, (576, 36, 6, 1)),
-            alias_of="whole",
-            origins=("relu",),
-        )
-        for n in range(2)
-    ]
-    whole = plain("whole", layout=contiguous(WIDE), reads=("p0", "p1"), source_node="cat", kernel=None, launch=None)
-    back = last("back", a_read("whole", contiguous(WIDE)), layout=channels_last(WIDE), origins=("conv_b",))
-    (breaker,) = compiled(A, *branches, whole, back, B)
-
-    assert (breaker.node, breaker.op, breaker.location) == ("cat", "cat", a_location(7))
-    assert set(breaker.conversions) == {"graph 0 conversion 0", "graph 0 conversion 1", "graph 0 conversion 2"}
-
-
 @for_each(
     ("why", "buffers"),
     [
@@ -165,26 +139,6 @@ def test_in_a_sum_that_runs_through_the_network_each_way_back_is_paid_by_the_nea
     }
 
 
-@pytest.mark.parametrize("change", [{"owner": "user"}, {"tensor": "weight"}, {"role": "entry"}, {"role": "exit"}])
-def test_conversions_of_the_user_of_weights_and_at_the_ends_are_told_elsewhere(change: dict[str, Any]) -> None:
-    known = a_graph(nodes=NODES, buffers=(A, NORM, RELU, BACK, B))
-    conversions = [msgspec.structs.replace(c, **change) for c in graph_conversions(known)]
-
-    assert compiled_breakers(BufferGraph(known), conversions) == ()
-
-
-def test_what_a_convolution_reads_contiguous_breaks_where_it_is_converted_out_if_its_operation_is_known() -> None:
-    out = plain("n", a_read("a", LAST), source_node="norm")
-    next_call = call("b", "n", node="conv_b")
-    (breaker,) = compiled(A, out, next_call)
-
-    assert (breaker.node, breaker.conversions) == ("norm", ("graph 0 conversion 0",))
-
-    unknown = msgspec.structs.replace(NORM, source_node=None)
-
-    assert compiled(A, unknown, RELU, BACK, B) == ()
-
-
 def eager(name: str, target: str, *inputs: str, layout: Any = PLAIN, **changes: Any) -> FxNode:
     return a_node(name, target, inputs, layout=layout, **changes)
 
@@ -215,45 +169,6 @@ def in_eager(*conversions: Conversion, nodes: tuple[FxNode, ...] = EAGER) -> tup
     return eager_breakers(a_graph(name="eager", nodes=nodes), conversions)
 
 
-@pytest.mark.parametrize(
-    "conversion",
-    [
-        pytest.param(copied("norm", owner="user"), id="the user's own"),
-        pytest.param(copied("norm", tensor="weight"), id="a weight"),
-        pytest.param(copied("conv_b"), id="inside a convolution"),
-        pytest.param(copied("norm", graph="graph 0"), id="of another graph"),
-        pytest.param(entering(port="input 1"), id="not the convolution's input"),
-        pytest.param(entering("relu"), id="into no convolution"),
-        pytest.param(copied("relu"), id="of what was contiguous before"),
-    ],
-)
-def test_other_eager_conversions_make_no_breaker(conversion: Conversion) -> None:
-    assert in_eager(conversion) == ()
-
-
-def test_what_else_may_look_like_the_end_of_an_eager_region_is_none() -> None:
-    assert in_eager(entering(direction="to_blocked", owner="library")) == ()
-
-    flat = eager("flatten", "aten.clone.default", "conv_a")
-    rows = eager("rows", "aten.view.default", "flatten", layout=contiguous((2, 8 * 36)))
-    product = eager("addmm", "aten.addmm.default", "rows", layout=contiguous((2, 10)))
-
-    assert in_eager(copied("flatten"), nodes=(*EAGER[:2], flat, rows, product)) == ()
-
-    linear = eager("linear", "aten.addmm.default", "x", layout=contiguous((72, 8)))
-    permuted = eager("permuted", "aten.permute.default", "linear", layout=LAST)
-    added = eager("added", "aten.add.Tensor", "shortcut", "permuted")
-    conv = eager("conv_b", "aten.convolution.default", "added", "w", layout=LAST)
-
-    assert in_eager(entering(), nodes=(a_placeholder("shortcut", PLAIN), linear, permuted, added, conv)) == ()
-
-    assert in_eager(copied("norm", owner="user"), entering()) == ()
-
-    norm = msgspec.structs.replace(EAGER[2], layout=LAST)
-
-    assert in_eager(copied("norm"), nodes=(*EAGER[:2], norm, *EAGER[3:])) == ()
-
-
 def test_an_eager_convolution_that_returns_contiguous_is_named_and_not_the_sum_behind_it() -> None:
     losing = eager("conv_m", "aten.convolution.default", "conv_a", "w", called="conv3d")
     relu, added = eager("relu_m", "aten.relu.default", "conv_m"), eager("added", "aten.add.Tensor", "relu_m", "conv_a")
@@ -269,38 +184,6 @@ def test_an_eager_convolution_that_returns_contiguous_is_named_and_not_the_sum_b
     # One that was given contiguous is none: what stands in front of it is another matter.
     between = eager("conv_m", "aten.convolution.default", "norm", "w")
     assert in_eager(entering(), nodes=(*EAGER[:3], between, direct)) == ()
-
-    # Of a sum whose other operand no convolution made contiguous the sum is told.
-    other = eager("other", "aten.relu.default", "shortcut")
-    mixed = eager("added", "aten.add.Tensor", "other", "conv_a")
-    (breaker,) = in_eager(entering(), nodes=(*EAGER[:2], a_placeholder("shortcut", PLAIN), other, mixed, last_one))
-    assert breaker.node == "added"
-
-
-def test_a_called_convolution_that_returns_contiguous_is_named_and_not_the_sum_behind_it() -> None:
-    losing = call("m", "a", "w", node="conv_m", layout=PLAIN)
-    nodes = (
-        *NODES,
-        a_placeholder("w", LAST, tensor="weight"),
-        a_node("conv_m", "aten.convolution.default", ("conv_a",)),
-    )
-    total = plain("t", a_read("m", PLAIN), a_read("a", LAST), source_node="relu", operations=("add",))
-    back = last("back", a_read("t", PLAIN), origins=("conv_b",))
-
-    def names(*buffers: Buffer) -> list[str]:
-        known = a_graph(nodes=nodes, buffers=buffers)
-        return [breaker.node for breaker in compiled_breakers(BufferGraph(known), graph_conversions(known))]
-
-    assert names(A, losing, total, back, B) == ["conv_m"]
-    of_inputs = plain("t", a_read("m", PLAIN), a_read("a", LAST), reads=("m", "a", "x", "w"), source_node="relu")
-    assert names(A, losing, of_inputs, back, B) == ["conv_m"]
-    direct = last("back", a_read("m", PLAIN), origins=("conv_b",))
-    assert names(A, losing, direct, B) == ["conv_m"]
-
-    # One that read contiguous, with channels-last weights, lost nothing.
-    plain_input = plain("p", a_read("x", PLAIN), source_node="shuffle")
-    kept = call("m", "p", "w", node="conv_m", layout=PLAIN)
-    assert names(A, plain_input, kept, total, back, B) == ["relu"]
 
 
 def test_an_eager_operation_that_returns_contiguous_is_a_breaker_with_its_copy_or_without() -> None:
@@ -320,41 +203,3 @@ def test_an_eager_operation_that_returns_contiguous_is_a_breaker_with_its_copy_o
     (breaker,) = in_eager(entering())
 
     assert (breaker.node, breaker.conversions) == ("norm", ("conv_b in",))
-
-    branches = [eager(name, "aten.relu.default", "norm") for name in ("left", "right")]
-    added = eager("added", "aten.add.Tensor", "left", "right")
-    last_one = eager("conv_b", "aten.convolution.default", "added", "w", layout=LAST)
-    (breaker,) = in_eager(entering(), nodes=(*EAGER[:3], *branches, added, last_one))
-
-    assert (breaker.node, breaker.conversions) == ("norm", ("conv_b in",))
-
-
-@pytest.mark.parametrize(
-    ("changes", "seconds", "moved"),
-    [({}, 3e-3, 300), ({"seconds": None}, None, 300), ({"bytes_moved": None}, 3e-3, None)],
-)
-def test_a_breaker_costs_what_its_conversions_cost(
-    changes: dict[str, Any], seconds: float | None, moved: int | None
-) -> None:
-    known = [
-        a_conversion("out", seconds=1e-3, bytes_moved=100),
-        a_conversion("back", **{"seconds": 2e-3, "bytes_moved": 200, **changes}),
-        a_conversion("other", seconds=9.0, bytes_moved=9),
-    ]
-    (breaker,) = with_breaker_costs(a_graph(breakers=(a_breaker(conversions=("out", "back")),)), known).breakers
-
-    assert breaker.seconds == (pytest.approx(seconds) if seconds is not None else None)
-    assert breaker.bytes_moved == moved
-
-
-def test_breakers_without_conversions_have_no_cost_and_those_that_pairs_tell_are_dropped() -> None:
-    (breaker,) = with_breaker_costs(a_graph(breakers=(a_breaker(conversions=("gone",)),)), []).breakers
-
-    assert (breaker.seconds, breaker.bytes_moved) == (None, None)
-
-    told = a_breaker("cat", conversions=("0", "1", "2"))
-    partly = a_breaker("norm", conversions=("0", "3"))
-    bare = a_breaker("bare")
-    graph = without_round_trips(a_graph(breakers=(told, partly, bare)), [a_pair("0", "2", also=("1",))])
-
-    assert graph.breakers == (partly, bare)

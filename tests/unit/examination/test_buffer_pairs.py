@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,9 +21,6 @@ from builders import (
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import Buffer, BufferRead, FxNode, Graph, RedundantPair
 from layoutdoctor.examination.graphs.round_trips import buffer_pairs
-
-if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.layout import Layout
 
 IMAGE = (2, 8, 6, 6)
 BYTES = 2 * 4 * 2 * 8 * 6 * 6
@@ -113,23 +110,6 @@ def test_a_way_there_and_back_through_a_loop_is_a_pair_with_its_proof() -> None:
     )
 
 
-def test_the_branches_of_a_concatenation_go_with_the_pair() -> None:
-    branches = [branch(f"p{n}", of("a", LAST), offset=288 * n, operations=()) for n in range(2)]
-    pair = only(A, *branches, WHOLE, JOINED_BACK, B)
-
-    assert (pair.first, pair.also, pair.second) == (
-        "graph 0 conversion 0",
-        ("graph 0 conversion 1",),
-        "graph 0 conversion 2",
-    )
-    assert (pair.kind, pair.between, pair.tensor_shape) == ("through", ("aten.cat.default",), WIDE)
-    assert pair.bytes_moved == BYTES + BYTES + 2 * BYTES
-    assert pair.proof == (
-        "a, a are converted into p0, whole, and back converts back for conv_b; the 3 buffers between are read by "
-        "2 generated loops, which read any layout: no library call reads them, none is returned or changed"
-    )
-
-
 @pytest.mark.parametrize(
     ("why", "others"),
     [
@@ -163,54 +143,6 @@ def test_a_value_that_something_needs_as_it_is_makes_no_pair(why: str, others: t
     assert pairs(A, *kept, *others) == [], why
 
 
-def test_readers_that_reduce_pin_nothing_and_pins_behind_buffers_in_registers_count() -> None:
-    mean = plain("mean", of("r"), layout=contiguous((2, 8)), is_reduction=True)
-
-    assert pairs(A, OUT, RELU, BACK, B, mean) == [("out", "back")]
-
-    kept = plain("kept", BufferRead(name="r", stride=None), is_removed=True)
-    flat = plain("flat", BufferRead(name="kept", stride=None), layout=contiguous((576,)))
-    reduced = plain("sum", BufferRead(name="kept", stride=None), layout=contiguous((2,)), is_reduction=True)
-
-    assert pairs(A, OUT, RELU, BACK, B, kept, flat) == []
-    assert pairs(A, OUT, RELU, BACK, B, kept, reduced) == [("out", "back")]
-
-
-@pytest.mark.parametrize(
-    "operand",
-    [
-        a_placeholder("y", contiguous((8,))),
-        a_placeholder("y", contiguous((8, 1, 1))),
-        a_placeholder("y", contiguous((1, 8, 1, 1))),
-    ],
-)
-def test_a_vector_per_channel_keeps_the_gain(operand: FxNode) -> None:
-    vector = BufferRead(name="y", stride=(0, 1, 0, 0))
-    added = plain("r", of("out"), vector, operations=("add",), kernel="cpp_fused_1")
-
-    assert pairs(A, OUT, added, BACK, B, nodes=(operand,)) == [("out", "back")]
-
-
-@pytest.mark.parametrize(
-    ("layout", "expected"), [(PLAIN, []), (LAST, [("out", "back")]), (contiguous((8,)), [("out", "back")])]
-)
-def test_what_a_loop_that_was_not_understood_reads_is_taken_as_it_lies(
-    layout: Layout, expected: list[tuple[str, str]]
-) -> None:
-    unread = plain("u", reads=("y",), problem="symbolic sizes", operations=("relu",), kernel="cpp_fused_4")
-    added = plain("r", of("out"), of("u"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
-
-    assert pairs(A, OUT, unread, added, BACK, B, nodes=(a_placeholder("y", layout),)) == expected
-
-
-def test_a_value_that_two_operands_are_converted_for_is_not_followed() -> None:
-    """One of them alone would be a pair; with both, the one left over would have to be converted all the same."""
-    odd = strided_layout(IMAGE, (288, 36, 1, 6))
-    mixed = plain("out", of("y", odd), of("a", LAST), operations=("add",))
-
-    assert pairs(A, mixed, RELU, BACK, B, nodes=(a_placeholder("y", odd),)) == []
-
-
 def test_conversions_that_ride_along_go_with_a_pair_and_make_none() -> None:
     pair = only(A, *BRANCHES, WHOLE, JOINED_BACK, B)
 
@@ -225,62 +157,3 @@ def test_conversions_that_ride_along_go_with_a_pair_and_make_none() -> None:
 
     assert pairs(A, out, RELU, back, B) == []
     assert pairs(A, out, RELU, BACK, B) == [("out", "back")]
-
-
-def two_ways(*, rides: bool) -> list[tuple[str, str]]:
-    """Two results that are added up for two convolutions; whether the second way there and back rides along."""
-    computed: dict[str, Any] = {"operations": ("relu",)} if rides else {}
-    second = plain("out2", of("a2", LAST), kernel="cpp_fused_3", **computed)
-    joined = plain("r", of("out"), of("out2"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
-    again = last("again", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_4", **computed)
-    others = (call("a2", "x", node="conv_a"), call("b2", "again", node="conv_b"))
-    return pairs(A, others[0], OUT, second, joined, BACK, B, again, others[1])
-
-
-def test_two_ways_are_two_pairs_unless_one_is_pinned() -> None:
-    assert two_ways(rides=False) == [("out", "back"), ("out2", "again")]
-
-    other = call("a2", "x", node="conv_a")
-    second = plain("out2", of("a2", LAST), kernel="cpp_fused_3")
-    joined = plain("r", of("out"), of("out2"), source_node="relu", operations=("add",), kernel="cpp_fused_1")
-    again = last("again", of("r"), origins=("relu", "conv_b"), kernel="cpp_fused_4")
-    pin = call("m", "out2", node="mm")
-    (pair,) = buffer_pairs(
-        graph(A, other, OUT, second, joined, BACK, B, again, call("b2", "again", node="conv_b"), pin)
-    )
-
-    assert pair.proof == (
-        "a is converted into out, r, and back converts back for conv_b; the 3 buffers between are read by "
-        "4 generated loops, which read any layout; 1 of them also by what needs this layout, which keeps its own "
-        "conversion"
-    )
-
-
-def test_weights_and_graphs_without_buffers_have_no_pairs() -> None:
-    known = graph(A, OUT, RELU, BACK, B)
-    weights = tuple(msgspec.structs.replace(c, tensor="weight") for c in known.conversions)
-
-    assert buffer_pairs(msgspec.structs.replace(known, conversions=weights)) == ()
-    assert buffer_pairs(msgspec.structs.replace(known, buffers=())) == ()
-
-
-@pytest.mark.parametrize(
-    ("second", "seconds", "source"),
-    [
-        ({"seconds": 2e-3, "seconds_source": "measured"}, 3e-3, "measured"),
-        ({"seconds": 2e-3, "seconds_source": "estimated"}, 3e-3, "estimated"),
-        ({"seconds": None}, None, None),
-    ],
-)
-def test_what_a_pair_costs_is_the_sum_and_an_estimate_where_one_part_is(
-    second: dict[str, Any], seconds: float | None, source: str | None
-) -> None:
-    known = graph(A, OUT, RELU, BACK, B)
-    one, other = known.conversions
-    costs = (
-        msgspec.structs.replace(one, seconds=1e-3, seconds_source="measured"),
-        msgspec.structs.replace(other, **second),
-    )
-    (pair,) = buffer_pairs(msgspec.structs.replace(known, conversions=costs))
-
-    assert (pair.seconds, pair.seconds_source) == (pytest.approx(seconds) if seconds else None, source)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
-import torch
 from builders import (
     a_comparison,
     a_configuration,
     a_diagnosis,
-    a_failed_trial,
     a_measurement,
     a_ratio,
     a_trial,
@@ -19,26 +16,21 @@ from builders import (
 from hypothesis import given
 from hypothesis import strategies as st
 from loops import for_each
-from torch import nn
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.records import (
     FASTER,
     Comparison,
-    Configuration,
-    Cure,
     Equivalence,
     Recommendation,
     Trial,
 )
-from layoutdoctor.examination.applying import effective_options, global_options, how_to_apply
+from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.examination.choice import (
-    choose_baseline,
     compare,
     contenders,
     demands,
     eligible_names,
-    is_far_off,
     recommend,
     wrong_baseline,
 )
@@ -48,17 +40,6 @@ TWIN = "inductor-channels-last"
 FROZEN = "inductor-freezing"
 BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 HOW = {TWIN: "model.to(memory_format=torch.channels_last)", FROZEN: "freezing"}
-
-
-def test_the_baseline_and_which_trials_may_win() -> None:
-    configurations = [a_configuration(name) for name in ("eager", "inductor", TWIN)]
-
-    assert choose_baseline(configurations, {"eager", "inductor"}) == "inductor"
-    assert choose_baseline(configurations, {TWIN, "eager"}) == "eager"
-
-    trials = [a_trial("eager"), a_trial(TWIN, equivalence=DIFFERENT), a_failed_trial(), a_trial(equivalence=None)]
-
-    assert eligible_names(trials) == {"eager", "inductor"}
 
 
 def timed(name: str, factor: float, *starts: float, rounds: int = 9, **changes: Any) -> Trial:
@@ -78,93 +59,6 @@ def concluded(*trials: Trial) -> tuple[Comparison, Recommendation]:
 
 
 DEFAULT = timed("inductor", 1.0, 1.0, 1.0, 1.0)
-
-
-def test_only_what_is_faster_is_recommended_with_its_ratio_over_the_further_starts() -> None:
-    comparison, chosen = concluded(DEFAULT, timed(TWIN, 1.6, 1.27, 1.28, 1.29))
-
-    assert (chosen.configuration, chosen.verified, chosen.how) == (TWIN, True, HOW[TWIN])
-    assert chosen.speedup is not None
-    assert chosen.speedup.median == pytest.approx(1.28, rel=1e-3)
-    assert chosen.speedup.start_ratios == pytest.approx((1.27, 1.28, 1.29))
-    assert comparison.ratios == (chosen.speedup,)
-    assert comparison.fastest == (TWIN,)
-
-
-@for_each(
-    ("trial", "verified"),
-    [
-        (timed(TWIN, 1.28, 1.27, 1.28, 1.29), True),
-        (timed(TWIN, 1.28), False),
-        (timed(TWIN, 1.28, 1.27, 1.28, 1.29, equivalence=None), False),
-    ],
-)
-def test_a_gain_is_verified_by_further_starts_and_right_outputs(trial: Trial, *, verified: bool) -> None:
-    assert concluded(DEFAULT, trial)[1].verified is verified
-
-
-@for_each(
-    "trial",
-    [
-        timed(TWIN, 1.1, 0.9, 0.91, 0.9),
-        timed(TWIN, 1.1, 0.9, 1.3, 1.1),
-        timed(TWIN, 1.1, 1.005, 1.006, 1.004),
-        timed(TWIN, 1.5, equivalence=DIFFERENT),
-    ],
-)
-def test_the_default_stays_where_nothing_is_faster_in_further_starts_or_computes_right(trial: Trial) -> None:
-    comparison, chosen = concluded(DEFAULT, trial)
-
-    assert (chosen.configuration, chosen.speedup, chosen.how, chosen.verified) == ("inductor", None, None, False)
-    assert comparison.fastest[0] == "inductor"
-
-
-def test_of_those_within_3_percent_the_one_that_demands_least_is_chosen() -> None:
-    frozen, near, far = (timed(FROZEN, f, f, f * 1.001, f * 0.999) for f in (1.30, 1.32, 1.40))
-    twin = timed(TWIN, 1.29, 1.29, 1.291, 1.289)
-
-    assert concluded(DEFAULT, frozen, twin)[1].configuration == TWIN
-    assert concluded(DEFAULT, near, twin)[0].fastest == (TWIN, FROZEN)
-    assert concluded(DEFAULT, far, twin)[1].configuration == FROZEN
-
-
-def test_a_configuration_that_was_started_again_is_preferred_to_one_that_was_not() -> None:
-    once, again = timed(FROZEN, 1.5), timed(TWIN, 1.3, 1.3, 1.301, 1.299)
-    comparison, chosen = concluded(DEFAULT, once, again)
-
-    assert chosen.configuration == TWIN
-    assert comparison.fastest == (TWIN, FROZEN)
-
-
-def test_beside_frozen_weights_the_best_without_is_named() -> None:
-    frozen, twin = timed(FROZEN, 1.6, 1.6, 1.601, 1.599), timed(TWIN, 1.3, 1.3, 1.301, 1.299)
-
-    free = concluded(DEFAULT, frozen, twin)[1].without_freezing
-    assert free is not None
-    assert (free.configuration, free.how) == (TWIN, HOW[TWIN])
-    assert free.speedup is not None
-    assert free.speedup.median == pytest.approx(1.3, rel=1e-3)
-    alone = concluded(DEFAULT, frozen)[1].without_freezing
-    assert alone is not None
-    assert (alone.configuration, alone.speedup) == ("inductor", None)
-    assert concluded(DEFAULT, twin)[1].without_freezing is None
-
-
-def test_where_all_freeze_weights_nothing_is_named_beside_them() -> None:
-    again = timed("inductor-channels-last-freezing", 1.3, 1.3, 1.301, 1.299)
-    comparison, chosen = concluded(timed(FROZEN, 1.0, 1.0, 1.0, 1.0), again)
-
-    assert (comparison.baseline, chosen.configuration) == (FROZEN, again.name)
-    assert chosen.without_freezing is None
-
-
-def test_what_demands_less_comes_first() -> None:
-    cured = msgspec.structs.replace(BY_NAME[TWIN], cures=(Cure(name="a"),))
-    both = msgspec.structs.replace(cured, library_switches={"cudnn.benchmark": True})
-    ordered = [BY_NAME["inductor"], BY_NAME[TWIN], cured, both, BY_NAME["eager"], BY_NAME["eager-channels-last"]]
-    ordered += [BY_NAME[FROZEN], BY_NAME["inductor-channels-last-freezing"]]
-
-    assert sorted([ordered[-1], *ordered[:-1]], key=demands) == ordered
 
 
 FACTORS = st.sampled_from([0.5, 0.9, 0.99, 1.0, 1.005, 1.02, 1.04, 1.2, 1.21, 1.24, 1.9])
@@ -214,23 +108,6 @@ def test_whatever_was_measured_the_choice_is_right_faster_and_demands_least_of_i
         assert not BY_NAME[beside.configuration].freezes
 
 
-def test_if_the_default_computes_something_else_the_fastest_that_is_right_is_recommended() -> None:
-    wrong = timed("inductor", 1.0, equivalence=DIFFERENT)
-    comparison, chosen = concluded(wrong, timed(TWIN, 0.8), timed("eager", 0.5))
-
-    assert chosen.configuration == TWIN
-    assert comparison.fastest == (TWIN,)
-    assert concluded(wrong, timed(TWIN, 0.8, equivalence=DIFFERENT))[1].configuration is None
-
-
-def test_without_two_measured_configurations_nothing_is_compared() -> None:
-    assert compare([DEFAULT]) is None
-    assert compare([DEFAULT, a_failed_trial()]) is None
-    assert recommend([DEFAULT], None, {}) is None
-    one_round = timed(TWIN, 1.3, rounds=1)
-    assert compare([DEFAULT, one_round]) == Comparison(baseline="inductor", ratios=(), fastest=("inductor",))
-
-
 def test_the_contenders_are_near_the_best_and_one_of_them_freezes_nothing() -> None:
     medians = {
         FROZEN: 1.5,
@@ -260,37 +137,6 @@ def test_the_default_is_wrong_if_eager_mode_is_right() -> None:
     for reference, known in (("float64", True), ("eager float32", False)):  # what is allowed knows eager's own error
         without = a_trial(equivalence=Equivalence(status="different", reference=reference))
         assert (wrong_baseline(a_diagnosis(without, a_trial(TWIN))) is without) is known
-
-
-def test_by_how_much_outputs_are_far_off() -> None:
-    def far_off(status: Any, error: float | None = None, tolerance: float | None = 0.1) -> bool:
-        seen = Equivalence(status=status, relative_error=error, tolerance=tolerance)
-        return is_far_off(a_trial(equivalence=seen))
-
-    assert far_off("different", 0.16)
-    assert not far_off("different", 0.14)  # as another order of sums may make it
-    assert far_off("different", None)  # NaN, or another shape
-    assert far_off("different", 0.1, None)
-    assert not far_off("equal", 0.05)
-    assert not far_off("not_checked")
-    assert not is_far_off(a_trial(equivalence=None))
-
-
-@for_each(
-    ("name", "options", "settings"),
-    [
-        ("eager", {}, {}),
-        ("inductor", {}, {}),
-        ("inductor-layout-opt-off", {"layout_optimization": False}, {}),
-        ("inductor-layout-opt-on", {"layout_optimization": True}, {}),
-        ("inductor-layout-opt-forced", {"layout_optimization": True, "force_layout_optimization": True}, {}),
-        ("inductor-freezing", {}, {"freezing": True}),
-    ],
-)
-def test_freezing_is_a_global_setting_and_the_rest_are_options(
-    name: str, options: dict[str, bool], settings: dict[str, bool]
-) -> None:
-    assert (effective_options(BY_NAME[name]), global_options(BY_NAME[name])) == (options, settings)
 
 
 @for_each(
@@ -331,63 +177,3 @@ def test_freezing_is_a_global_setting_and_the_rest_are_options(
 )
 def test_the_lines_are_the_shortest_that_do_it(name: str, ranks: set[int], lines: list[str]) -> None:
     assert how_to_apply(BY_NAME[name], frozenset(ranks)).splitlines() == lines
-
-
-def test_cures_and_switches_come_after_the_formats_and_before_the_compile() -> None:
-    base = BY_NAME["inductor-channels-last"]
-    cures = (Cure(name="a", how="one = 1\ntwo = 2"), Cure(name="b", how="three = 3"))
-    configuration = msgspec.structs.replace(base, cures=cures, library_switches={"cudnn.benchmark": True})
-
-    assert how_to_apply(configuration, frozenset({4})).splitlines() == [
-        "model = model.to(memory_format=torch.channels_last)",
-        "one = 1",
-        "two = 2",
-        "three = 3",
-        "torch.backends.cudnn.benchmark = True",
-        "model = torch.compile(model)",
-        "x = x.to(memory_format=torch.channels_last)",
-    ]
-
-
-def run_lines(name: str, model: nn.Module, x: torch.Tensor, ranks: set[int], **changes: Any) -> dict[str, Any]:
-    """What the pasted lines leave, compiling replaced by a note of how it was asked for: Inductor has its own tests."""
-    asked: list[Any] = []
-    scope: dict[str, Any] = {"torch": torch, "model": model, "x": x}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "compile", lambda model, options=None: asked.append(options) or model)
-        exec(how_to_apply(BY_NAME[name], frozenset(ranks)), scope)
-    return {**scope, "asked": asked}
-
-
-def test_what_the_lines_do_to_options_and_to_each_parameter() -> None:
-    configuration = Configuration(
-        name="own", backend="inductor", layout_optimization="default", inductor_options={"trace.name": 'a"b\\c', "n": 3}
-    )
-
-    assert how_to_apply(configuration, frozenset()) == (
-        'model = torch.compile(model, options={"trace.name": "a\\"b\\\\c", "n": 3})'
-    )
-
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3), nn.Linear(2, 2))
-
-    scope = run_lines("inductor-channels-last", model, torch.randn(1, 3, 4, 5, 6), {1, 2, 4, 5})
-
-    assert scope["model"][0].weight.is_contiguous(memory_format=torch.channels_last)
-    assert scope["model"][1].weight.is_contiguous(memory_format=torch.channels_last_3d)
-    assert scope["x"].is_contiguous(memory_format=torch.channels_last_3d)
-    assert scope["asked"] == [None]
-
-
-@pytest.mark.thorough
-def test_the_lines_for_freezing_set_it_while_the_model_is_called() -> None:
-    import torch._inductor.config as inductor_config
-
-    seen: list[bool] = []
-    model = nn.Conv2d(3, 4, 3)
-    model.register_forward_pre_hook(lambda *_: seen.append(inductor_config.freezing))
-
-    scope = run_lines("inductor-freezing", model, torch.randn(1, 3, 4, 4), {4})
-
-    assert seen == [True]
-    assert not scope["y"].requires_grad
-    assert not inductor_config.freezing

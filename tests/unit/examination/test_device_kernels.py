@@ -1,35 +1,23 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import a_buffer, a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
-from loops import for_each
 from recorded_builders import (
-    DATA_GRADIENT,
-    FILL,
     FORWARD,
-    MIOPEN_DATA_GRADIENT,
-    MIOPEN_FORWARD,
     POINTWISE,
     TO_NCHW,
     TO_NHWC,
-    TRANSPOSE,
-    WEIGHT_GRADIENT,
     Recorder,
 )
 
 from layoutdoctor.examination.graphs.join import align_eager, join_compiled, join_eager
 from layoutdoctor.examination.graphs.round_trips import redundant_pairs
-from layoutdoctor.examination.kernels import summaries as trace_sums
 from layoutdoctor.examination.kernels.attribution import attribute
-from layoutdoctor.examination.kernels.conversions import examine_recorded
-from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
-from layoutdoctor.examination.kernels.host import iteration_of, operation_tree
+from layoutdoctor.examination.kernels.device import summarize_device
+from layoutdoctor.examination.kernels.host import operation_tree
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
-from layoutdoctor.recording.reading import read_trace
-from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +26,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import FxNode, Graph, KernelSummary
     from layoutdoctor.recording.recording import RecordedTrace
 
-TRACES = Path(__file__).parents[2] / "traces"
 RECORDED = ["a100_alexnet", "a100_conv_training_nccl", "h100_timesformer", "h100_vit_patch_embed"]
 RECORDED += ["mi300_flux_vae_hip_graph_capture", "mi300_resnet_act_checkpoint", "v100_resnet50_2021_06"]
 
@@ -124,7 +111,7 @@ def chain(recorder: Recorder, **changes: Any) -> None:
 
 
 def summarized(trace: RecordedTrace, graph: Graph, lacks: tuple[str, ...] = ()) -> KernelSummary:
-    tree = operation_tree(iteration_of(trace))
+    tree = operation_tree(trace)
     problem = join_eager(tree, graph)
     graph = align_eager(tree, graph)
     return summarize_device(attribute(trace), tree, (graph,), (*lacks, *([problem] if problem else [])))
@@ -201,128 +188,6 @@ def test_a_sibling_of_the_same_sizes_or_a_value_of_others_is_no_way_back() -> No
     assert pairs(found) == []
 
 
-def test_what_lies_otherwise_than_it_is_converted_or_is_not_known_to_lie_so_is_not_named() -> None:
-    recorder = Recorder()
-    chain(recorder, layouts=[channels_last(Y), contiguous(WEIGHT_2)])
-    found = summarized(recorder.trace(), CHAIN)
-
-    assert [port for _, port, _ in ports(found)] == ["input 0", "input 1", "output 0", None, "input 1", "output 0"]
-    assert pairs(found) == []
-
-    recorder = Recorder()
-    chain(recorder)
-    graph = eager(conv1(channels_last(Y)), RECTIFIED, conv2())
-    found = summarized(recorder.trace(), graph)
-
-    assert [port for _, port, _ in ports(found)] == ["input 0", "input 1", None, "input 0", "input 1", "output 0"]
-    assert pairs(found, graph) == []
-
-    recorder = Recorder()
-    first(recorder, has_strides=False)
-    found = summarized(recorder.trace(), eager(conv1()))
-
-    assert [port for _, port, _ in ports(found)] == [None, None, "output 0"]
-
-
-def transposes(*shapes: tuple[int, ...]) -> list[tuple[str, Any]]:
-    """MIOpen's conversions of tensors, with grids of its tile of 32 x 32."""
-    grids = []
-    for batch, channels, height, width in shapes:
-        blocks = batch * -(-height * width // 32) * -(-channels // 32)
-        grids.append((TRANSPOSE, (blocks, 1, 1)))
-    return grids
-
-
-def test_the_buffer_that_miopen_converts_before_it_writes_the_result_is_told_apart() -> None:
-    recorder = Recorder()
-    forward = {"library": "aten::miopen_convolution"}
-    around = [*transposes(X, WEIGHT, Y), (MIOPEN_FORWARD, None), *transposes(Y)]
-    convolve(recorder, X, WEIGHT, around, **forward)
-    rectified(recorder)
-    around = [*transposes(Y, WEIGHT_2, Z), (MIOPEN_FORWARD, None), *transposes(Z)]
-    convolve(recorder, Y, WEIGHT_2, around, **forward)
-    found = summarized(recorder.trace(), CHAIN)
-
-    assert [(c.direction, c.port) for c in found.conversions[:4]] == [
-        ("to_channels_last", "input 0"),
-        ("to_channels_last", "input 1"),
-        ("to_channels_last", "output 0"),
-        ("to_contiguous", "output 0"),
-    ]
-    assert found.conversions[2].cause == "the library converts the buffer of its result before it writes it"
-    assert pairs(found) == [("conversion 3", "conversion 4")]
-
-
-def differentiate(recorder: Recorder, *shapes: tuple[int, ...], kernels: Sequence[tuple[str, Any]]) -> None:
-    """The backward of a convolution by its gradient, input and weight."""
-    layouts = [contiguous(shape) for shape in shapes]
-    values = ["", "", "", "[0]", ONES, ONES, ONES, "False", ZEROS, "1", "[True, True, False]"]
-    tensors: dict[str, Any] = {"shapes": shapes, "strides": [layout.stride for layout in layouts]}
-    with recorder.operation("aten::convolution_backward", values=values, **tensors):
-        for name, grid in kernels:
-            recorder.kernel(name, grid=grid, takes=1501)
-
-
-def backward_chain(recorder: Recorder) -> None:
-    """The backward of the chain, on autograd's own thread."""
-    recorder.on_thread("autograd")
-    with recorder.operation("autograd::engine::evaluate_function: ConvolutionBackward0", sequence=3, forward_thread=1):
-        around = cudnn([Z, WEIGHT_2], DATA_GRADIENT, Y) + cudnn([Y, Z], WEIGHT_GRADIENT, WEIGHT_2)
-        differentiate(recorder, Z, Y, WEIGHT_2, kernels=around)
-    with recorder.operation("autograd::engine::evaluate_function: ReluBackward0"):
-        recorder.pointwise("aten::threshold_backward", Y, Y)
-    with recorder.operation("autograd::engine::evaluate_function: ConvolutionBackward0"):
-        differentiate(recorder, Y, X, WEIGHT, kernels=cudnn([Y, WEIGHT], DATA_GRADIENT, X))
-
-
-def backward_nodes() -> tuple[FxNode, ...]:
-    is_backward: dict[str, Any] = {"backward": True}
-    return (
-        a_placeholder("grad", contiguous(Z), dtype="float16"),
-        a_placeholder("y", contiguous(Y), dtype="float16"),
-        node("back2", BACKWARD, ("grad", "y", "w2"), contiguous(Y), module="b", **is_backward),
-        node("grad_y", "getitem", ("back2",), contiguous(Y), result_index=0, **is_backward),
-        node("grad_w2", "getitem", ("back2",), contiguous(WEIGHT_2), result_index=1, **is_backward),
-        node("masked", RELU_BACKWARD, ("grad_y", "y"), contiguous(Y), **is_backward),
-        node("back1", BACKWARD, ("masked", "x", "w"), contiguous(X), module="a", **is_backward),
-        node("grad_x", "getitem", ("back1",), contiguous(X), result_index=0, **is_backward),
-    )
-
-
-def test_a_backward_on_a_thread_of_its_own_is_joined_and_its_round_trips_are_proved() -> None:
-    recorder = Recorder()
-    backward_chain(recorder)
-    graph = eager(*backward_nodes(), output="grad_x")
-    found = summarized(recorder.trace(), graph)
-
-    assert ports(found) == [
-        ("back2", "input 0", "gradient"),
-        ("back2", "input 2", "weight"),
-        ("back2", "output 0", "gradient"),
-        ("back2", "input 1", "activation"),
-        ("back2", "input 0", "gradient"),
-        ("back2", "output 1", "gradient"),
-        ("back1", "input 0", "gradient"),
-        ("back1", "input 2", "weight"),
-        ("back1", "output 0", "gradient"),
-    ]
-    assert all(kernel.backward for kernel in found.kernels)
-    assert [c.module for c in found.conversions[:1]] == ["b"]
-    assert pairs(found, graph) == [("conversion 2", "conversion 6")]
-
-
-def test_padding_belongs_to_its_node_and_is_not_counted() -> None:
-    padding = "void cudnn::ops::nhwcAddPaddingKernel<__half, __half, float, true>(x)"
-    recorder = Recorder()
-    convolve(recorder, X, WEIGHT, [(padding, None), (FORWARD, None)])
-    found = summarized(recorder.trace(), eager(conv1()))
-    (padded,) = found.conversions
-
-    assert (padded.id, padded.direction, padded.node, padded.module) == ("padding 0", "none", "conv1", "a")
-    assert padded.cause == "channels are padded or folded, which changes no layout"
-    assert (found.conversion_count, padded.exposed_seconds, padded.port) == (0, None, None)
-
-
 def compiled(name: str, direction: str = "inference", **changes: Any) -> Graph:
     nodes = (
         a_placeholder("x", contiguous(X)),
@@ -345,7 +210,7 @@ def test_kernels_of_a_compiled_graph_belong_to_it_and_its_external_calls_to_its_
             recorder.pointwise("triton_poi_fused_relu_0", Y, kernel="triton_poi_fused_relu_0")
     recorder.kernel(POINTWISE)
     trace = recorder.trace()
-    tree = operation_tree(iteration_of(trace))
+    tree = operation_tree(trace)
     graphs = (compiled("graph 0"), compiled("graph 1", kernel_names=("triton_poi_fused_tanh_0",)))
 
     assert join_compiled(tree, graphs) is None
@@ -357,75 +222,3 @@ def test_kernels_of_a_compiled_graph_belong_to_it_and_its_external_calls_to_its_
         ports(found)
         == [("conv", "input 0", "activation"), ("conv", "input 1", "weight"), ("conv", "output 0", "activation")] * 2
     )
-
-
-def test_a_list_of_very_many_kernels_is_cut_and_its_conversions_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_sums, "MOST_KERNELS_LISTED", 2)
-    recorder = Recorder()
-    chain(recorder)
-    found = summarized(recorder.trace(), CHAIN)
-
-    assert (len(found.kernels), found.count, len(found.conversions)) == (2, 9, 6)
-    assert pairs(found) == [("conversion 2", "conversion 3")]
-
-
-def test_the_time_of_an_operation_is_that_of_the_kernels_it_launched_itself() -> None:
-    recorder = Recorder()
-    with recorder.operation("aten::contiguous", external=1), recorder.operation("aten::copy_", external=2):
-        recorder.kernel(POINTWISE, takes=4000)
-        recorder.kernel(POINTWISE, takes=2500)
-    recorder.kernel(POINTWISE, external=NONE)
-    trace = recorder.trace()
-
-    assert device_seconds(attribute(trace)) == {2: pytest.approx(6.5e-6)}
-
-
-@pytest.mark.thorough
-@for_each("name", RECORDED)
-def test_a_recorded_run_has_the_conversions_that_its_trace_has(name: str) -> None:
-    trace = read_trace(TRACES / f"{name}.json.gz")
-    expected = examine_recorded(trace).kernels
-    found = summarize_device(attribute(trace), operation_tree(iteration_of(trace)), (), ())
-
-    sums = ("count", "seconds", "conversion_count", "conversion_seconds", "share", "exposed_conversion_seconds")
-    for field in (*sums, "convolution_count", "convolution_seconds", "not_understood_count"):
-        assert getattr(found, field) == getattr(expected, field)
-    facts = ("id", "kernel", "op", "direction", "tensor", "source", "target", "dtype", "target_dtype", "bytes_moved")
-    for own, other in zip(found.conversions, expected.conversions, strict=True):
-        assert [getattr(own, fact) for fact in facts] == [getattr(other, fact) for fact in facts]
-        assert (own.confidence, own.seconds, own.exposed_seconds) == (
-            other.confidence,
-            other.seconds,
-            other.exposed_seconds,
-        )
-        assert (own.node, own.port, own.graph) == (None, None, None)
-    assert set(found.lacks) <= set(expected.lacks)
-    assert not any("stack" in lack for lack in found.lacks)
-
-
-def test_neither_the_order_alone_nor_a_call_inside_another_operation_names_a_value() -> None:
-    """MIOpen's backward: two tensors of equal sizes, the first converted one may be either."""
-    recorder = Recorder()
-    same = (48, 48, 32, 32)
-    kernels = [*transposes(same, same), (FILL, None), (MIOPEN_DATA_GRADIENT, None)]
-    differentiate(recorder, same, same, same, kernels=kernels)
-    nodes = (
-        a_placeholder("g", contiguous(same)),
-        a_placeholder("v", contiguous(same)),
-        node("back", BACKWARD, ("g", "v", "w2"), contiguous(same), backward=True),
-    )
-    found = summarized(recorder.trace(), eager(*nodes, output="back"))
-
-    assert [(c.tensor, c.confidence, c.node, c.port) for c in found.conversions[:1]] == [
-        ("gradient", "order", "back", None)
-    ]
-
-    recorder = Recorder()
-    tensors: dict[str, Any] = {"shapes": [X, WEIGHT], "strides": [contiguous(X).stride, contiguous(WEIGHT).stride]}
-    with recorder.operation("aten::special", **tensors), recorder.operation("aten::cudnn_convolution", **tensors):
-        for name, grid in cudnn([X, WEIGHT], FORWARD, Y):
-            recorder.kernel(name, grid=grid)
-    found = summarized(recorder.trace(), eager(node("special", "aten.special.default", ("x", "w"), contiguous(Y))))
-
-    assert {(c.node, c.port) for c in found.conversions} == {("special", None)}
-    assert [c.tensor for c in found.conversions[:2]] == ["activation", "weight"]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
-from builders import a_conversion, a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
+from builders import a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
 from loops import for_each
 
-from layoutdoctor.diagnosis.layout import Layout, strided_layout
-from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph
 from layoutdoctor.examination.graphs.conversions import with_copies_around, with_eager_conversions
-from layoutdoctor.examination.kernels.host import HostOperation, Operation, ProfiledIteration, operation_tree
+from layoutdoctor.examination.kernels.host import HostOperation, nested
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph
 
 IMAGE = (2, 8, 6, 6)
 PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)
@@ -20,7 +21,7 @@ BYTES = 2 * 4 * 2 * 8 * 6 * 6
 CONVOLUTION = "aten.convolution.default"
 
 
-def copied(source: Layout, target: Layout, **changes: Any) -> Operation:
+def copied(source: Layout, target: Layout, **changes: Any) -> HostOperation:
     """An ``aten::copy_`` of 2 us, 4 us after the start."""
     fields: dict[str, Any] = {
         "name": "aten::copy_",
@@ -30,17 +31,17 @@ def copied(source: Layout, target: Layout, **changes: Any) -> Operation:
         "shapes": (target.shape, source.shape, ()),
         "strides": (target.stride, source.stride, ()),
     }
-    return Operation(**{**fields, **changes})
+    return HostOperation(**{**fields, **changes})
 
 
-def around(*names: str) -> list[Operation]:
+def around(*names: str) -> list[HostOperation]:
     """Operations around the copy, outermost first."""
-    return [Operation(name, n * 1e-7, 10e-6 - n * 2e-7, "1") for n, name in enumerate(names)]
+    return [HostOperation(name, n * 1e-7, 10e-6 - n * 2e-7, "1") for n, name in enumerate(names)]
 
 
-def tree(node: FxNode | None, operation: Operation, *names: str) -> list[HostOperation]:
+def tree(node: FxNode | None, operation: HostOperation, *names: str) -> list[HostOperation]:
     """The copy inside of others; the innermost of these ran the node."""
-    entries = operation_tree(ProfiledIteration([*around(*names), operation]))
+    entries = nested([*around(*names), operation])
     if node is not None:
         entries[max(0, len(names) - 1)].node = node
     return entries
@@ -56,67 +57,7 @@ def only(graph: Graph, tree: list[HostOperation], **keywords: Any) -> Conversion
 
 
 X = a_placeholder("x", LAST)
-CLONE = a_node(
-    "clone",
-    "aten.clone.default",
-    ("y",),
-    layout=PLAIN,
-    called="contiguous",
-    is_called_directly=True,
-    location=a_location(3),
-    module="net",
-)
 Y = a_node("y", "aten.relu.default", ("x",), layout=LAST)
-
-
-def test_a_contiguous_that_the_model_calls_is_the_users_conversion() -> None:
-    entries = tree(CLONE, copied(LAST, PLAIN), "aten::contiguous", "aten::clone")
-
-    assert only(graph(X, Y, CLONE), entries) == Conversion(
-        id="eager conversion 0",
-        owner="user",
-        kernel="aten::copy_",
-        node="clone",
-        op="aten::contiguous",
-        location=a_location(3),
-        module="net",
-        source=LAST,
-        target=PLAIN,
-        direction="to_contiguous",
-        tensor="activation",
-        seconds=pytest.approx(2e-6),
-        bytes_moved=BYTES,
-        dtype="float32",
-        graph="eager",
-        port="output 0",
-        cause="the model's own .contiguous() asks for it",
-        role="interior",
-        value="clone",
-        source_value="y",
-        seconds_source="measured",
-    )
-
-
-@for_each(
-    ("why", "operation"),
-    [
-        ("the order is equal", copied(LAST, LAST)),
-        ("only the type differs", copied(PLAIN, PLAIN)),
-        ("the source is broadcast", copied(strided_layout(IMAGE, (0, 36, 6, 1)), LAST)),
-        ("only size-1 dimensions differ", copied(contiguous((2, 8, 1, 1)), channels_last((2, 8, 1, 1)))),
-        ("a slice is made dense", copied(strided_layout(IMAGE, (576, 36, 6, 1)), PLAIN)),
-        ("a part of a larger memory is written", copied(LAST, strided_layout(IMAGE, (576, 1, 96, 16)))),
-        ("the sizes differ", copied(contiguous((8, 6, 6)), LAST)),
-        ("it has one dimension", copied(strided_layout((8,), (1,)), strided_layout((8,), (2,)))),
-        ("nothing is recorded", copied(LAST, PLAIN, shapes=(), strides=())),
-        ("strides are not recorded", copied(LAST, PLAIN, strides=((), ()))),
-        ("it is no copy", copied(LAST, PLAIN, name="aten::add")),
-    ],
-)
-def test_a_copy_that_changes_no_order_is_no_conversion(why: str, operation: Operation) -> None:
-    entries = tree(CLONE, operation, "aten::clone")
-
-    assert with_eager_conversions(graph(X, Y, CLONE), entries, ()).conversions == (), why
 
 
 def convolution(**changes: Any) -> FxNode:
@@ -150,8 +91,6 @@ def of_a_norm() -> Conversion:
 W = a_placeholder("w", channels_last((16, 8, 3, 3)), "weight")
 KERNEL, UNKNOWN = channels_last((16, 8, 3, 3)), channels_last((5, 5, 5, 5))
 ELSEWHERE = a_node("y", "aten.relu.default", ("x",), layout=channels_last((2, 4, 9, 9)))
-NORM_BACKWARD = a_node("norm_backward", "aten.native_batch_norm_backward.default", ("y",), layout=PLAIN, backward=True)
-ENTRY = a_node("clone", "aten.clone.default", ("x",), layout=PLAIN)
 WANTS = "aten::convolution wants its tensors in one memory format, that of input or weight"
 
 
@@ -164,11 +103,6 @@ def read_by_a_convolution(source: Layout, **changes: Any) -> Conversion:
 @for_each(
     ("why", "found", "facts"),
     [
-        (
-            "of two dimensions",
-            only(graph(), tree(None, copied(contiguous((4, 3)), strided_layout((4, 3), (1, 4))))),
-            {"direction": "other"},
-        ),
         (
             "inside an operation of torch",
             of_a_norm(),
@@ -197,22 +131,12 @@ def read_by_a_convolution(source: Layout, **changes: Any) -> Conversion:
             )
         ),
         (
-            "two arguments of a convolution fit",
-            read_by_a_convolution(LAST, others=(X, Y, a_placeholder("w", LAST, "weight"))),
-            {"tensor": "unknown", "port": None, "source_value": None},
-        ),
-        (
             "a convolution's backward reads a gradient",
             of_a_node(
                 *(back("y", "x", "w"), "aten::convolution_backward"),
                 others=(a_placeholder("x", channels_last((2, 4, 9, 9))), Y, W),
             ),
             {"tensor": "gradient", "port": "input 0", "role": "interior"},
-        ),
-        (
-            "another operation's backward as well",
-            of_a_node(NORM_BACKWARD, "NormBackward0", "aten::native_batch_norm_backward"),
-            {"tensor": "gradient", "cause": "made inside the backward of aten::native_batch_norm_backward"},
         ),
         *(
             (
@@ -243,12 +167,6 @@ def read_by_a_convolution(source: Layout, **changes: Any) -> Conversion:
             of_a_node(a_node("to", "aten._to_copy.default", ("y",), dtype="bfloat16"), "aten::_to_copy"),
             {"dtype": "float32", "target_dtype": "bfloat16", "bytes_moved": 6 * 2 * 8 * 6 * 6},
         ),
-        ("of the model's input", of_a_node(ENTRY, "aten::clone", others=(X,)), {"role": "entry"}),
-        (
-            "of its output",
-            only(graph(X, Y, CLONE, output_names=("clone",)), tree(CLONE, copied(LAST, PLAIN), "aten::clone")),
-            {"role": "exit"},
-        ),
         (
             "no node is known for it",
             only(graph(X), tree(None, copied(LAST, PLAIN), "aten::somewhere")),
@@ -261,64 +179,6 @@ def read_by_a_convolution(source: Layout, **changes: Any) -> Conversion:
 )
 def test_whose_a_copy_is_and_of_what(why: str, found: Conversion, facts: dict[str, Any]) -> None:
     assert {name: getattr(found, name) for name in facts} == facts
-
-
-@pytest.mark.parametrize(("times", "seconds"), [({7: 5e-6}, 5e-6), ({8: 5e-6}, None), (None, 2e-6)])
-def test_on_a_gpu_the_time_is_that_of_the_kernels_it_launched(
-    times: dict[int, float] | None, seconds: float | None
-) -> None:
-    entries = tree(CLONE, copied(LAST, PLAIN, external_id=7), "aten::clone")
-    found = only(graph(X, Y, CLONE), entries, device_seconds=times)
-
-    assert found.seconds == (pytest.approx(seconds) if seconds is not None else None)
-    assert found.seconds_source == ("measured" if seconds is not None else None)
-
-
-def test_conversions_are_numbered_and_breakers_are_found_with_those_of_the_library() -> None:
-    norm = a_node("norm", "aten.instance_norm.default", ("y",), layout=PLAIN)
-    conv = a_node("conv", CONVOLUTION, ("norm", "w"), layout=LAST)
-    first, second = (tree(norm, copied(LAST, PLAIN), "aten::instance_norm") for _ in range(2))
-    back = a_conversion(node="conv", graph="eager", port="input 0", direction="to_channels_last")
-    found = with_eager_conversions(graph(X, Y, W, norm, conv), [*first, *second], (back,))
-
-    assert [conversion.id for conversion in found.conversions] == ["eager conversion 0", "eager conversion 1"]
-    assert [breaker.node for breaker in found.breakers] == ["norm"]
-    assert found.breakers[0].conversions[-1] == back.id
-
-
-@pytest.mark.parametrize(("times", "seconds"), [({7: 5e-6}, 5e-6), (None, 2e-6)])
-def test_a_compiled_graph_has_the_copies_inside_its_library_calls(times: Any, seconds: float) -> None:
-    backward = a_node("back", "aten.convolution_backward.default", ("g", "x", "w"), layout=LAST, location=a_location(3))
-    nodes = (
-        a_placeholder("g", PLAIN),
-        a_placeholder("x", LAST),
-        a_placeholder("w", contiguous((8, 8, 3, 3)), "weight"),
-        backward,
-    )
-    own = a_conversion("graph 1 conversion 0", value="buf0")
-    compiled = a_graph(name="graph 1", direction="backward", nodes=nodes, conversions=(own,))
-    inside = tree(backward, copied(PLAIN, LAST, external_id=7), "aten::convolution_backward")
-    inside[0].graph = "graph 1"
-    of_another = tree(backward, copied(PLAIN, LAST), "aten::convolution_backward")
-    of_another[0].graph = "graph 0"
-    unchanged = tree(backward, copied(PLAIN, PLAIN), "aten::convolution_backward")
-    unchanged[0].graph = "graph 1"
-    elsewhere = tree(None, copied(PLAIN, LAST), "aten::somewhere")
-    elsewhere[0].graph = "graph 1"
-    (made,) = with_copies_around([compiled], [*inside, *of_another, *unchanged, *elsewhere], times)
-    found = made.conversions
-
-    assert found[0] is own
-    (copy,) = found[1:]
-    assert (copy.id, copy.owner, copy.graph, copy.node) == ("graph 1 copy 0", "framework", "graph 1", "back")
-    assert (copy.direction, copy.port, copy.tensor, copy.op) == (
-        "to_channels_last",
-        "input 0",
-        "gradient",
-        "aten::convolution_backward",
-    )
-    assert (copy.value, copy.source_value, copy.location) == (None, None, a_location(3))
-    assert (copy.seconds, copy.seconds_source, copy.bytes_moved) == (pytest.approx(seconds), "measured", BYTES)
 
 
 def test_what_is_copied_outside_of_all_graphs_stands_with_the_last_of_them() -> None:

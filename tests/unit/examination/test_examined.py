@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from builders import a_conversion, a_diagnosis, a_failed_trial, a_graph, a_node, a_pair, a_subject, a_trial, kernels
+from builders import a_diagnosis, a_failed_trial, a_graph, a_node, a_subject, a_trial, kernels
 from loops import for_each
 
 from layoutdoctor.diagnosis.records import Graph, Trial
 from layoutdoctor.examination.gaps import Examination, examination_of
 from layoutdoctor.recording.reading import RECORDED
-
-WEIGHT = a_conversion("weight", tensor="weight")
-CAST = a_conversion("cast", direction="none")
-JOINED = a_conversion("joined", node="convolution", port="input 0")
 
 
 def a_recorded_graph(**changes: Any) -> Graph:
@@ -45,31 +40,6 @@ def test_what_was_not_recorded_blocks(trial: Trial, blocker: str) -> None:
 
     assert any(blocker in found for found in examination.blockers), examination.blockers
     assert examination.gaps == ()
-
-
-@pytest.mark.parametrize(
-    ("trial", "gap"),
-    [
-        (
-            an_examined_trial(graphs=(a_recorded_graph(not_understood=("custom operation (my.op): n",)),)),
-            "not understood in graph 0: custom operation (my.op): n",
-        ),
-        (an_examined_trial(kernels=kernels(lacks=("no log",))), "not recorded: no log"),
-        (an_examined_trial(kernels=kernels(not_understood_count=2)), "not understood in the kernel list: 2 entries"),
-        (
-            an_examined_trial(kernels=kernels(a_conversion(), a_conversion("2", node="n"), WEIGHT, CAST, JOINED)),
-            "conversions in the kernel list that no recorded operation was found for: 2",
-        ),
-        (
-            an_examined_trial(redundant_pairs=(a_pair(confidence="order"),)),
-            "possible round trips that rest on the order of kernels alone: 1",
-        ),
-    ],
-)
-def test_what_was_not_understood_is_a_gap(trial: Trial, gap: str) -> None:
-    examination = examination_of(a_diagnosis(trial), "inductor")
-
-    assert (examination.blockers, examination.gaps) == ((), (gap,))
 
 
 def test_trials_are_examined_where_they_or_the_same_ones_were_recorded() -> None:

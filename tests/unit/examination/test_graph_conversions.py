@@ -14,11 +14,8 @@ from builders import (
     contiguous,
     graph_conversions,
 )
-from loops import for_each
 
-from layoutdoctor.diagnosis.layout import blocked_layout, strided_layout
 from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNode, Graph
-from layoutdoctor.examination.graphs.conversions import layout_change
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
@@ -94,11 +91,6 @@ def test_a_moved_buffer_is_a_conversion_with_its_place_fused_where_it_is_compute
     assert graph_conversions(graph(larger, same, unknown, without)) == ()
 
 
-@pytest.mark.parametrize("change", [{"is_extern": True}, {"is_reduction": True}, {"is_removed": True}])
-def test_a_library_call_a_reduction_and_what_is_never_written_convert_nothing(change: dict[str, bool]) -> None:
-    assert graph_conversions(graph(buffer("buf0", reading(), **change))) == ()
-
-
 def test_a_cast_travels_with_a_conversion_and_leaves_a_weight_a_weight() -> None:
     found = only(graph(buffer("buf0", reading(), dtype="bfloat16", operations=("to_dtype",))))
 
@@ -109,21 +101,6 @@ def test_a_cast_travels_with_a_conversion_and_leaves_a_weight_a_weight() -> None
     moved = buffer("buf1", reading("buf0", contiguous(KERNEL)), layout=channels_last(KERNEL))
 
     assert only(graph(cast, moved)).tensor == "weight"
-
-
-def test_in_a_backward_graph_what_comes_from_its_gradients_is_one() -> None:
-    given = a_placeholder("tangents_1", PLAIN, "gradient")
-    made = a_node("mul", "aten.mul.Tensor", ("tangents_1", "relu"), layout=PLAIN)
-    saved = buffer("buf0", reading(), origins=("relu",))
-    first = buffer("buf1", reading("tangents_1"), origins=("mul",))
-    second = buffer("buf2", reading("buf1", LAST), layout=PLAIN, origins=("mul",))
-    found = graph_conversions(graph(saved, first, second, nodes=(given, made), direction="backward"))
-
-    assert [(c.tensor, c.role) for c in found] == [
-        ("activation", "interior"),
-        ("gradient", "entry"),
-        ("gradient", "interior"),
-    ]
 
 
 def copying(called: str, *, directly: bool | None = True, layout: Layout = LAST, **changes: Any) -> FxNode:
@@ -167,14 +144,6 @@ def test_what_a_library_call_reads_is_required_by_it() -> None:
     assert (found.tensor, found.role) == ("weight", None)
     assert found.cause == "required by convolution body.2, on each call"
 
-    names = [f"convolution_{number}" for number in range(5)]
-    nodes = tuple(convolution(name, module=f"heads.{number}") for number, name in enumerate(names))
-    calls = [call(f"buf{number}", "buf0", node=name) for number, name in enumerate(names, 1)]
-    found = only(graph(buffer("buf0", reading()), *calls, nodes=nodes))
-
-    assert found.required_by == tuple(names)
-    assert found.cause == "required by convolution heads.0, convolution heads.1, convolution heads.2 and 2 more"
-
 
 def test_what_the_caller_is_given_is_an_exit_and_what_is_saved_is_none() -> None:
     before = call("buf9", "x", node="relu")
@@ -195,54 +164,3 @@ def test_what_the_caller_is_given_is_an_exit_and_what_is_saved_is_none() -> None
     found = only(graph(before, returned, direction="backward"))
 
     assert (found.role, found.cause) == ("exit", "a gradient is returned in the strides of what it belongs to")
-
-
-def concatenated(**changes: Any) -> FxNode:
-    return a_node("cat", "aten.cat.default", ("x", "x"), layout=contiguous((2, 16, 6, 6)), **changes)
-
-
-def test_branches_of_a_concatenation_are_converted_into_their_part_of_the_memory() -> None:
-    part = strided_layout(IMAGE, (576, 1, 96, 16))
-    branches = [buffer(f"buf{n}", reading(), layout=part, alias_of="buf2", origins=("cat",)) for n in range(2)]
-    whole = buffer("buf2", layout=channels_last((2, 16, 6, 6)), kernel=None, launch=None, source_node="cat")
-    found = graph_conversions(graph(*branches, whole, nodes=(concatenated(),)))
-
-    assert [(c.value, c.source_value, c.direction, c.node) for c in found] == [
-        ("buf0", "x", "to_channels_last", "cat"),
-        ("buf1", "x", "to_channels_last", "cat"),
-    ]
-    assert {c.cause for c in found} == {"Inductor writes the concatenation that it is a part of in this layout"}
-
-    whole = buffer("buf2", layout=channels_last((2, 16, 6, 6)), kernel=None, reads=("buf0",), source_node="cat")
-    found = only(graph(branches[0], whole, call("buf3", "buf2"), nodes=(concatenated(), convolution())))
-
-    assert (found.required_by, found.cause) == (("convolution",), "required by convolution body.2")
-
-    y = a_placeholder("y", LAST)
-    whole = buffer(
-        "buf0",
-        reading("x", is_masked=True),
-        reading("y", LAST, is_masked=True, offset=-8),
-        layout=channels_last((2, 16, 6, 6)),
-        operations=("index_expr", "lt", "masked_subblock1", "where"),
-        source_node="cat",
-    )
-    found = only(graph(whole, nodes=(y, concatenated())))
-
-    assert (found.source_value, found.source, found.direction, found.fused) == ("x", PLAIN, "to_channels_last", True)
-    assert found.bytes_moved == BYTES
-
-
-@for_each(
-    ("source", "target", "direction"),
-    [
-        (strided_layout(IMAGE, (576, 36, 6, 1)), LAST, "to_channels_last"),
-        (PLAIN, strided_layout(IMAGE, (576, 1, 96, 16)), "to_channels_last"),
-        (LAST, strided_layout(IMAGE, (0, 36, 6, 1)), "none"),
-        (contiguous((9,)), contiguous((9,)), "none"),
-        (strided_layout(("s0", 8, 6, 6), ("s1", 36, 6, 1)), LAST, "none"),
-        (PLAIN, blocked_layout(IMAGE, "aBcd16b"), "none"),
-    ],
-)
-def test_the_kind_of_a_change_follows_the_order_in_memory(source: Layout, target: Layout, direction: str) -> None:
-    assert layout_change(source, target) == direction

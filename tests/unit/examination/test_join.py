@@ -2,22 +2,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builders import a_graph, a_node, a_placeholder, contiguous
-from loops import for_each
+from builders import a_graph, a_node, contiguous
 
 from layoutdoctor.diagnosis.records import Buffer
 from layoutdoctor.examination.graphs.join import (
-    align_eager,
-    is_convolution,
     join_compiled,
     join_eager,
     scheduled_convolutions,
 )
-from layoutdoctor.examination.kernels.host import HostOperation, Operation, ProfiledIteration, operation_tree
+from layoutdoctor.examination.kernels.host import HostOperation, nested
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import FxNode, Graph
-    from layoutdoctor.examination.kernels.host import HostOperation
+    from layoutdoctor.diagnosis.records import Graph
 
 
 IMAGE = (2, 8, 6, 6)
@@ -27,11 +23,10 @@ WEIGHT = (8, 8, 3, 3)
 def tree(
     *operations: tuple[str, float, float], shapes: tuple[tuple[int, ...], ...] = (IMAGE, WEIGHT)
 ) -> list[HostOperation]:
-    recorded = [
-        Operation(name, start, seconds, "1", shapes=shapes if "conv" in name else ())
+    return nested(
+        HostOperation(name, start, seconds, "1", shapes=shapes if "conv" in name else ())
         for name, start, seconds in operations
-    ]
-    return operation_tree(ProfiledIteration(recorded))
+    )
 
 
 def graph_of(*names: str, target: str = "aten.convolution.default", **changes: Any) -> Graph:
@@ -45,7 +40,7 @@ def graph_of(*names: str, target: str = "aten.convolution.default", **changes: A
 
 def joined(tree: list[HostOperation]) -> dict[float, tuple[str | None, str | None]]:
     return {
-        entry.operation.start_seconds: (entry.node.name if entry.node else None, entry.graph)
+        entry.start_seconds: (entry.node.name if entry.node else None, entry.graph)
         for entry in tree
         if entry.node is not None
     }
@@ -53,24 +48,6 @@ def joined(tree: list[HostOperation]) -> dict[float, tuple[str | None, str | Non
 
 def extern(name: str, node: str, kernel: str = "extern_kernels.convolution") -> Buffer:
     return Buffer(name=name, layout=contiguous(IMAGE), dtype="float32", kernel=kernel, is_extern=True, source_node=node)
-
-
-@for_each(
-    ("target", "expected"),
-    [
-        ("aten.convolution.default", True),
-        ("torch.ops.aten.convolution.default", True),
-        ("aten.convolution_backward.default", True),
-        ("mkldnn._convolution_pointwise.default", True),
-        ("mkldnn._convolution_pointwise_.binary", True),
-        ("mkldnn._convolution_transpose_pointwise.default", True),
-        ("aten.addmm.default", False),
-        ("aten.relu.default", False),
-        ("convolution", False),
-    ],
-)
-def test_convolutions_are_known_by_their_operator(target: str, expected: bool) -> None:
-    assert is_convolution(target) is expected
 
 
 def test_the_convolutions_of_an_eager_iteration_are_joined_in_order_if_counts_agree() -> None:
@@ -83,12 +60,6 @@ def test_the_convolutions_of_an_eager_iteration_are_joined_in_order_if_counts_ag
 
     assert join_eager(entries, graph_of("a", "b")) is None
     assert joined(entries) == {0: ("a", "graph 0"), 6: ("b", "graph 0")}
-    inner = next(entry for entry in entries if entry.name == "aten::mkldnn_convolution")
-    outer = inner.joined()
-    assert outer is not None
-    assert outer.node is not None
-    assert outer.node.name == "a"
-
     entries = tree(("aten::convolution", 0, 5))
     problem = join_eager(entries, graph_of("a", "b"))
 
@@ -157,13 +128,6 @@ def test_which_compiled_graph_ran_is_known_by_its_kernels_its_place_and_its_dire
     assert joined(entries) == {4: ("b", "graph 1")}
     assert [entry.home() for entry in entries] == ["graph 1"] * 3 + ["graph 2"] * 2 + [None]
 
-    # As where one graph ran twice and another one, behind a branch that was not taken, not at all.
-    entries = tree((CALL, 0, 10), (TRITON, 1, 2), (CALL, 20, 10), (TRITON, 21, 2))
-    graphs = [graph_of(kernel_names=(TRITON,)), graph_of(name="graph 1", kernel_names=("triton_poi_fused_tanh_0",))]
-
-    assert join_compiled(entries, graphs) is None
-    assert {entry.home() for entry in entries} == {"graph 0"}
-
     backward = "autograd::engine::evaluate_function: CompiledFunctionBackward"
     calls = ((CALL, 0, 10), (TRITON, 1, 2), (backward, 20, 20), (CALL, 21, 10), (TRITON, 22, 2))
     names = (TRITON,)
@@ -176,27 +140,6 @@ def test_which_compiled_graph_ran_is_known_by_its_kernels_its_place_and_its_dire
     entries = tree(*calls)
     assert join_compiled(entries, [forward, forward, other]) == "a compiled graph ran that was not captured"
     assert {entry.home() for entry in entries} == {None}
-
-
-def profiled(*nested: str) -> list[HostOperation]:
-    """Operations one after the other; ``a > b > c`` runs b inside of a, and c inside of b."""
-    operations = []
-    for number, chain in enumerate(nested):
-        for depth, name in enumerate(chain.split(" > ")):
-            operations.append(Operation(name, number + depth * 0.1, 0.9 - depth * 0.2, "1"))
-    return operation_tree(ProfiledIteration(operations))
-
-
-def graph(*targets: str) -> Graph:
-    return a_graph(name="eager", nodes=tuple(a_node(f"n{number}", target) for number, target in enumerate(targets)))
-
-
-def aligned_names(entries: list[HostOperation]) -> dict[str, str]:
-    return {entry.name: entry.node.name for entry in entries if entry.node is not None}
-
-
-def called(graph: Graph) -> list[str | None]:
-    return [node.called for node in graph.nodes]
 
 
 def test_other_library_calls_of_a_compiled_graph_are_joined_by_name_and_order_where_counts_agree() -> None:
@@ -217,29 +160,3 @@ def test_other_library_calls_of_a_compiled_graph_are_joined_by_name_and_order_wh
     assert (join_compiled(ran, (graph,)), join_compiled(fewer, (graph,))) == (None, None)
     assert joined(ran) == {1: ("add", "graph 0"), 3: ("mm", "graph 0"), 5: ("mm_1", "graph 0")}
     assert joined(fewer) == {1: ("add", "graph 0")}
-
-
-def test_profiled_operations_are_matched_with_recorded_ones_in_order_and_the_rest_is_passed_over() -> None:
-    entries = profiled("aten::contiguous > aten::clone > aten::copy_", "aten::conv2d > aten::convolution", "aten::relu")
-    found = align_eager(entries, graph("aten.clone.default", "aten.convolution.default", "aten.relu.default"))
-
-    assert called(found) == ["contiguous", "conv2d", "relu"]
-    assert aligned_names(entries) == {"aten::clone": "n0", "aten::convolution": "n1", "aten::relu": "n2"}
-    assert {entry.graph for entry in entries if entry.node is not None} == {"eager"}
-
-    entries = profiled("aten::clone > aten::copy_", "aten::copy_")
-    align_eager(entries, graph("aten.clone.default", "aten.copy_.default"))
-
-    assert [entry.node.name if entry.node else None for entry in entries] == ["n0", None, "n1"]
-
-    entries = profiled("aten::relu", "aten::add", "aten::mul")
-    found = align_eager(entries, graph("aten.relu.default", "aten.clone.default", "aten.mul.Tensor"))
-
-    assert called(found) == ["relu", None, "mul"]
-    assert aligned_names(entries) == {"aten::relu": "n0", "aten::mul": "n2"}
-
-    other: tuple[FxNode, ...] = (a_placeholder("x"), a_node("part", "getitem"))
-    nodes = (*other, a_node("n0", "aten.relu.default"))
-    found = align_eager(profiled("aten::relu"), a_graph(name="eager", nodes=nodes))
-
-    assert called(found) == [None, None, "relu"]

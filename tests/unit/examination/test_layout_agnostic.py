@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 import torch
 from builders import a_node
 from loops import for_each
@@ -78,11 +77,6 @@ def test_an_operation_said_to_keep_the_layout_returns_channels_last_for_channels
     assert is_only_channels_last(result)
 
 
-@pytest.mark.parametrize("name", ["avg_pool3d", "_adaptive_avg_pool3d", "adaptive_max_pool3d"])
-def test_three_dimensional_poolings_that_return_a_contiguous_result_end_a_region(name: str) -> None:
-    assert not is_layout_agnostic(a_node("p", f"aten.{name}.default"))
-
-
 @for_each("name", sorted(POINTWISE - PRIMS - {"where", "elu_backward"}))
 def test_a_pointwise_operation_keeps_the_operands_layout(name: str) -> None:
     function = getattr(aten, name)
@@ -115,11 +109,6 @@ def test_a_pointwise_operation_keeps_the_operands_layout(name: str) -> None:
 )
 def test_the_name_of_an_operation(target: str, name: str) -> None:
     assert base_name(target) == name
-
-
-@pytest.mark.parametrize(("fixed", "agnostic"), [(True, True), (False, False), (None, False)])
-def test_a_batch_norm_is_agnostic_where_its_statistics_are_fixed(fixed: bool | None, agnostic: bool) -> None:
-    assert is_layout_agnostic(a_node("n", "aten.native_batch_norm.default", uses_running_statistics=fixed)) is agnostic
 
 
 def test_what_the_lists_do_not_run_by_name_alone() -> None:

@@ -1,17 +1,11 @@
 from __future__ import annotations
 
-import time
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from recorded_builders import logged
 
-from layoutdoctor.examination.kernels.host import iteration_of, operation_tree, place_primitives
-from layoutdoctor.examination.kernels.primitives import annotate_sequence
 from layoutdoctor.examination.kernels.summaries import summarize_log
-from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.recording.onednn import read_onednn_log
 
 if TYPE_CHECKING:
@@ -44,23 +38,6 @@ def summary(*lines: str) -> KernelSummary:
 
 def tensors(found: KernelSummary) -> list[str]:
     return [conversion.tensor for conversion in found.conversions]
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        "something new",
-        "mb4_ic32oc64_ih8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1",
-        "mb4_ic32oc64_ih8oh8sh1dh0ph1_iw8ow8kw3sw1dw0pw1",
-        f"mb4_ic{'9' * 5000}oc64_ih8oh8kh3_iw8ow8kw3",
-        "mb4_ic\u00b2oc64_ih8oh8kh3_iw8ow8kw3",
-    ],
-)
-def test_a_convolution_whose_sizes_are_unknown_claims_no_reorder(problem: str) -> None:
-    found = summary(INPUT, convolution(problem))
-
-    assert tensors(found) == ["unknown"]
-    assert found.convolution_count == 1
 
 
 def test_the_reorders_around_convolutions_are_theirs_and_the_list_is_summed_by_kind() -> None:
@@ -101,91 +78,3 @@ def test_the_reorders_around_convolutions_are_theirs_and_the_list_is_summed_by_k
     assert [kernel.name for kernel in found.kernels] == ["convolution", "eltwise"]
     assert [kernel.start_seconds for kernel in found.kernels] == pytest.approx([0.0, 10 * MILLISECOND], abs=1e-6)
     assert not any("TIMESTAMP" in lack for lack in found.lacks)
-
-    in_turn = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=11))
-    at_once = summary(reorder("abcd", "aBcd16b", at=10), convolution(at=10.2))
-
-    assert (tensors(in_turn), tensors(at_once)) == (["activation"], ["unknown"])
-
-
-@pytest.mark.thorough
-def test_a_long_run_of_reorders_prepares_weights_and_is_not_searched() -> None:
-    started = time.perf_counter()
-    found = summary(*[reorder("abcd", "ABcd16b16a", "64x32x3x3")] * 20_000, convolution())
-
-    assert time.perf_counter() - started < 20
-    assert set(tensors(found)) == {"unknown"}
-    assert found.convolution_count == 1
-
-
-def residual() -> torch.nn.Module:
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(3, 32, 3, padding=1),
-        torch.nn.BatchNorm2d(32),
-        torch.nn.ReLU(),
-        torch.nn.Conv2d(32, 32, 3, padding=1, groups=32),
-        torch.nn.Conv2d(32, 64, 1),
-        torch.nn.MaxPool2d(2),
-        torch.nn.Conv2d(64, 64, 3, stride=2),
-        torch.nn.Flatten(),
-        torch.nn.Linear(64 * 9, 10),
-    )
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("channels_last_model", [False, True])
-@pytest.mark.parametrize("is_training", [False, True])
-def test_a_real_log_alone_says_the_same_as_with_the_operations_beside_it(
-    is_training: bool, channels_last_model: bool
-) -> None:
-    torch.manual_seed(0)
-    module, x = residual().train(is_training), torch.randn(2, 3, 16, 16)
-    if channels_last_model:
-        module = module.to(memory_format=torch.channels_last)
-
-    def step() -> None:
-        with torch.set_grad_enabled(is_training):
-            result = module(x)
-        if is_training:
-            module.zero_grad()
-            result.sum().backward()
-
-    step()
-    recording = record_iteration(step, "cpu")
-    profile = iteration_of(recording.events)
-    assert recording.log is not None
-    if not recording.log.primitives:
-        pytest.skip("this processor runs no convolution through oneDNN")
-    tree = operation_tree(profile)
-    homeless = place_primitives(tree, recording.log, profile.base_seconds)
-    beside = [item for entry in tree for item in annotate_sequence(entry.primitives)]
-    expected = {item.primitive.line_number: item.tensor for item in beside}
-
-    found = summarize_log(recording.log)
-
-    reorders = [primitive for primitive in recording.log.primitives if primitive.kind == "reorder"]
-    assert homeless == []
-    assert len(reorders) == len(found.conversions) > 0
-    for primitive, conversion in zip(reorders, found.conversions, strict=True):
-        assert conversion.tensor == expected[primitive.line_number], primitive
-    kinds = Counter(primitive.kind for primitive in recording.log.primitives)
-    assert {total.name: total.count for total in found.totals} == kinds
-
-
-def test_a_reorder_that_proves_nothing_is_listed_all_the_same() -> None:
-    found = summary(relu(), reorder("abcd", "aBcd16b", "4x64x8x8"), relu())
-
-    (conversion,) = found.conversions
-    assert (conversion.tensor, conversion.direction, conversion.bytes_moved) == ("unknown", "to_blocked", 131_072)
-    assert (found.convolution_count, found.convolution_seconds) == (0, 0.0)
-    assert any("which tensor 1 of the reorders convert" in lack for lack in found.lacks)
-
-    found = summary(reorder("a", "a", "64"), reorder("abcd", "abcd"), convolution())
-
-    assert [conversion.direction for conversion in found.conversions] == ["none", "none"]
-    assert (found.conversion_count, found.conversion_seconds) == (0, 0.0)
-
-    unread = INPUT.replace(INPUT.split(",")[-2], "runtime")
-
-    (conversion,) = summary(unread).conversions
-    assert (conversion.direction, conversion.confidence) == ("other", None)

@@ -1,74 +1,19 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
-from builders import a_conversion, blocked, channels_last, contiguous
+from builders import blocked, channels_last, contiguous
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loops import for_each
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.examination.graphs.regions import Region, same_format, shortest_ways
-
-if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion
-
+from layoutdoctor.examination.graphs.regions import same_format, shortest_ways
 
 IMAGE = (2, 8, 6, 6)
 PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)
-
-
-def out(name: str, **changes: Any) -> Conversion:
-    return a_conversion(name, **{"source": LAST, "target": PLAIN, "bytes_moved": 100, **changes})
-
-
-def back(name: str, **changes: Any) -> Conversion:
-    return a_conversion(name, **{"source": PLAIN, "target": LAST, "bytes_moved": 100, **changes})
-
-
-@for_each(
-    ("leaving", "entering", "pinned", "foreign", "count"),
-    [
-        (1, 1, 0, 0, 1),
-        (2, 1, 0, 0, 1),
-        (2, 3, 0, 0, 2),
-        (2, 2, 1, 0, 1),
-        (2, 2, 0, 2, 0),
-        (1, 1, 3, 0, 0),
-        (0, 2, 0, 0, 0),
-    ],
-)
-def test_as_many_pairs_go_as_both_balances_allow(
-    leaving: int, entering: int, pinned: int, foreign: int, count: int
-) -> None:
-    region = Region(
-        leaving={f"v{n}": out(f"out {n}") for n in range(leaving)},
-        entering=[("v0", back(f"back {n}")) for n in range(entering)],
-        pinned={f"p{n}" for n in range(pinned)},
-        foreign={f"f{n}" for n in range(foreign)},
-    )
-
-    assert region.removable_pair_count() == count
-
-
-def test_a_region_in_one_layout_and_the_bytes_it_saves() -> None:
-    other = strided_layout(IMAGE, (288, 6, 48, 1))
-    leaving = {"a": out("0"), "b": out("1"), "c": out("2", source=other), "d": out("3", source=None)}
-
-    assert Region(leaving=leaving).layouts() == [LAST, other]
-
-    other = strided_layout(IMAGE, (288, 6, 48, 1))
-    ours, theirs = out("0"), out("1", source=other)
-    wanted, unwanted = back("2"), back("3", target=other)
-    region = Region({"a", "b", "c"}, {"a": ours, "b": theirs}, [("a", wanted), ("c", unwanted)], {"x"}, {"y"})
-
-    assert region.in_layout(LAST) == Region({"a", "b", "c"}, {"a": ours}, [("a", wanted)], {"x", "c"}, {"y", "b"})
-
-    region = Region(leaving={"a": out("0")}, entering=[("a", back("1", bytes_moved=70))], pinned={"p"}, foreign={"f"})
-
-    assert region.saved_bytes({"p": 30, "f": 20}.get) == 100 + 70 - 30 - 20
 
 
 @for_each(
@@ -91,21 +36,6 @@ def test_layouts_of_one_format_are_the_same_whatever_their_size(one: Any, other:
     assert same_format(other, one) is same
 
 
-GRAPH = {"a": ["m"], "b": ["n"], "m": ["n", "x"], "n": ["o"], "o": ["y"], "x": ["y"], "y": ["a"]}
-
-
-def test_what_is_not_wanted_any_more_is_not_looked_for() -> None:
-    used: set[int] = set()
-    found = shortest_ways(
-        lambda name: GRAPH.get(name, []), [["a"], ["b"]], {"n": [0], "y": [1]}, lambda n: n not in used
-    )
-    first = next(found)
-    used.add(first[0])
-
-    assert (first[0], first[1]) == (1, 0)
-    assert [start for start, _, _ in found] == [0, 0]
-
-
 COUNT = 7
 NAMES = st.sampled_from([str(number) for number in range(COUNT)])
 
@@ -124,7 +54,7 @@ def test_every_way_is_found_once_the_shortest_first(
     positions: dict[str, list[int]] = {}
     for position, name in enumerate(ends):
         positions.setdefault(name, []).append(position)
-    found = list(shortest_ways(graph.successors, [[name] for name in starts], positions, lambda _: True))
+    found = shortest_ways(graph.successors, [[name] for name in starts], positions)
     expected = [
         (nx.shortest_path_length(graph, start, end), one, other)
         for one, start in enumerate(starts)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from loops import for_each
 from recorded_builders import FORWARD, GEMM, POINTWISE, Recorder, name_of_operation
 
-from layoutdoctor.examination.kernels.attribution import attribute, is_convolution
+from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.recording.recording import NONE, RecordedTrace
 
 
@@ -72,92 +72,9 @@ def test_kernels_without_a_launch_and_those_of_a_graph_are_counted_and_have_no_o
     assert operations_of(record) == [None, None, None, "Torch-Compiled Region: 0/0"]
 
 
-def merged(external: str | None = "operation", **shared: int) -> RecordedTrace:
-    """Two ranks in one file."""
-    record = Recorder(external=external)
-    for process, name in (("1", "aten::conv2d"), ("2", "aten::relu")):
-        record.on_thread("main", process)
-        with record.operation(name, **({"external": 9} if shared else {})):
-            record.kernel(FORWARD, **shared)
-    return record.trace()
-
-
-@for_each(
-    ("trace", "launch", "operations"),
-    [
-        (merged("operation", correlation=55), [NONE, NONE], [None, None]),
-        (merged(None, correlation=55), [NONE, NONE], [None, None]),
-        (merged(), [0, 1], ["aten::conv2d", "aten::relu"]),
-    ],
-)
-def test_ids_that_two_merged_processes_share_name_nothing_and_those_of_one_alone_are_believed(
-    trace: RecordedTrace, launch: list[int], operations: list[str | None]
-) -> None:
-    assert attribute(trace).launch.tolist() == launch
-    assert operations_of(trace) == operations
-
-
-def test_the_outermost_convolution_and_operator_around() -> None:
-    record = Recorder()
-    with (
-        record.operation("ConvolutionBackward0"),
-        record.operation("aten::convolution_backward"),
-        record.operation("aten::cudnn_convolution"),
-    ):
-        record.kernel(FORWARD)
-    with record.operation("aten::relu"):
-        record.kernel(POINTWISE)
-
-    trace = record.trace()
-    found = attribute(trace)
-
-    assert [name_of_operation(trace, row) for row in found.convolution.tolist()] == ["aten::convolution_backward", None]
-
-    record = Recorder()
-    with record.operation("ProfilerStep#1"), record.operation("Torch-Compiled Region: 0/0"):
-        with record.operation("aten::conv2d"), record.operation("aten::cudnn_convolution"):
-            pass
-        with record.operation("triton_poi_fused_relu_0"):
-            pass
-    with (
-        record.operation("autograd::engine::evaluate_function: AddBackward0"),
-        record.operation("AddBackward0"),
-        record.operation("aten::add"),
-        record.operation("aten::to"),
-    ):
-        pass
-
-    trace = record.trace()
-
-    assert [name_of_operation(trace, row) for row in attribute(trace).outermost.tolist()] == [
-        "ProfilerStep#1",
-        "Torch-Compiled Region: 0/0",
-        "aten::conv2d",
-        "aten::conv2d",
-        "triton_poi_fused_relu_0",
-        "autograd::engine::evaluate_function: AddBackward0",
-        "AddBackward0",
-        "aten::add",
-        "aten::add",
-    ]
-
-
 def steps_of(trace: RecordedTrace) -> list[str | None]:
     found = attribute(trace)
     return [found.step_names[step] if step != NONE else None for step in found.step.tolist()]
-
-
-# Steps from 10 to 20 and from 20 to 40, and one more from 60 to 70.
-@for_each(("moment", "step"), [(9, None), (10, 1), (19, 1), (20, 2), (40, 2), (41, None), (59, None), (60, 3), (70, 3)])
-def test_the_edges_of_steps(moment: int, step: int | None) -> None:
-    record = Recorder()
-    for number, (start, duration) in enumerate([(10, 10), (20, 20), (60, 10)], start=1):
-        with record.annotation(f"ProfilerStep#{number}"):
-            pass
-        record.rows["annotations"][-1].values.update(start=start, duration=duration)
-    record.kernel(GEMM, is_launched=False, at=moment)
-
-    assert steps_of(record.trace()) == [f"ProfilerStep#{step}" if step else None]
 
 
 def test_a_kernel_belongs_to_the_step_of_its_launch_and_steps_were_operations_once() -> None:
@@ -201,39 +118,3 @@ def test_ranges_that_the_program_marked_as_steps_take_the_place_of_the_profilers
             record.kernel(GEMM)
 
     assert steps_of(record.trace()) == expected
-
-
-def test_marked_steps_are_none_where_most_kernels_ran_outside_or_they_overlap() -> None:
-    record = Recorder()
-    for number in (1, 2):
-        with record.annotation(f"step {number}"):
-            record.kernel(GEMM)
-    for _ in range(3):
-        record.kernel(GEMM)
-    assert steps_of(record.trace()) == [None] * 5
-
-    record = Recorder()
-    with record.annotation("step 1"), record.annotation("step 2"):
-        record.kernel(GEMM)
-    assert steps_of(record.trace()) == [None]
-
-
-CONVOLUTIONS = """
-aten::conv2d aten::conv_transpose3d aten::_convolution aten::convolution_backward aten::thnn_conv2d
-aten::cudnn_convolution_backward_weight aten::miopen_depthwise_convolution aten::_conv_depthwise2d
-mkldnn::_convolution_pointwise
-""".split()
-OTHERS = (
-    "aten::batch_norm aten::cudnn_batch_norm aten::contiguous aten::_weight_norm ConvolutionBackward0 mylib::conv2d"
-)
-
-
-def test_convolutions_of_every_version_are_known_and_nothing_else() -> None:
-    others = [
-        *OTHERS.split(),
-        "ConvolutionBackward0",
-        "nn.Module: Conv2d_0",
-        "autograd::engine::evaluate_function: ConvolutionBackward0",
-    ]
-
-    assert [name for name in [*CONVOLUTIONS, *others] if is_convolution(name)] == CONVOLUTIONS

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING
 import pytest
 from builders import channels_last, contiguous
 from recorded_builders import (
-    DATA_GRADIENT,
     FORWARD,
     MIOPEN_FORWARD,
-    MIOPEN_WEIGHT_GRADIENT,
     POINTWISE,
     STRIDED_COPY,
     TO_NCHW,
     TO_NHWC,
     TRANSPOSE,
-    WEIGHT_GRADIENT,
     Recorder,
 )
 
@@ -23,7 +20,6 @@ from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
 from layoutdoctor.diagnosis.records import SourceLocation
 from layoutdoctor.examination.kernels.conversions import TraceFacts, examine_recorded
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
-from layoutdoctor.recording.recording import Problem
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion
@@ -31,8 +27,6 @@ if TYPE_CHECKING:
 IMAGE, WIDE, WEIGHT, SQUARE = (4, 64, 28, 28), (4, 96, 28, 28), (96, 64, 3, 3), (64, 64, 3, 3)
 ALL = (TO_NHWC, TO_NHWC, FORWARD, TO_NCHW)
 CAST = "void cudnn::ops::nchwToNhwcKernel<float, __half, float, false, true, (cudnnKernelDataType_t)0>(x)"
-PADDING = "void cudnn::ops::nhwcAddPaddingKernel<__half, __half, float, true, (cudnnKernelDataType_t)0>(x)"
-POSSIBLE = "void tensorTransformGeneric<float, float, float, true, false, false, (cudnnKernelDataType_t)0>(x)"
 IN = "to_channels_last"
 GRADIENT, OPERATION = "ConvolutionBackward0", "aten::convolution_backward"
 
@@ -43,26 +37,6 @@ def facts(record: Recorder) -> TraceFacts:
 
 def library(record: Recorder) -> list[Conversion]:
     return list(facts(record).kernels.conversions)
-
-
-def values(record: Recorder) -> list[str | None]:
-    return [conversion.source_value for conversion in library(record)]
-
-
-@pytest.mark.parametrize(
-    ("recorded", "dtype", "item_bytes"),
-    [("float", "float32", 4), ("c10::BFloat16", "bfloat16", 2), ("signed char", "int8", 1), ("mystery", None, None)],
-)
-def test_where_the_name_has_no_types_the_operation_tells_them(
-    recorded: str, dtype: str | None, item_bytes: int | None
-) -> None:
-    record = Recorder()
-    record.convolution(IMAGE, WEIGHT, TRANSPOSE, MIOPEN_FORWARD, dtype=recorded)
-
-    (found,) = library(record)
-
-    assert (found.dtype, found.target_dtype) == (dtype, None)
-    assert found.bytes_moved == (None if item_bytes is None else 2 * item_bytes * math.prod(IMAGE))
 
 
 def test_a_conversion_has_layouts_bytes_types_and_a_place() -> None:
@@ -101,39 +75,6 @@ def test_a_conversion_has_layouts_bytes_types_and_a_place() -> None:
         SourceLocation(file="net.py", line=7),
         "ProfilerStep#3",
     )
-
-
-def training(record: Recorder, sequence: int, image: tuple[int, ...] = IMAGE, *, recomputed: bool = False) -> None:
-    """A convolution, its backward on another thread, and where asked the forward once more in front of that."""
-    result = (image[0], 96, *image[2:])
-    record.on_thread("main")
-    record.convolution(image, WEIGHT, *ALL, sequence=sequence, forward_thread=0)
-    record.on_thread("autograd")
-    if recomputed:
-        record.convolution(image, WEIGHT, *ALL, sequence=sequence + 1000, forward_thread=0)
-        sequence += 1000
-    with (
-        record.operation(GRADIENT, sequence=sequence, forward_thread=2 if recomputed else 1),
-        record.operation(OPERATION, shapes=[result, IMAGE, WEIGHT, (), (), (), ()]),
-    ):
-        for reads, main in (((result, WEIGHT), DATA_GRADIENT), ((IMAGE, result), WEIGHT_GRADIENT)):
-            for shape in reads:
-                record.kernel(TO_NHWC, grid=cudnn_grid(shape))
-            record.kernel(main)
-
-
-@pytest.mark.parametrize("name", ["aten::native_group_norm", "aiter::_groupnorm_run"])
-def test_a_round_trip_around_a_norm_that_is_contiguous_only_says_so(name: str) -> None:
-    record = Recorder()
-    record.convolution(IMAGE, SQUARE, *ALL)
-    record.pointwise(name, IMAGE)
-    record.pointwise("aten::silu", IMAGE)
-    record.convolution(IMAGE, SQUARE, *ALL)
-
-    (pair,) = facts(record).pairs
-
-    assert pair.proof is not None
-    assert pair.proof.endswith(f"; but {name} computes in contiguous_format on a GPU, so it has to be replaced as well")
 
 
 def test_a_round_trip_is_the_sum_of_its_conversions_and_names_what_is_between() -> None:
@@ -216,75 +157,3 @@ def test_a_copy_is_the_users_the_frameworks_or_the_compilers_and_a_permutation_i
 
     assert (found.owner, found.direction, found.source, found.confidence) == ("compiler", "other", None, None)
     assert found.cause == "the generated kernel walks two dimensions apart, as one between two layouts does"
-
-
-def test_what_a_trace_lacks_or_could_not_be_read_is_told() -> None:
-    record = Recorder()
-    record.kernel(POSSIBLE)
-    trace = record.trace(problems=[Problem("events that could not be read", 4, is_loss=True), Problem("mended", 9)])
-
-    assert examine_recorded(trace).kernels.not_understood_count == 5
-
-    found = facts(Recorder())
-
-    assert (found.conversions, found.pairs) == ((), ())
-    kernels = found.kernels
-    assert (kernels.count, kernels.conversion_count, kernels.share, kernels.convolution_count) == (0, 0, None, None)
-    assert kernels.convolution_seconds is None
-    assert len(kernels.lacks) == 1
-
-
-def test_what_is_one_value_for_a_backward_and_what_has_no_label() -> None:
-    record = Recorder()
-    training(record, 5)
-
-    found = {c.source_value: [] for c in library(record) if c.source_value}
-    for conversion in library(record):
-        if conversion.source_value:
-            found[conversion.source_value].append((conversion.op, conversion.tensor))
-
-    assert found == {
-        "input of aten::conv2d (0)": [("aten::conv2d", "activation"), (OPERATION, "activation")],
-        "weight of aten::conv2d (0)": [("aten::conv2d", "weight"), (OPERATION, "weight")],
-        f"grad_output of {OPERATION} (2)": [(OPERATION, "gradient"), (OPERATION, "gradient")],
-    }
-
-    record = Recorder()
-    training(record, 5)
-    training(record, 5)
-
-    found = values(record)
-
-    assert set(found[:7]) & set(found[7:]) <= {None}
-
-    record = Recorder()
-    training(record, 5, recomputed=True)
-
-    found = values(record)
-
-    assert found[:2] == ["input of aten::conv2d (0)", "weight of aten::conv2d (0)"]
-    assert [value for value in found if value is not None].count("input of aten::conv2d (1)") == 2
-
-    record = Recorder()
-    training(record, 5, (8, 64, 28, 28))
-
-    assert [value for value in values(record) if value is not None and value.startswith("input")] == [
-        "input of aten::conv2d (0)"
-    ]
-
-    record = Recorder()
-    with (
-        record.operation(GRADIENT, sequence=5, forward_thread=1),
-        record.operation(OPERATION, shapes=[WIDE, IMAGE, WEIGHT, (), (), (), ()]),
-    ):
-        record.kernel(TO_NHWC, grid=cudnn_grid(IMAGE))
-        record.kernel(WEIGHT_GRADIENT)
-
-    assert values(record) == [None]
-
-    record = Recorder()
-    with record.operation(OPERATION, shapes=[IMAGE, IMAGE, SQUARE, (), (), (), ()]):
-        for name in (TRANSPOSE, TRANSPOSE, MIOPEN_WEIGHT_GRADIENT):
-            record.kernel(name)
-
-    assert values(record) == [None, None]

@@ -2,9 +2,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from loops import for_each
 from recorded_builders import (
     CAST_RESULT,
@@ -23,7 +20,7 @@ from recorded_builders import (
 )
 
 from layoutdoctor.examination.kernels.attribution import attribute
-from layoutdoctor.examination.kernels.convolutions import Evidence, LibraryConversion, _side
+from layoutdoctor.examination.kernels.convolutions import Evidence, LibraryConversion
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
 from layoutdoctor.recording.recording import NONE
 
@@ -107,7 +104,6 @@ FORMS = {"values": VALUES}
     ("why", "record", "expected", "confidence"),
     [
         ("cuDNN: input and weight, then the output", conv(*ALL), FORWARD_ROLES, {"shapes"}),
-        ("of one dimension as well", conv(*ALL, image=(4, 64, 100), weight=(96, 64, 3)), FORWARD_ROLES, {"shapes"}),
         (
             "the weight may come first",
             within("aten::conv2d", [IMAGE, WEIGHT], (TO_NHWC, WEIGHT), (TO_NHWC, IMAGE), FORWARD, **FORMS),
@@ -116,12 +112,6 @@ FORMS = {"values": VALUES}
         ),
         ("cuDNN converts no buffer of a result", conv(*ALL[:3], weight=SQUARE), FORWARD_ROLES[:2], {"shapes"}),
         ("sizes that input and weight share", conv(*ALL[:3], image=SAME, weight=SQUARE), [(IN, None)] * 2, {"grid"}),
-        (
-            "a grid that fits no tensor",
-            within("aten::conv2d", [IMAGE, WEIGHT], (TO_NHWC, (1, 1, 1)), FORWARD),
-            [(IN, None)],
-            {"grid"},
-        ),
         (
             "a channels_last model that runs a contiguous convolution",
             within(
@@ -132,7 +122,6 @@ FORMS = {"values": VALUES}
             {"shapes"},
         ),
         ("no shapes", conv(*ALL, has_shapes=False), [(IN, None), (IN, None), (OUT, None)], {"grid"}),
-        ("neither shapes nor grids", within("aten::conv2d", [], TO_NHWC, FORWARD), [(IN, None)], {"order"}),
         (
             "MIOpen: two before, one behind",
             conv(FILL, TRANSPOSE, TRANSPOSE, MIOPEN_FORWARD, CAST_RESULT, TRANSPOSE),
@@ -146,12 +135,6 @@ FORMS = {"values": VALUES}
             {"shapes"},
         ),
         (
-            "MIOpen without shapes",
-            conv(TRANSPOSE, TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE, has_shapes=False),
-            [(IN, None), (IN, None), (OUT, None)],
-            {"order"},
-        ),
-        (
             "parts of a backward by fills",
             backward(FILL, *DATA_PART, CAST_RESULT, TRANSPOSE, FILL, *WEIGHT_PART, CAST_RESULT, TRANSPOSE),
             BOTH_PARTS,
@@ -163,25 +146,10 @@ FORMS = {"values": VALUES}
             BOTH_PARTS,
             {"shapes", "order"},
         ),
-        *(
-            (
-                "a gap or a fill right behind the kernel that computes: its result was not converted",
-                backward(TRANSPOSE, MIOPEN_DATA_GRADIENT, between, *WEIGHT_PART),
-                [(IN, "grad_output"), (IN, "input"), (IN, "grad_output")],
-                {"order"},
-            )
-            for between in ("gap", FILL)
-        ),
         (
             "gradient and activation of the same sizes in cuDNN",
             backward((TO_NHWC, IMAGE), (TO_NHWC, IMAGE), WEIGHT_GRADIENT, weight=SQUARE),
             [(IN, None), (IN, None)],
-            {"grid"},
-        ),
-        (
-            "two gradients of the same sizes in cuDNN",
-            backward(FORWARD, (TO_NCHW, SAME), image=SAME, weight=SQUARE),
-            [(OUT, None)],
             {"grid"},
         ),
         (
@@ -287,45 +255,3 @@ def test_kernels_without_operations_are_grouped_by_what_follows_what() -> None:
 
     assert runs(record) == [-2, -2, -2, NONE]
     assert directions(conversions_of(record.trace())) == [IN, OUT]
-
-
-@pytest.mark.parametrize("other", [{"stream": 9}, {"device": 1}, {"process": 1}])
-def test_a_run_is_of_one_stream_of_one_device_of_one_process(other: dict[str, int]) -> None:
-    record = Recorder()
-    alone(record, TRANSPOSE)
-    alone(record, MIOPEN_FORWARD, **other)
-
-    assert len(set(runs(record))) == 2
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    batch=st.integers(1, 512),
-    channels=st.integers(1, 2048),
-    image=st.integers(2, 256),
-    outputs=st.integers(1, 2048),
-    kernel=st.sampled_from([1, 2, 3, 5, 7]),
-)
-def test_the_grid_never_takes_one_side_for_the_other(
-    batch: int, channels: int, image: int, outputs: int, kernel: int
-) -> None:
-    assert _side(cudnn_grid((batch, channels, image, image)), batch) in (True, None)
-    if outputs != batch or kernel < 7:  # a 7 x 7 weight of as many outputs as images looks like one
-        assert _side(cudnn_grid((outputs, channels, kernel, kernel)), batch) in (False, None)
-
-
-def test_sides_need_one_batch_and_no_operation_that_reads_two_weights() -> None:
-    def sides(*sizes: list[int]) -> list[bool | None]:
-        record = Recorder(has_shapes=False)
-        for pair in zip(sizes[::2], sizes[1::2], strict=True):
-            with record.operation("aten::conv2d"), record.operation("aten::cudnn_convolution"):
-                for size in pair:
-                    record.kernel(TO_NHWC, grid=cudnn_grid(tuple(size)))
-                record.kernel(FORWARD)
-        return [conversion.of_batch for conversion in conversions_of(record.trace())]
-
-    images, small, weight = [8, 64, 56, 56], [8, 512, 7, 7], [512, 64, 3, 3]
-    assert sides(images, weight, small, weight) == [True, False, True, False]
-    assert sides(images, weight, [4, 64, 56, 56], weight) == [None] * 4  # two batches
-    assert sides(small, weight) == [None] * 2  # none is certainly an image
-    assert sides(images, weight, [100, 64, 7, 7], weight) == [None] * 4  # regions of a detector

@@ -25,15 +25,6 @@ def exposure(trace: RecordedTrace) -> tuple[int, list[int]]:
     return total, each.tolist()
 
 
-def test_another_device_or_process_hides_nothing() -> None:
-    record = Recorder()
-    record.kernel(TO_NHWC, at=100, takes=50)
-    record.kernel(GEMM, at=100, takes=50, device=1)
-    record.kernel(GEMM, at=100, takes=50, process=1)
-
-    assert exposure(record.trace()) == (50, [50, 0, 0])
-
-
 INTERVALS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, LENGTH - 40), st.integers(0, 40)), max_size=12)
 
 

@@ -2,13 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from loops import for_each
 from recorded_builders import (
     DATA_GRADIENT,
-    FILL,
     FORWARD,
-    GEMM,
     MIOPEN_DATA_GRADIENT,
     MIOPEN_FORWARD,
     POINTWISE,
@@ -22,7 +19,7 @@ from recorded_builders import (
 from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.convolutions import Evidence
-from layoutdoctor.examination.kernels.pairs import TracePair, find_pairs, is_agnostic_operation
+from layoutdoctor.examination.kernels.pairs import TracePair, find_pairs
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
 
 if TYPE_CHECKING:
@@ -38,8 +35,6 @@ GROW, KEEP = (64, 32, 3, 3), (64, 64, 3, 3)  # weights: SMALL to IMAGE, IMAGE to
 ALL = (TO_NHWC, TO_NHWC, FORWARD, TO_NCHW)
 ALL_MIOPEN = (TRANSPOSE, TRANSPOSE, MIOPEN_FORWARD, TRANSPOSE)
 BATCH_NORM = "void at::native::batch_norm_transform_input_kernel<float, float, float, true, int>(x)"
-ELSEWHERE: tuple[dict[str, int], ...] = ({"stream": 9}, {"device": 1}, {"process": 1})
-VALUES = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]
 COUNT = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctorOnSelf_add<long>, x>(int, x)"
 
 
@@ -159,44 +154,14 @@ WIDER, BRANCH = (64, 96, 3, 3), (64, 64, 1, 1)
         ),
         ("other sizes are another value", recorded(conv(SMALL, GROW), RELU, conv(WIDE, WIDER))),
         (
-            "also where the kernel says nothing of them",
-            recorded(
-                conv(SMALL, GROW),
-                RELU,
-                inside("aten::conv2d", step("kernel", TO_NHWC, grid=(9, 9, 9)), kernel(FORWARD), shapes=[WIDE, WIDER]),
-            ),
-        ),
-        (
             "without shapes other grids speak against it",
             recorded(conv(SMALL, GROW), step("pointwise", "aten::relu"), conv(WIDE, WIDER), has_shapes=False),
-        ),
-        (
-            "a convolution that converts its weight alone",
-            recorded(
-                conv(),
-                RELU,
-                inside("aten::conv2d", kernel(TO_NHWC, KEEP), kernel(FORWARD), shapes=[IMAGE, KEEP]),
-                conv(),
-            ),
         ),
         (
             "a convolution that runs as it is ends the search",
             recorded(conv(), RELU, conv(kernels=(FORWARD,)), RELU, conv()),
         ),
-        (
-            "a kernel between the conversions of the next convolution",
-            recorded(
-                conv(),
-                step("pointwise", "aten::relu"),
-                inside("aten::conv2d", kernel(TO_NHWC, KEEP), external=1),
-                step("pointwise", "aten::relu"),
-                kernel(TO_NHWC, IMAGE, external=1),
-                kernel(FORWARD, external=1),
-                has_shapes=False,
-            ),
-        ),
         ("a copy that changes the strides", recorded(conv(), copy_between(STRIDES, LAST_STRIDES), conv())),
-        ("a copy without strides", chain("aten::relu", "aten::copy_")),
         (
             "the result of a backward does not start one",
             recorded(BACKWARD_WITH_RESULT, step("pointwise", "aten::mul", SMALL), conv(SMALL, GROW)),
@@ -234,13 +199,6 @@ WIDER, BRANCH = (64, 96, 3, 3), (64, 64, 1, 1)
             "where the order is all there is a norm alone says nothing",
             recorded(conv(kernels=ALL_MIOPEN), kernel(BATCH_NORM), conv(IMAGE, BRANCH, ALL_MIOPEN), has_shapes=False),
         ),
-        *(
-            (
-                "what runs elsewhere makes none with it",
-                recorded(*unlaunched(*ALL_MIOPEN, POINTWISE), *unlaunched(*ALL_MIOPEN, POINTWISE, **other)),
-            )
-            for other in ELSEWHERE
-        ),
         (
             "the last convolution of a step and the first of the next",
             recorded(
@@ -261,22 +219,6 @@ def test_no_round_trip(why: str, record: Recorder) -> None:
     [
         ("in MIOpen shapes speak as well", chain("aten::relu", kernels=ALL_MIOPEN), "shapes"),
         ("without shapes equal grids speak for it", chain("aten::relu", has_shapes=False), "grid"),
-        ("a fill of the next convolution does not end it", chain("aten::relu", kernels=(FILL, *ALL_MIOPEN)), "shapes"),
-        (
-            "a cast within the next convolution does not end it",
-            recorded(
-                conv(),
-                RELU,
-                inside(
-                    "aten::conv2d",
-                    inside(
-                        "aten::to", step("pointwise", "aten::copy_", KEEP, KEEP, strides=[contiguous_stride(KEEP)] * 2)
-                    ),
-                    conv(),
-                ),
-            ),
-            "shapes",
-        ),
         ("within one step", recorded(in_step(1, conv(), RELU, conv())), "shapes"),
         (
             "launch grids exclude a second reader of the first input",
@@ -294,133 +236,7 @@ def test_no_round_trip(why: str, record: Recorder) -> None:
             ),
             "order",
         ),
-        (
-            "the same holds without shapes",
-            recorded(conv(), kernel(COUNT), kernel(BATCH_NORM), conv(), has_shapes=False),
-            "order",
-        ),
-        (
-            "around a norm between other sizes shapes speak",
-            recorded(conv(SMALL, GROW), *on_value("aten::cudnn_batch_norm"), conv()),
-            "shapes",
-        ),
     ],
 )
 def test_one_round_trip_and_what_speaks_for_it(why: str, record: Recorder, confidence: str) -> None:
     assert confidences(record) == [confidence]
-
-
-@for_each(
-    "name",
-    """
-    aten::mm aten::cat mylib::mystery aten::max_pool2d aten::upsample_nearest2d aten::constant_pad_nd aten::layer_norm
-    aten::threshold_backward triton_poi_fused_relu_0
-    """.split(),
-)
-def test_an_operation_that_is_not_known_to_keep_each_element_in_its_place_ends_it(name: str) -> None:
-    assert pairs_of(chain("aten::relu", name)) == []
-
-
-@for_each(("name", "count"), [(GEMM, 0), (POINTWISE, 1), (STRIDED_COPY, 0), (BATCH_NORM, 1)])
-def test_a_kernel_of_no_operation_ends_it_unless_its_name_is_known(name: str, count: int) -> None:
-    assert len(pairs_of(recorded(conv(), kernel(POINTWISE), kernel(name), conv(), has_shapes=False))) == count
-
-
-def test_what_may_be_between() -> None:
-    pairs = pairs_of(recorded(conv(), copy_between(STRIDES, STRIDES), RELU, conv()))
-
-    assert pairs[0].between == ("aten::copy_", "aten::relu")
-
-    (pair,) = pairs_of(recorded(*unlaunched(*ALL_MIOPEN, BATCH_NORM, POINTWISE) * 2))
-
-    assert (pair.between, pair.confidence) == ((BATCH_NORM, POINTWISE), "order")
-
-    (pair,) = pairs_of(recorded(conv(SMALL, GROW), conv()))
-
-    assert (pair.between, pair.confidence) == ((), "shapes")
-
-
-@for_each("other", ELSEWHERE)
-def test_what_runs_elsewhere_is_not_mixed_in(other: dict[str, int]) -> None:
-    record = Recorder()
-    for place, name in enumerate((*ALL_MIOPEN, POINTWISE, *ALL_MIOPEN)):
-        record.kernel(name, is_launched=False, at=1000 * place, takes=900)
-        record.kernel(GEMM, is_launched=False, at=1000 * place + 500, takes=900, **other)
-
-    assert len(pairs_of(record)) == 1
-
-
-def test_round_trips_go_the_other_way_as_well_and_weights_and_further_readers_hide_none() -> None:
-    kernels = kernel(TO_NCHW, IMAGE), kernel(TO_NCHW, KEEP), kernel(FORWARD), kernel(TO_NHWC, IMAGE)
-    convolution = inside("aten::conv2d", *kernels, shapes=[IMAGE, KEEP], values=VALUES)
-
-    conversions, pairs = found_in(recorded(convolution, RELU, convolution, RELU).trace())
-
-    assert [(conversions[p.first].direction, conversions[p.second].direction) for p in pairs] == [
-        ("to_channels_last", "to_contiguous")
-    ]
-
-    kernels = kernel(TO_NHWC, KEEP), kernel(TO_NHWC, IMAGE), kernel(FORWARD)
-    second = inside("aten::conv2d", *kernels, shapes=[IMAGE, KEEP], values=VALUES)
-
-    conversions, pairs = found_in(recorded(conv(), RELU, second).trace())
-
-    assert [conversions[p.second].row for p in pairs] == [6]
-
-    readers = conv(IMAGE, (96, 64, 3, 3)), conv(IMAGE, (96, 64, 1, 1))
-
-    conversions, pairs = found_in(recorded(conv(SMALL, GROW), RELU, *readers).trace())
-
-    assert [conversions[p.second].group for p in pairs] == [2]
-
-
-def random_record(seed: int) -> Recorder:
-    """Convolutions and other operations in any order, on two streams, of few sizes, with parts of them missing."""
-    generator = np.random.default_rng(seed)
-    record = Recorder(has_shapes=bool(generator.integers(2)))
-    for _ in range(60):
-        kind = generator.integers(5)
-        image = IMAGE if generator.integers(3) else SMALL
-        kernels = ALL if generator.integers(2) else ALL_MIOPEN
-        kept = [name for name in kernels if generator.integers(8)]
-        if kind < 3:
-            record.convolution(image, (image[1], image[1], 3, 3), *kept)
-        elif kind == 3:
-            record.pointwise("aten::relu", image)
-        else:
-            for name in kept:
-                record.kernel(name, is_launched=bool(generator.integers(2)))
-    return record
-
-
-@for_each("seed", range(40))
-def test_a_conversion_is_in_one_round_trip_at_most_and_never_both_ends_of_one(seed: int) -> None:
-    conversions, pairs = found_in(random_record(seed).trace())
-
-    firsts, seconds = [p.first for p in pairs], [p.second for p in pairs]
-    assert len(set(firsts)) == len(firsts)
-    assert len(set(seconds)) == len(seconds)
-    assert not set(firsts) & set(seconds)
-    for pair in pairs:
-        first, second = conversions[pair.first], conversions[pair.second]
-        assert first.row < second.row
-        assert first.group != second.group
-        assert (first.is_result, second.is_result) == (True, False)
-
-
-@for_each(
-    ("name", "is_agnostic"),
-    [
-        ("aten::relu_", True),
-        ("aten::native_group_norm", True),
-        ("aten::zero_", True),
-        ("aiter::_groupnorm_run", True),
-        ("mylib::relu", False),
-        ("aten::avg_pool2d", False),
-        ("aten::gelu_backward", False),
-        ("aten::_log_softmax", False),
-        ("ReluBackward0", False),
-    ],
-)
-def test_operations_that_keep_each_element_in_its_place(name: str, is_agnostic: bool) -> None:
-    assert is_agnostic_operation(name) is is_agnostic

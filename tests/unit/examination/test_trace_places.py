@@ -3,7 +3,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import numpy as np
 from recorded_builders import DATA_GRADIENT, FORWARD, GEMM, Recorder
 
 from layoutdoctor.examination.kernels.attribution import Places, attribute
@@ -77,20 +76,6 @@ def test_the_innermost_module_and_line_of_a_launch_or_operation_on_its_own_threa
     first, second = ("Conv2d_1", "models/net.py:1"), ("Conv2d_2", "models/net.py:2")
     assert where(record) == [first, second, second, first]
 
-    record = Recorder()
-    with layer(record, 1):
-        record.on_thread("worker")
-        record.kernel(GEMM)
-        record.on_thread("main")
-
-    assert where(record) == [(None, None)]
-
-    record = Recorder()
-    with record.frame("train.py(30): step"), backward(record, 1):
-        record.kernel(DATA_GRADIENT)
-
-    assert where(record) == [(None, None)]
-
 
 def test_a_recomputed_forward_is_in_its_own_frames_and_the_call_of_backward_is_no_place() -> None:
     record = Recorder()
@@ -119,39 +104,6 @@ def test_a_recomputed_forward_is_in_its_own_frames_and_the_call_of_backward_is_n
 STACK = "torch/nn/functional.py(2282): batch_norm;torch/nn/modules/batchnorm.py(140): forward;net.py(17): forward"
 
 
-def test_the_innermost_module_agrees_with_looking_at_every_frame() -> None:
-    """At every edge of a frame and between; frames that touch have an edge in common."""
-    generator = np.random.default_rng(7)
-    record = Recorder()
-
-    def nest(depth: int) -> None:
-        for number in range(generator.integers(0, 4)):
-            record.now -= 10 * int(generator.integers(2))
-            with record.frame(f"nn.Module: M_{record.now}_{number}_{depth}"):
-                if depth:
-                    nest(depth - 1)
-
-    for _ in range(4):
-        nest(4)
-    end = record.now
-    for moment in range(0, end, 5):
-        record.kernel(GEMM)
-        record.rows["launches"][-1].values["start"] = moment
-    trace, places = places_of(record)
-    frames, launches = trace.frames, trace.launches
-
-    found = places.modules(range(len(trace.kernels)))
-
-    ends = frames.start + frames.duration
-    moments = dict(zip(launches.correlation.tolist(), launches.start.tolist(), strict=True))
-    for name, correlation in zip(found, trace.kernels.correlation.tolist(), strict=True):
-        around = np.flatnonzero((frames.start <= moments[correlation]) & (ends >= moments[correlation]))
-        expected = trace.names[int(frames.name[around[-1]])] if len(around) else None
-        assert (None if name is None else f"nn.Module: {name}") == expected
-    assert len(frames) > 60
-    assert None in found
-
-
 def test_a_backward_belongs_to_the_last_forward_of_its_number_in_its_step_thread_and_process() -> None:
     record = Recorder()
     for number in (1, 2):
@@ -161,16 +113,6 @@ def test_a_backward_belongs_to_the_last_forward_of_its_number_in_its_step_thread
             record.kernel(DATA_GRADIENT)
 
     assert [module for module, _ in where(record)] == ["Conv2d_1", "Conv2d_1", "Conv2d_2", "Conv2d_2"]
-
-    record = Recorder()
-    with layer(record, 1), record.operation("aten::size", sequence=5, forward_thread=0):
-        pass
-    with layer(record, 2), forward(record, 5):
-        pass
-    with backward(record, 5):
-        record.kernel(DATA_GRADIENT)
-
-    assert where(record) == [("Conv2d_2", "models/net.py:2")]
 
     # The first layer is not recomputed; what a recomputed one counts on the thread of autograd is another number.
     record = Recorder()
@@ -197,19 +139,6 @@ def test_a_backward_belongs_to_the_last_forward_of_its_number_in_its_step_thread
         "main",
     ]
 
-    record = Recorder()
-    with layer(record, 1), forward(record, 5):
-        pass
-    record.on_thread("main", "2")
-    with backward(record, 5):
-        record.kernel(DATA_GRADIENT)
-    with layer(record, 2), forward(record, 6):
-        pass
-    with backward(record, 6):
-        record.kernel(DATA_GRADIENT)
-
-    assert [module for module, _ in where(record)] == [None, "Conv2d_2"]
-
 
 def test_the_call_stack_of_torch_1_9_tells_the_line_of_a_backward_as_well() -> None:
     record = Recorder()
@@ -217,11 +146,8 @@ def test_the_call_stack_of_torch_1_9_tells_the_line_of_a_backward_as_well() -> N
         record.kernel(FORWARD)
     with record.operation("aten::relu", call_stack="torch/nn/functional.py(1206): relu"):
         record.kernel(GEMM)
-    trace, places = places_of(record)
 
     assert where(record) == [(None, "net.py:17"), (None, None)]
-    assert places.has_frames
-    assert len(trace.frames) == 0
 
     record = Recorder()
     with record.operation("aten::conv2d", sequence=1, forward_thread=0, call_stack=STACK):

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import KernelSummary
 
 PADDING = "void cudnn::ops::nhwcAddPaddingKernel<__half, __half, float, true>(x)"
-POSSIBLE = "void tensorTransformGeneric<float, float, float, true, false, false, (cudnnKernelDataType_t)0>(x)"
 CAST = "void cudnn::ops::nchwToNhwcKernel<float, __half, float, false, true, (cudnnKernelDataType_t)0>(x)"
 
 NO_ORDER = (
@@ -46,25 +45,8 @@ def test_a_row_is_a_conversion_a_padding_a_cast_or_cut() -> None:
 
     found = summary(a_row("void cudnn::ops::nchwToNhwcKernel<__ha", is_cut=True))
 
-    assert [c.cause for c in found.conversions] == [
-        "the name is cut short; what is left of it begins as this kernel's does"
-    ]
+    assert [c.direction for c in found.conversions] == ["to_channels_last"]
     assert found.lacks == (NO_ORDER, "1 names are cut short, so kernels are known by their beginning only")
-
-
-def test_what_may_convert_is_not_understood_and_an_empty_table_says_nothing() -> None:
-    found = summary(a_row(POSSIBLE, 3, 2000), a_row(GEMM))
-
-    assert (found.not_understood_count, found.conversions) == (3, ())
-    assert found.lacks == (
-        NO_ORDER,
-        f"3 kernels (2.00 us) may convert a layout, which names alone do not say: {POSSIBLE[:60]}",
-    )
-
-    found = summary()
-
-    assert (found.count, found.seconds, found.share, found.convolution_count) == (0, 0.0, None, 0)
-    assert found.lacks == ("the table has no kernels, so nothing can be said of conversions",)
 
 
 def test_rows_stand_for_all_their_launches_and_are_added_up_by_name() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import msgspec
-from builders import a_conversion, a_kernel, a_measurement, a_pair, a_trial, kernels
+from builders import a_measurement
 from recorded_builders import a_recording
 
-from layoutdoctor.examination.examine import UNRELIABLE, diagnosis_of, examine, with_reliable_times
+from layoutdoctor.examination.examine import UNRELIABLE, diagnosis_of, examine
 from layoutdoctor.run.recorded import diagnose_recordings
 
 
@@ -27,36 +27,3 @@ def test_kernels_that_take_half_as_long_again_as_a_call_have_no_times() -> None:
         if not is_reliable:
             assert seen.kernels.seconds is None
             assert {finding.severity for finding in diagnose_recordings([timed]).findings} <= {"note"}
-
-
-def test_kernels_that_ran_beside_one_another_are_counted_once() -> None:
-    streams = [a_kernel("a", 1e-3, start_seconds=0.0, stream=7), a_kernel("b", 1e-3, start_seconds=0.0, stream=9)]
-    both = kernels(seconds=2e-3, kernels=tuple(streams))
-
-    for summary, call, is_reliable in (
-        (both, 1.1e-3, True),
-        (both, 0.6e-3, False),
-        (kernels(seconds=2e-3), 1.1e-3, False),
-        (msgspec.structs.replace(both, kernels=(), seconds=None), 1.1e-3, True),
-    ):
-        trial = a_trial(kernels=summary, measurement=a_measurement(call))
-        assert (with_reliable_times([trial]) == (trial,)) is is_reliable
-
-
-def test_the_times_go_everywhere_also_from_what_runs_the_same_code() -> None:
-    conversion = a_conversion(seconds=1e-3, seconds_source="measured", exposed_seconds=1e-4)
-    summary = kernels(conversion, seconds=20e-3)
-    pairs = (a_pair(seconds=2e-3),)
-    trial = a_trial(kernels=summary, measurement=a_measurement(10e-3), redundant_pairs=pairs)
-    same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", kernels=summary, measurement=None)
-
-    own, twin = with_reliable_times([trial, same])
-
-    for one in (own, twin):
-        assert one.kernels is not None
-        assert one.kernels.seconds is None
-        assert [(c.seconds, c.seconds_source, c.exposed_seconds) for c in one.kernels.conversions] == [(None,) * 3]
-        assert [c.bytes_moved for c in one.kernels.conversions] == [conversion.bytes_moved]
-    assert [pair.seconds for pair in own.redundant_pairs] == [None]
-    assert (own.notes, twin.notes) == ((UNRELIABLE,), ())
-    assert with_reliable_times([a_trial(kernels=summary, measurement=None)])[0].kernels == summary

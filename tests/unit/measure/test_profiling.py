@@ -13,7 +13,7 @@ import pytest
 import torch
 from recorded_builders import Recorder
 
-from layoutdoctor.examination.kernels.host import iteration_of
+from layoutdoctor.examination.kernels.host import operation_tree
 from layoutdoctor.measure import profiling
 from layoutdoctor.measure.profiling import (
     named_kernels,
@@ -40,7 +40,7 @@ def test_one_iteration_is_recorded_with_operations_and_log() -> None:
     step()
     record_iteration(step, "cpu")
     recording = record_iteration(step, "cpu")
-    names = [operation.name for operation in iteration_of(recording.events).operations]
+    names = [operation.name for operation in operation_tree(recording.events)]
 
     assert names.count("aten::conv2d") == 1
     assert names.count("aten::relu") == 1
@@ -64,7 +64,7 @@ def test_a_few_iterations_are_recorded_and_the_trace_of_the_quietest_is_kept(tmp
     recording = min(recordings, key=unrest)
 
     assert 3 <= len(recordings) <= 5
-    (product,) = (operation for operation in iteration_of(recording.events).operations if operation.name == "aten::mm")
+    (product,) = (operation for operation in operation_tree(recording.events) if operation.name == "aten::mm")
     assert product.shapes[0] == (4, 4)
     kept = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
     assert any(event.get("args", {}).get("Input Dims", [None])[0] == [4, 4] for event in kept["traceEvents"])
@@ -83,7 +83,7 @@ def test_on_a_gpu_the_trace_is_read_whole_and_what_was_queued_before_has_ended(
     assert recording.device == "cuda"
     assert (recording.log, recording.lacks) == (None, ())
     assert len(recording.events.kernels) == 0
-    convolution = next(o for o in iteration_of(recording.events).operations if o.name == "aten::convolution")
+    convolution = next(o for o in operation_tree(recording.events) if o.name == "aten::convolution")
     assert convolution.row is not None
     assert recording.events.names[int(recording.events.operations.name[convolution.row])] == "aten::convolution"
     assert convolution.shapes[:2] == ((2, 16, 8, 8), (16, 16, 3, 3))
@@ -180,7 +180,7 @@ def test_generated_kernels_run_in_a_range_with_their_name_and_are_put_back() -> 
     item = generated(kernel=kernel)
     module = item[-1]
     recording = record_iteration(lambda: module.call(torch.ones(3)), "cpu", [item])
-    ranges = [operation for operation in iteration_of(recording.events).operations if operation.is_annotation]
+    ranges = [operation for operation in operation_tree(recording.events) if operation.row is None]
 
     assert [entry.name for entry in ranges if "layoutdoctor" in entry.name] == ["layoutdoctor::graph 0::kernel"]
     assert module.kernel is kernel

@@ -324,21 +324,3 @@ def test_a_quarter_of_the_convolution_time_of_a_video_decoder_is_conversion() ->
     assert found.convolution_seconds is not None
     assert found.conversion_seconds is not None
     assert found.conversion_seconds / found.convolution_seconds == pytest.approx(0.266, abs=5e-4)
-
-
-def conversions_of_a_trace(name: str) -> tuple[Conversion, ...]:
-    kernels = examine_trace(TRACES / f"{name}.json.gz").trials[0].kernels
-    assert kernels is not None
-    return kernels.conversions
-
-
-def test_the_grid_tells_activations_from_weights_where_no_sizes_were_recorded() -> None:
-    found = conversions_of_a_trace("a100_conv_training_nccl")
-
-    spent = {side: sum(c.seconds or 0 for c in found if c.of_batch is side) for side in (True, False, None)}
-    assert spent[True] == pytest.approx(10_718.836 * MICROSECOND, abs=EXACT)
-    assert spent[False] == pytest.approx(4_402.074 * MICROSECOND, abs=EXACT)
-    assert spent[None] == 0
-    text = " ".join(str(examine_trace(TRACES / "a100_conv_training_nccl.json.gz")).split())
-    assert "by launch grids 10.7 ms of activations and their gradients" in text
-    assert {c.of_batch for c in conversions_of_a_trace("h100_vit_patch_embed")} == {None}  # sizes say it better
