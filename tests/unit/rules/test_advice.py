@@ -17,7 +17,8 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.records import Account, Equivalence, Trial
-from layoutdoctor.rules.advice import advised, is_worth_trying, severity_by_cure, use_instead, use_or_recommended
+from layoutdoctor.rules.advice import advised, is_worth_trying, use_instead, use_or_recommended
+from layoutdoctor.rules.formats import LD205
 from layoutdoctor.rules.times import Times
 
 if TYPE_CHECKING:
@@ -117,9 +118,7 @@ def test_an_error_is_at_least_5_percent_to_gain_by_a_verified_cure_and_a_warning
         advice = a_recommendation(LAST, verified=verified, speedup=a_speedup(median, 0.003))
         diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison(ratio), recommendation=advice)
 
-        assert severity_by_cure(diagnosis, ratio, lambda cure: cure.input_format == "channels_last") == severity
-        assert severity_by_cure(diagnosis, ratio, lambda cure: cure.freezes) in ("warning", "note")
-        assert severity_by_cure(diagnosis, None, lambda cure: cure.freezes) == "note"
+        assert [finding.severity for finding in LD205.check(diagnosis)] == [severity]
 
 
 def test_another_trial_is_named_behind_what_is_recommended() -> None:

@@ -15,7 +15,7 @@ from trace_builders import (
     to_contiguous,
 )
 
-from layoutdoctor.rules.ld101_round_trip_conversion import check
+from layoutdoctor.rules.round_trips import LD101
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Finding, RedundantPair, Trial
@@ -28,7 +28,7 @@ def a_trial_with(*pairs: RedundantPair, **changes: Any) -> Trial:
 
 
 def findings(*pairs: RedundantPair, **changes: Any) -> list[Finding]:
-    return list(check(a_trace_diagnosis(a_trial_with(*pairs, **changes))))
+    return list(LD101.check(a_trace_diagnosis(a_trial_with(*pairs, **changes))))
 
 
 def a_pair_proved_by(confidence: str, seconds: float | None = 4e-4, **changes: Any) -> RedundantPair:
@@ -58,10 +58,10 @@ def test_what_it_says(told: Told) -> None:
     told("Without a place none is named", findings(*pairs))
     out, back = (to_contiguous("k1", source=None, target=None), to_channels_last("k2", source=None, target=None))
     trial = a_recorded_trial(out, back, redundant_pairs=(a_pair_proved_by("order", between=()),))
-    told("Where no layout was recorded the direction says which way it goes", check(a_trace_diagnosis(trial)))
+    told("Where no layout was recorded the direction says which way it goes", LD101.check(a_trace_diagnosis(trial)))
     copy = an_eager_copy("k1", target=contiguous(), direction="to_contiguous")
     trial = a_recorded_trial(copy, BACK, redundant_pairs=(a_pair_proved_by("shapes"),))
-    told("Round trips that no library made are no part of the convolution time", check(a_trace_diagnosis(trial)))
+    told("Round trips that no library made are no part of the convolution time", LD101.check(a_trace_diagnosis(trial)))
     pairs = [a_pair_proved_by("shapes", between=(f"aten::op{i}",)) for i in range(5)]
     told("More kinds than can be named are counted", findings(*pairs))
     told(
@@ -105,17 +105,17 @@ def test_how_severe_it_is(told: Told) -> None:
 def test_what_it_suggests(told: Told) -> None:
     unknown = to_contiguous("k1", source=None, target=None, direction="other")
     trial = a_recorded_trial(unknown, BACK, redundant_pairs=(a_pair_proved_by("order"),))
-    told("Where not even a direction is known only what is between is told", check(a_trace_diagnosis(trial)))
+    told("Where not even a direction is known only what is between is told", LD101.check(a_trace_diagnosis(trial)))
     told("A library that computes contiguous is met with a contiguous model", findings(a_recorded_pair("k2", "k1")))
     told("Five dimensions are channels last 3d", findings(a_pair_proved_by("shapes", tensor_shape=(1, 64, 8, 56, 56))))
     trial = a_recorded_trial(redundant_pairs=(a_pair_proved_by("shapes"),))
-    told("Pairs whose conversions are not in the record are still told", check(a_trace_diagnosis(trial)))
+    told("Pairs whose conversions are not in the record are still told", LD101.check(a_trace_diagnosis(trial)))
 
     miopen = {"kernel": "batched_transpose_64x64_pack_4x4_ediv_2x2_half"}
     out, back = to_contiguous("k1", **miopen), to_channels_last("k2", **miopen)
     told(
         "An amd gpu is told of the switch that channels last needs there",
-        check(a_trace_diagnosis(a_recorded_trial(out, back, redundant_pairs=(a_pair_proved_by("shapes"),)))),
+        LD101.check(a_trace_diagnosis(a_recorded_trial(out, back, redundant_pairs=(a_pair_proved_by("shapes"),)))),
     )
 
     # A group norm that converts by itself is told with what would help.

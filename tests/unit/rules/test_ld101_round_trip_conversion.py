@@ -23,7 +23,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.rules.ld101_round_trip_conversion import check
+from layoutdoctor.rules.round_trips import LD101
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
@@ -39,7 +39,7 @@ def a_trial_with_pairs(name: str = "inductor", **changes: Any) -> Trial:
 
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
-    return list(check(diagnosis))
+    return list(LD101.check(diagnosis))
 
 
 def test_what_is_no_finding() -> None:

@@ -20,9 +20,9 @@ from builders import (
 from trace_builders import finder_in_trace, to_channels_last, to_contiguous
 
 from layoutdoctor.diagnosis.records import Buffer, Conversion, FxNode, Graph, Trial
-from layoutdoctor.rules.ld102_repeated_conversion import check
+from layoutdoctor.rules.repeated import LD102
 
-in_trace = finder_in_trace(check)
+in_trace = finder_in_trace(LD102.check)
 
 CONVOLUTION = "aten.convolution.default"
 WEIGHT = a_node("primals_1", "primals_1", op="placeholder", layout=contiguous((64, 64, 3, 3)), tensor="weight")
@@ -46,7 +46,7 @@ def an_inference(*nodes: FxNode) -> Graph:
 THREE = tuple(a_reading(f"r{i}", f"convolution_{i}", location=a_location(i), module=f"branch.{i}") for i in (1, 2, 3))
 
 
-findings = finder(check)
+findings = finder(LD102.check)
 
 
 def test_what_it_says(told: Told) -> None:

@@ -22,15 +22,15 @@ from builders import (
 )
 from trace_builders import finder_in_trace, to_channels_last
 
-from layoutdoctor.rules.evidence import DIAGNOSE
-from layoutdoctor.rules.ld103_weight_converted_every_call import check
+from layoutdoctor.rules.weights import LD103
+from layoutdoctor.rules.wording import DIAGNOSE
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Trial
 
-in_trace = finder_in_trace(check)
+in_trace = finder_in_trace(LD103.check)
 
-findings = finder(check)
+findings = finder(LD103.check)
 
 SHAPE = (64, 64, 3, 3)
 

@@ -20,12 +20,12 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.rules.ld104_layout_breaker import check
+from layoutdoctor.rules.regions import LD104
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, LayoutBreaker, Trial
 
-findings = finder(check)
+findings = finder(LD104.check)
 
 NODE = a_node("convolution", "aten.convolution.default")
 

@@ -19,7 +19,7 @@ from builders import (
     contiguous,
 )
 
-from layoutdoctor.rules.ld105_entry_exit_conversion import check
+from layoutdoctor.rules.regions import LD105
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Finding, Graph
@@ -48,7 +48,7 @@ WEIGHTS = tuple(a_copy(f"w{i}", "entry", tensor="weight") for i in range(4))
 
 def findings(*conversions: Conversion, graphs: tuple[Graph, ...] | None = None, **changes: Any) -> list[Finding]:
     trial = a_trial(graphs=graphs or (a_graph(DECISION, conversions=conversions),))
-    return list(check(a_diagnosis(trial, **changes)))
+    return list(LD105.check(a_diagnosis(trial, **changes)))
 
 
 def test_what_is_no_finding() -> None:

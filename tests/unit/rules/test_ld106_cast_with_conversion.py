@@ -20,9 +20,9 @@ from builders import (
 from trace_builders import finder_in_trace, to_channels_last
 
 from layoutdoctor.diagnosis.records import Conversion, Finding, FxNode, Kernel, Trial
-from layoutdoctor.rules.ld106_cast_with_conversion import check
+from layoutdoctor.rules.weights import LD106
 
-in_trace = finder_in_trace(check)
+in_trace = finder_in_trace(LD106.check)
 
 WEIGHT = (64, 64, 3, 3)
 TO_BFLOAT16 = (
@@ -60,7 +60,7 @@ def a_trial_of(nodes: tuple[FxNode, ...], *conversions: Conversion, name: str = 
 
 
 def findings(*trials: Trial, mode: str = "inference") -> list[Finding]:
-    return list(check(a_diagnosis(*trials, subject=a_subject(mode=mode))))
+    return list(LD106.check(a_diagnosis(*trials, subject=a_subject(mode=mode))))
 
 
 TWO_WEIGHTS = (a_weight("w0"), a_weight("w1"))

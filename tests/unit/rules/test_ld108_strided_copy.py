@@ -13,10 +13,9 @@ from trace_builders import (
     to_channels_last,
 )
 
-from layoutdoctor.rules import ld501_user_contiguous_call
-from layoutdoctor.rules.ld108_strided_copy import check
+from layoutdoctor.rules.copies import LD108, LD501
 
-findings = finder_in_trace(check)
+findings = finder_in_trace(LD108.check)
 
 
 a_copy_back = partial(an_eager_copy, source=channels_last(), target=contiguous(), direction="to_contiguous")
@@ -40,8 +39,8 @@ def test_what_it_says(told: Told) -> None:
     # A call of the model out of channels last is left to its own rule.
     call = a_copy_back("c0", owner="user")
     diagnosis = a_trace_diagnosis(a_recorded_trial(call))
-    assert list(check(diagnosis)) == []
-    assert [f.code for f in ld501_user_contiguous_call.check(diagnosis)] == ["LD501"]
+    assert list(LD108.check(diagnosis)) == []
+    assert [f.code for f in LD501.check(diagnosis)] == ["LD501"]
 
 
 def test_what_is_no_finding() -> None:
@@ -51,4 +50,4 @@ def test_what_is_no_finding() -> None:
 
     # In the diagnosis of a model such copies are told by the operation that causes them.
     copy = a_conversion(owner="framework", direction="to_contiguous")
-    assert list(check(a_diagnosis(a_trial(graphs=(a_graph(conversions=(copy,)),))))) == []
+    assert list(LD108.check(a_diagnosis(a_trial(graphs=(a_graph(conversions=(copy,)),))))) == []

@@ -4,9 +4,9 @@ from builders import Told, a_diagnosis, a_graph, a_location, a_trial, contiguous
 from trace_builders import a_generated_copy, a_permuted_copy, an_eager_copy, finder_in_trace, to_channels_last
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.rules.ld110_permuted_copy import check
+from layoutdoctor.rules.copies import LD110
 
-findings = finder_in_trace(check)
+findings = finder_in_trace(LD110.check)
 
 
 def test_what_it_says(told: Told) -> None:
@@ -40,4 +40,4 @@ def test_what_is_no_finding() -> None:
 
     # In the diagnosis of a model nothing is told.
     trial = a_trial(kernels=kernels(), graphs=(a_graph(conversions=(a_permuted_copy("p0", seconds=1e-3),)),))
-    assert list(check(a_diagnosis(trial))) == []
+    assert list(LD110.check(a_diagnosis(trial))) == []

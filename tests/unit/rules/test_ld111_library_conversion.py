@@ -27,12 +27,12 @@ from trace_builders import (
 )
 
 from layoutdoctor.examination.examine import without_kernel_seconds
-from layoutdoctor.rules.ld111_library_conversion import check
+from layoutdoctor.rules.library import LD111
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Finding, KernelSummary, Trial
 
-findings = finder_in_trace(check)
+findings = finder_in_trace(LD111.check)
 
 FUSED = "sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_stage4"
 CNHW = "transpose_NCHW2CNHW_V2_2D_WG_float"
@@ -63,16 +63,16 @@ def test_what_is_no_finding() -> None:
     copy, nothing = an_eager_copy("copy", seconds=1e-3), there(1, direction="none", seconds=1e-3)
     assert findings(copy, nothing) == []
     assert findings(there(1), kernels=None) == []
-    assert list(check(a_diagnosis(a_trial(kernels=kernels(there(1, seconds=1e-3)))))) == []
+    assert list(LD111.check(a_diagnosis(a_trial(kernels=kernels(there(1, seconds=1e-3)))))) == []
 
     # On a gpu without conversions there is nothing to tell.
-    assert list(check(a_diagnosis(a_trial(kernels=on_a_gpu())))) == []
-    assert list(check(a_diagnosis(a_trial(kernels=None)))) == []
+    assert list(LD111.check(a_diagnosis(a_trial(kernels=on_a_gpu())))) == []
+    assert list(LD111.check(a_diagnosis(a_trial(kernels=None)))) == []
 
 
 def test_on_a_gpu_whose_times_cannot_be_true_it_is_a_note_with_bytes() -> None:
     doubted = without_kernel_seconds(a_trial(kernels=on_a_gpu(there(1, seconds=1e-3), back(1, seconds=1e-3))))
-    (finding,) = check(a_diagnosis(doubted))
+    (finding,) = LD111.check(a_diagnosis(doubted))
 
     assert (finding.severity, finding.seconds) == ("note", None)
     assert "moved" in finding.message
@@ -286,7 +286,7 @@ def on_a_gpu(*conversions: Conversion, **changes: Any) -> KernelSummary:
 def of_a_model(*others: Trial, conversions: list[Conversion] | None = None, **changes: Any) -> list[Finding]:
     own = one_call(1, seconds=1e-3) if conversions is None else conversions
     trial = a_trial(kernels=on_a_gpu(*own), **changes.pop("trial", {}))
-    return list(check(a_diagnosis(trial, *others, **changes)))
+    return list(LD111.check(a_diagnosis(trial, *others, **changes)))
 
 
 def against(name: str, median: float) -> dict[str, Any]:

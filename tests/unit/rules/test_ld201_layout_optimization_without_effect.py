@@ -19,12 +19,12 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.records import Equivalence, Trial
-from layoutdoctor.rules.ld201_layout_optimization_without_effect import check
+from layoutdoctor.rules.decisions import LD201
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Convolution, Decision
 
-findings = finder(check)
+findings = finder(LD201.check)
 
 
 def some_convolutions(count: int = 4, rank: int | None = 3) -> tuple[Convolution, ...]:

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from builders import Told, a_comparison, a_convolution, a_decision, a_graph, a_ratio, a_trial, finder
 
-from layoutdoctor.rules.ld202_layout_optimization_vetoed import check
+from layoutdoctor.rules.decisions import LD202
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Graph, Trial
 
-findings = finder(check)
+findings = finder(LD202.check)
 
 SMALL = a_convolution("convolution_1", module="body.1", weight_shape=(64, 16, 3, 3), groups=4, channels_last=False)
 VETO = a_decision(

@@ -21,7 +21,7 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.records import Equivalence, Finding, InputTensor, Trial
-from layoutdoctor.rules.ld205_input_format_mismatch import check
+from layoutdoctor.rules.formats import LD205
 
 LAST = a_ratio("inductor-channels-last", 1.25)
 
@@ -35,7 +35,9 @@ def findings(
 ) -> list[Finding]:
     subject = a_subject(inputs=inputs)
     comparison = a_comparison(*ratios)
-    return list(check(a_diagnosis(baseline or a_trial(), *trials, comparison=comparison, subject=subject, **changes)))
+    return list(
+        LD205.check(a_diagnosis(baseline or a_trial(), *trials, comparison=comparison, subject=subject, **changes))
+    )
 
 
 def test_what_it_says(told: Told) -> None:

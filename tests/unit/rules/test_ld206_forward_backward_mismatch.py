@@ -23,8 +23,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.rules.graph_evidence import leaves_out_backward
-from layoutdoctor.rules.ld206_forward_backward_mismatch import check
+from layoutdoctor.rules.decisions import LD206, leaves_out_backward
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Decision, Finding, Trial
@@ -71,7 +70,7 @@ def a_step(
 
 
 def findings(*trials: Trial, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(*trials, **{"subject": a_subject(mode="training"), **changes})))
+    return list(LD206.check(a_diagnosis(*trials, **{"subject": a_subject(mode="training"), **changes})))
 
 
 def test_which_facts_it_gives() -> None:

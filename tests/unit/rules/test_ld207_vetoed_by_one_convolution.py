@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 from builders import Told, a_comparison, a_convolution, a_decision, a_diagnosis, a_graph, a_location, a_ratio, a_trial
 
 from layoutdoctor.diagnosis.records import Equivalence, Finding, Trial
-from layoutdoctor.rules.evidence import shown
-from layoutdoctor.rules.ld207_vetoed_by_one_convolution import check
+from layoutdoctor.rules.decisions import LD207
+from layoutdoctor.rules.wording import shown
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Convolution, Decision, Graph
@@ -50,7 +50,7 @@ def a_training(decision: Decision) -> Graph:
 
 
 def findings(*graphs: Graph, trial: dict[str, Any] | None = None, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(a_trial(graphs=graphs, **(trial or {})), **changes)))
+    return list(LD207.check(a_diagnosis(a_trial(graphs=graphs, **(trial or {})), **changes)))
 
 
 def test_what_it_says(told: Told) -> None:
@@ -84,7 +84,7 @@ def test_what_it_suggests(told: Told) -> None:
     other = a_trial("inductor-channels-last", equivalence=Equivalence(status="different"))
     trials: tuple[Trial, ...] = (a_trial(graphs=(a_training(a_veto(GROUPED)),)), other)
     diagnosis = a_diagnosis(*trials, comparison=a_comparison(a_ratio("inductor-channels-last", 1.2)))
-    assert [(f.severity, f.suggestion) for f in check(diagnosis)] == [("note", ALL_MEASURES)]
+    assert [(f.severity, f.suggestion) for f in LD207.check(diagnosis)] == [("note", ALL_MEASURES)]
 
     static = {"is_static": True, "kernels": None, "measurement": None, "equivalence": None}
     told("On a device that is not there nothing measured is said", findings(a_training(a_veto(GROUPED)), trial=static))

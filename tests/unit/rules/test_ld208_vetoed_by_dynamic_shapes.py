@@ -18,7 +18,7 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.layout import Layout
-from layoutdoctor.rules.ld208_vetoed_by_dynamic_shapes import check
+from layoutdoctor.rules.decisions import LD208
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Finding, FxNode
@@ -45,7 +45,7 @@ IMAGE = placeholder("arg3_1", symbolic("s77", 3, "s27", 56))
 
 
 def findings(*nodes: FxNode, decision: Any = VETO, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(a_trial(graphs=(a_graph(decision, nodes=nodes),)), **changes)))
+    return list(LD208.check(a_diagnosis(a_trial(graphs=(a_graph(decision, nodes=nodes),)), **changes)))
 
 
 def test_what_it_says(told: Told) -> None:

@@ -19,13 +19,13 @@ from builders import (
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import Equivalence, LayoutBreaker, Trial
-from layoutdoctor.rules.ld209_output_strides_differ_from_eager import check
+from layoutdoctor.rules.outputs import LD209
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import Finding
 
-findings = finder(check)
+findings = finder(LD209.check)
 
 LAST = "inductor-channels-last"
 LAST_OFF = "inductor-channels-last-opt-off"

@@ -18,7 +18,7 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.rules.ld210_conv1d_cannot import check
+from layoutdoctor.rules.decisions import LD210
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Convolution, Finding, Graph, Trial
@@ -44,7 +44,7 @@ TURNED = a_conversion(
 
 
 def findings(*graphs: Graph, others: tuple[Trial, ...] = (), **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(a_trial(graphs=graphs, **changes), *others)))
+    return list(LD210.check(a_diagnosis(a_trial(graphs=graphs, **changes), *others)))
 
 
 def an_eager(*conversions: Conversion) -> Trial:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from builders import Told, a_diagnosis, a_trial
 
-from layoutdoctor.rules.ld211_parameter_strides_recompile import check
+from layoutdoctor.rules.source import LD211
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Finding
@@ -17,7 +17,7 @@ NEW = (
 
 
 def findings(*reasons: str) -> list[Finding]:
-    return list(check(a_diagnosis(a_trial(recompile_reasons=reasons, recompile_count=len(reasons)))))
+    return list(LD211.check(a_diagnosis(a_trial(recompile_reasons=reasons, recompile_count=len(reasons)))))
 
 
 def test_what_it_says(told: Told) -> None:
@@ -33,7 +33,7 @@ def test_what_it_says(told: Told) -> None:
         a_trial("inductor-layout-opt-on", recompile_reasons=(OLD,)),
         a_trial("inductor", recompile_reasons=(OLD,)),
     )
-    assert [f.configuration for f in check(a_diagnosis(*trials))] == ["inductor"]
+    assert [f.configuration for f in LD211.check(a_diagnosis(*trials))] == ["inductor"]
 
 
 def test_what_is_no_finding() -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from builders import Told, a_conversion, a_decision, a_diagnosis, a_graph, a_trial, channels_last, contiguous, kernels
 
-from layoutdoctor.rules.ld212_graph_break_cuts_region import check
+from layoutdoctor.rules.regions import LD212
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, Finding, Graph
@@ -45,7 +45,7 @@ def graphs(first: Conversion, second: Conversion, **changes: Any) -> tuple[Graph
 
 
 def findings(*graphs: Graph, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(a_trial(graphs=graphs, **{"graph_break_reasons": (REASON,), **changes}))))
+    return list(LD212.check(a_diagnosis(a_trial(graphs=graphs, **{"graph_break_reasons": (REASON,), **changes}))))
 
 
 def test_what_it_says(told: Told) -> None:
@@ -73,7 +73,7 @@ def test_what_it_says(told: Told) -> None:
         a_trial("inductor-layout-opt-on", graphs=slight, graph_break_reasons=(REASON,)),
         a_trial(graphs=slight, graph_break_reasons=(REASON,), kernels=kernels()),
     )
-    assert [(f.configuration, f.severity) for f in check(a_diagnosis(*trials))] == [("inductor", "note")]
+    assert [(f.configuration, f.severity) for f in LD212.check(a_diagnosis(*trials))] == [("inductor", "note")]
 
 
 def test_what_is_no_finding() -> None:

@@ -23,7 +23,7 @@ from builders import (
 from packaging.version import Version
 
 from layoutdoctor.diagnosis.records import Diagnosis, Equivalence, Finding, FxNode, Trial
-from layoutdoctor.rules.ld301_known_bad_version import check, known_faults, parse_cudnn, parse_torch
+from layoutdoctor.rules.versions import LD301, known_faults, parse_cudnn, parse_torch
 
 VIDEO = contiguous((2, 16, 8, 32, 32))
 CONV3D = a_node(
@@ -40,11 +40,11 @@ def a_model(*nodes: FxNode, decision: Any = None, torch: str = "2.9.1+cu128", **
 
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
-    return list(check(diagnosis))
+    return list(LD301.check(diagnosis))
 
 
 def sources(diagnosis: Diagnosis) -> list[str]:
-    return [source for finding in check(diagnosis) for source in finding.evidence]
+    return [source for finding in LD301.check(diagnosis) for source in finding.evidence]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_every_entry_fires_in_its_versions_and_in_no_other() -> None:
             subject = a_subject(device=fault.device or "cpu", mode="training")
             diagnosis = a_diagnosis(*trials[fault.look], environment=environment, subject=subject)
             return any(
-                fault.what in finding.message and fault.source in finding.evidence for finding in check(diagnosis)
+                fault.what in finding.message and fault.source in finding.evidence for finding in LD301.check(diagnosis)
             )
 
         assert fired(fault.first_torch or "2.7.1"), fault.source

@@ -18,7 +18,7 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.rules.ld302_strided_batch_norm_input import check
+from layoutdoctor.rules.slower import LD302
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Finding, FxNode, Trial
@@ -46,7 +46,7 @@ def an_eager(*nodes: FxNode, name: str = "eager", **changes: Any) -> Trial:
 
 
 def findings(*nodes: FxNode, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(an_eager(*nodes), **changes)))
+    return list(LD302.check(a_diagnosis(an_eager(*nodes), **changes)))
 
 
 def test_what_it_says(told: Told) -> None:
@@ -55,7 +55,7 @@ def test_what_it_says(told: Told) -> None:
     layout = strided_layout(SHAPE, (14400, 1, 32, 480))
     ran = kernels(kernels=(a_kernel("aten::native_batch_norm", 3e-3, node="norm"),))
     trial = an_eager(*unfolded(layout, "aten.mm.default"), a_norm("view", module=None), kernels=ran)
-    told("A layout in no format is given by its strides with the time of the norm", check(a_diagnosis(trial)))
+    told("A layout in no format is given by its strides with the time of the norm", LD302.check(a_diagnosis(trial)))
 
     relu = a_node("relu", "aten.relu.default", ("view",), layout=channels_last(SHAPE), dtype=None)
     second = a_norm("view", "norm_1")
@@ -96,7 +96,7 @@ def test_what_is_no_finding() -> None:
 
     # A channels last configuration is excused.
     trial = an_eager(*unfolded(), a_norm("view"), name="eager-channels-last")
-    assert list(check(a_diagnosis(trial))) == []
+    assert list(LD302.check(a_diagnosis(trial))) == []
 
     # A contiguous layout or one that is both is fine.
     for layout in (contiguous(SHAPE), channels_last((4, 16, 1, 1)), channels_last((4, 1, 30, 30))):

@@ -21,12 +21,12 @@ from builders import (
 )
 
 from layoutdoctor.examination.examine import without_kernel_seconds
-from layoutdoctor.rules.ld303_convolution_slower_in_one_format import check
+from layoutdoctor.rules.slower import LD303
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Finding, Kernel, Trial
 
-findings = finder(check)
+findings = finder(LD303.check)
 
 GROUPED = "g32mb4_ic256oc256_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1"
 PLAIN = "mb4_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1"

@@ -5,9 +5,9 @@ from typing import Any
 from builders import Told, a_conversion, a_graph, a_kernel, a_location, a_node, a_trial, contiguous, finder, kernels
 
 from layoutdoctor.diagnosis.records import Buffer, BufferRead, Graph, Trial
-from layoutdoctor.rules.ld304_strided_reduction import check
+from layoutdoctor.rules.slower import LD304
 
-findings = finder(check)
+findings = finder(LD304.check)
 
 LAST = "inductor-channels-last"
 NORM = a_node(

@@ -19,9 +19,9 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.rules.ld305_reference_kernel import check
+from layoutdoctor.rules.fallbacks import LD305
 
-findings = finder(check)
+findings = finder(LD305.check)
 
 
 def ran(*seen: Any, name: str = "inductor", **changes: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 from builders import Told, a_diagnosis, a_location, a_trial
 
 from layoutdoctor.diagnosis.records import Account, AccountRow
-from layoutdoctor.rules.ld306_slower_generated_kernel import check
+from layoutdoctor.rules.slower import LD306
 
 
 def a_row(milliseconds: float = 11.4, **changes: Any) -> AccountRow:
@@ -29,7 +29,7 @@ def an_account(*rows: AccountRow, faster: str = "eager") -> Account:
 
 
 def findings(*accounts: Account) -> list[Any]:
-    return list(check(a_diagnosis(a_trial(), a_trial("eager"), accounts=accounts)))
+    return list(LD306.check(a_diagnosis(a_trial(), a_trial("eager"), accounts=accounts)))
 
 
 def test_what_is_no_finding() -> None:

@@ -17,7 +17,7 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.records import Account, AccountRow
-from layoutdoctor.rules.ld307_operation_slower_in_format import check
+from layoutdoctor.rules.slower import LD307
 
 
 def a_row(milliseconds: float = 4, **changes: Any) -> AccountRow:
@@ -41,7 +41,7 @@ def findings(*rows: AccountRow, third: Any = None) -> list[Any]:
     account = Account(slower="eager", faster="eager-channels-last", slower_seconds=9e-3, faster_seconds=5e-3, rows=rows)
     trials = [a_trial("eager"), a_trial("eager-channels-last"), *([] if third is None else [third])]
     environment = an_environment(copy_bandwidth_bytes_per_second=10e9)
-    return list(check(a_diagnosis(*trials, accounts=(account, account), environment=environment)))
+    return list(LD307.check(a_diagnosis(*trials, accounts=(account, account), environment=environment)))
 
 
 def test_what_is_no_finding() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 from builders import Told, a_comparison, a_measurement, a_ratio, a_recommendation, a_trial, finder
 
-from layoutdoctor.rules.ld308_memory_given_back import check
+from layoutdoctor.rules.fallbacks import LD308
 
-findings = finder(check)
+findings = finder(LD308.check)
 FROZEN = "inductor-freezing"
 
 

@@ -5,9 +5,9 @@ from typing import Any
 from builders import Told, a_trial, finder
 
 from layoutdoctor.diagnosis.records import Equivalence, Trial
-from layoutdoctor.rules.ld402_outputs_differ import check
+from layoutdoctor.rules.outputs import LD402
 
-findings = finder(check)
+findings = finder(LD402.check)
 
 
 def a_different(name: str, **changes: Any) -> Trial:

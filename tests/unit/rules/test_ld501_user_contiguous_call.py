@@ -21,14 +21,14 @@ from builders import (
 from trace_builders import an_eager_copy, finder_in_trace, to_channels_last
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.rules.ld501_user_contiguous_call import check
+from layoutdoctor.rules.copies import LD501
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Conversion, FxNode, Trial
 
-in_trace = finder_in_trace(check)
+in_trace = finder_in_trace(LD501.check)
 
-findings = finder(check)
+findings = finder(LD501.check)
 
 CODE = "y = torch.relu(self.a(x)).contiguous()"
 NODE = a_node("relu")

@@ -20,7 +20,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.rules.ld502_mixed_formats_in_model import check
+from layoutdoctor.rules.formats import LD502
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
@@ -64,7 +64,7 @@ def an_eager(*nodes: FxNode, **changes: Any) -> Trial:
     return a_trial("eager", **{"graphs": (graph,), "kernels": kernels(*COPIES, a_conversion("reorder 0")), **changes})
 
 
-findings = finder(check)
+findings = finder(LD502.check)
 
 
 def test_which_facts_it_gives() -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from builders import Told, a_convolution, a_decision, a_diagnosis, a_graph, a_location, a_trial
 
-from layoutdoctor.rules.ld503_flat_conv3d import check
+from layoutdoctor.rules.source import LD503
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Convolution, Finding
@@ -27,7 +27,7 @@ THICK = a_flat_one("convolution_2", weight_shape=(16, 16, 3, 3, 3), padding=(1, 
 
 
 def findings(*convolutions: Convolution, **changes: Any) -> list[Finding]:
-    return list(check(a_diagnosis(a_trial(graphs=(a_graph(a_decision(*convolutions), **changes),)))))
+    return list(LD503.check(a_diagnosis(a_trial(graphs=(a_graph(a_decision(*convolutions), **changes),)))))
 
 
 def test_what_it_says(told: Told) -> None:
@@ -40,7 +40,7 @@ def test_what_it_says(told: Told) -> None:
     # The configurations have the same convolutions so one finding does.
     graphs = (a_graph(a_decision(a_flat_one())),)
     static = a_trial("inductor", graphs=graphs, is_static=True, kernels=None, measurement=None)
-    found = list(check(a_diagnosis(a_trial("eager"), static, a_trial("inductor-layout-opt-off", graphs=graphs))))
+    found = list(LD503.check(a_diagnosis(a_trial("eager"), static, a_trial("inductor-layout-opt-off", graphs=graphs))))
 
     assert [(f.configuration, f.message) for f in found] == [
         (

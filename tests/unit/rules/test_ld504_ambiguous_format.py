@@ -17,9 +17,9 @@ from builders import (
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.records import FxNode, GradientLayout, Trial
-from layoutdoctor.rules.ld504_ambiguous_format import check
+from layoutdoctor.rules.source import LD504
 
-findings = finder(check)
+findings = finder(LD504.check)
 
 POINTWISE = (64, 64, 1, 1)
 NOMINAL = GradientLayout(

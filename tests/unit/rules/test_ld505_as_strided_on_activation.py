@@ -5,9 +5,9 @@ from typing import Any
 from builders import Told, a_graph, a_location, a_node, a_placeholder, a_trial, contiguous, finder
 
 from layoutdoctor.diagnosis.records import Equivalence, FxNode, GraphDirection, Trial
-from layoutdoctor.rules.ld505_as_strided_on_activation import check
+from layoutdoctor.rules.outputs import LD505
 
-findings = finder(check)
+findings = finder(LD505.check)
 
 ROLL = a_node("roll", "aten.roll.default", ("x",), layout=contiguous((2, 5, 3, 4)))
 

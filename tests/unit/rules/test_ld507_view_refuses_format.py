@@ -4,9 +4,9 @@ import msgspec
 from builders import Told, a_failed_trial, a_trial, finder
 
 from layoutdoctor.diagnosis.records import SourceLocation, Trial
-from layoutdoctor.rules.ld507_view_refuses_format import check
+from layoutdoctor.rules.source import LD507
 
-findings = finder(check)
+findings = finder(LD507.check)
 
 REFUSED = "RuntimeError: view size is not compatible with input tensor's size and stride"
 LINE = SourceLocation(file="net.py", line=10, code="return self.head(x.view(2, -1))")

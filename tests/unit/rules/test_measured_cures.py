@@ -31,7 +31,7 @@ def a_rule(code: str = "LD503", configuration: str = "inductor") -> Rule:
     finding = Finding(
         code=code, rule="r", severity="note", configuration=configuration, message="m", suggestion="try something"
     )
-    return Rule(code, "r", "s", lambda diagnosis: iter((finding,)), "d")
+    return Rule(code, "r", lambda diagnosis: iter((finding,)))
 
 
 def cured(factor: float | None, **changes: Any) -> Trial:

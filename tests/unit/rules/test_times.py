@@ -9,7 +9,6 @@ from builders import (
     a_diagnosis,
     a_failed_trial,
     a_graph,
-    a_measurement,
     a_ratio,
     a_recommendation,
     a_trial,
@@ -112,13 +111,6 @@ def test_a_trouble_pays_if_nothing_without_it_is_faster() -> None:
     assert not times.is_worth_it(times.diagnosis.trials[1], lambda trial: True)
     untimed = Times(a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison()))
     assert not untimed.is_worth_it(untimed.diagnosis.trials[0], lambda trial: True)
-
-
-def test_saved_seconds_follow_the_ratio() -> None:
-    trials = a_trial(measurement=a_measurement(20e-3)), a_trial(LAST)
-    times = Times(a_diagnosis(*trials, comparison=a_comparison(a_ratio(LAST, 1.25))))
-    assert times.saved_seconds(LAST) == pytest.approx(4e-3)
-    assert times.saved_seconds(OFF) is None
 
 
 def test_ratios_in_words() -> None:
