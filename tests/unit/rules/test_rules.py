@@ -1,4 +1,4 @@
-"""The rules as a set: their codes and documentation, and how run_rules puts findings together."""
+"""The rules as a set, and how run_rules puts findings together."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Severity
 
 
-def test_which_facts_it_gives() -> None:
-    # Rules stand in the order of their codes and no code or name stands twice.
+def test_the_rules_are_a_set_in_the_order_of_their_codes() -> None:
     codes = [rule.code for rule in ALL_RULES]
     assert codes == sorted(set(codes))
     assert len({rule.name for rule in ALL_RULES}) == len(ALL_RULES)
-
-    # Without a docstring the name documents the rule.
+    # A rule without a page, such as a user's own, is documented by its name.
     rule = Rule("LD901", "some-pattern", _finds())
     assert (rule.summary, rule.documentation) == ("some-pattern", "some-pattern")
-
-    # A quiet diagnosis has no finding.
     assert run_rules(a_diagnosis()) == ()
+    code = "import sys, layoutdoctor.rules; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
-    # Those of the default and the recommended configuration stand first, then by severity, cost, code, configuration.
+
+def test_findings_of_the_default_and_the_recommended_come_first_then_by_severity_cost_code_and_configuration() -> None:
     wanted = [
         a_finding("LD205", "error"),
         a_finding("LD103", "warning", seconds=2e-3),
@@ -48,10 +47,6 @@ def test_which_facts_it_gives() -> None:
     diagnosis = a_diagnosis(*trials, recommendation=a_recommendation("inductor-channels-last"))
     assert run_rules(diagnosis, rules) == tuple(wanted)
 
-    # Rules run without torch.
-    code = "import sys, layoutdoctor.rules; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
 
 @for_each("rule", ALL_RULES)
 def test_a_record_in_which_nothing_was_recorded_gives_no_finding(rule: Rule) -> None:
@@ -67,19 +62,16 @@ def test_a_rule_that_raises_is_a_note_and_loses_no_finding_of_the_others() -> No
         raise KeyError("buf3")
 
     sound = a_finding("LD101", "warning")
-    rules = [Rule("LD901", "some-pattern", fail), Rule("LD101", "other", _finds(sound))]
-
-    assert run_rules(a_diagnosis(), rules) == (
-        sound,
-        Finding(
-            code="LD901",
-            rule="some-pattern",
-            severity="note",
-            configuration=None,
-            message="rule failed: KeyError: 'buf3'",
-            suggestion="please report this with the saved diagnosis; the other findings are not affected",
-        ),
+    failed = Finding(
+        code="LD901",
+        rule="some-pattern",
+        severity="note",
+        configuration=None,
+        message="rule failed: KeyError: 'buf3'",
+        suggestion="please report this with the saved diagnosis; the other findings are not affected",
     )
+    rules = [Rule("LD901", "some-pattern", fail), Rule("LD101", "other", _finds(sound))]
+    assert run_rules(a_diagnosis(), rules) == (sound, failed)
 
 
 def a_finding(
