@@ -6,7 +6,14 @@ import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, stride_order
-from layoutdoctor.examination.costs import all_conversions_of, conversions_of, dearest_of, launch_count, sum_known
+from layoutdoctor.examination.costs import (
+    all_conversions_of,
+    conversion_places,
+    conversions_of,
+    dearest_of,
+    launch_count,
+    sum_known,
+)
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
@@ -41,7 +48,7 @@ def strided_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
             wording.step_words(copies),
             f"{asked} asked for by the model's own code" if asked else None,
         )
-        costs = (wording.conversion_cost_words(trial, copies), wording.places_words(copies))
+        costs = (wording.conversion_cost_words(trial, copies), wording.dearest_words(conversion_places(copies)))
         again = "; no line was recorded: record again with torch.profiler.profile(with_stack=True)"
         if any(conversion.location is not None for conversion in copies):
             again = ", and record again"
@@ -70,7 +77,7 @@ def permuted_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
         if evidence.takes_at_least(trial, seconds, _LEAST_SHARE):
             yield LD110.finding(
                 trial.name,
-                joined((facts, wording.cost_words(trial, seconds), wording.places_words(copies))),
+                joined((facts, wording.cost_words(trial, seconds), wording.dearest_words(conversion_places(copies)))),
                 "nothing about memory formats: no format saves them; where they feed attention, "
                 "scaled_dot_product_attention takes the permuted views as they are",
                 conversions=copies,
@@ -93,8 +100,6 @@ _CALLS = {"contiguous": ".contiguous()", "to": ".to(memory_format=...)", "clone"
 _COPIES = (*_CALLS, "_to_copy")
 _CALL_IN_CODE = re.compile(r"\.(contiguous|to|clone)\(")
 
-_Counts = tuple["Counter[TensorKind]", "Counter[TensorKind]"]  # all conversions, and those of the model's own calls
-
 
 def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per line of the model, or per module if no line was recorded."""
@@ -106,7 +111,8 @@ def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
             lines.setdefault(line, []).append(c)
         for line, conversions in lines.items():
             called.setdefault(line, []).append((trial, conversions))
-    main, counts = evidence.main_trial(diagnosis), dict[str, _Counts]()
+    main = evidence.main_trial(diagnosis)
+    counts: dict[str, Counter[TensorKind]] = {}  # of all conversions of a trial
     for calls in called.values():
         # The baseline if the call is a step of its own there, else the trial in which it costs most.
         of_main = [call for call in calls if call[0] is main and not all(c.fused for c in call[1])]
@@ -114,14 +120,9 @@ def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
         seconds = sum_known(c.seconds for c in conversions)
         if _leaves_channels_last(conversions) or evidence.takes_at_least(trial, seconds, evidence.NEGLIGIBLE_SHARE):
             if trial.name not in counts:
-                every, users = all_conversions_of(trial), _user_conversions(trial)
-                counts[trial.name] = (_by_tensor(every), _by_tensor(users))
+                counts[trial.name] = wording.summed((c.tensor, c.count) for c in all_conversions_of(trial))
             part = _part_words(trial, conversions, counts[trial.name])
             yield _finding(diagnosis, trial, conversions, [other for other, _ in calls], part)
-
-
-def _by_tensor(conversions: Sequence[Conversion]) -> Counter[TensorKind]:
-    return wording.summed((c.tensor, c.count) for c in conversions)
 
 
 def _user_conversions(trial: Trial) -> list[Conversion]:
@@ -184,20 +185,17 @@ def _finding(
     )
 
 
-def _part_words(trial: Trial, conversions: Sequence[Conversion], counts: _Counts) -> str:
-    """``"1 of the 3 conversions of activations in eager-channels-last (2 with the model's other calls)"``."""
+def _part_words(trial: Trial, conversions: Sequence[Conversion], counts: Counter[TensorKind]) -> str:
+    """``"1 of the 3 conversions of activations in eager + channels_last (fused)"``."""
     kinds = {conversion.tensor for conversion in conversions}
     noun = f"{min(kinds)}s" if len(kinds) == 1 and "unknown" not in kinds else "tensors"
     own = launch_count(conversions)
-    every, users = (sum(count[kind] for kind in kinds) for count in counts)
+    every = sum(counts[kind] for kind in kinds)
     where = "the trace" if evidence.is_trace(trial) else wording.shown(trial.name)
     words = f"{own} of the {count_of(every, 'conversion')} of {noun} in {where}"
     if every == own:
         words = f"the only {'conversion' if every == 1 else f'{every} conversions'} of {noun} in {where}"
-    remarks = [f"{users} with the model's other calls"] if users > own else []
-    if all(c.fused for c in conversions):
-        remarks.append("fused")
-    return words + (f" ({', '.join(remarks)})" if remarks else "")
+    return f"{words} (fused)" if all(c.fused for c in conversions) else words
 
 
 def _call_words(trial: Trial, conversion: Conversion) -> str:

@@ -341,17 +341,10 @@ def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str 
         return "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"
     advice = f"convert the parameters and the input to torch.{wanted} by hand"
     gain = times.fastest(CHANNELS_LAST_CONFIGURATIONS)
+    if gain is None:
+        return advised(times, trial, CHANNELS_LAST_CONFIGURATIONS, f"{advice}, and measure: the flag will not do it")
     against = other_cure(times, trial, lambda cure: cure.input_format == "channels_last")
-    if gain is not None and against is not None:
-        return against
-    by_hand = CHANNELS_LAST_CONFIGURATIONS[0]
-    measured = gain or times.ratio(by_hand)
-    if measured is None:
-        return f"{advice}, and measure: the flag will not do it"
-    if measured.verdict == INCONCLUSIVE and times.is_advisable(by_hand, times.baseline):
-        return f"{advice}: {wording.shown(by_hand)} measured {ratio_words(measured)}"
-    words = speed_words(measured, times.baseline)
-    return f"{advice}: {words}" if gain is not None else f"nothing to gain by hand either: {words}"
+    return against or f"{advice}: {speed_words(gain, times.baseline)}"
 
 
 LD201 = Rule("LD201", "layout-optimization-without-effect", without_effect)
@@ -468,7 +461,7 @@ def _mismatch_cost_words(trial: Trial, conversions: Sequence[Conversion], second
     by += f", {fused} of them in kernels that compute as well" if fused else ""
     moved = sum_known(conversion.bytes_moved for conversion in conversions)
     own = [conversion for conversion in conversions if conversion.seconds is not None and not conversion.fused]
-    cost = wording.cost_words(trial, seconds, wording.source_words(conversion.seconds_source for conversion in own))
+    cost = wording.cost_words(trial, seconds, wording.estimate_words(conversion.seconds_source for conversion in own))
     words = f"{count_of(len(written), 'tensor')} {be(len(conversions))} laid out anew for them ({by})"
     return joined((words, None if moved is None else format_bytes(moved), cost), ", ")
 

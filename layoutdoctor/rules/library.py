@@ -67,7 +67,7 @@ def library_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
             _count_words(trial.kernels, conversions),
             _cost_words(trial, trial.kernels, conversions),
             _operation_words(conversions),
-            _place_words(conversions),
+            wording.dearest_words(conversion_places(conversions)),
             _buffer_words(conversions),
             _fused_words(trial.kernels, conversions),
             _counted_twice_words(diagnosis, trial, conversions),
@@ -152,16 +152,6 @@ def _operation_words(conversions: Sequence[Conversion]) -> str | None:
     dearest = sorted(seconds.items(), key=lambda item: -item[1])
     words = listing([f"{format_seconds(spent)} in {name}" for name, spent in dearest], _NAMED)
     return words if len(seconds) > 1 else None
-
-
-def _place_words(conversions: Sequence[Conversion]) -> str | None:
-    """The places that pay most; None for one alone, which is the place of the finding."""
-    found = conversion_places(conversions)
-    named = [
-        wording.place_words(place) + (f" with {format_seconds(place.seconds)}" if place.seconds is not None else "")
-        for place in found[:_NAMED]
-    ]
-    return f"most {listing(named)}" if len(found) > 1 else None
 
 
 def _buffer_words(conversions: Sequence[Conversion]) -> str | None:

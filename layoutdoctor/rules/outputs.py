@@ -11,7 +11,7 @@ import msgspec
 from layoutdoctor.diagnosis.layout import stride_order
 from layoutdoctor.examination.choice import is_far_off, wrong_baseline
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
-from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, is_layout_agnostic
+from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import Rule
@@ -78,7 +78,7 @@ def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
         groups.setdefault(key, []).append(change)
     for (eager, expected, returned), changes in groups.items():
         first = changes[0]
-        breaker, node = _breaker(first), _last_that_sets_a_layout(first)
+        breaker = _breaker(first)
         seconds = _seconds_back(diagnosis, [change for change in changes if change.trial is first.trial])
         outputs, names = distinct(str(c.number) for c in changes), distinct(c.trial.name for c in changes)
         message = (
@@ -86,13 +86,9 @@ def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"{'output' if len(outputs) == 1 else 'outputs'} {listing(outputs)} as {returned} where {shown(eager)} "
             f"returns {expected}, with equal values"
         )
-        place: LayoutBreaker | FxNode | None = breaker
         if breaker is not None:
             message += f"; lost at {breaker.op}"
-        elif node is not None:
-            place, message = node, f"{message}; the last operation that sets a layout is {_name(node)}"
-        if place is not None and place.location is not None:
-            message += f" ({line_words(place.location)})"
+            message += f" ({line_words(breaker.location)})" if breaker.location is not None else ""
         if "contiguous_format" in first.expected.memory_formats:
             message += "; so the time leaves out the conversion back (pytorch #114070)"
         else:
@@ -107,12 +103,8 @@ def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
             _convert_back(first.expected),
             severity=evidence.severity_of_cost(first.trial, seconds),
             evidence=[change.trial.name for change in changes],
-            at=place,
+            at=breaker,
         )
-
-
-def _name(node: FxNode) -> str:
-    return node.called or base_name(node.target)
 
 
 def _convert_back(expected: Layout) -> str:
@@ -152,16 +144,6 @@ def _output_node(change: OutputChange) -> FxNode | None:
     names = graphs[0].output_names if len(graphs) == 1 else ()
     node = nodes_by_name(graphs[0]).get(names[change.number]) if change.number < len(names) else None
     return node if node is not None and node.layout and node.layout.shape == change.returned.shape else None
-
-
-def _last_that_sets_a_layout(change: OutputChange) -> FxNode | None:
-    """The last operation before the output that does not keep the layout it is given."""
-    node = _output_node(change)
-    nodes = {
-        name: n for graph in change.trial.graphs if node in graph.nodes for name, n in nodes_by_name(graph).items()
-    }
-    made = next((n for n in upstream(node, nodes) if n.op != "call_function" or not is_layout_agnostic(n)), None)
-    return made if made is not None and made.op == "call_function" else None
 
 
 LD209 = Rule("LD209", "output-strides-differ-from-eager", output_strides)

@@ -247,7 +247,7 @@ def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
             both = (exit_, entry)
             own = [conversion for conversion in both if not conversion.fused]
             seconds, moved = sum_known(c.seconds for c in own), sum_known(c.bytes_moved for c in both)
-            source = wording.source_words(c.seconds_source for c in own if c.seconds is not None)
+            source = wording.estimate_words(c.seconds_source for c in own if c.seconds is not None)
             facts = (
                 "2 conversions",
                 None if moved is None else format_bytes(moved),

@@ -131,12 +131,9 @@ class _Facts:
         return joined((ways, ", ".join(around)), ": ")
 
     def cost_words(self, pairs: Sequence[RedundantPair]) -> str:
-        """Time and bytes; the source of a time is named unless all of it is from the kernel list, which is measured."""
         seconds, of_library = _seconds(pairs), self.are_of_library(pairs)
         own = wording.convolution_share_words(self.trial, seconds, self.of(pairs)) if of_library else None
-        source = None
-        if any(pair.evidence != "kernels" for pair in pairs):
-            source = wording.source_words(pair.seconds_source for pair in pairs if pair.seconds is not None)
+        source = wording.estimate_words(pair.seconds_source for pair in pairs if pair.seconds is not None)
         exposed = sum_known(pair.exposed_seconds for pair in pairs)
         time = wording.cost_words(self.trial, seconds, own, source, exposed_seconds=exposed)
         return joined((time, wording.moved_words(_bytes(pairs))), ", ")

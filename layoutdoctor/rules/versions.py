@@ -66,16 +66,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         what: The fault, in words that follow the versions.
-        advice: What to do.
-        source: Where it was reported.
         read: When the source was read last.
         look: The function of this module that finds it in a diagnosis.
         severity: ``note`` if the diagnosis cannot show the loss itself.
-        device: Device it is about; None for any.
         first_torch: From this version on, nightlies too if it ends in ``dev0``; None for any before.
         before_torch: Fixed in this version, likewise; None if no version is known to be free of it.
-        first_cudnn: From this version of cuDNN on.
-        before_cudnn: Fixed in this version of cuDNN.
         is_of_cudnn: Whether cuDNN's version decides as well.
     """
 

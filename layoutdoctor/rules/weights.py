@@ -256,7 +256,9 @@ def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training
     both = sum(bool(weight.conversions) for weight in weights)
     if both:
         message += " and re-laid out" if both == len(weights) else f", {both} of them re-laid out as well"
-    cost = wording.cost_words(trial, seconds, wording.estimate_words(conversions))
+    cost = wording.cost_words(
+        trial, seconds, wording.estimate_words(c.seconds_source for c in conversions if c.seconds is not None)
+    )
     return LD106.finding(
         trial.name,
         joined((message, cost or wording.conversion_cost_words(trial, conversions)), ": "),

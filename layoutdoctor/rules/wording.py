@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import conversion_places, sum_known
+from layoutdoctor.examination.costs import sum_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules.evidence import share_of_kernels
 from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import count_of, distinct, joined, line_words, listing, name_in_words, shape_words
+from layoutdoctor.words import distinct, joined, line_words, listing, name_in_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -67,7 +67,8 @@ def conversion_cost_words(trial: Trial, conversions: Sequence[Conversion]) -> st
     if seconds is None:
         return moved_words(sum_known(conversion.bytes_moved for conversion in conversions))
     exposed = sum_known(conversion.exposed_seconds for conversion in conversions)
-    remarks = (convolution_share_words(trial, seconds, conversions), estimate_words(conversions))
+    sources = (conversion.seconds_source for conversion in conversions if conversion.seconds is not None)
+    remarks = (convolution_share_words(trial, seconds, conversions), estimate_words(sources))
     return cost_words(trial, seconds, *remarks, exposed_seconds=exposed)
 
 
@@ -79,20 +80,12 @@ def convolution_share_words(trial: Trial, seconds: float | None, conversions: It
     return f"{format_share(seconds / whole)} of the convolution time"
 
 
-def source_words(sources: Iterable[CostSource | None]) -> str | None:
-    """Whether a sum of costs is ``"measured"``, ``"estimated"`` or ``"partly estimated"``; None if not known."""
+def estimate_words(sources: Iterable[CostSource | None]) -> str | None:
+    """Whether a sum of costs is ``"estimated"`` or ``"partly estimated"``; None if nothing says so."""
     known = set(sources)
-    if known == {"estimated"}:
-        return "estimated"
-    if "estimated" in known:
-        return "partly estimated"
-    return "measured" if known == {"measured"} else None
-
-
-def estimate_words(conversions: Iterable[Conversion]) -> str | None:
-    """Whether the cost of conversions is an estimate, in part or as a whole; None if nothing says so."""
-    words = source_words(c.seconds_source for c in conversions if c.seconds is not None)
-    return None if words == "measured" else words
+    if "estimated" not in known:
+        return None
+    return "estimated" if known == {"estimated"} else "partly estimated"
 
 
 def moved_words(bytes_moved: int | None) -> str | None:
@@ -110,23 +103,12 @@ def place_words(place: Place) -> str:
 
 
 def dearest_words(found: Sequence[Place]) -> str | None:
-    """The first of several places: ``"most in layer3.0 (model.py:15): 12 of them, 120 us"``; None for one alone."""
-    if len(found) < 2:
-        return None
-    first = found[0]
-    cost = "" if first.seconds is None else f", {format_seconds(first.seconds)}"
-    return f"most {place_words(first)}: {first.count} of them{cost}"
-
-
-def places_words(conversions: Iterable[Conversion]) -> str | None:
-    """The most expensive of several places: ``"12 at model.py:15 and 3 in conv1"``; None for one alone."""
-    found = conversion_places(conversions)
-    if len(found) < 2:
-        return None
-    named = [f"{place.count} {place_words(place)}" for place in found[:_PLACES_NAMED]]
-    if len(found) > _PLACES_NAMED:
-        named.append(f"the others at {count_of(len(found) - _PLACES_NAMED, 'more place')}")
-    return listing(named)
+    """The places that cost most: ``"most in layer3.0 (model.py:15) with 120 us and in conv1"``; None for one alone."""
+    named = [
+        place_words(place) + (f" with {format_seconds(place.seconds)}" if place.seconds is not None else "")
+        for place in found[:_PLACES_NAMED]
+    ]
+    return f"most {listing(named)}" if len(found) > 1 else None
 
 
 # ------------------------------------------------------------------------------------------------------- counts
