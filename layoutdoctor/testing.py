@@ -21,7 +21,7 @@ from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.examination.gaps import examination_of
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.sections.wording import project_path
-from layoutdoctor.rules.ld101_round_trip_conversion import RULE as ROUND_TRIP
+from layoutdoctor.rules.round_trips import LD101 as ROUND_TRIP
 from layoutdoctor.run.diagnose import record_only
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import count_of, distinct, layout_words, op_words

@@ -1,4 +1,4 @@
-"""``explain``: the rules, and what each means. A rule's documentation is its module's docstring."""
+"""``explain``: the rules, and what each means."""
 
 from __future__ import annotations
 
@@ -52,30 +52,18 @@ def _find_rule(name: str, rules: Sequence[Rule]) -> Rule:
 
 
 def _as_markdown(chosen: Sequence[Rule], rules: Sequence[Rule]) -> str:
-    from layoutdoctor.reports.rules_page import rule_section, rules_index, rules_page
+    from layoutdoctor.reports.rules_page import rule_page, rules_index
 
-    if not chosen:
-        return rules_index(rules)
-    if len(chosen) == len(rules):
-        return rules_page(chosen)
-    return "\n".join(rule_section(rule, chosen) for rule in chosen)
+    index = [rules_index(rules, "#{}")] if len(chosen) in (0, len(rules)) else []
+    return "\n".join((*index, *map(rule_page, chosen)))
 
 
 def _as_text(chosen: Sequence[Rule], rules: Sequence[Rule]) -> str:
-    if not chosen:
-        return _table(rules)
-    return "\n\n".join(_document(rule) for rule in chosen) + "\n"
-
-
-def _table(rules: Sequence[Rule]) -> str:
+    from layoutdoctor.reports.rules_page import plain, rule_page
     from layoutdoctor.reports.text import plain_table
 
+    if chosen:
+        return "\n\n".join(plain(rule_page(rule)) for rule in chosen)
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
-    rows = [(rule.code, rule.name, rule.summary) for rule in rules]
-    table = plain_table(("code", "rule", "finds"), rows, width)
+    table = plain_table(("code", "rule", "finds"), [(rule.code, rule.name, rule.summary) for rule in rules], width)
     return f"{table}\n\nMore about one: layoutdoctor explain {rules[0].code}\n"
-
-
-def _document(rule: Rule) -> str:
-    title = f"{rule.code} {rule.name}"
-    return f"{title}\n{'=' * len(title)}\n\n{rule.documentation.strip()}"

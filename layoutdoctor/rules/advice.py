@@ -1,8 +1,6 @@
 """
-What a rule may suggest: nothing that was measured as no faster or seen to fail, nothing against the recommendation.
-
-A rule whose suggestion is a configuration asks here first, and how severe it is to have another one. If the cure of a
-finding was tried, what was measured takes the place of the advice.
+Suggestions that the measurements allow: none that was measured as no faster, that failed or goes against the
+recommendation.
 """
 
 from __future__ import annotations
@@ -14,8 +12,9 @@ import msgspec
 from layoutdoctor.diagnosis.configurations import base_name
 from layoutdoctor.diagnosis.records import FASTER, INCONCLUSIVE
 from layoutdoctor.examination.ratios import ratio_of
-from layoutdoctor.rules import evidence
+from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
 from layoutdoctor.rules.times import Times, alternative_words, ratio_words, speed_words
+from layoutdoctor.rules.wording import shown
 from layoutdoctor.words import distinct, joined, listing
 
 if TYPE_CHECKING:
@@ -27,17 +26,16 @@ OFF = ("inductor-layout-opt-off",)
 SWITCH_OFF = 'switch it off for this model: torch.compile(model, options={"layout_optimization": False})'
 _ERROR_GAIN = 0.05
 _FAILED = ("failed", "crashed", "timed_out")
-_ABOUT_ATTEMPTS = ("LD402",)  # that its outputs differ
 
 
 def channels_last_ways(trial: Trial) -> tuple[str, ...]:
     """The configurations that give the model and its input channels_last, for a trial's backend."""
-    return ("eager-channels-last",) if trial.configuration.backend == "eager" else evidence.CHANNELS_LAST_CONFIGURATIONS
+    return ("eager-channels-last",) if trial.configuration.backend == "eager" else CHANNELS_LAST_CONFIGURATIONS
 
 
 def advised(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
     """
-    A suggestion for a trial, unless the measurements speak against it: then what was measured.
+    A suggestion for a trial; if the measurements speak against it, what was measured instead.
 
     Args:
         ways: The configurations that would follow it.
@@ -67,37 +65,33 @@ def _may_help(times: Times, trial: Trial, name: str) -> bool | None:
 
 def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
     """What this diagnosis knows of configurations that are not worth trying again."""
-    tried = [(name, own) for name in ways if (own := times.diagnosis.find_trial(name)) is not None]
-    failed = [name for name, own in tried if own.status in _FAILED or not times.computes_right(name)]
-    same = [name for name, _ in tried if name not in failed and times.diagnosis.measured_trial(name) is trial]
-    left = [name for name, _ in tried if name not in (*failed, *same)]
-    asked = (trial.name if times.is_baseline(name) else name for name in left)
-    measured = distinct(
-        speed_words(ratio, times.baseline) for name in asked if (ratio := times.ratio(name)) is not None
-    )
+    failed, same, measured = [], [], []
+    for name in ways:
+        tried = times.diagnosis.find_trial(name)
+        if tried is None:
+            continue
+        if tried.status in _FAILED or not times.computes_right(name):
+            failed.append(shown(name))
+        elif times.diagnosis.measured_trial(name) is trial:
+            same.append(shown(name))
+        elif (ratio := times.ratio(trial.name if times.is_baseline(name) else name)) is not None:
+            measured.append(speed_words(ratio, times.baseline))
     run = "runs" if len(same) == 1 else "run"
     facts = (
-        listing(measured) if measured else None,
-        f"{_listed(same)} {run} the same code as {evidence.shown(trial.name)}" if same else None,
-        f"{_listed(failed)} failed, or computed something else" if failed else None,
+        listing(distinct(measured)),
+        f"{listing(same)} {run} the same code as {shown(trial.name)}" if same else None,
+        f"{listing(failed)} failed, or computed something else" if failed else None,
     )
     return joined(("no configuration that was tried is faster", joined(facts)), ": ")
 
 
-def _listed(names: Iterable[str]) -> str:
-    return listing([evidence.shown(name) for name in names])
-
-
 def other_cure(times: Times, trial: Trial, is_this: Callable[[Configuration], bool]) -> str | None:
     """
-    The recommendation, in words, if a rule's own cure would go against it.
+    The recommendation, in words, if a rule's own cure would go against it; None if it does not.
 
     Args:
         trial: The trial the finding is about; a configuration is recommended instead of the baseline only.
         is_this: Whether a configuration follows the rule's cure.
-
-    Returns:
-        None if it does not.
     """
     advice = times.diagnosis.recommendation
     if advice is None or advice.configuration is None or not times.is_baseline(trial.name):
@@ -106,7 +100,7 @@ def other_cure(times: Times, trial: Trial, is_this: Callable[[Configuration], bo
     if not chosen or times.is_baseline(advice.configuration) or any(map(is_this, chosen)):
         return None
     measured = f": measured {ratio_words(advice.speedup)}" if advice.speedup is not None else ""
-    return f"use {evidence.shown(advice.configuration)}{measured}"
+    return f"use {shown(advice.configuration)}{measured}"
 
 
 def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
@@ -119,15 +113,15 @@ def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
     measured = alternative_words(times, trial, other)
     recommended = other_cure(times, trial, lambda cure: cure.name == other.name)
     if recommended is not None:
-        return f"{recommended}; {evidence.shown(other.name)} {what}, {measured}"
-    return f"use {evidence.shown(other.name)}: it {what}; {measured}"
+        return f"{recommended}; {shown(other.name)} {what}, {measured}"
+    return f"use {shown(other.name)}: it {what}; {measured}"
 
 
 def use_or_recommended(diagnosis: Diagnosis, account: Account) -> str:
     """The suggestion to use the faster one of an account, or the recommended one if that is a third one."""
     times, slower = Times(diagnosis), diagnosis.find_trial(account.slower)
     recommended = None if slower is None else other_cure(times, slower, lambda cure: cure.name == account.faster)
-    return recommended or f"use {evidence.shown(account.faster)}"
+    return recommended or f"use {shown(account.faster)}"
 
 
 def verified_cure(diagnosis: Diagnosis) -> Trial | None:
@@ -141,61 +135,43 @@ def verified_cure(diagnosis: Diagnosis) -> Trial | None:
 
 def severity_of_gain(gain: Ratio | None) -> Severity:
     """``warning`` if another configuration gains what can be felt, else ``note``."""
-    is_felt = gain is not None and gain.verdict == FASTER and gain.median >= 1 + evidence.NEGLIGIBLE_SHARE
+    is_felt = gain is not None and gain.verdict == FASTER and gain.median >= 1 + NEGLIGIBLE_SHARE
     return "warning" if is_felt else "note"
 
 
-def severity_by_cure(diagnosis: Diagnosis, gain: Ratio | None, is_this: Callable[[Configuration], bool]) -> Severity:
-    """``error`` if the cure that a rule means was verified, else by the gain of another configuration."""
-    cure = verified_cure(diagnosis)
-    return "error" if cure is not None and is_this(cure.configuration) else severity_of_gain(gain)
-
-
+# ------------------------------------------------------------------------------------------- cures that were tried
 def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
-    """False for a finding about a cure that was tried and is not recommended."""
+    """False for a finding about a cure that was tried and is not recommended, unless its outputs differ."""
     trial = None if finding.configuration is None else diagnosis.find_trial(finding.configuration)
-    if trial is None or not trial.configuration.cures or finding.code in _ABOUT_ATTEMPTS:
+    if trial is None or not trial.configuration.cures or finding.code == "LD402":
         return True
     return diagnosis.recommendation is not None and diagnosis.recommendation.configuration == trial.name
 
 
 def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
-    """A finding with what its cure brought by itself; as it is if none was tried."""
-    trial = next((trial for trial in diagnosis.trials if _answers(trial, finding)), None)
-    if trial is None:
-        return finding
-    ratio, base = gain_alone(diagnosis, trial), base_name(trial.configuration)
-    if ratio is not None and ratio.verdict == FASTER and not _differs(trial):
-        words = f"{evidence.shown(trial.name)}: measured {ratio_words(ratio)}, against {evidence.shown(base)}"
-    else:
-        words = f"{evidence.shown(trial.name)} was tried: {_why_not(trial, ratio)}"
-    return msgspec.structs.replace(finding, suggestion=words)
+    """A finding that suggests its cure with the gain that was measured; as it is if none was tried."""
+    for trial in diagnosis.trials:
+        cures = trial.configuration.cures
+        if len(cures) == 1 and cures[0].answers == finding.code and not trial.configuration.library_switches:
+            return msgspec.structs.replace(finding, suggestion=_cure_words(diagnosis, trial))
+    return finding
 
 
-def gain_alone(diagnosis: Diagnosis, trial: Trial) -> Ratio | None:
-    """How many times faster a configuration with cures is than the same without them; None if not measured."""
+def _cure_words(diagnosis: Diagnosis, trial: Trial) -> str:
     base = diagnosis.find_trial(base_name(trial.configuration))
-    if base is None or base.measurement is None or trial.measurement is None:
-        return None
-    return ratio_of(trial.name, base.measurement, trial.measurement)
-
-
-def _answers(trial: Trial, finding: Finding) -> bool:
-    cures = trial.configuration.cures
-    return len(cures) == 1 and cures[0].answers == finding.code and not trial.configuration.library_switches
-
-
-def _differs(trial: Trial) -> bool:
-    return trial.equivalence is not None and trial.equivalence.status == "different"
-
-
-def _why_not(trial: Trial, ratio: Ratio | None) -> str:
+    ratio = None
+    if base is not None and base.measurement is not None and trial.measurement is not None:
+        ratio = ratio_of(trial.name, base.measurement, trial.measurement)
     if trial.same_as is not None:
-        return f"the compiled code is the same as of {evidence.shown(trial.same_as)}"
-    if trial.failure is not None:
-        return f"it failed ({trial.failure.message})"
-    if _differs(trial):
-        return "its outputs differ"
-    if ratio is None:
-        return "it was not timed"
-    return f"{'measured' if ratio.verdict == INCONCLUSIVE else 'no faster, measured'} {ratio_words(ratio)}"
+        why = f"the compiled code is the same as of {shown(trial.same_as)}"
+    elif trial.failure is not None:
+        why = f"it failed ({trial.failure.message})"
+    elif not Times(diagnosis).computes_right(trial.name):
+        why = "its outputs differ"
+    elif ratio is None:
+        why = "it was not timed"
+    elif ratio.verdict == FASTER and base is not None:
+        return f"{shown(trial.name)}: measured {ratio_words(ratio)}, against {shown(base.name)}"
+    else:
+        why = f"{'measured' if ratio.verdict == INCONCLUSIVE else 'no faster, measured'} {ratio_words(ratio)}"
+    return f"{shown(trial.name)} was tried: {why}"

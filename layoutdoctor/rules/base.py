@@ -1,9 +1,9 @@
-"""What a rule is: code, name, a function from a diagnosis to findings, and its module's docstring as documentation."""
+"""A rule: a code, a name, a function from a diagnosis to findings, and a page that explains it (``pages/``)."""
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
+from importlib import resources
 from typing import TYPE_CHECKING, Protocol
 
 from layoutdoctor.diagnosis.records import Finding
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Severity, SourceLocation
 
-DOCUMENTATION_HEADINGS = ("What it finds", "Why it costs", "Example", "What to do", "When it is fine", "Source")
-"""The headings of every rule's docstring, in this order."""
+PAGES = resources.files("layoutdoctor.rules") / "pages"
 
 
 class Placed(Protocol):
-    """Whatever of a record stands at a line or in a module of the model."""
+    """A record with a line or a module of the model."""
 
     @property
     def location(self) -> SourceLocation | None:
@@ -38,16 +37,28 @@ class Rule:
     Attributes:
         code: ``LD`` and three digits; never given to another rule, also not after this one is gone.
         name: The pattern it finds, in lower case with hyphens; reads well after "allow ...".
-        summary: One line.
         check: A pure function of the record: yields findings, prints nothing, reads None as "not recorded".
-        documentation: What ``layoutdoctor explain`` shows.
     """
 
     code: str
     name: str
-    summary: str
     check: Callable[[Diagnosis], Iterator[Finding]]
-    documentation: str
+
+    @property
+    def page(self) -> str:
+        """Name of its page."""
+        return f"{self.code.lower()}-{self.name}"
+
+    @property
+    def documentation(self) -> str:
+        """The rule's page in Markdown, without its title; the rule's name if it has no page, as a user's own rule."""
+        page = PAGES / f"{self.page}.md"
+        return page.read_text(encoding="utf-8").partition("\n\n")[2] if page.is_file() else self.name
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        return self.documentation.partition("\n")[0]
 
     def finding(
         self,
@@ -67,12 +78,12 @@ class Rule:
 
         Args:
             configuration: The trial it is about; None for the whole diagnosis.
-            suggestion: What to do; None where nothing is to be done.
-            conversions: Those it is about: they give place, time, bytes and evidence, where these are not given.
+            suggestion: What to do; None if nothing is to be done.
+            conversions: They give place, time, bytes and evidence, if these are not given.
             at: Where it is; by default where the conversions cost most.
             seconds: What it costs per iteration.
             bytes_moved: What it reads and writes per iteration.
-            evidence: Names and ids to look up in the record; what stands more than once is named once.
+            evidence: Names and ids to look up in the record; each is kept once.
         """
         place = at if at is not None else next(iter(conversion_places(conversions)), None)
         return Finding(
@@ -88,9 +99,3 @@ class Rule:
             bytes_moved=sum_known(c.bytes_moved for c in conversions) if bytes_moved is None else bytes_moved,
             evidence=tuple(dict.fromkeys((c.id for c in conversions) if evidence is None else evidence)),
         )
-
-
-def document_rule(code: str, name: str, check: Callable[[Diagnosis], Iterator[Finding]], docstring: str | None) -> Rule:
-    """A rule documented by its module's docstring; by its name where Python removed that (``-OO``)."""
-    documentation = inspect.cleandoc(docstring or name)
-    return Rule(code, name, documentation.splitlines()[0], check, documentation)

@@ -1,8 +1,4 @@
-"""
-How fast the configurations of a diagnosis are: the one view of times that all rules share.
-
-Every answer is a ``Ratio`` with its interval and verdict. The baseline has the ratio 1.
-"""
+"""How fast the configurations of a diagnosis are. Every answer is a ``Ratio``; the baseline has the ratio 1."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.records import EQUAL, FASTER, INCONCLUSIVE, SLOWER, Ratio
 from layoutdoctor.examination.gaps import is_recorded_like
 from layoutdoctor.examination.ratios import judge
-from layoutdoctor.rules.evidence import shown
+from layoutdoctor.rules.wording import shown
 from layoutdoctor.units import format_ratio
 
 if TYPE_CHECKING:
@@ -88,13 +84,6 @@ class Times:
 
     def _preference(self, ratio: Ratio) -> tuple[bool, float]:
         return ratio.name == self._recommended, ratio.median
-
-    def saved_seconds(self, name: str) -> float | None:
-        """Seconds of a call that a configuration saves over the baseline; None if it was not measured."""
-        baseline, ratio = self.diagnosis.baseline, self.ratio(name)
-        if baseline is None or baseline.measurement is None or ratio is None:
-            return None
-        return max(0.0, baseline.measurement.median_seconds * (1 - 1 / ratio.median))
 
     def clean_trials(self, trial: Trial, is_clean: Callable[[Trial], bool]) -> list[Trial]:
         """

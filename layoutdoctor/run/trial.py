@@ -29,7 +29,7 @@ from layoutdoctor.measure.equivalence import Reference, check_equivalence
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.measure.timing import choose_timer
-from layoutdoctor.rules.graph_evidence import leaves_out_backward
+from layoutdoctor.rules.decisions import leaves_out_backward
 from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures import propose
 from layoutdoctor.subjects.cures.cure import Seen

@@ -12,8 +12,9 @@ from recordings.record import SETS
 
 from layoutdoctor.diagnosis.records import EQUAL, SLOWER
 from layoutdoctor.rules import run_rules
-from layoutdoctor.rules.evidence import has_backward, is_trace, shown
+from layoutdoctor.rules.evidence import has_backward, is_trace
 from layoutdoctor.rules.times import Times
+from layoutdoctor.rules.wording import shown
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from layoutdoctor.diagnosis.accepted import fingerprint_of
-from layoutdoctor.reports.rules_page import passages_of, rule_section
+from layoutdoctor.reports.rules_page import passages_of, plain, rule_page
 from layoutdoctor.reports.sections.wording import (
     clean,
     clean_name,
@@ -84,8 +84,8 @@ def _rule(rule: Rule) -> JsonObject:
         "id": rule.code,
         "name": rule.name,
         "shortDescription": {"text": rule.summary},
-        "fullDescription": {"text": clean(what_it_finds[0], _DESCRIPTION_LENGTH).replace("``", "")},
-        "help": {"text": rule.documentation, "markdown": rule_section(rule)},
+        "fullDescription": {"text": clean(what_it_finds[0], _DESCRIPTION_LENGTH).replace("`", "")},
+        "help": {"text": plain(rule.documentation), "markdown": rule_page(rule)},
         # The severity is judged for each finding, so every result carries its own level.
         "defaultConfiguration": {"level": "warning"},
         "properties": {"tags": ["performance", "memory-layout"], "precision": "high"},

@@ -62,7 +62,7 @@ MOST_EVIDENCE = 8
 MOST_NAMED = 50
 MOST_FINDINGS = 500
 
-_CODE = re.compile(r"``(.+?)``", re.DOTALL)
+_CODE = re.compile(r"`(.+?)`", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

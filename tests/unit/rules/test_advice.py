@@ -1,35 +1,142 @@
-"""What a rule may suggest: nothing measured as no faster or seen to fail, nothing against the recommendation."""
+"""What all rules share: the view of times, what may be suggested, cures that were tried, and which trial is meant."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from builders import (
     a_comparison,
     a_configuration,
     a_diagnosis,
     a_failed_trial,
+    a_graph,
+    a_measurement,
     a_ratio,
     a_recommendation,
     a_speedup,
     a_trial,
+    kernels,
+)
+from trace_builders import (
+    a_recorded_kernel,
+    a_recorded_trial,
+    a_total,
+    a_trace_diagnosis,
+    recorded_kernels,
+    to_channels_last,
 )
 
-from layoutdoctor.diagnosis.records import Account, Equivalence, Trial
-from layoutdoctor.rules.advice import advised, is_worth_trying, severity_by_cure, use_instead, use_or_recommended
-from layoutdoctor.rules.times import Times
+from layoutdoctor.diagnosis.records import (
+    EQUAL,
+    FASTER,
+    INCONCLUSIVE,
+    SLOWER,
+    Account,
+    Cure,
+    Equivalence,
+    Finding,
+    Ratio,
+    Trial,
+)
+from layoutdoctor.rules import Rule, evidence, run_rules
+from layoutdoctor.rules.advice import advised, use_instead, use_or_recommended
+from layoutdoctor.rules.formats import LD205
+from layoutdoctor.rules.times import Times, alternative_words
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis
 
-OFF, LAST, LAST_OFF = "inductor-layout-opt-off", "inductor-channels-last", "inductor-channels-last-opt-off"
-NO_HELP = "no configuration that was tried is faster"
+OFF, LAST, EAGER = "inductor-layout-opt-off", "inductor-channels-last", "eager"
 SAID_LAST, SAID_OFF = "compiled + channels_last", "compiled, layout optimization off"
 SAME = Trial(configuration=a_configuration(LAST), status="same_as", same_as="inductor")
+NO_HELP = "no configuration that was tried is faster"
+DIFFERENT = Equivalence(status="different")
 
 
-def said(diagnosis: Diagnosis, *ways: str, of: int = 0) -> str:
+# ---------------------------------------------------------------------------------------------------------- times
+def times_of(*ratios: Ratio, **changes: object) -> Times:
+    trials = (a_trial(), *(a_trial(ratio.name) for ratio in ratios))
+    return Times(a_diagnosis(*trials, comparison=a_comparison(*ratios), **changes))
+
+
+def test_any_two_configurations_are_compared_by_their_ratios() -> None:
+    times = times_of(a_ratio(LAST, 1.3), a_ratio(OFF, 0.9), a_ratio(EAGER, 1.25, 0.1))
+    for name, than, verdict in (
+        (LAST, OFF, FASTER),
+        (OFF, LAST, SLOWER),
+        (LAST, EAGER, INCONCLUSIVE),
+        ("inductor", "inductor", EQUAL),
+    ):
+        ratio = times.over(name, than)
+        assert ratio is not None
+        assert ratio.verdict == verdict
+    assert times.over(LAST, "inductor-freezing") is None
+    same = Times(a_diagnosis(a_trial(), SAME, comparison=a_comparison())).ratio(LAST)
+    assert same is not None
+    assert (same.low, same.high, same.verdict) == (1.0, 1.0, EQUAL)
+
+
+@pytest.mark.parametrize(
+    ("median", "width", "is_advisable"),
+    [(1.3, 0.03, True), (1.05, 0.2, True), (0.98, 0.2, False), (1.0, 0.02, False), (0.9, 0.03, False)],
+    ids=["faster", "may be faster", "may be slower", "equal", "slower"],
+)
+def test_nothing_is_advised_that_was_measured_as_no_faster(median: float, width: float, is_advisable: bool) -> None:
+    times = times_of(a_ratio(LAST, median, width))
+    assert times.is_advisable(LAST, "inductor") is is_advisable
+    assert times.is_worth_it(times.diagnosis.trials[0], lambda trial: True) is not is_advisable
+    assert not times.is_worth_it(times.diagnosis.trials[0], lambda trial: False)
+
+
+def test_nothing_is_advised_that_is_slower_than_the_baseline_or_computes_something_else() -> None:
+    assert not times_of(a_ratio(EAGER, 0.5), a_ratio(LAST, 0.8)).is_advisable(LAST, EAGER)
+    assert times_of(a_ratio(EAGER, 0.5), a_ratio(LAST, 0.99, 0.015)).is_advisable(LAST, EAGER)  # as fast as the default
+    trials = a_trial(), a_trial(LAST, equivalence=DIFFERENT)
+    wrong = Times(a_diagnosis(*trials, comparison=a_comparison(a_ratio(LAST, 1.3))))
+    assert not wrong.is_advisable(LAST, "inductor")
+    assert wrong.fastest((LAST,)) is None
+
+
+def test_of_several_the_recommended_one_is_named_else_the_fastest() -> None:
+    for recommended, best in ((None, LAST), (OFF, OFF)):
+        times = times_of(a_ratio(LAST, 1.4), a_ratio(OFF, 1.2), recommendation=a_recommendation(recommended))
+        found, other = times.fastest((LAST, OFF)), times.clean_alternative(times.diagnosis.trials[0], lambda _: True)
+        assert found is not None
+        assert other is not None
+        assert found.name == other.name == best
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        a_trial(LAST, kernels=None),
+        a_trial(LAST, kernels=kernels(lacks=("oneDNN's log",), sources=("torch.profiler",))),
+        a_trial(LAST, graphs=(a_graph(hook_failure="the graph could not be read"),)),
+        a_failed_trial(LAST),
+        SAME,
+    ],
+    ids=["no kernels", "no log", "no graph", "failed", "the same"],
+)
+def test_a_trial_that_was_recorded_in_part_is_no_alternative(other: Trial) -> None:
+    times = Times(a_diagnosis(a_trial(), other, comparison=a_comparison(a_ratio(LAST, 1.4))))
+    assert times.clean_alternative(times.diagnosis.trials[0], lambda trial: True) is None
+
+
+def test_ratios_in_words() -> None:
+    times = times_of(a_ratio(LAST, 1.15, low=0.98, high=1.31), a_ratio(OFF, 0.9))
+    default, last, off = times.diagnosis.trials
+    for trial, other, words in (
+        (default, last, "measured 1.15x, 0.98x to 1.31x"),
+        (off, last, f"measured 1.15x, 0.98x to 1.31x; {SAID_OFF} 0.90x"),
+        (off, default, f"{SAID_OFF} runs at 0.90x the speed of the default (0.87 to 0.93)"),
+    ):
+        assert alternative_words(times, trial, other) == words
+
+
+# --------------------------------------------------------------------------------------------------------- advice
+def suggested(diagnosis: Diagnosis, *ways: str, of: int = 0) -> str:
     return advised(Times(diagnosis), diagnosis.trials[of], ways, "do it")
 
 
@@ -37,89 +144,48 @@ def said(diagnosis: Diagnosis, *ways: str, of: int = 0) -> str:
     ("trials", "ratios", "words"),
     [
         ((), (), "do it"),
-        ((a_trial(LAST),), (a_ratio(LAST, 1.2),), "do it"),
         ((a_trial(LAST),), (a_ratio(LAST, 1.05, 0.2),), "do it"),
         (
             (a_trial(LAST),),
             (a_ratio(LAST, 0.99, 0.2),),
             f"{NO_HELP}: {SAID_LAST} runs at 0.99x the speed of the default (0.79 to 1.19)",
         ),
+        ((a_failed_trial(LAST),), (), f"{NO_HELP}: {SAID_LAST} failed, or computed something else"),
         (
-            (a_trial(LAST),),
-            (a_ratio(LAST, 1.01, 0.015),),
-            f"{NO_HELP}: {SAID_LAST} runs at 1.01x the speed of the default (0.99 to 1.02)",
-        ),
-        (
-            (a_trial(LAST),),
-            (a_ratio(LAST, 0.9),),
-            f"{NO_HELP}: {SAID_LAST} runs at 0.90x the speed of the default (0.87 to 0.93)",
-        ),
-        (
-            (a_failed_trial(LAST),),
-            (),
-            f"{NO_HELP}: {SAID_LAST} failed, or computed something else",
-        ),
-        (
-            (a_trial(LAST, equivalence=Equivalence(status="different")),),
+            (a_trial(LAST, equivalence=DIFFERENT),),
             (a_ratio(LAST, 1.2),),
             f"{NO_HELP}: {SAID_LAST} failed, or computed something else",
         ),
         ((SAME,), (), f"{NO_HELP}: {SAID_LAST} runs the same code as the default"),
     ],
-    ids=[
-        "not tried",
-        "faster",
-        "may be faster",
-        "may be slower",
-        "equal",
-        "slower",
-        "failed",
-        "other outputs",
-        "the same",
-    ],
+    ids=["not tried", "may be faster", "may be slower", "failed", "other outputs", "the same"],
 )
-def test_what_was_measured_speaks_against_it(trials: tuple[Trial, ...], ratios: tuple[object, ...], words: str) -> None:
-    diagnosis = a_diagnosis(a_trial(), *trials, comparison=a_comparison(*ratios))  # type: ignore[arg-type]
-
-    assert said(diagnosis, LAST) == words
-
-
-def test_one_way_of_several_is_enough_and_the_trial_itself_is_none() -> None:
-    trials, ratios = (a_trial(), a_trial(LAST), a_trial(LAST_OFF)), (a_ratio(LAST, 0.9), a_ratio(LAST_OFF, 1.1))
-    diagnosis = a_diagnosis(*trials, comparison=a_comparison(*ratios))
-
-    assert said(diagnosis, LAST, LAST_OFF) == "do it"
-    assert is_worth_trying(Times(diagnosis), trials[1], ("inductor", LAST))  # from the slower one to the baseline
-    assert not is_worth_trying(Times(diagnosis), trials[2], ("inductor", LAST))
-    assert said(diagnosis, "inductor") == "do it"
+def test_what_was_measured_speaks_against_it(trials: tuple[Trial, ...], ratios: Any, words: str) -> None:
+    assert suggested(a_diagnosis(a_trial(), *trials, comparison=a_comparison(*ratios)), LAST) == words
 
 
 def test_a_cure_that_goes_against_the_recommended_one_gives_way_to_it() -> None:
     trials, ratios = (a_trial(), a_trial(LAST), a_trial(OFF)), (a_ratio(LAST, 1.3), a_ratio(OFF, 1.2))
     advice = a_recommendation(LAST, speedup=a_speedup(1.3))
     diagnosis = a_diagnosis(*trials, comparison=a_comparison(*ratios), recommendation=advice)
-
-    assert said(diagnosis, OFF) == "use compiled + channels_last: measured 1.30x, 1.27x to 1.33x"
-    assert said(diagnosis, LAST) == "do it"
-    assert said(diagnosis, "inductor", of=1) == (  # only of the baseline something is recommended
+    assert suggested(diagnosis, OFF) == "use compiled + channels_last: measured 1.30x, 1.27x to 1.33x"
+    assert suggested(diagnosis, LAST) == "do it"
+    assert suggested(diagnosis, "inductor", of=1) == (  # only of the baseline something is recommended
         f"{NO_HELP}: {SAID_LAST} runs at 1.30x the speed of the default (1.27 to 1.33)"
     )
 
 
-def test_an_error_is_at_least_5_percent_to_gain_by_a_verified_cure_and_a_warning_2_percent_lost() -> None:
-    for median, verified, severity in (
-        (1.06, True, "error"),
-        (1.06, False, "warning"),
-        (1.04, True, "warning"),
-        (1.015, True, "note"),
-    ):
-        ratio = a_ratio(LAST, median, 0.003)
-        advice = a_recommendation(LAST, verified=verified, speedup=a_speedup(median, 0.003))
-        diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=a_comparison(ratio), recommendation=advice)
-
-        assert severity_by_cure(diagnosis, ratio, lambda cure: cure.input_format == "channels_last") == severity
-        assert severity_by_cure(diagnosis, ratio, lambda cure: cure.freezes) in ("warning", "note")
-        assert severity_by_cure(diagnosis, None, lambda cure: cure.freezes) == "note"
+@pytest.mark.parametrize(
+    ("median", "verified", "severity"),
+    [(1.06, True, "error"), (1.06, False, "warning"), (1.04, True, "warning"), (1.015, True, "note")],
+)
+def test_an_error_is_at_least_5_percent_to_gain_by_a_verified_cure_and_a_warning_2_percent_lost(
+    median: float, verified: bool, severity: str
+) -> None:
+    advice = a_recommendation(LAST, verified=verified, speedup=a_speedup(median, 0.003))
+    comparison = a_comparison(a_ratio(LAST, median, 0.003))
+    diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=comparison, recommendation=advice)
+    assert [finding.severity for finding in LD205.check(diagnosis)] == [severity]
 
 
 def test_another_trial_is_named_behind_what_is_recommended() -> None:
@@ -135,3 +201,85 @@ def test_another_trial_is_named_behind_what_is_recommended() -> None:
         diagnosis = a_diagnosis(*trials, comparison=comparison, recommendation=advice)
         assert use_instead(Times(diagnosis), trials[0], trials[1], "has none") == words
         assert use_or_recommended(diagnosis, account) == of_account
+
+
+# ---------------------------------------------------------------------------------------------------------- cures
+BASE = [10e-3 + index * 1e-6 for index in range(40)]
+CURED = "inductor+flat-conv3d"
+CURE = Cure(name="flat-conv3d", answers="LD503")
+
+
+def a_rule(code: str = "LD503", configuration: str = "inductor") -> Rule:
+    fields: dict[str, Any] = {"rule": "r", "severity": "note", "message": "m", "suggestion": "try something"}
+    return Rule(code, "r", lambda _: iter((Finding(code=code, configuration=configuration, **fields),)))
+
+
+def cured(factor: float | None, **changes: Any) -> Trial:
+    """A trial with the cure, so many times as fast as without; None if it was not timed."""
+    measurement = None if factor is None else a_measurement(*(seconds / factor for seconds in BASE))
+    configuration = a_configuration(CURED, cures=(CURE,))
+    return a_trial(CURED, **{"configuration": configuration, "measurement": measurement, **changes})
+
+
+@pytest.mark.parametrize(
+    ("trial", "words"),
+    [
+        (cured(1.25), ": measured 1.25x, 1.25x to 1.25x, against the default"),
+        (cured(0.8), " was tried: no faster, measured 0.80x, 0.80x to 0.80x"),
+        (
+            cured(None, measurement=a_measurement(*(s / f for s in BASE[:20] for f in (0.9, 1.3)))),
+            " was tried: measured 1.10x, 0.90x to 1.30x",
+        ),
+        (cured(1.25, equivalence=DIFFERENT), " was tried: its outputs differ"),
+        (
+            cured(None, status="same_as", same_as="inductor"),
+            " was tried: the compiled code is the same as of the default",
+        ),
+        (
+            cured(None, status="failed", failure=a_failed_trial().failure),
+            " was tried: it failed (RuntimeError: boom)",
+        ),
+        (cured(None), " was tried: it was not timed"),
+    ],
+)
+def test_what_a_cure_brought_takes_the_place_of_the_advice(trial: Trial, words: str) -> None:
+    base = a_trial("inductor", measurement=a_measurement(*BASE))
+    diagnosis = a_diagnosis(base, trial, comparison=a_comparison())
+    assert [f.suggestion for f in run_rules(diagnosis, (a_rule(),))] == [f"compiled + flat-conv3d{words}"]
+    assert [f.suggestion for f in run_rules(diagnosis, (a_rule("LD501"),))] == ["try something"]
+
+
+def test_an_attempt_that_is_not_recommended_has_its_row_and_no_findings() -> None:
+    base = a_trial("inductor", measurement=a_measurement(*BASE))
+    attempt = a_diagnosis(base, cured(1.25), comparison=a_comparison())
+    recommended = msgspec.structs.replace(attempt, recommendation=a_recommendation(CURED))
+    for diagnosis, code, count in ((attempt, "LD209", 0), (attempt, "LD402", 1), (recommended, "LD209", 1)):
+        assert len(run_rules(diagnosis, (a_rule(code, CURED),))) == count
+
+
+# --------------------------------------------------------------------------------------------------- which trial
+def test_the_main_trial_is_that_of_the_baseline_or_the_only_one() -> None:
+    on = "inductor-layout-opt-on"
+    same = Trial(configuration=a_configuration("inductor"), status="same_as", same_as=on)
+    for trials, changes, name in (
+        ((a_trial("eager"), a_trial()), {}, "inductor"),
+        ((a_trial("recorded"),), {}, "recorded"),
+        ((a_trial(on), same), {"comparison": a_comparison()}, on),
+    ):
+        main = evidence.main_trial(a_diagnosis(*trials, **changes))
+        assert main is not None
+        assert main.name == name
+    assert evidence.main_trial(a_diagnosis(a_trial("eager"), a_trial(OFF))) is None
+
+
+def test_a_trace_with_a_backward_in_it_is_training() -> None:
+    for trial, is_training in (
+        (a_recorded_trial(to_channels_last("a")), False),
+        (a_recorded_trial(kernels=None), False),
+        (a_recorded_trial(to_channels_last("a", tensor="gradient")), True),
+        (a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel("sm80_xmma_dgrad_nhwc"),))), True),
+        (a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel(op="ReluBackward0"),))), True),
+        (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("cudnn::bn_bw_1C11_kernel_new"),))), True),
+        (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("MyBackwardModule", kind="module"),))), False),
+    ):
+        assert evidence.is_training(a_trace_diagnosis(trial), trial) is is_training

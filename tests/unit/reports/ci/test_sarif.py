@@ -50,7 +50,7 @@ def test_every_report_has_what_code_scanning_asks_for(story: str) -> None:
         assert 0 < len(rule["shortDescription"]["text"]) <= 1024
         assert 0 < len(rule["fullDescription"]["text"]) <= 1024
         assert rule["help"]["text"]
-        assert rule["help"]["markdown"].startswith(f"## {rule['id']} {rule['name']}\n")
+        assert rule["help"]["markdown"].startswith(f"# {rule['id']} {rule['name']}\n")
         assert rule["defaultConfiguration"]["level"] in LEVELS
     of_model = [finding for finding in diagnosis.findings if finding.code != "LD401"]
     told = [

@@ -1,0 +1,229 @@
+"""LD205 and LD502: the formats that the user gives the model and its input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.costs import (
+    all_conversions_of,
+    conversions_of,
+    count_by_tensor,
+    counted_conversions,
+    dearest_of,
+    sum_known,
+)
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.advice import (
+    channels_last_ways,
+    is_worth_trying,
+    other_cure,
+    refusal,
+    severity_of_gain,
+    verified_cure,
+)
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
+from layoutdoctor.rules.times import Times, alternative_words, speed_words
+from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
+    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Finding, FxNode, Graph, InputTensor, Trial
+
+
+# -------------------------------------------------------------------------- LD205: channels_last input would be faster
+def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most, about the baseline."""
+    baseline, tensors = evidence.main_trial(diagnosis), evidence.inputs_not_channels_last(diagnosis)
+    times = Times(diagnosis)
+    gain = times.fastest(evidence.CHANNELS_LAST_CONFIGURATIONS)
+    if baseline is None or gain is None or not tensors:
+        return
+    now, left = _converted(baseline), _converted(diagnosis.find_trial(gain.name))
+    fewer = [kind for kind in now if now[kind] > left.get(kind, 0)]
+    conversions = [c for c in counted_conversions(baseline) if c.tensor in fewer]
+    names = [f"{tensor.name or 'an input'} ({shape_words(tensor.shape)})" for tensor in tensors]
+    formats = distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)
+    facts = None
+    if conversions:
+        rest = _kinds({kind: left.get(kind, 0) for kind in fewer})
+        facts = (
+            f"{wording.shown(baseline.name)} converts {_kinds({kind: now[kind] for kind in fewer})} on every call",
+            wording.cost_words(baseline, sum_known(c.seconds for c in conversions)),
+            f"{wording.shown(gain.name)} {rest}" if rest else None,
+        )
+    message = f"{listing(names)} {be(len(names))} not {' or '.join(formats)}, and {speed_words(gain, times.baseline)}"
+    cure, measured = verified_cure(diagnosis), baseline.measurement
+    yield LD205.finding(
+        baseline.name,
+        joined((message, joined(facts, ", ") if facts else None)),
+        other_cure(times, baseline, _is_channels_last) or _lines(tensors, formats),
+        severity="error" if cure and _is_channels_last(cure.configuration) else severity_of_gain(gain),
+        evidence=(gain.name, *(c.id for c in conversions)),
+        at=dearest_of(conversions),
+        seconds=None if measured is None else measured.median_seconds * (1 - 1 / gain.median),
+        bytes_moved=sum_known(c.bytes_moved for c in conversions),
+    )
+
+
+def _is_channels_last(cure: Configuration) -> bool:
+    return cure.input_format == "channels_last"
+
+
+def _converted(trial: Trial | None) -> dict[str, int]:
+    """How many activations and weights are converted."""
+    counts = count_by_tensor(counted_conversions(trial)) if trial is not None else {}
+    return {kind: counts[kind] for kind in ("activation", "weight") if kind in counts}
+
+
+def _kinds(counts: Mapping[str, int]) -> str:
+    return listing([count_of(count, kind) for kind, count in counts.items() if count])
+
+
+def _lines(tensors: Sequence[InputTensor], formats: Sequence[str]) -> str:
+    if len(formats) > 1:
+        return "convert each input and each parameter to the channels-last format of its rank, the parameters once"
+    names = distinct(tensor.name or "x" for tensor in tensors)
+    return "; ".join(f"{name} = {name}.to(memory_format=torch.{formats[0]})" for name in ("model", *names))
+
+
+LD205 = Rule("LD205", "input-format-mismatch", input_formats)
+
+# ------------------------------------------------------------------------------------------ LD502: two formats at once
+_CHOSEN_BY = frozenset({"contiguous", "to", "clone"})
+
+
+def mixed_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most: parameters in both formats explain a flip as well."""
+    trial = diagnosis.find_trial("eager")  # it runs in the caller's formats
+    if trial is None or not trial.graphs:
+        # If nothing ran, the parameters are graph inputs of the baseline.
+        trial = evidence.main_trial(diagnosis)
+        if trial is None or trial.configuration.model_format != "preserve":
+            return
+    forward = [graph for graph in trial.graphs if graph.direction != "backward"]
+    weights = [node.layout for graph in forward for node in graph.nodes if node.tensor == "weight"]
+    last = [f for layout in weights if _is_of_rank(layout) and (f := channels_last_only(layout)) is not None]
+    contiguous_count = sum(map(_is_contiguous_only, weights))
+    inputs = (t.memory_formats for t in diagnosis.subject.inputs if len(t.shape) in CHANNELS_LAST_BY_RANK)
+    if last and contiguous_count:
+        yield _finding_about_parameters(trial, contiguous_count, last)
+    elif not last and trial.name == "eager" and all(not f or "contiguous_format" in f for f in inputs):
+        flips = (flip for graph in trial.graphs if (flip := _first_flip(trial, graph)) is not None)
+        yield from (_finding_about_flip(diagnosis, trial, *flip) for flip in list(flips)[:1])
+
+
+def _is_of_rank(layout: Layout | None) -> bool:
+    return layout is not None and len(layout.shape) in CHANNELS_LAST_BY_RANK
+
+
+def _is_contiguous_only(layout: Layout | None) -> bool:
+    """Whether a 4-D or 5-D layout is contiguous and not channels-last as well."""
+    return layout is not None and _is_of_rank(layout) and layout.memory_formats == ("contiguous_format",)
+
+
+def _first_flip(trial: Trial, graph: Graph) -> tuple[Graph, FxNode, FxNode] | None:
+    """The first convolution that reads channels_last, and the node that made it so; None if it was chosen."""
+    nodes = nodes_by_name(graph)
+    for node in graph.nodes:
+        if is_convolution(node) and not node.backward and channels_last_only(_input_layout(node, nodes)):
+            flip = _source_of_format(nodes[node.inputs[0]], nodes)
+            is_mixture = flip.op == "call_function" and not _is_chosen(trial, graph, flip)
+            return (graph, node, flip) if is_mixture else None
+    return None
+
+
+def _input_layout(convolution: FxNode, nodes: Mapping[str, FxNode]) -> Layout | None:
+    source = first_input(convolution, nodes)
+    return source.layout if source is not None else None
+
+
+def _source_of_format(node: FxNode, nodes: Mapping[str, FxNode]) -> FxNode:
+    """From a channels-last value back to the first one of its rank, whose maker was given no such value."""
+    rank = len(node.layout.shape) if node.layout is not None else 0
+    seen = {node.name}
+    while True:
+        earlier = [nodes[name] for name in node.inputs if name in nodes and name not in seen]
+        before = next(
+            (o for o in earlier if o.layout and len(o.layout.shape) == rank and channels_last_only(o.layout)), None
+        )
+        if before is None:
+            return node
+        node = before
+        seen.add(node.name)
+
+
+def _is_chosen(trial: Trial, graph: Graph, node: FxNode) -> bool:
+    """Whether the model's own code asked for that format."""
+    if node.called in _CHOSEN_BY and node.is_called_directly is not False:
+        return True
+    return any(
+        c.owner == "user" and c.direction == "to_channels_last" and (c.graph, c.node) == (graph.name, node.name)
+        for c in all_conversions_of(trial)
+    )
+
+
+def _finding_about_flip(diagnosis: Diagnosis, trial: Trial, graph: Graph, convolution: FxNode, flip: FxNode) -> Finding:
+    # Conversions inside the library of a contiguous convolution are no matter of mixed formats.
+    conversions = [c for c in conversions_of(trial) if c.owner == "framework"]
+    costs = (count_of(len(conversions), "conversion"), wording.conversion_cost_words(trial, conversions))
+    wanted, name = channels_last_only(flip.layout) or "channels_last", flip.called or base_name(flip.target)
+    line = line_words(flip.location) if flip.location is not None else None
+    known = joined((name if flip.module is not None else None, line), ", ")
+    place = (flip.module or name) + (f" ({known})" if known else "")
+    message = f"the contiguous model runs {wanted} after {place}: {_count_words(graph)}"
+    return LD502.finding(
+        trial.name,
+        joined((message, joined(costs, ", ") if conversions else None)),
+        _one_format(diagnosis, trial, wanted),
+        severity=evidence.severity_of_cost(trial, sum_known(c.seconds for c in conversions)),
+        evidence=(flip.name, convolution.name, *(c.id for c in conversions)),
+        at=flip,
+        conversions=conversions,
+    )
+
+
+def _count_words(graph: Graph) -> str:
+    """How many convolutions read each format; one whose input satisfies both counts for neither."""
+    nodes = nodes_by_name(graph)
+    layouts = [_input_layout(node, nodes) for node in graph.nodes if is_convolution(node) and not node.backward]
+    last = sum(channels_last_only(layout) is not None for layout in layouts)
+    contiguous_count = sum(map(_is_contiguous_only, layouts))
+    words = f"{last} of {count_of(len(layouts), 'convolution')} {'reads' if last == 1 else 'read'} it"
+    if not contiguous_count:
+        return words
+    return f"{words}, {contiguous_count} {'reads' if contiguous_count == 1 else 'read'} contiguous"
+
+
+def _one_format(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str:
+    times, ways = Times(diagnosis), channels_last_ways(trial)
+    if not is_worth_trying(times, trial, ways):
+        return refusal(times, trial, ways)
+    other = diagnosis.measured_trial("eager-channels-last")
+    advice = (
+        f"convert the input and the parameters too: model = model.to(memory_format=torch.{wanted}); "
+        f"x = x.to(memory_format=torch.{wanted})"
+    )
+    return joined(
+        (advice, alternative_words(times, trial, other) if other is not None and other is not trial else None)
+    )
+
+
+def _finding_about_parameters(trial: Trial, contiguous_count: int, last: Sequence[MemoryFormat]) -> Finding:
+    formats, how = distinct(last), "each parameter to the channels-last format of its rank"
+    if formats == ["channels_last"]:
+        how = "model = model.to(memory_format=torch.channels_last)"
+    return LD502.finding(
+        trial.name,
+        f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones {be(contiguous_count)} "
+        f"contiguous and {len(last)} {' or '.join(formats)}, so values change their layout between the layers",
+        f"convert all of them to one format: {how}",
+        evidence=(f"{contiguous_count} contiguous", f"{len(last)} channels-last"),
+    )
+
+
+LD502 = Rule("LD502", "mixed-formats-in-model", mixed_formats)

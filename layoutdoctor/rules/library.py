@@ -1,0 +1,278 @@
+"""LD111: conversions that a library makes around its convolutions, all together."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.examination.costs import conversion_places, conversions_of, launch_count, sum_known
+from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.advice import advised, channels_last_ways, use_instead
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.repeated import LD102
+from layoutdoctor.rules.round_trips import LD101
+from layoutdoctor.rules.times import Times
+from layoutdoctor.rules.weights import LD103
+from layoutdoctor.units import format_seconds
+from layoutdoctor.words import (
+    CONFIDENCE_WORDS,
+    DIRECTION_WORDS,
+    LIBRARY_NAMES,
+    ONEDNN_LOG,
+    TENSOR_WORDS,
+    count_of,
+    joined,
+    listing,
+    op_words,
+    plural,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, KernelSummary, Severity, Trial
+
+# Shares of the recorded time. Below the first one nobody sees them in the run. A warning from the second one on,
+# or from NEGLIGIBLE_SHARE on if they take the third one of the convolution time.
+_LEAST_SHARE = 0.005
+_LOSS_SHARE = 0.05
+_LOSS_SHARE_OF_CONVOLUTIONS = 0.10
+_NAMED = 3
+
+# The format that the library wants if it makes its inputs so. oneDNN takes channels_last as well as its own layouts.
+_WANTED = {
+    "to_channels_last": "torch.channels_last",
+    "to_blocked": "torch.channels_last",
+    "to_contiguous": "torch.contiguous_format",
+}
+_RANKS = {"conv2d": 4, "conv_transpose2d": 4, "conv3d": 5, "conv_transpose3d": 5}
+_TO_CNHW = ("transpose_NCHW2CNHW", "transpose_CNHW2NCHW")
+_READS_LAST_WRITES_CONTIGUOUS = re.compile(r"^sm\d+_xmma_(?!wgrad)\w{0,200}?_nhwckrsc_nchw(?:_|\Z)")
+_READ_BY_A_CONVOLUTION = 2  # its input and its weight; besides these it writes one result
+
+
+def library_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most, for all conversions by libraries in a trace, or in the baseline on a GPU."""
+    trial = evidence.main_trial(diagnosis)
+    if trial is None or trial.kernels is None:
+        return
+    # On a CPU nobody counts the kernels of convolutions; the rules on single conversions report those of oneDNN.
+    if trial.kernels.convolution_count is None and not evidence.is_trace(trial):
+        return
+    conversions, times = _of_library(trial), Times(diagnosis)
+    severity = _severity(trial, trial.kernels, conversions)
+    if severity is not None:
+        parts = (
+            _count_words(trial.kernels, conversions),
+            _cost_words(trial, trial.kernels, conversions),
+            _operation_words(conversions),
+            wording.dearest_words(conversion_places(conversions)),
+            _buffer_words(conversions),
+            _fused_words(trial.kernels, conversions),
+            _counted_twice_words(diagnosis, trial, conversions),
+        )
+        pay = times.is_worth_it(trial, lambda candidate: _has_fewer(candidate, trial))
+        yield LD111.finding(
+            trial.name,
+            joined(parts),
+            _suggestion(times, trial, conversions, pay=pay),
+            severity="note" if pay else severity,
+            conversions=conversions,
+        )
+
+
+def _of_library(trial: Trial) -> list[Conversion]:
+    return [conversion for conversion in conversions_of(trial) if conversion.owner == "library"]
+
+
+def _has_fewer(candidate: Trial, trial: Trial) -> bool:
+    """Half as many at most."""
+    return 2 * len(_of_library(candidate)) <= len(_of_library(trial))
+
+
+def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> Severity | None:
+    """None if they are too little to report, or took no time that was recorded."""
+    if kernels.seconds is None and conversions and not evidence.is_trace(trial):
+        return "note"
+    seconds = sum_known(c.seconds for c in conversions)
+    if not evidence.takes_at_least(trial, seconds, _LEAST_SHARE):
+        return None
+    own, whole = sum_known(c.seconds for c in _of_convolutions(kernels, conversions)), kernels.convolution_seconds
+    is_large_part = own is not None and bool(whole) and own >= _LOSS_SHARE_OF_CONVOLUTIONS * (whole or 0.0)
+    least = evidence.NEGLIGIBLE_SHARE if is_large_part else _LOSS_SHARE
+    return "warning" if evidence.takes_at_least(trial, seconds, least) else "note"
+
+
+def _of_convolutions(kernels: KernelSummary, conversions: Sequence[Conversion]) -> Sequence[Conversion]:
+    """Those whose time is a part of the convolution time: in a log, those beside a convolution that fits."""
+    if not kernels.convolution_count:
+        return ()
+    return [c for c in conversions if c.tensor != "unknown"] if ONEDNN_LOG in kernels.sources else conversions
+
+
+def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str:
+    libraries = {"onednn"}
+    if ONEDNN_LOG not in kernels.sources:
+        libraries = {library_of(c.kernel) or "" for c in conversions if c.kernel is not None}
+    by = listing(sorted(LIBRARY_NAMES[name] for name in libraries if name in LIBRARY_NAMES)) or "the library"
+    places = " around convolutions" if kernels.convolution_count else ""
+    ways = wording.named_counts(
+        ("to or from CNHW" if _is_to_cnhw(c) else DIRECTION_WORDS[c.direction], c.count) for c in conversions
+    )
+    if all(c.tensor == "unknown" for c in conversions):
+        of = "of which tensors was not recorded"
+    else:
+        tensors = wording.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in conversions)
+        known_by = wording.named_counts((CONFIDENCE_WORDS[c.confidence], c.count) for c in conversions)
+        of = f"of {tensors}, going by {known_by}"
+    count = count_of(launch_count(conversions), "layout conversion")
+    return joined((f"{count} by {by}{places}: {ways}", of, wording.step_words(conversions)), ", ")
+
+
+def _is_to_cnhw(conversion: Conversion) -> bool:
+    return conversion.kernel is not None and conversion.kernel.startswith(_TO_CNHW)
+
+
+def _cost_words(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
+    """With the share of the convolution time only if all of them are a part of it."""
+    if len(_of_convolutions(kernels, conversions)) == len(conversions):
+        return wording.conversion_cost_words(trial, conversions)
+    exposed = sum_known(c.exposed_seconds for c in conversions)
+    return wording.cost_words(trial, sum_known(c.seconds for c in conversions), exposed_seconds=exposed)
+
+
+def _operation_words(conversions: Sequence[Conversion]) -> str | None:
+    """The operations that pay most; None if none was recorded, or all are of one."""
+    seconds: dict[str, float] = {}
+    for conversion in conversions:
+        name = op_words(conversion.op) if conversion.op is not None else "operations not known"
+        seconds[name] = seconds.get(name, 0.0) + (conversion.seconds or 0.0)
+    dearest = sorted(seconds.items(), key=lambda item: -item[1])
+    words = listing([f"{format_seconds(spent)} in {name}" for name, spent in dearest], _NAMED)
+    return words if len(seconds) > 1 else None
+
+
+def _buffer_words(conversions: Sequence[Conversion]) -> str | None:
+    """MIOpen converts the buffer for the result as well, although nothing is in it yet."""
+    count = launch_count(c for c in conversions if c.direction == "to_channels_last" and _is_at(c, "output"))
+    if not count or _wanted(conversions) != "torch.channels_last":
+        return None
+    return f"{count} of them {'converts' if count == 1 else 'convert'} the buffer of a result before it is written"
+
+
+def _fused_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
+    """Why conversions of inputs have no counterpart; None if all have theirs, as far as names show."""
+    if not any(c.direction == "to_channels_last" for c in conversions):
+        return None
+    totals = [(total.name, total.count) for total in kernels.totals if total.kind == "kernel"]
+    launched = totals or [(kernel.name, 1) for kernel in kernels.kernels]
+    count = sum(n for name, n in launched if _READS_LAST_WRITES_CONTIGUOUS.match(name))
+    if not count:
+        return None
+    reads = "convolution kernel reads" if count == 1 else "convolution kernels read"
+    own = "writes contiguous itself" if count == 1 else "write contiguous themselves"
+    return f"{count} {reads} channels_last and {own}, so that no conversion back is seen there"
+
+
+def _counted_twice_words(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str | None:
+    """How many of them other findings count as well, so that nobody adds their costs up."""
+    counts, named = {c.id: c.count for c in conversions}, []
+    for rule, words in ((LD101, "round trips"), (LD102, "tensors converted more than once"), (LD103, "weights")):
+        own = [finding for finding in rule.check(diagnosis) if finding.configuration == trial.name]
+        count = sum(counts.get(id, 0) for id in {id for finding in own for id in finding.evidence})
+        named += [f"{rule.code} counts {count} too ({words})"] if count else []
+    return f"of these, {listing(named)}" if named else None
+
+
+def _suggestion(times: Times, trial: Trial, conversions: Sequence[Conversion], *, pay: bool) -> str:
+    """The configuration that was measured to have fewer of them; what to try if none was, or none is faster."""
+    if are_of_an_engine(conversion.kernel for conversion in conversions):
+        return (
+            "build the TensorRT engine with the formats that its layers want at its borders (allowed_formats of its "
+            "inputs and outputs, such as HWC8 or CHW32), and record again"
+        )
+    wanted, ranks = _wanted(conversions), _ranks(trial, conversions)
+    if wanted == "torch.channels_last":
+        wanted = wording.channels_last_words(ranks)
+    if evidence.is_trace(trial):
+        return _untried_suggestion(trial, conversions, wanted, ranks)
+    other = times.clean_alternative(trial, lambda candidate: _has_fewer(candidate, trial))
+    if other is not None:
+        return use_instead(times, trial, other, f"leaves {len(_of_library(other)) or 'none'} of them")
+    if pay:
+        return "leave them: no configuration with fewer of them that was measured is faster here"
+    if wanted is None:
+        return "measure both memory formats: --configurations default"
+    advice = f"give the model and its input {wanted}, and measure that as well: --configurations default"
+    ways = ("eager", BASELINE) if wanted == "torch.contiguous_format" else channels_last_ways(trial)
+    return advised(times, trial, ways, advice + wording.miopen_words(conversions))
+
+
+def _untried_suggestion(trial: Trial, conversions: Sequence[Conversion], wanted: str | None, ranks: set[int]) -> str:
+    if wanted is None:
+        return f"nothing was tried here: {wording.try_words(None)}"
+    is_last = wanted != "torch.contiguous_format"
+    if _is_one_convolution(conversions):
+        advice = (
+            f"one convolution alone pays: convert its weight once, that_module.to(memory_format={wanted}), and give "
+            "it an input in that format if you can; its result then comes in that format, so look at what reads it, "
+            "and record again; the rest of the model can stay as it is"
+        )
+    else:
+        way = "wants channels_last and is given contiguous tensors" if is_last else "computes contiguous here"
+        if any(c.direction == "to_blocked" for c in conversions):
+            way = "computes in a layout of its own, and takes channels_last without conversions of activations"
+        elif all(_is_to_cnhw(c) for c in conversions):
+            way = "computes 1x1 convolutions of contiguous tensors as matrix products, and channels_last ones otherwise"
+        advice = f"the library {way}: {wording.try_words(wanted)}"
+        if evidence.has_backward(trial):
+            advice += "; the backward follows, since gradients take the layout of the forward's results"
+    if is_last and len(ranks) != 1:
+        advice += "; where a convolution is 3-D, its format is torch.channels_last_3d"
+    return advice + wording.miopen_words(conversions)
+
+
+def _ranks(trial: Trial, conversions: Sequence[Conversion]) -> set[int]:
+    """Dimensions of the converted tensors, by their shapes, else by the names of the convolutions that were called."""
+    ranks = {len(c.source.shape) for c in conversions if c.source is not None}
+    if ranks or trial.kernels is None:
+        return ranks
+    called = {op_words(total.name) for total in trial.kernels.totals if total.kind == "operation"}
+    return {rank for name, rank in _RANKS.items() if name in called}
+
+
+def _wanted(conversions: Sequence[Conversion]) -> str | None:
+    """
+    The memory format to try, by the format that most conversions of inputs make; None if two are made as often.
+
+    By number and not by time: each call converts an input and a weight, and one result back, which may be the largest.
+    """
+    read = [c for c in conversions if _is_at(c, "input")] or conversions
+    counts = wording.summed(
+        ("torch.channels_last" if _is_to_cnhw(c) else _WANTED.get(c.direction), c.count) for c in read
+    )
+    (first, most), *others = counts.most_common(2)
+    return None if others and others[0][1] == most else first
+
+
+def _is_at(conversion: Conversion, side: str) -> bool:
+    return conversion.port is not None and conversion.port.startswith(side)
+
+
+def _is_one_convolution(conversions: Sequence[Conversion]) -> bool:
+    """Whether one convolution of the model has them all: by its module, else by how few there are in each step."""
+    modules = {c.module for c in conversions}
+    if modules != {None}:
+        return len(modules) == 1
+    ways = wording.summed(((c.step, c.direction), c.count) for c in conversions)
+    steps = {c.step for c in conversions}
+    return (
+        len({c.op for c in conversions}) == 1
+        and max(ways.values()) <= _READ_BY_A_CONVOLUTION
+        and launch_count(conversions) <= len(steps) * (_READ_BY_A_CONVOLUTION + 1)
+    )
+
+
+LD111 = Rule("LD111", "library-conversion", library_conversions)

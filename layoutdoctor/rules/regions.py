@@ -1,0 +1,306 @@
+"""LD104, LD105 and LD212: where a channels-last region ends inside the model, at its edges, or at a graph break."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.costs import Place, all_conversions_of, sum_known
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.advice import OFF, advised, channels_last_ways, is_worth_trying, refusal
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.evidence import channels_last_only
+from layoutdoctor.rules.times import Times, alternative_words
+from layoutdoctor.units import format_bytes
+from layoutdoctor.words import be, count_of, distinct, joined, layout_words, line_words, listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Graph, LayoutBreaker, Trial
+
+# ------------------------------------------------------------------------------------------- LD104: inside the model
+_MODULES_NAMED = 6
+_LINES_NAMED = 3
+_USER_CALLS = frozenset({"contiguous", "to", "clone"})
+_ADVICE = {
+    "instance_norm": "stay contiguous around it, or use GroupNorm or BatchNorm where the model allows it",
+    "channel_shuffle": "known as pytorch issue #197109: call .contiguous(memory_format=torch.channels_last) after it, "
+    "or shuffle the last dimension of x.permute(0, 2, 3, 1); an index of the channels is contiguous as well",
+}
+_EAGER_ADVICE = {
+    "cat": "give every input of the cat channels_last: one contiguous input makes the result contiguous",
+    "instance_norm": "in eager, stay contiguous; or compile: Inductor fuses the norm, so that no conversion is left",
+}
+_CONVOLUTIONS = ("convolution", "conv2d", "conv3d", "mkldnn_convolution")
+_CONVOLUTION_ADVICE = (
+    "this convolution runs outside the library that keeps channels_last, as small ones do: a larger batch, or a Conv3d "
+    "whose kernel has depth 1 written as a Conv2d, may run inside it"
+)
+_VIEWS = ("view", "unsafe_view", "reshape", "flatten", "unflatten", "permute", "transpose")
+_PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "scaled_dot_product_attention")
+_VIEW_ADVICE = (
+    "a view keeps channels_last only where the channels stay innermost: x.flatten(2).transpose(1, 2) gives [N, HW, C] "
+    "without a copy"
+)
+_COMPILED_ADVICE = (
+    "Inductor chose the layout of this result: compare channels_last input, and layout optimization on and off"
+)
+_GENERAL_ADVICE = "stay contiguous around it, or use an operation there that keeps channels_last"
+
+
+def layout_breakers(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding per trial and kind of operation, the baseline's first; eager does not repeat the baseline's."""
+    main, seen = evidence.main_trial(diagnosis), set[tuple[str, str | None, str]]()
+    for trial in evidence.own_trials(diagnosis):
+        if trial is not main and trial.configuration.backend != "eager":
+            continue
+        new = [b for b in _breakers(trial) if (b.op, b.module, str(b.location)) not in seen]
+        seen.update((b.op, b.module, str(b.location)) for b in new)
+        for op in distinct(breaker.op for breaker in new):
+            yield _breaker_finding(diagnosis, trial, [breaker for breaker in new if breaker.op == op])
+
+
+def _breakers(trial: Trial) -> list[LayoutBreaker]:
+    """Those of a trial, without the model's own calls (LD501) and compiled backward graphs (LD206)."""
+    asked = {(c.graph, c.node) for c in all_conversions_of(trial) if c.owner == "user"}
+    return [
+        breaker
+        for graph in trial.graphs
+        for breaker in graph.breakers
+        if graph.direction != "backward"
+        and channels_last_only(breaker.source) is not None
+        and _op(breaker) not in _USER_CALLS
+        and (graph.name, breaker.node) not in asked
+    ]
+
+
+def _op(breaker: LayoutBreaker) -> str:
+    name = base_name(breaker.op.replace("aten::", "aten."))
+    return name.removeprefix("native_").lstrip("_")
+
+
+def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[LayoutBreaker]) -> Finding:
+    # Each conversion once: two breakers in a row share the one between them.
+    ids = {id for breaker in breakers for id in breaker.conversions}
+    paid = [conversion for conversion in all_conversions_of(trial) if conversion.id in ids]
+    worst = max(breakers, key=lambda breaker: (breaker.seconds or 0.0, breaker.bytes_moved or 0))
+    seconds, moved = sum_known(c.seconds for c in paid), sum_known(c.bytes_moved for c in paid)
+    cost = wording.conversion_cost_words(trial, paid) if seconds is not None else None
+    if seconds is None:
+        seconds = sum_known(breaker.seconds for breaker in breakers)
+    if moved is None:
+        moved = sum_known(breaker.bytes_moved for breaker in breakers)
+    cost = cost or wording.cost_words(trial, seconds) or wording.moved_words(moved)
+    lost = distinct(channels_last_only(breaker.source) for breaker in breakers)
+    what = joined((f"{listing(lost)} {be(len(lost))} lost at {_breaker_words(breakers)}", worst.reason), ": ")
+    return LD104.finding(
+        trial.name,
+        joined((what, joined((_paid_words(paid), cost), ", "))),
+        _breaker_suggestion(diagnosis, trial, worst),
+        severity=evidence.severity_of_cost(trial, seconds),
+        evidence=(*(b.node for b in breakers), *(id for b in breakers for id in b.conversions)),
+        at=worst,
+        seconds=seconds,
+        bytes_moved=moved,
+    )
+
+
+def _breaker_words(breakers: Sequence[LayoutBreaker]) -> str:
+    modules = distinct(breaker.module for breaker in breakers)
+    lines = distinct(line_words(b.location) for b in breakers if b.location is not None)
+    places = joined((listing(modules, _MODULES_NAMED), listing(lines, _LINES_NAMED)))
+    noun = f"{breakers[0].op} {'layer' if len(modules) == len(breakers) else 'call'}"
+    return count_of(len(breakers), noun) + (f" ({places})" if places else "")
+
+
+def _paid_words(paid: Sequence[Conversion]) -> str:
+    """The conversions around: ``"3 conversions out and 2 back in, 1 of them fused"``."""
+    if not paid:
+        return ""
+    back = sum(c.direction == "to_channels_last" for c in paid)
+    out = sum(c.direction == "to_contiguous" for c in paid)
+    if out + back < len(paid):
+        words = f"{count_of(len(paid), 'conversion')} around it"
+    elif out and back:
+        words = f"{count_of(out, 'conversion')} out and {back} back in"
+    else:
+        words = f"{count_of(len(paid), 'conversion')} {'out' if out else 'back in'}"
+    fused = sum(c.fused for c in paid)
+    if not fused:
+        return words
+    return f"{words}, {'fused' if fused == len(paid) else f'{fused} of them fused'}"
+
+
+def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> str:
+    op, is_eager, times = _op(breaker), trial.configuration.backend == "eager", Times(diagnosis)
+    is_on_a_cpu = diagnosis.subject.target is None and diagnosis.subject.device == "cpu"
+    if is_eager and op in _EAGER_ADVICE:
+        advice = _EAGER_ADVICE[op]
+    elif op in (*_VIEWS, *_PRODUCTS):
+        advice = _VIEW_ADVICE
+    elif op in _CONVOLUTIONS and is_on_a_cpu:
+        advice = _CONVOLUTION_ADVICE
+    else:
+        advice = _ADVICE.get(op, _GENERAL_ADVICE if is_eager else _COMPILED_ADVICE)
+    other = times.clean_alternative(trial, lambda candidate: _is_without(candidate, breaker))
+    if other is not None:
+        return f"{advice}; {wording.shown(other.name)} does not lose it there: {alternative_words(times, trial, other)}"
+    if advice == _COMPILED_ADVICE:
+        return advised(times, trial, (*channels_last_ways(trial), *OFF), advice)
+    return advice
+
+
+def _is_without(trial: Trial, breaker: LayoutBreaker) -> bool:
+    """Whether a trial is known to have no breaker of that kind."""
+    others = (other for graph in trial.graphs for other in graph.breakers)
+    return evidence.is_recorded(trial) and all(_op(other) != _op(breaker) for other in others)
+
+
+LD104 = Rule("LD104", "layout-breaker", layout_breakers)
+
+
+# ----------------------------------------------------------------------------------------------- LD105: at its edges
+def entries_and_exits(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most, about the baseline; none if channels_last input was measured to be faster (LD205)."""
+    trial, times = evidence.main_trial(diagnosis), Times(diagnosis)
+    if trial is None or times.fastest(evidence.CHANNELS_LAST_CONFIGURATIONS) is not None:
+        return
+    graphs = [graph for graph in trial.graphs if _converts_at_its_edges_only(graph)]
+    found = [c for graph in graphs for c in _activations(graph) if c.role == "exit" or _is_for_convolution(graph, c)]
+    if not found:
+        return
+    count = sum(_channels_last_count(graph) for graph in graphs)
+    weights = sum(c.tensor == "weight" and c.direction != "none" for graph in graphs for c in graph.conversions)
+    often = "on each step" if diagnosis.subject.mode == "training" else "once per call without freezing"
+    edges = (
+        f"{_count_words(found, 'entry', 'conversion in')}, {_count_words(found, 'exit', 'out')} for "
+        f"{count_of(count, 'convolution')} that {'runs' if count == 1 else 'run'} channels-last"
+    )
+    cost = joined((edges, wording.conversion_cost_words(trial, found)), ": ")
+    parts = []
+    if any(c.role == "entry" for c in found):
+        tensors = evidence.inputs_not_channels_last(diagnosis)
+        wanted = " or ".join(distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors))
+        advice, ways = (
+            f"a {wanted or 'channels_last'} input saves the conversion at the entry",
+            channels_last_ways(trial),
+        )
+        parts.append(advice if is_worth_trying(times, trial, ways) else refusal(times, trial, ways))
+    if any(c.role == "exit" for c in found):
+        parts.append(
+            "the exit keeps the strides that eager returns (keep_output_stride, pytorch PR #102376), which is needed "
+            "unless the consumer takes channels_last"
+        )
+    message = joined((cost, f"and {count_of(weights, 'weight')}, {often}" if weights else None))
+    yield LD105.finding(trial.name, message, joined(parts), conversions=found, at=found[0])
+
+
+def _converts_at_its_edges_only(graph: Graph) -> bool:
+    """Whether a forward graph has channels-last convolutions and converts no activation in the interior."""
+    if graph.direction == "backward" or not _channels_last_count(graph):
+        return False
+    return all(conversion.role in ("entry", "exit") for conversion in _activations(graph))
+
+
+def _is_for_convolution(graph: Graph, conversion: Conversion) -> bool:
+    """Whether an input is made ready for convolutions, or computed on, and not for a matrix product."""
+    nodes, readers = evidence.nodes_by_name(graph), conversion.required_by
+    return not readers or any(evidence.is_convolution_named(name, nodes) for name in readers)
+
+
+def _channels_last_count(graph: Graph) -> int:
+    if graph.decision is None:
+        return 0
+    seen = sum(c.channels_last is True and not c.is_backward for c in graph.decision.convolutions)
+    return seen or graph.decision.channels_last_convolution_count
+
+
+def _activations(graph: Graph) -> list[Conversion]:
+    return [c for c in graph.conversions if c.tensor == "activation" and c.direction != "none"]
+
+
+def _count_words(found: Sequence[Conversion], role: str, noun: str) -> str:
+    """``"1 conversion in"``, ``"no conversion in"``, ``"2 out (1 fused)"``, ``"none out"``."""
+    written = {(c.graph, c.value or c.id): c for c in found if c.role == role}.values()
+    count, fused = len(written), sum(c.fused for c in written)
+    nouns = noun if count < 2 else noun.replace("conversion", "conversions")
+    remark = "" if not fused else " (fused)" if fused == count else f" ({fused} fused)"
+    return f"{count or ('none' if noun == 'out' else 'no')} {nouns}{remark}"
+
+
+LD105 = Rule("LD105", "entry-exit-conversion", entries_and_exits)
+
+
+# ------------------------------------------------------------------------------------------- LD212: at a graph break
+_Cut = tuple[
+    "Graph", "Graph", "Conversion", "Conversion"
+]  # both graphs, the exit of the first, the entry of the second
+
+
+def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding per cut, for the first configuration that has any."""
+    for trial, cuts in evidence.first_showing(evidence.own_trials(diagnosis), lambda trial: list(_cuts(trial))):
+        is_open = is_worth_trying(Times(diagnosis), trial, channels_last_ways(trial))
+        for first, second, exit_, entry in cuts:
+            both = (exit_, entry)
+            own = [conversion for conversion in both if not conversion.fused]
+            seconds, moved = sum_known(c.seconds for c in own), sum_known(c.bytes_moved for c in both)
+            source = wording.estimate_words(c.seconds_source for c in own if c.seconds is not None)
+            facts = (
+                "2 conversions",
+                None if moved is None else format_bytes(moved),
+                wording.cost_words(trial, seconds, source),
+                f"{2 - len(own)} of them in a kernel that computes as well" if len(own) < 2 else None,
+            )
+            why = listing(distinct(trial.graph_break_reasons), 3)
+            message = (
+                f"a graph break after {exit_.module or exit_.node or first.name} cuts a channels-last region: "
+                f"{wording.shape_of(exit_.source)} is converted to {layout_words(exit_.target)} at the end of "
+                f"{first.name} and back at the start of {second.name} ({joined(facts, ', ')})"
+            )
+            yield LD212.finding(
+                trial.name,
+                joined((message, f"dynamo's reasons: {why}" if why else None)),
+                "remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says where "
+                "it is)" + (", or give the model and its input channels_last" if is_open else ""),
+                severity=evidence.severity_of_cost(trial, seconds),
+                evidence=(first.name, exit_.id, second.name, entry.id),
+                at=Place(exit_.module or entry.module, exit_.location or entry.location, 2, seconds),
+                seconds=seconds,
+                bytes_moved=moved,
+            )
+
+
+def _cuts(trial: Trial) -> Iterator[_Cut]:
+    """Every conversion at the end of a graph that one at the start of a later graph undoes, each entry once."""
+    if not trial.graph_break_reasons and not any(graph.graph_breaks for graph in trial.graphs):
+        return
+    graphs = [g for g in trial.graphs if g.decision is not None and g.decision.convolution_count]
+    entered = set[tuple[str, str]]()
+    for number, first in enumerate(graphs):
+        later = [graph for graph in graphs[number + 1 :] if graph.direction == first.direction]
+        for exit_ in (c for c in first.conversions if c.role == "exit"):
+            entries = ((graph, c) for graph in later for c in graph.conversions if _undoes(c, exit_))
+            cut = next(((graph, c) for graph, c in entries if (graph.name, c.id) not in entered), None)
+            if cut is not None:
+                entered.add((cut[0].name, cut[1].id))
+                yield first, cut[0], exit_, cut[1]
+
+
+def _undoes(entry: Conversion, exit_: Conversion) -> bool:
+    """Whether a graph finds what another one left, and brings it back into channels-last."""
+    left, found = exit_.target, entry.source
+    if (
+        entry.role != "entry"
+        or left is None
+        or found is None
+        or left.shape != found.shape
+        or left.stride != found.stride
+    ):
+        return False
+    return channels_last_only(exit_.source) is not None and channels_last_only(entry.target) is not None
+
+
+LD212 = Rule("LD212", "graph-break-cuts-region", graph_breaks)

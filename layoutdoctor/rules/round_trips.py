@@ -1,0 +1,261 @@
+"""LD101: a conversion and a later one undo each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.examination.costs import Place, all_conversions_of, places_of, sum_known
+from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.advice import advised, channels_last_ways, use_instead, verified_cure
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.decisions import FORCED
+from layoutdoctor.rules.times import Times
+from layoutdoctor.words import (
+    DIRECTION_WORDS,
+    GIVES_STRIDES,
+    PROOF_WORDS,
+    count_of,
+    distinct,
+    joined,
+    layout_words,
+    listing,
+    op_words,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, RedundantPair, Severity, Trial
+
+_KINDS_NAMED = 3
+# The first conversion goes out of the layout that the library computes in, or into it.
+_OUT = ("to_contiguous", "from_blocked")
+_INTO = ("to_channels_last", "to_blocked")
+
+
+def round_trips(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """The round trips of every trial; of the baseline one finding per kind, the costliest kind first."""
+    main = evidence.main_trial(diagnosis)
+    for trial in evidence.own_trials(diagnosis):
+        facts = _Facts(trial)
+        kinds: dict[str, list[RedundantPair]] = {}
+        for pair in trial.redundant_pairs:
+            is_told_apart = trial is main and not evidence.is_trace(trial)
+            kinds.setdefault(joined((facts.way(pair), facts.around(pair)), " ") if is_told_apart else "", []).append(
+                pair
+            )
+        for pairs in sorted(
+            kinds.values(), key=lambda pairs: (_seconds(pairs) or 0.0, _bytes(pairs) or 0), reverse=True
+        ):
+            found = places_of(Place(p.module, p.location, 1, p.seconds, p.bytes_moved or 0) for p in pairs)
+            is_trace = evidence.is_trace(trial)
+            yield LD101.finding(
+                trial.name,
+                _trace_message(facts, pairs, found) if is_trace else _message(facts, pairs),
+                _suggestion(Times(diagnosis), facts, pairs),
+                severity=_severity(Times(diagnosis), facts),
+                at=found[0] if found else None,
+                seconds=_seconds(pairs),
+                bytes_moved=_bytes(pairs),
+                evidence=_ids(pairs),
+            )
+
+
+class _Facts:
+    """A trial's conversions by id, its nodes by graph and name, and round trips in words."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.conversions = {conversion.id: conversion for conversion in all_conversions_of(trial)}
+        self.nodes = {graph.name: evidence.nodes_by_name(graph) for graph in trial.graphs}
+
+    def of(self, pairs: Sequence[RedundantPair]) -> list[Conversion]:
+        """The conversions of round trips, each once."""
+        return [self.conversions[id] for id in dict.fromkeys(_ids(pairs)) if id in self.conversions]
+
+    def firsts(self, pairs: Sequence[RedundantPair]) -> list[Conversion]:
+        return [self.conversions[pair.first] for pair in pairs if pair.first in self.conversions]
+
+    def are_of_library(self, pairs: Sequence[RedundantPair]) -> bool:
+        return {conversion.owner for conversion in self.of(pairs)} == {"library"}
+
+    def way(self, pair: RedundantPair) -> str | None:
+        """``"channels_last -> contiguous -> channels_last"``; by the first one's direction if no layout is known."""
+        first, second = self.conversions.get(pair.first), self.conversions.get(pair.second)
+        if first is None or second is None or self._concatenation(pair) is not None:
+            return None
+        layouts = (first.source, first.target, second.target)
+        if None not in layouts:
+            return " -> ".join(layout_words(layout) for layout in layouts)
+        return f"{DIRECTION_WORDS[first.direction]} and back" if first.direction in (*_OUT, *_INTO) else None
+
+    def around(self, pair: RedundantPair) -> str:
+        """``"around relu"``, ``"back to back"``."""
+        names = [op_words(base_name(op)).replace("(anonymous namespace)::", "") for op in pair.between]
+        nothing = "with nothing between" if (self.way(pair) or "").endswith(" and back") else "back to back"
+        around = listing(name.removeprefix("at::native::") for name in names)
+        return self._concatenation(pair) or (f"around {around}" if names else nothing)
+
+    def _concatenation(self, pair: RedundantPair) -> str | None:
+        """The branches of a concatenation, its format and who wants them back; None for any other round trip."""
+        second = self.conversions.get(pair.second)
+        cat = next((op for op in pair.between if base_name(op) == "cat"), None)
+        if cat is None or not pair.also or pair.first not in self.conversions or second is None:
+            return None
+        there = [self.conversions[id] for id in (pair.first, *pair.also) if id in self.conversions]
+        formats = distinct(layout_words(conversion.source) for conversion in there)
+        rest = [op_words(op) for op in pair.between if op != cat]
+        through = f", with {listing(rest)} between," if rest else ""
+        nodes = self.nodes.get(pair.graph or second.graph or "", {})
+        readers = [*second.required_by, *([second.node] if second.node is not None else [])]
+        is_read = any(evidence.is_convolution_named(reader, nodes) for reader in readers)
+        joint = layout_words(second.source)
+        return (
+            f"{1 + len(pair.also)} {' or '.join(formats)} branches are concatenated in "
+            f"{'contiguous_format' if joint == 'contiguous' else joint} at {cat.removesuffix('.default')}{through} and "
+            f"converted back{' for the next convolution' if is_read else ''}"
+        )
+
+    def kind_words(self, pairs: Sequence[RedundantPair]) -> str:
+        """Which way, and around what, the most frequent first; with their numbers if there are several."""
+        ways = wording.named_counts((self.way(pair), 1) for pair in pairs)
+        counts = Counter(self.around(pair) for pair in pairs)
+        if len(counts) == 1:
+            return joined((ways, *counts), " ")
+        around = [f"{count} {words}" for words, count in counts.most_common(_KINDS_NAMED)]
+        if len(counts) > _KINDS_NAMED:
+            around.append(count_of(len(counts) - _KINDS_NAMED, "more kind"))
+        return joined((ways, ", ".join(around)), ": ")
+
+    def cost_words(self, pairs: Sequence[RedundantPair]) -> str:
+        seconds, of_library = _seconds(pairs), self.are_of_library(pairs)
+        own = wording.convolution_share_words(self.trial, seconds, self.of(pairs)) if of_library else None
+        source = wording.estimate_words(pair.seconds_source for pair in pairs if pair.seconds is not None)
+        exposed = sum_known(pair.exposed_seconds for pair in pairs)
+        time = wording.cost_words(self.trial, seconds, own, source, exposed_seconds=exposed)
+        return joined((time, wording.moved_words(_bytes(pairs))), ", ")
+
+
+def _ids(pairs: Sequence[RedundantPair]) -> list[str]:
+    return [id for pair in pairs for id in (pair.first, *pair.also, pair.second)]
+
+
+def _seconds(pairs: Sequence[RedundantPair]) -> float | None:
+    return sum_known(pair.seconds for pair in pairs)
+
+
+def _bytes(pairs: Sequence[RedundantPair]) -> int | None:
+    return sum_known(pair.bytes_moved for pair in pairs)
+
+
+def _is_clean(trial: Trial) -> bool:
+    return trial.kernels is not None and not trial.redundant_pairs
+
+
+def _severity(times: Times, facts: _Facts) -> Severity:
+    """Judged over all round trips of the trial: many small ones are a loss together."""
+    trial, pairs = facts.trial, facts.trial.redundant_pairs
+    if evidence.is_trace(trial):
+        # The order of kernels alone proves nothing.
+        return evidence.severity_of_cost(trial, _seconds([p for p in pairs if p.confidence in ("shapes", "grid")]))
+    if facts.are_of_library(pairs) and times.is_worth_it(trial, _is_clean):
+        return "note"
+    severity, cure = evidence.severity_of_cost(trial, _seconds(pairs)), verified_cure(times.diagnosis)
+    if severity == "note" or cure is None or not times.is_baseline(trial.name):
+        return severity
+    return "error" if _is_clean(cure) else severity
+
+
+def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
+    conversions = facts.of(pairs)
+    returned = sum(conversion.cause == GIVES_STRIDES for conversion in conversions)
+    parts = (
+        "gradients of weights, which autograd copies back" if returned == len(pairs) else None,
+        facts.kind_words(pairs),
+        wording.on_shapes(pair.tensor_shape for pair in pairs),
+        facts.cost_words(pairs),
+        wording.owner_words(conversions),
+    )
+    return f"{count_of(len(pairs), 'round trip')}: {joined(parts, ', ')}"
+
+
+def _trace_message(facts: _Facts, pairs: Sequence[RedundantPair], found: Sequence[Place]) -> str:
+    """How many with which proof, then the same; how many go through a group norm that converts by itself."""
+    counts: Counter[str] = Counter(pair.confidence or "order" for pair in pairs)
+    proofs = [(counts[confidence], words) for confidence, words in PROOF_WORDS.items() if counts[confidence]]
+    total = count_of(len(pairs), "round trip")
+    several = listing(f"{count} {words}" for count, words in proofs)
+    norms = sum(map(_has_contiguous_norm, pairs))
+    which = "all of them go" if norms == len(pairs) else f"{norms} of them {'goes' if norms == 1 else 'go'}"
+    parts = (
+        f"{total} {proofs[0][1]}" if len(proofs) == 1 else f"{total}: {several}",
+        facts.kind_words(pairs),
+        wording.on_shapes(pair.tensor_shape for pair in pairs),
+        facts.cost_words(pairs),
+        wording.dearest_words(found),
+        f"{which} through a group norm that runs in contiguous_format only" if norms else None,
+    )
+    return joined(parts)
+
+
+def _has_contiguous_norm(pair: RedundantPair) -> bool:
+    return any(name in CONTIGUOUS_NORMS for name in pair.between)
+
+
+def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
+    trial, every = facts.trial, facts.trial.redundant_pairs
+    other = times.clean_alternative(trial, _is_clean)
+    if other is not None:
+        return use_instead(times, trial, other, "has no round trip")
+    if evidence.is_trace(trial):
+        return _untried_suggestion(facts, pairs)
+    firsts, ways = facts.firsts(every), channels_last_ways(trial)
+    vetoed = {graph.name for graph in trial.graphs if graph.decision is not None and graph.decision.applied is False}
+    if firsts and all(c.owner == "library" and c.direction == "to_channels_last" for c in firsts):
+        without = "eager" if trial.configuration.backend == "eager" else BASELINE
+        ways = (without,) if evidence.is_channels_last(trial) else ()
+        advice = "leave channels_last away, for these layers or for the whole model"
+        advice = f"the library computes contiguous here: {advice}"
+    elif any(place.code and ".contiguous()" in place.code for pair in every if (place := pair.location)):
+        return "remove the .contiguous() between the layers, so that they hand on the layout they have"
+    elif trial.configuration.input_format != "channels_last":
+        advice = "give the model and its input channels_last, so that the layers between hand the layout on"
+    elif trial.configuration.layout_optimization == "off":
+        ways = ("inductor-channels-last",)
+        advice = "leave Inductor's layout optimization on, so that the layers between hand the layout on"
+    elif not vetoed.isdisjoint(pair.graph for pair in every):
+        ways = (FORCED,)
+        advice = (
+            'compile with options={"force_layout_optimization": True}, so that Inductor writes what stands between in '
+            "channels_last as well, and measure it (--configurations all)"
+        )
+    else:
+        return "model and input are channels_last already: look at the operation in front, which returns another layout"
+    return advised(times, trial, ways, advice)
+
+
+def _untried_suggestion(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
+    """By the layout that the library wants, as the dearer way round shows: there is no other run to compare with."""
+    weights = []
+    for directions in (_OUT, _INTO):
+        own = [p for p in pairs if p.first in facts.conversions and facts.conversions[p.first].direction in directions]
+        weights.append((_seconds(own) or 0.0, len(own)))
+    out, into = weights
+    if out == into:
+        return f"nothing was tried here: {wording.try_words(None)}"
+    if into > out:
+        return f"the library computes contiguous here: {wording.try_words('torch.contiguous_format')}"
+    wanted = wording.channels_last_words(len(pair.tensor_shape) for pair in pairs if pair.tensor_shape)
+    norms = (
+        "; around a group norm that is not enough in eager: it converts its input itself, unless torch.compile or a "
+        "group norm for channels_last takes its place"
+        if any(map(_has_contiguous_norm, pairs))
+        else ""
+    )
+    return f"nothing was tried here: {wording.try_words(wanted)}{norms}{wording.miopen_words(facts.firsts(pairs))}"
+
+
+LD101 = Rule("LD101", "round-trip-conversion", round_trips)

@@ -1,0 +1,404 @@
+"""LD302, LD303, LD304, LD306 and LD307: kernels that are slower in one format, or than the operations they replace."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layoutdoctor.examination.costs import Place, sum_known
+from layoutdoctor.examination.graphs.conversions import tensor_bytes
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.examination.graphs.regions import known_sum
+from layoutdoctor.examination.graphs.strided_norms import strided_norms
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.advice import severity_of_gain, use_or_recommended
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.decisions import convolution_words
+from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
+from layoutdoctor.rules.times import Times
+from layoutdoctor.rules.wording import shown
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds
+from layoutdoctor.words import distinct, joined, layout_words, line_words, listing, op_words, shape_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.records import (
+        Account,
+        AccountRow,
+        Convolution,
+        Diagnosis,
+        Finding,
+        Graph,
+        Kernel,
+        SourceLocation,
+        Trial,
+    )
+    from layoutdoctor.examination.graphs.strided_norms import StridedNorm
+
+
+# --------------------------------------------------------------------------- LD302: a batch norm reads another layout
+def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most: for the first configuration of a contiguous model that has such a batch norm."""
+    counts = diagnosis.subject.parameter_formats
+    inputs_are = all("contiguous_format" in tensor.memory_formats for tensor in diagnosis.subject.inputs)
+    if not inputs_are or counts.get("contiguous_format", 0) < max(counts.values(), default=0):
+        return
+    trials = (t for t in evidence.own_trials(diagnosis) if not evidence.is_channels_last(t))
+    for trial, found in evidence.first_showing(trials, _strided_norms):
+        first = found[0]
+        norm, layout = first.norm, first.layout
+        seconds = sum_known(kernel.seconds for kernel in kernels_of(trial) if kernel.node == norm.name)
+        shape, words = shape_words(layout.shape), layout_words(layout)
+        tensor = f"{words} tensor ({shape})" if layout.memory_formats else f"tensor of {shape} with {words}"
+        message = (
+            f"the batch norm {norm.module or norm.name} reads a {tensor} (made by {op_words(first.maker.target)}"
+            f"{', transposed' if first.is_turned else ''}), though model and input are contiguous, so another kernel "
+            "runs"
+        )
+        more = f"{len(found) - 1} more like it" if len(found) > 1 else None
+        moved = tensor_bytes(layout, first.dtype, first.dtype)
+        copy = f" of {format_bytes(moved)}, read and written" if moved is not None else ""
+        yield LD302.finding(
+            trial.name,
+            joined((joined((message, wording.cost_words(trial, seconds)), ": "), more)),
+            f"time it in both formats; .contiguous() before it costs a copy{copy}, so measure",
+            evidence=[seen.norm.name for seen in found],
+            at=norm,
+            seconds=seconds,
+        )
+
+
+def _strided_norms(trial: Trial) -> list[StridedNorm]:
+    return [strided for graph in trial.graphs for strided in strided_norms(graph)]
+
+
+LD302 = Rule("LD302", "strided-batch-norm-input", batch_norms)
+
+# ---------------------------------------------------------------------- LD303: a grouped convolution in another kernel
+_GROUPS = re.compile(r"(?:^|_)g(\d+)(?=mb|ic)")  # g32mb4_ic256oc256_ih56..., as oneDNN writes it
+_SLOWER_CONVOLUTION = 2.0
+_LEAST_SECONDS = 200e-6
+_LEAST_SHARE_OF_CONVOLUTION = 0.05
+
+_Problem = tuple[str, str, bool]  # library, problem or module, whether in the backward
+
+
+@dataclass(frozen=True)
+class _Convolutions:
+    """All convolutions of one problem in one trial, together."""
+
+    trial: Trial
+    kernels: list[Kernel]
+    modules: list[str]
+
+    @property
+    def seconds(self) -> float:
+        """Time of all of them in the profiled iteration."""
+        return sum(kernel.seconds or 0.0 for kernel in self.kernels)
+
+    @property
+    def codes(self) -> list[str]:
+        """The library's names for the code that ran."""
+        return distinct(kernel.implementation or kernel.name for kernel in self.kernels)
+
+    @property
+    def groups(self) -> int:
+        """By oneDNN's problem text, else by the card of the graph."""
+        match = _GROUPS.search(self.kernels[0].problem or "")
+        cards = evidence.cards_of(self.trial)
+        known = [c.groups or 1 for card in cards for c in card.convolutions if c.module in self.modules]
+        return int(match[1]) if match is not None else max(known, default=1)
+
+    def words(self) -> str:
+        return f"{format_seconds(self.seconds)} in {shown(self.trial.name)} ({listing(self.codes)})"
+
+
+def slower_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding per problem, from the first pair of configurations that shows it; for a CUDA target one in all."""
+    seen = set[_Problem]()
+    for first, second in evidence.format_pairs(diagnosis, "inductor", "eager"):
+        there, here = _by_problem(first), _by_problem(second)
+        for key in there.keys() & here.keys() - seen:
+            slow, fast = sorted((there[key], here[key]), key=lambda one: -one.seconds)
+            is_other_kernel = len(slow.kernels) == len(fast.kernels) and set(slow.codes) != set(fast.codes)
+            is_large = takes_at_least(slow.trial, slow.seconds, _LEAST_SHARE_OF_CONVOLUTION)
+            is_slower = 0 < fast.seconds <= min(slow.seconds / _SLOWER_CONVOLUTION, slow.seconds - _LEAST_SECONDS)
+            if slow.groups > 1 and is_other_kernel and is_large and is_slower:
+                seen.add(key)
+                yield _convolution_finding(diagnosis, slow, fast)
+    if (diagnosis.subject.target or "").startswith("cuda"):
+        yield from _on_target(diagnosis)
+
+
+def _by_problem(trial: Trial) -> dict[_Problem, _Convolutions]:
+    found: dict[_Problem, _Convolutions] = {}
+    for kernel in kernels_of(trial):
+        node = node_of(trial, kernel)
+        is_cudnn = kernel.library == "cudnn" and "conv" in (kernel.op or "") and kernel.node is not None
+        is_onednn = kernel.library == "onednn" and kernel.name in ("convolution", "deconvolution")
+        module = node.module if node is not None else None
+        text = kernel.problem or module
+        if text is not None and (is_onednn or is_cudnn):
+            key = (kernel.library or "", text, kernel.backward)
+            alike = found.setdefault(key, _Convolutions(trial, [], []))
+            alike.kernels.append(kernel)
+            alike.modules.extend([module] if module is not None and module not in alike.modules else [])
+    return found
+
+
+def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convolutions) -> Finding:
+    kernel, modules = slow.kernels[0], slow.modules or fast.modules
+    node = node_of(slow.trial, kernel)
+    facts = (
+        f"{len(slow.kernels)} calls" if len(slow.kernels) > 1 else None,
+        "backward" if kernel.backward else None,
+        f"{slow.groups} groups",
+        kernel.problem,
+    )
+    return LD303.finding(
+        slow.trial.name,
+        f"{listing(modules) or 'a convolution'} ({joined(facts, ', ')}) takes {slow.words()} and {fast.words()}: "
+        f"{format_ratio(slow.seconds / fast.seconds)} slower, in profiled iterations",
+        "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
+        "usual cause, so convert around this layer or change its groups where the rest gains",
+        severity=severity_of_gain(Times(diagnosis).over(fast.trial.name, slow.trial.name)),
+        at=Place(modules[0] if modules else None, node.location if node is not None else None, 1, None),
+        evidence=(slow.trial.name, fast.trial.name),
+        seconds=slow.seconds - fast.seconds,
+    )
+
+
+def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """For a CUDA device that is not there: a loss that cannot be measured here, but is known to happen."""
+    static = (trial for trial in evidence.own_trials(diagnosis) if trial.is_static)
+    for trial, grouped in evidence.first_showing(static, _grouped):
+        names = listing([convolution_words(convolution) for convolution in grouped])
+        yield LD303.finding(
+            trial.name,
+            f"{names} would run channels-last with more than one channel per group: "
+            "cuDNN's grouped kernels can be some 30 times slower in channels_last (pytorch #34977)",
+            "measure it on the device itself, with layout optimization on and off",
+            evidence=[convolution.node for convolution in grouped],
+            at=grouped[0],
+        )
+
+
+def _grouped(trial: Trial) -> list[Convolution]:
+    convolutions = [c for card in evidence.cards_of(trial) for c in card.convolutions]
+    return [c for c in convolutions if c.class_ == "grouped" and c.channels_last]
+
+
+LD303 = Rule("LD303", "convolution-slower-in-one-format", slower_convolutions)
+
+# ----------------------------------------------------------------------------------- LD304: a reduction that strides
+_SLOWER_REDUCTION = 1.5
+_LEAST_SHARE_OF_REDUCTION = 0.10
+
+# Direction of the graph, operations with their modules, and elements read: what computes the same.
+_Work = tuple[str, tuple[tuple[str, str | None], ...], int]
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """A generated kernel that reduces; ``run``: the fewest neighbouring elements that it reads one after the other."""
+
+    kernel: str
+    seconds: float
+    op: str
+    location: SourceLocation | None
+    module: str | None
+    run: int
+
+
+def strided_reductions(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding per kernel."""
+    for first, second in evidence.format_pairs(diagnosis, "inductor"):
+        there, here = _reductions(first), _reductions(second)
+        for key in (key for key in there if key in here):
+            pairs = ((first, there[key]), (second, here[key]))
+            (slow_trial, slow), (fast_trial, fast) = sorted(pairs, key=lambda one: -one[1].seconds)
+            is_slower = 0 < _SLOWER_REDUCTION * fast.seconds <= slow.seconds
+            if not is_slower or not takes_at_least(slow_trial, slow.seconds, _LEAST_SHARE_OF_REDUCTION):
+                continue
+            if slow.run < fast.run:
+                place = f" in {slow.module}" if slow.module is not None else ""
+                yield LD304.finding(
+                    slow_trial.name,
+                    f"the reduction {slow.kernel} ({slow.op}{place}) takes "
+                    f"{wording.cost_words(slow_trial, slow.seconds)} in {shown(slow_trial.name)} and "
+                    f"{format_seconds(fast.seconds)} in {shown(fast_trial.name)} for the same elements: "
+                    f"{format_ratio(slow.seconds / fast.seconds)} slower; a strided reduction, not a layout conversion",
+                    "judge the format by the time of the whole model, not by this kernel",
+                    evidence=(slow.kernel, fast.kernel),
+                    at=slow,
+                    seconds=slow.seconds - fast.seconds,
+                )
+
+
+def _reductions(trial: Trial) -> dict[_Work, _Reduction]:
+    """By work; what is not unique, is not known whole, or converts a layout besides is left out."""
+    found: dict[_Work, list[_Reduction]] = {}
+    for graph in trial.graphs:
+        nodes = evidence.nodes_by_name(graph)
+        for kernel in distinct(buffer.kernel for buffer in graph.buffers if buffer.is_reduction):
+            reducing = [buffer for buffer in graph.buffers if buffer.kernel == kernel and buffer.is_reduction]
+            origins = [nodes[n] for n in distinct(n for b in reducing for n in b.origins) if n in nodes]
+            runs = [read.reduction_run for b in reducing for read in b.accesses if read.reduction_run is not None]
+            seconds, count = _seconds(trial, graph, kernel), _elements_read(graph, kernel)
+            is_converting = any(conversion.kernel == kernel for conversion in graph.conversions)
+            if seconds is None or not count or not origins or not runs or is_converting:
+                continue
+            key = (graph.direction, tuple(sorted({(base_name(n.target), n.module) for n in origins}, key=str)), count)
+            op = next((node for node in origins if node.called is not None), origins[0])
+            name = op.called or base_name(op.target)
+            reduction = _Reduction(kernel, seconds, name, op.location, op.module, min(runs))
+            found.setdefault(key, []).append(reduction)
+    return {key: members[0] for key, members in found.items() if len(members) == 1}
+
+
+def _seconds(trial: Trial, graph: Graph, kernel: str) -> float | None:
+    """The kernel's time; None if another graph has one of the same name and the list does not say which ran."""
+    graphs = [other for other in trial.graphs if any(buffer.kernel == kernel for buffer in other.buffers)]
+    ran = (k for k in kernels_of(trial) if k.name == kernel)
+    return sum_known(k.seconds for k in ran if k.graph == graph.name or (k.graph is None and len(graphs) == 1))
+
+
+def _elements_read(graph: Graph, kernel: str) -> int | None:
+    """Elements of everything a kernel reads from memory; None if one of them is not known."""
+    layouts = {node.name: node.layout for node in graph.nodes if node.op == "placeholder"}
+    layouts.update({buffer.name: buffer.layout for buffer in graph.buffers})
+    buffers = [buffer for buffer in graph.buffers if buffer.kernel == kernel]
+    read = {name for buffer in buffers for name in buffer.reads} - {buffer.name for buffer in buffers}
+    known = [layout.element_count if (layout := layouts.get(name)) is not None else None for name in read]
+    return known_sum(0, *known)
+
+
+LD304 = Rule("LD304", "strided-reduction", strided_reductions)
+
+# ------------------------------------------------------- LD306 and LD307: rows of the account of a difference in time
+_LEAST_SHARE_OF_CALL = 0.02
+_SLOWER_KERNEL = 1.5
+_GENERATED = ("cpp_", "triton_")
+
+
+def slower_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding per account, for all generated kernels that are slower than the operations they replace."""
+    seen = set[tuple[str, ...]]()
+    for account in diagnosis.accounts:
+        rows = [row for row in account.rows if row.slower_kernels not in seen and _is_slower_kernel(account, row)]
+        seen.update(row.slower_kernels for row in rows)
+        if rows:
+            yield _kernel_finding(diagnosis, account, sorted(rows, key=lambda row: -row.seconds))
+
+
+def _is_slower_kernel(account: Account, row: AccountRow) -> bool:
+    slower, faster = row.slower_seconds or 0.0, row.faster_seconds or 0.0
+    is_large = row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds
+    return row.kind == "generated_kernel" and is_large and slower >= _SLOWER_KERNEL * faster > 0
+
+
+def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Finding:
+    worst, *others = rows
+    slower, faster = worst.slower_seconds or 0.0, worst.faster_seconds or 0.0
+    names = [name for name in worst.slower_kernels if name.startswith(_GENERATED)]
+    message = (
+        f"{listing(names, 2)} {'computes' if len(names) == 1 else 'compute'} {_work_words(worst)} in "
+        f"{format_seconds(slower)}, in {shown(account.faster)} the same takes {format_seconds(faster)} "
+        f"({format_ratio(slower / faster)} slower)"
+    )
+    if others:
+        lost, verb = format_seconds(sum(row.seconds for row in others)), "loses" if len(others) == 1 else "lose"
+        message += f"; {len(others)} more {verb} {lost} so: {listing(map(_short_words, others), 3)}"
+    return LD306.finding(
+        account.slower,
+        message,
+        f"{use_or_recommended(diagnosis, account)}, and report the kernel to PyTorch: its source is in the HTML report "
+        "and in the JSON",
+        severity="warning",
+        at=_place(worst),
+        evidence=[name for row in rows for name in row.slower_kernels],
+        seconds=sum(row.seconds for row in rows),
+    )
+
+
+def _place(row: AccountRow) -> Place:
+    return Place(row.module, row.locations[0] if row.locations else None, 1, None)
+
+
+def _work_words(row: AccountRow) -> str:
+    return f"{listing(row.operations)}{' in the backward' if row.backward else ''}"
+
+
+def _short_words(row: AccountRow) -> str:
+    """A further row: the operations, their line, and how long both take."""
+    where = f" at {line_words(row.locations[0])}" if row.locations else ""
+    times = f"{format_seconds(row.slower_seconds or 0.0)} against {format_seconds(row.faster_seconds or 0.0)}"
+    return f"{_work_words(row)}{where} ({times})"
+
+
+LD306 = Rule("LD306", "slower-generated-kernel", slower_kernels)
+
+
+def slower_operations(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding per place and configuration."""
+    seen = set()
+    for account in diagnosis.accounts:
+        for row in account.rows:
+            place = account.slower, row.module, row.locations, row.backward
+            is_one_call = row.kind == "layout" and row.count == 1  # of many small ones none is worth a change
+            is_large = row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds
+            if is_one_call and is_large and place not in seen and not _is_slow_in_both(diagnosis, account, row):
+                seen.add(place)
+                yield _operation_finding(diagnosis, account, row)
+
+
+def _is_slow_in_both(diagnosis: Diagnosis, account: Account, row: AccountRow) -> bool:
+    """Whether another configuration calls the operation in the faster format, and takes about as long as the slower."""
+    if row.faster_layout is None or row.slower_seconds is None or row.faster_seconds is None or row.module is None:
+        return False
+    formats = set(row.faster_layout.memory_formats)
+    for trial in diagnosis.trials:
+        nodes = {
+            (graph.name, node.name)
+            for graph in trial.graphs
+            for node in graph.nodes
+            if (node.module, node.backward) == (row.module, row.backward)
+            and base_name(node.called or node.target) in row.operations
+            and node.layout is not None
+            and formats & set(node.layout.memory_formats)
+        }
+        called = sum(kernel.seconds or 0.0 for kernel in kernels_of(trial) if (kernel.graph, kernel.node) in nodes)
+        is_third = trial.name not in (account.slower, account.faster)
+        if is_third and called > (row.slower_seconds + row.faster_seconds) / 2:
+            return True
+    return False
+
+
+def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Finding:
+    slower, faster = format_seconds(row.slower_seconds or 0.0), format_seconds(row.faster_seconds or 0.0)
+    given, wanted = layout_words(row.slower_layout), layout_words(row.faster_layout)
+    bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
+    around = f", or lay the input of this operation out in {wanted}"
+    if row.tensor_bytes and bandwidth:
+        seconds = 2 * row.tensor_bytes / bandwidth  # each byte is read and written once
+        cost = (
+            f"converting {format_bytes(row.tensor_bytes)} takes about {format_seconds(seconds)} at the copy bandwidth"
+        )
+        around = f"; converting around this operation alone brings nothing: {cost}"
+        if seconds < row.seconds:
+            around = f", or convert to {wanted} around this operation: {cost}"
+    return LD307.finding(
+        account.slower,
+        f"{_work_words(row)} {'takes' if len(row.operations) == 1 else 'take'} {slower} in {given}, and {faster} in "
+        f"{wanted} ({shown(account.faster)})",
+        f"{use_or_recommended(diagnosis, account)}{around}",
+        severity="warning",
+        at=_place(row),
+        evidence=(*row.slower_kernels, *row.faster_kernels),
+        seconds=row.seconds,
+    )
+
+
+LD307 = Rule("LD307", "operation-slower-in-format", slower_operations)

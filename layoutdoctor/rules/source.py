@@ -1,0 +1,225 @@
+"""LD211, LD503, LD504 and LD507: how the model is written."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.costs import Place, all_conversions_of
+from layoutdoctor.rules import evidence
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
+from layoutdoctor.rules.wording import shape_of, shown
+from layoutdoctor.words import be, count_of, distinct, line_words, listing, shape_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Convolution, Diagnosis, Finding, FxNode, GradientLayout, Trial
+
+# ------------------------------------------------------------------------------ LD211: strides that change
+# Dynamo's text, torch 2.7 to 2.13 (torch/csrc/dynamo/guards.cpp).
+_MISMATCH = re.compile(
+    r"tensor '(?P<tensor>.+?)' (?P<what>stride|size) mismatch at index (?P<index>\d+)\. "
+    r"expected (?P<expected>[^,\s]+), actual (?P<actual>[^,\s]+?)(?:[.\s]|$)"
+)
+_HELD_BY_MODULE = re.compile(r"_parameters\[|_buffers\[|\bself\b|\.(?:weight|bias)$")
+_CONTAINER = re.compile(r"\.?_(?:modules|parameters|buffers)\['([^']+)'\]")
+
+
+def stride_recompiles(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most: for the first configuration that was compiled again because of strides."""
+    for trial, strided in evidence.first_showing(evidence.own_trials(diagnosis), _strided):
+        are_parameters = all(_HELD_BY_MODULE.search(mismatch["tensor"]) for mismatch in strided)
+        owner = "parameter" if are_parameters else "tensor"
+        named = distinct(
+            f"{_plain_name(m['tensor'])} (stride of dimension {m['index']}: expected {m['expected']}, "
+            f"actual {m['actual']})"
+            for m in strided
+        )
+        yield LD211.finding(
+            trial.name,
+            f"compiled again because of {owner} strides, though no shape changed: {len(strided)} of "
+            f"{count_of(len(trial.recompile_reasons), 'reason')} {be(len(strided))} a stride mismatch, of "
+            f"{listing(named)}",
+            (
+                "update it in place (lerp_, copy_), which keeps its strides, or convert both models to one memory "
+                "format before the first call (pytorch #126241)"
+                if are_parameters
+                else "give the tensor in one layout on every call (pytorch #126241)"
+            ),
+            severity="warning",
+            evidence=[mismatch["tensor"] for mismatch in strided],
+        )
+
+
+def _strided(trial: Trial) -> list[re.Match[str]]:
+    """Dynamo's reasons about a stride of a tensor whose sizes did not change."""
+    reasons = [match for line in trial.recompile_reasons if (match := _MISMATCH.search(line))]
+    resized = {mismatch["tensor"] for mismatch in reasons if mismatch["what"] == "size"}
+    return [r for r in reasons if r["what"] == "stride" and r["tensor"] not in resized]
+
+
+def _plain_name(tensor: str) -> str:
+    """``L['self']._modules['a']._parameters['weight']`` as ``a.weight``."""
+    name = _CONTAINER.sub(r".\1", tensor)
+    for prefix in ("L['self'].", "L['self']", "self.", "fn."):
+        name = name.removeprefix(prefix)
+    return name.lstrip(".") or tensor
+
+
+LD211 = Rule("LD211", "parameter-strides-recompile", stride_recompiles)
+
+# ------------------------------------------------------------------------------------ LD503: flat 3-D kernels
+FOLDED = (
+    "y = torch.nn.functional.conv2d(x.transpose(1, 2).flatten(0, 1), conv.weight.squeeze(2), conv.bias, "
+    "conv.stride[1:], conv.padding[1:], conv.dilation[1:], conv.groups)"
+    ".unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)"
+)
+"""The same of a module ``conv`` with padding by zeros and an input ``x`` ``[N, C, T, H, W]``."""
+
+
+def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most: the configurations have the same convolutions."""
+    for trial, convolutions in evidence.first_showing(evidence.own_trials(diagnosis), _forward_convolutions):
+        flat = [convolution for convolution in convolutions if _is_flat(convolution)]
+        names = [f"{c.module or c.node} ({shape_words((c.weight_shape or ())[2:])})" for c in flat]
+        if flat:
+            yield LD503.finding(
+                trial.name,
+                f"{len(flat)} of {count_of(len(convolutions), 'convolution')} {'is a' if len(flat) == 1 else 'are'} "
+                "Conv3d with a kernel of 1 in depth, which a Conv2d on each frame computes as well: "
+                f"{listing(names, 6)}",
+                f"fold the depth into the batch: {FOLDED}; in one report Conv3d's backward took 1.8 times Conv2d's",
+                evidence=[convolution.node for convolution in flat],
+                at=flat[0],
+            )
+
+
+def _forward_convolutions(trial: Trial) -> list[Convolution]:
+    cards = evidence.cards_of(trial, with_backward=False)
+    return [convolution for card in cards for convolution in card.convolutions if not convolution.is_backward]
+
+
+def _is_flat(convolution: Convolution) -> bool:
+    """Whether depth slices do not mix, and it is no pointwise convolution; False if the numbers were not recorded."""
+    kernel = (convolution.weight_shape or ())[2:]
+    if convolution.is_transposed or not convolution.stride or not convolution.padding:
+        return False
+    is_flat = convolution.rank == 3 and kernel[:1] == (1,) and kernel != (1, 1, 1)
+    return is_flat and convolution.stride[0] == 1 and convolution.padding[0] == 0
+
+
+LD503 = Rule("LD503", "flat-conv3d", flat_convolutions)
+
+# ----------------------------------------------------------------------------------- LD504: both formats at once
+_NAMED = 3
+_OFF = "inductor-layout-opt-off"
+
+
+def ambiguous_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """At most one about gradients and one about inputs of convolutions, each in the first trial that shows it."""
+    trials = evidence.own_trials(diagnosis)
+    for trial, gradients in evidence.first_showing(trials, _ambiguous_gradients):
+        pairs = [f"{g.parameter}: {_strides(g.layout)} and {_strides(g.gradient)}" for g in gradients]
+        noun, verb = ("gradient", "has") if len(gradients) == 1 else ("gradients", "have")
+        cause = _cause(diagnosis, trial, {g.parameter for g in gradients})
+        yield LD504.finding(
+            trial.name,
+            f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in "
+            f"both formats ({listing(pairs, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
+            f"(pytorch issue #47163) is spurious here, no byte has to be moved for it{cause}",
+            None,
+            evidence=[g.parameter for g in gradients],
+        )
+    for trial, inputs in evidence.first_showing(trials, _ambiguous_inputs):
+        shapes = [node.layout.shape for node in inputs if node.layout is not None]
+        names = listing([f"{node.name} {shape_of(node.layout)}" for node in inputs], _NAMED)
+        subject, verb, them = (f"{len(inputs)} inputs", "satisfy", "them")
+        if len(inputs) == 1:
+            subject, verb, them = ("an input", "satisfies", "it")
+        formats = " or ".join(distinct(CHANNELS_LAST_BY_RANK[len(shape)] for shape in shapes))
+        yield LD504.finding(
+            trial.name,
+            f"{subject} of convolutions {verb} contiguous_format and {formats} at once ({names}): the same bytes in "
+            f"both, so no conversion of {them} can be due, and is_contiguous() is true for both formats",
+            None,
+            evidence=[node.name for node in inputs],
+            at=inputs[0],
+        )
+
+
+def _ambiguous_gradients(trial: Trial) -> list[GradientLayout]:
+    return [
+        entry
+        for entry in trial.gradient_layouts
+        if entry.layout.stride != entry.gradient.stride
+        and entry.layout.shape == entry.gradient.shape
+        and set(entry.layout.memory_formats) & set(entry.gradient.memory_formats)
+    ]
+
+
+def _ambiguous_inputs(trial: Trial) -> list[FxNode]:
+    """The activations in both formats that convolutions read, each once."""
+    found: dict[str, FxNode] = {}
+    # A library may still convert one, into a format of its own or because its weight asks for it.
+    converted = {(c.graph, c.node) for c in all_conversions_of(trial) if c.tensor == "activation"}
+    for graph in trial.graphs:
+        nodes = nodes_by_name(graph)
+        for node in graph.nodes:
+            source = first_input(node, nodes)
+            if source is None or node.backward or not is_convolution(node) or source.tensor == "weight":
+                continue
+            if (graph.name, node.name) not in converted and _costs_nothing(source.layout, node.layout):
+                found[f"{graph.name} {source.name}"] = source
+    return list(found.values())
+
+
+def _costs_nothing(given: Layout | None, returned: Layout | None) -> bool:
+    """Whether an input satisfies both formats, and its strides did not make the result channels-last."""
+    if given is None or len(given.memory_formats) < 2 or 0 in given.shape:
+        return False
+    return given.dispatched in (None, "contiguous_format") or channels_last_only(returned) is None
+
+
+def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
+    """Layout optimization, if it was applied and these gradients have their parameters' strides without it."""
+    off = diagnosis.measured_trial(_OFF)
+    applied = any(card.applied for card in evidence.cards_of(trial))
+    if not applied or off is None or off is trial or off.status != "ok" or off.measurement is None:
+        return ""
+    if parameters & {entry.parameter for entry in off.gradient_layouts}:
+        return ""
+    return f"; it comes from layout optimization: {shown(_OFF)} does not have it"
+
+
+def _strides(layout: Layout) -> str:
+    return f"({', '.join(str(step) for step in layout.stride or ())})"
+
+
+LD504 = Rule("LD504", "ambiguous-format", ambiguous_formats)
+
+
+# -------------------------------------------------------------------------------------- LD507: .view refuses
+def refused_views(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most."""
+    failures = {t.name: t.failure for t in diagnosis.trials if t.failure is not None and t.failure.refuses_view}
+    place = next((failure.location for failure in failures.values() if failure.location is not None), None)
+    where = f" at {line_words(place)}" if place is not None else ""
+    code = f" ({place.code})" if place is not None and place.code else ""
+    names = list(failures)
+    if failures:
+        yield LD507.finding(
+            names[0],
+            f"{count_of(len(names), 'configuration')} failed because `.view`{where}{code} needs contiguous memory: "
+            f"{listing(names, 3)}",
+            "write .reshape(...) there, or .flatten(1): the same where nothing has to be moved, one copy where it has",
+            severity="warning",
+            evidence=names,
+            at=Place(None, place, 1, None),
+        )
+
+
+LD507 = Rule("LD507", "view-refuses-format", refused_views)

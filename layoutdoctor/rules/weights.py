@@ -1,0 +1,312 @@
+"""LD103 and LD106: weights that are converted, or cast to another dtype, on every call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.diagnosis.records import FASTER, INCONCLUSIVE
+from layoutdoctor.examination.costs import (
+    all_conversions_of,
+    conversion_places,
+    conversions_of,
+    dearest_of,
+    launch_count,
+    sum_known,
+)
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.examination.kernels.names import library_of
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.advice import refusal, use_instead
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.times import Times, alternative_words, ratio_words
+from layoutdoctor.words import DTYPES, TENSOR_WORDS, be, count_of, distinct, joined, listing, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, FxNode, Trial
+
+# ---------------------------------------------------------------------------------------------- LD103: conversions
+_LOSS_SHARE = 0.05  # packed weights save more than the scatter of ratios
+_EXPECTED = "expected in training, where each step changes the weights; a larger batch makes it a smaller part"
+_BLOCKED = ("to_blocked", "from_blocked")
+
+
+def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most: the other configurations repeat what the baseline, or else eager, shows."""
+    for trial, weights in evidence.first_showing(evidence.main_or_eager(diagnosis), _weight_conversions):
+        training, times = evidence.is_training(diagnosis, trial), Times(diagnosis)
+        # A weight that is known by the order of kernels only makes it no loss.
+        sure = [c for c in weights if training or c.confidence != "order"]
+        is_dear = evidence.takes_at_least(trial, sum_known(c.seconds for c in sure), _LOSS_SHARE)
+        if training and not is_dear:
+            return
+        frozen = _frozen(diagnosis, trial)
+        gain = None if frozen is None else times.over(frozen.name, trial.name)
+        is_answered = frozen is not None and gain is not None and not times.is_advisable(frozen.name, trial.name)
+        is_trace = evidence.is_trace(trial)
+        yield LD103.finding(
+            trial.name,
+            _conversion_message(trial, weights),
+            _record_again(weights, training=training) if is_trace else _cure(times, trial, weights, training=training),
+            severity="warning" if is_dear and not training and not is_answered else "note",
+            conversions=weights,
+        )
+
+
+def _weight_conversions(trial: Trial) -> list[Conversion]:
+    return [conversion for conversion in conversions_of(trial) if conversion.tensor == "weight"]
+
+
+def _conversion_message(trial: Trial, weights: Sequence[Conversion]) -> str:
+    guessed = launch_count(c for c in weights if c.confidence == "order")
+    often = "" if evidence.is_trace(trial) else " on every call"
+    facts = (
+        f"{count_of(launch_count(weights), 'weight conversion')}{often}",
+        wording.step_words(weights),
+        f"{guessed} of them known by the order of kernels only" if guessed else None,
+        wording.owner_words(weights),
+    )
+    costs: tuple[str | None, ...] = (wording.cost_words(trial, sum_known(c.seconds for c in weights)),)
+    if evidence.is_trace(trial):
+        places = conversion_places(weights)
+        costs = (wording.conversion_cost_words(trial, weights), wording.dearest_words(places))
+    return joined((joined(facts, ", "), joined(costs)), ": ")
+
+
+def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training: bool) -> str:
+    """Frozen weights, if they were measured to help; else another configuration with fewer conversions."""
+    of_a_gpu = all(map(_is_strided_by_gpu_library, weights))
+    if training and not of_a_gpu:
+        return _EXPECTED
+
+    def is_cure(other: Trial) -> bool:
+        return 2 * len(_weight_conversions(other)) <= len(weights)
+
+    frozen = None if training else _frozen(times.diagnosis, trial)
+    gain = None if frozen is None else times.over(frozen.name, trial.name)
+    if frozen is not None and times.is_advisable(frozen.name, trial.name) and is_cure(frozen):
+        return (
+            f"freeze the weights, as {wording.shown(frozen.name)} does (they must not change afterwards): it "
+            f"{_fewer(frozen)}; {alternative_words(times, trial, frozen)}"
+        )
+    other = times.clean_alternative(trial, lambda other: other is not frozen and is_cure(other))
+    if other is not None:
+        return use_instead(times, trial, other, _fewer(other))
+    if of_a_gpu or trial.is_static:
+        why = ", since a step changes their values and not their layout" if training else ""
+        return f"{_convert_once(weights)}{why}; and measure that"
+    if frozen is not None and frozen.status in ("failed", "crashed", "timed_out"):
+        return f"freezing converts them once, but {wording.shown(frozen.name)} did not run here"
+    if gain is not None:
+        was = "freezing was tried" if gain.verdict in (FASTER, INCONCLUSIVE) else "freezing is no faster here"
+        return f"{was}: measured {ratio_words(gain)}"
+    tried = [other.name for other in times.diagnosis.trials if other.configuration.freezes]
+    if tried or times.diagnosis.subject.device != "cpu":
+        return refusal(times, trial, tried)
+    return "measure whether frozen weights help: --configurations inductor,inductor-freezing"
+
+
+def _frozen(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
+    """The trial that differs from a compiled one in nothing but its frozen weights."""
+    own = trial.configuration
+    wanted = msgspec.structs.replace(own, inductor_options={**own.inductor_options, "freezing": True})
+    others = (o for o in diagnosis.trials if own.backend == "inductor" and o is not trial)
+    return next((o for o in others if msgspec.structs.replace(o.configuration, name=own.name) == wanted), None)
+
+
+def _fewer(trial: Trial) -> str:
+    left = len(_weight_conversions(trial))
+    return f"leaves {count_of(left, 'weight conversion')}" if left else "leaves no weight conversions"
+
+
+def _is_strided_by_gpu_library(conversion: Conversion) -> bool:
+    """Whether a library of a GPU makes a memory format of torch's, which a parameter can have from the start."""
+    is_strided = conversion.direction in ("to_channels_last", "to_contiguous")
+    return is_strided and conversion.kernel is not None and library_of(conversion.kernel) in ("cudnn", "miopen")
+
+
+def _convert_once(weights: Sequence[Conversion]) -> str:
+    return f"convert the parameters once: model.to(memory_format={wording.wanted_format(weights)})"
+
+
+def _record_again(weights: Sequence[Conversion], *, training: bool) -> str:
+    """After a trace, by the direction that most of them have: the format that the library asks for."""
+    if wording.dearest_direction(weights) in _BLOCKED:
+        return _EXPECTED if training else f"to find out whether packed weights help, {wording.DIAGNOSE}"
+    is_contiguous = wording.wanted_format(weights) == "torch.contiguous_format"
+    further = "" if is_contiguous else wording.miopen_words(weights)
+    why = " before the optimizer is made, since a step changes their values and not their layout" if training else ""
+    return f"{_convert_once(weights)}{why}; record again{further}"
+
+
+LD103 = Rule("LD103", "weight-converted-every-call", converted_weights)
+
+# ---------------------------------------------------------------------------------------------------- LD106: casts
+_CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
+_SEVERAL = 2  # one parameter that is only cast is a detail; several of them are a model under autocast
+
+_Dtypes = tuple[str, str]
+_Key = tuple[str | None, str]  # a graph and a placeholder in it; no graph: a conversion of no known parameter
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """One parameter that is cast: its graph and name, from and to which dtype, the conversions and the cast of it."""
+
+    key: _Key
+    dtypes: _Dtypes
+    conversions: tuple[Conversion, ...]
+    cast: FxNode | None
+
+
+def cast_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most: the other configurations repeat what the baseline, or else eager, shows."""
+    for trial in evidence.main_or_eager(diagnosis):
+        training = evidence.is_training(diagnosis, trial)
+        if evidence.is_trace(trial):
+            casts = [c for c in conversions_of(trial) if _dtypes(c) is not None]
+            if casts:
+                yield _finding_about_kernels(trial, casts, training=training)
+            return
+        weights = _cast_weights(trial)
+        if any(weight.conversions for weight in weights) or (not training and len(weights) >= _SEVERAL):
+            yield _finding_about_weights(trial, weights, training=training)
+            return
+
+
+def _cast_weights(trial: Trial) -> list[_Weight]:
+    """Every parameter of a trial that is cast in it, with the layout conversions of the same parameter."""
+    nodes = {graph.name: evidence.nodes_by_name(graph) for graph in trial.graphs}
+    casts: dict[_Key, tuple[FxNode, _Dtypes]] = {}
+    for graph in trial.graphs:
+        for node in graph.nodes if graph.direction != "backward" else ():
+            dtypes = _dtypes_of_cast(node, nodes[graph.name])
+            if dtypes is not None:
+                casts[graph.name, node.inputs[0]] = (node, dtypes)
+    conversions: dict[_Key, list[Conversion]] = {}
+    for conversion in all_conversions_of(trial):
+        if conversion.tensor == "weight":
+            conversions.setdefault(_weight_of(nodes, conversion), []).append(conversion)
+    found = []
+    for key in dict.fromkeys((*casts, *conversions)):
+        own = tuple(conversions.get(key, ()))
+        cast = casts.get(key)
+        dtypes = cast[1] if cast is not None else next((pair for c in own if (pair := _dtypes(c))), None)
+        if dtypes is not None:
+            found.append(_Weight(key, dtypes, own, cast[0] if cast is not None else None))
+    return found
+
+
+def _dtypes_of_cast(node: FxNode, nodes: Mapping[str, FxNode]) -> _Dtypes | None:
+    """From and to which dtype a node casts a weight; None if it does not."""
+    source = evidence.first_input(node, nodes)
+    is_cast = node.op == "call_function" and not node.backward and base_name(node.target) in _CASTS
+    if not is_cast or source is None or source.op != "placeholder" or source.tensor != "weight":
+        return None
+    return _pair(source.dtype, node.dtype)
+
+
+def _dtypes(conversion: Conversion) -> _Dtypes | None:
+    """From and to which dtype a conversion casts; None if it does not, or that was not recorded."""
+    return _pair(conversion.dtype, conversion.target_dtype)
+
+
+def _pair(before: str | None, after: str | None) -> _Dtypes | None:
+    if before is None or after is None:
+        return None
+    pair = (DTYPES.get(before, before), DTYPES.get(after, after))
+    return pair if pair[0] != pair[1] else None
+
+
+def _weight_of(graphs: Mapping[str, Mapping[str, FxNode]], conversion: Conversion) -> _Key:
+    """Which parameter a conversion converts; the conversion's own id if the graph leaves several."""
+    for graph, nodes in graphs.items():
+        if conversion.graph in (None, graph):
+            reader = nodes.get(conversion.node or "")
+            read = (*(reader.inputs if reader is not None else ()), conversion.node)
+            for names in ((conversion.source_value,), read):
+                found = {placeholder for name in names if (placeholder := _placeholder(name, nodes)) is not None}
+                if len(found) == 1:
+                    return (graph, found.pop())
+    return (None, conversion.id)
+
+
+def _placeholder(name: str | None, nodes: Mapping[str, FxNode]) -> str | None:
+    """The parameter of more than one dimension that a node is, or is a cast of."""
+    node = nodes.get(name or "")
+    if node is not None and _dtypes_of_cast(node, nodes) is not None:
+        node = evidence.first_input(node, nodes)
+    if node is None or node.tensor != "weight" or (node.layout is not None and len(node.layout.shape) < 2):
+        return None
+    return node.name
+
+
+def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training: bool) -> Finding:
+    conversions = list({c.id: c for weight in weights for c in weight.conversions}.values())
+    # Casts that are steps of their own; the time of a conversion has its cast in it.
+    steps = {(w.key[0], w.cast.name) for w in weights if w.cast is not None} - {(c.graph, c.node) for c in conversions}
+    casts = [kernel.seconds for kernel in evidence.kernels_of(trial) if (kernel.graph, kernel.node) in steps]
+    seconds = sum_known((*(c.seconds for c in conversions), *casts))
+    kinds = listing(distinct(" -> ".join(weight.dtypes) for weight in weights))
+    message = f"{count_of(len(weights), 'parameter')} {be(len(weights))} cast {kinds} on every call"
+    both = sum(bool(weight.conversions) for weight in weights)
+    if both:
+        message += " and re-laid out" if both == len(weights) else f", {both} of them re-laid out as well"
+    cost = wording.cost_words(
+        trial, seconds, wording.estimate_words(c.seconds_source for c in conversions if c.seconds is not None)
+    )
+    return LD106.finding(
+        trial.name,
+        joined((message, cost or wording.conversion_cost_words(trial, conversions)), ": "),
+        _cast_once([weight.dtypes[1] for weight in weights], training=training),
+        severity="note" if training else evidence.severity_of_cost(trial, seconds),
+        conversions=conversions,
+        at=dearest_of(conversions) or weights[0].cast,
+        seconds=seconds,
+        evidence=[n for w in weights for n in (*([w.cast.name] if w.cast else []), *(c.id for c in w.conversions))],
+    )
+
+
+def _cast_once(dtypes: Sequence[str], *, training: bool) -> str:
+    if training:
+        return (
+            "expected under autocast, whose point is to train float32 master weights; a larger batch makes it a "
+            "smaller part"
+        )
+    return (
+        f"convert the parameters once: model.to({_one_dtype(dtypes)}), with an input of that dtype, instead of "
+        "autocast; compare the outputs, since autocast keeps some operations in float32"
+    )
+
+
+def _one_dtype(dtypes: Sequence[str]) -> str:
+    return f"torch.{dtypes[0]}" if len(set(dtypes)) == 1 else "dtype"
+
+
+def _finding_about_kernels(trial: Trial, casts: Sequence[Conversion], *, training: bool) -> Finding:
+    """One for all kernels of a trace that cast and convert the layout at once."""
+    count, pairs = launch_count(casts), [_dtypes(c) or ("", "") for c in casts]
+    kinds = wording.named_counts((" -> ".join(pair), c.count) for pair, c in zip(pairs, casts, strict=True))
+    tensors = wording.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in casts)
+    verb = "casts and converts" if count == 1 else "cast and convert"
+    message = (
+        f"{count_of(count, 'kernel')} {verb} the layout at once: {kinds}, of {tensors}",
+        wording.conversion_cost_words(trial, casts),
+        wording.dearest_words(conversion_places(casts)),
+    )
+    dtypes = [pair[1] for pair in pairs]
+    suggestion = (
+        "look at what stands in front of these kernels: where it returns that dtype and layout already, both steps go; "
+        f"an input is best made so once: x.to({_one_dtype(dtypes)}, memory_format={wording.wanted_format(casts)})"
+    )
+    if {c.tensor for c in casts} == {"weight"}:
+        suggestion = _cast_once(dtypes, training=training)
+    severity = "note" if training else evidence.severity_of_cost(trial, sum_known(c.seconds for c in casts))
+    return LD106.finding(trial.name, joined(message), suggestion, severity=severity, conversions=casts)
+
+
+LD106 = Rule("LD106", "cast-with-conversion", cast_weights)

@@ -1,0 +1,210 @@
+"""How findings word costs and what they are a part of, places, counts, memory formats, and what to try."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, TypeVar
+
+from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.costs import sum_known
+from layoutdoctor.examination.kernels.names import library_of
+from layoutdoctor.rules.evidence import share_of_kernels
+from layoutdoctor.units import format_bytes, format_seconds, format_share
+from layoutdoctor.words import distinct, joined, line_words, listing, name_in_words, shape_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.records import Conversion, ConversionDirection, CostSource, Trial
+    from layoutdoctor.examination.costs import Place
+
+Thing = TypeVar("Thing")
+DIAGNOSE = "diagnose the model itself, which measures: python -m layoutdoctor model.py"
+_PLACES_NAMED = 3
+_SHAPES_NAMED = 3
+_ALL = 0.995  # a larger part of a time is all of it, and the part that is left is none
+
+
+def shown(name: str) -> str:
+    """A configuration in a sentence: ``"the default"``, ``"compiled + channels_last"``."""
+    return "the default" if name == BASELINE else name_in_words(name)
+
+
+# -------------------------------------------------------------------------------------------------------- costs
+def cost_words(
+    trial: Trial, seconds: float | None, *remarks: str | None, exposed_seconds: float | None = None
+) -> str | None:
+    """
+    A cost and what it is a part of: ``"6.00 ms of 15.0 ms kernel time (40 %), 402 us of it while nothing else ran"``.
+
+    Args:
+        trial: The trial it was measured in.
+        seconds: None gives None.
+        remarks: Words beside the share, such as ``"estimated"``.
+        exposed_seconds: The part in which nothing else ran on the device; None if not recorded.
+    """
+    if seconds is None:
+        return None
+    share = share_of_kernels(trial, seconds)
+    beside = joined((None if share is None else format_share(share), *remarks), ", ")
+    cost = format_seconds(seconds)
+    if share is not None and trial.kernels is not None and trial.kernels.seconds is not None:
+        cost = f"{cost} of {format_seconds(trial.kernels.seconds)} kernel time"
+    if beside:
+        cost = f"{cost} ({beside})"
+    if exposed_seconds is None or not seconds:
+        return cost
+    part = exposed_seconds / seconds
+    amount = "all" if part >= _ALL else "none" if part <= 1 - _ALL else format_seconds(exposed_seconds)
+    return f"{cost}, {amount} of it while nothing else ran"
+
+
+def conversion_cost_words(trial: Trial, conversions: Sequence[Conversion]) -> str | None:
+    """The time of conversions if it was recorded, else the bytes they move; None if neither is known."""
+    seconds = sum_known(conversion.seconds for conversion in conversions)
+    if seconds is None:
+        return moved_words(sum_known(conversion.bytes_moved for conversion in conversions))
+    exposed = sum_known(conversion.exposed_seconds for conversion in conversions)
+    sources = (conversion.seconds_source for conversion in conversions if conversion.seconds is not None)
+    remarks = (convolution_share_words(trial, seconds, conversions), estimate_words(sources))
+    return cost_words(trial, seconds, *remarks, exposed_seconds=exposed)
+
+
+def convolution_share_words(trial: Trial, seconds: float | None, conversions: Iterable[Conversion]) -> str | None:
+    """The share of all kernels that ran for a convolution; None if not all conversions are a library's."""
+    whole = trial.kernels.convolution_seconds if trial.kernels is not None else None
+    if seconds is None or not whole or any(conversion.owner != "library" for conversion in conversions):
+        return None
+    return f"{format_share(seconds / whole)} of the convolution time"
+
+
+def estimate_words(sources: Iterable[CostSource | None]) -> str | None:
+    """Whether a sum of costs is ``"estimated"`` or ``"partly estimated"``; None if nothing says so."""
+    known = set(sources)
+    if "estimated" not in known:
+        return None
+    return "estimated" if known == {"estimated"} else "partly estimated"
+
+
+def moved_words(bytes_moved: int | None) -> str | None:
+    """``"6.12 MiB moved"``; None if not recorded."""
+    return None if bytes_moved is None else f"{format_bytes(bytes_moved)} moved"
+
+
+# ------------------------------------------------------------------------------------------------------- places
+def place_words(place: Place) -> str:
+    """A place as in a sentence: ``"in layer3.0 (model.py:15)"``, ``"at model.py:15"``."""
+    line = line_words(place.location) if place.location is not None else None
+    if place.module is None:
+        return f"at {line}"
+    return f"in {place.module}" + (f" ({line})" if line is not None else "")
+
+
+def dearest_words(found: Sequence[Place]) -> str | None:
+    """The places that cost most: ``"most in layer3.0 (model.py:15) with 120 us and in conv1"``; None for one alone."""
+    named = [
+        place_words(place) + (f" with {format_seconds(place.seconds)}" if place.seconds is not None else "")
+        for place in found[:_PLACES_NAMED]
+    ]
+    return f"most {listing(named)}" if len(found) > 1 else None
+
+
+# ------------------------------------------------------------------------------------------------------- counts
+def summed(counts: Iterable[tuple[Thing, int]]) -> Counter[Thing]:
+    """The counts of things, those of one thing added up."""
+    sums: Counter[Thing] = Counter()
+    for thing, count in counts:
+        sums[thing] += count
+    return sums
+
+
+def named_counts(names: Iterable[tuple[str | None, int]]) -> str | None:
+    """Names with their counts: ``"copy_ (20) and clone (4)"``; one alone without its count, None without any."""
+    counts = summed((name, count) for name, count in names if name is not None)
+    if len(counts) < 2:
+        return next(iter(counts), None)
+    return listing([f"{name} ({count})" for name, count in counts.most_common()])
+
+
+def step_words(conversions: Iterable[Conversion]) -> str | None:
+    """The profiler's steps: ``"8 in each of 3 recorded steps"``, ``"in 3 recorded steps"``; None for one step."""
+    counts = summed((c.step, c.count) for c in conversions if c.step is not None)
+    if len(counts) < 2:
+        return None
+    each = set(counts.values())
+    return f"{f'{each.pop()} in each of' if len(each) == 1 else 'in'} {len(counts)} recorded steps"
+
+
+def owner_words(conversions: Iterable[Conversion]) -> str | None:
+    """``"inserted by the compiler and library"``; None of no conversions."""
+    owners = sorted({conversion.owner for conversion in conversions})
+    return f"inserted by the {listing(owners)}" if owners else None
+
+
+def on_shapes(shapes: Iterable[Sequence[int | str] | None]) -> str | None:
+    """The shapes of tensors, each once: ``"on 4x64x56x56 and 4x128x28x28"``; None if none was recorded."""
+    named = distinct(shape_words(shape) if shape else None for shape in shapes)
+    return f"on {listing(named, _SHAPES_NAMED)}" if named else None
+
+
+def on_dearest_shapes(conversions: Iterable[Conversion]) -> str | None:
+    """The same of conversions, the most expensive first."""
+    dearest = sorted(conversions, key=lambda c: -(c.seconds or 0.0))
+    return on_shapes(c.source.shape if c.source is not None else None for c in dearest)
+
+
+def shape_of(layout: Layout | None) -> str:
+    """A layout's shape; empty if not recorded."""
+    return shape_words(layout.shape) if layout is not None else ""
+
+
+# ------------------------------------------------------------------------------------------------------ formats
+def dearest_direction(conversions: Iterable[Conversion]) -> ConversionDirection | None:
+    """The direction that takes most time, or that most have if no time was recorded; None of no conversions."""
+    weights: dict[ConversionDirection, tuple[float, int]] = {}
+    for conversion in conversions:
+        seconds, count = weights.get(conversion.direction, (0.0, 0))
+        weights[conversion.direction] = (seconds + (conversion.seconds or 0.0), count + conversion.count)
+    return max(weights, key=lambda direction: weights[direction], default=None)
+
+
+def channels_last_words(ranks: Iterable[int]) -> str:
+    """The channels-last format of tensors of some ranks, as torch calls it; ``channels_last`` if ranks differ."""
+    known = {CHANNELS_LAST_BY_RANK[rank] for rank in ranks if rank in CHANNELS_LAST_BY_RANK}
+    return f"torch.{known.pop()}" if len(known) == 1 else "torch.channels_last"
+
+
+def wanted_format(conversions: Sequence[Conversion]) -> str:
+    """The memory format that most time goes into making, as torch calls it."""
+    if dearest_direction(conversions) == "to_contiguous":
+        return "torch.contiguous_format"
+    return channels_last_words(len(c.source.shape) for c in conversions if c.source is not None)
+
+
+def try_words(memory_format: str | None) -> str:
+    """
+    How to find out what a memory format would change, after a trace, in which nothing was tried.
+
+    Args:
+        memory_format: As torch calls it, such as ``"torch.channels_last"``; None if the trace does not show which
+            format the model is in.
+    """
+    other = f"model = model.to(memory_format={memory_format}) and x = x.to(memory_format={memory_format})"
+    if memory_format is None:
+        other = "model and input in the other memory format, channels_last if they are contiguous now"
+    return f"record it again with {other}; or {DIAGNOSE}"
+
+
+def miopen_words(conversions: Iterable[Conversion]) -> str:
+    """
+    What else an AMD GPU needs for channels_last to take effect, to follow an advice; empty for other libraries.
+
+    Source:
+        ``miopen_conv_use_channels_last`` in aten/src/ATen/native/ConvUtils.h; pytorch/pytorch PR #170947: on by default
+        only from ROCm 7.0 on.
+    """
+    if not any(c.kernel is not None and library_of(c.kernel) == "miopen" for c in conversions):
+        return ""
+    return "; before ROCm 7, channels_last takes effect only with PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment"

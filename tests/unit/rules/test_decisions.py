@@ -1,0 +1,402 @@
+"""LD201, LD202, LD206, LD207, LD208 and LD210: what Inductor decided about layouts, and what came of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from builders import (
+    Told,
+    a_comparison,
+    a_configuration,
+    a_conversion,
+    a_convolution,
+    a_decision,
+    a_failed_trial,
+    a_graph,
+    a_location,
+    a_node,
+    a_placeholder,
+    a_ratio,
+    a_subject,
+    a_trial,
+    an_input,
+    channels_last,
+    contiguous,
+    finder,
+    kernels,
+)
+
+from layoutdoctor.diagnosis.layout import Layout, strided_layout
+from layoutdoctor.diagnosis.records import Equivalence, Trial
+from layoutdoctor.rules.decisions import LD201, LD202, LD206, LD207, LD208, LD210, leaves_out_backward
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Conversion, Convolution, Decision, Finding
+
+idle, vetoed, mismatched = finder(LD201.check), finder(LD202.check), finder(LD206.check)
+vetoed_by_one, symbolic, one_dimensional = finder(LD207.check), finder(LD208.check), finder(LD210.check)
+
+LAST, OFF, FORCED = "inductor-channels-last", "inductor-layout-opt-off", "inductor-layout-opt-forced"
+STATIC: dict[str, Any] = {"is_static": True, "kernels": None, "measurement": None, "equivalence": None}
+
+
+def with_cards(*decisions: Decision | None, name: str = "inductor", **changes: Any) -> Trial:
+    graphs = tuple(a_graph(d, name=f"graph {i}") for i, d in enumerate(decisions))
+    return a_trial(name, **{"graphs": graphs, **changes})
+
+
+def against(name: str, median: float, width: float = 0.03) -> dict[str, Any]:
+    return {"comparison": a_comparison(a_ratio(name, median, width))}
+
+
+# ---------------------------------------------------------------------------------------------------------- LD201
+def volumes(count: int = 4, rank: int | None = 3) -> tuple[Convolution, ...]:
+    return tuple(a_convolution(f"convolution_{i}", rank=rank, channels_last=False) for i in range(count))
+
+
+IDLE, ACTIVE = a_decision(*volumes()), a_decision(a_convolution())
+LISTLESS = a_decision(convolution_count=1, channels_last_convolution_count=0, convolutions=())
+SHAPE = (2, 16, 8, 32, 32)
+RETURNED = a_conversion(
+    "buf3",
+    owner="compiler",
+    source=channels_last(SHAPE),
+    target=contiguous(SHAPE),
+    direction="to_contiguous",
+    role="interior",
+    bytes_moved=2_097_152,
+)
+
+
+def same_as(name: str, other: str) -> Trial:
+    return Trial(configuration=a_configuration(name), status="same_as", same_as=other)
+
+
+def test_what_is_said_without_effect(told: Told) -> None:
+    told("Conv3d left alone by an applied optimization is a note that says why", idle(with_cards(IDLE)))
+    told("A count without a list of convolutions has no place and no reason", idle(with_cards(LISTLESS)))
+    told(
+        "What the compiler brings back from channels last 3d is counted where it does so",
+        idle(with_cards(IDLE), a_trial(LAST, graphs=(a_graph(IDLE, conversions=(RETURNED,)),))),
+    )
+    told(
+        "The same code with and without is told whichever was measured",
+        idle(with_cards(ACTIVE), same_as(OFF, "inductor")),
+    )
+    for ranks in ((1, 3), (2, 3)):
+        decision = a_decision(*(volumes(1, rank)[0] for rank in ranks))
+        told("The reason is given only where the ranks explain it", idle(with_cards(decision)))
+
+
+def test_what_has_an_effect() -> None:
+    none = a_decision(convolution_count=0, channels_last_convolution_count=0, convolutions=())
+    already = a_decision(a_convolution(rank=3, channels_last=True), channels_last_convolution_count=0)
+    for trials in (
+        (with_cards(a_decision(a_convolution(), *volumes(3))),),
+        (with_cards(already),),
+        (with_cards(None, none, a_decision(*volumes(), applied=None)),),
+        (with_cards(a_decision(applied=False, rule="small-channels")), same_as(OFF, "inductor")),
+        (with_cards(ACTIVE), a_trial(OFF)),
+        (with_cards(a_decision(*volumes(rank=1))), same_as(OFF, "inductor")),  # a matter of LD210
+    ):
+        assert idle(*trials) == []
+    frozen: dict[str, Any] = {"inductor_options": {"freezing": True}}
+    eager = {"backend": "eager", "layout_optimization": None}
+    for changes in (frozen, {"model_format": "channels_last"}, {"layout_optimization": "off"}, eager):
+        assert idle(with_cards(IDLE, configuration=a_configuration("other", **changes))) == []
+
+
+def test_what_is_suggested_without_effect(told: Told) -> None:
+    told(
+        "It is a warning where channels last by hand was measured faster", idle(with_cards(IDLE), **against(LAST, 1.52))
+    )
+    told("An inconclusive ratio is told with its numbers", idle(with_cards(IDLE), **against(LAST, 1.1, 0.5)))
+    other = a_trial(LAST, equivalence=Equivalence(status="different"))
+    told(
+        "A faster configuration that computes something else does not count",
+        idle(with_cards(IDLE), other, **against(LAST, 1.52)),
+    )
+    subject = a_subject(parameter_formats={"channels_last_3d": 4})
+    for conversions in ((), (RETURNED,)):
+        trial = a_trial(graphs=(a_graph(IDLE, conversions=conversions),))
+        told("Parameters in channels last 3d need nothing unless the compiler undoes it", idle(trial, subject=subject))
+    subject = a_subject(parameter_formats={"channels_last_3d": 3})
+    graph = a_graph(IDLE, conversions=(RETURNED, RETURNED))
+    inductor = a_trial(graphs=(graph,), is_static=True, measurement=None)
+    for left in ((), (RETURNED,), (RETURNED, RETURNED)):
+        off = a_trial(OFF, graphs=(a_graph(None, conversions=left),), measurement=None)
+        told("The conversions without layout optimization are counted", idle(inductor, off, subject=subject))
+    off = a_trial(OFF, graphs=(a_graph(None),))
+    found = idle(inductor, off, subject=subject, **against(OFF, 0.8))
+    told("It is not suggested if it was measured as slower", found)
+
+
+# ------------------------------------------------------------------------------------------ LD202, LD207 and LD208
+SMALL = a_convolution("convolution_1", module="body.1", weight_shape=(64, 16, 3, 3), groups=4, channels_last=False)
+VETO = a_decision(
+    SMALL,
+    applied=False,
+    rule="small-channels",
+    explanation="all convolutions have at most 64 input and output channels",
+    deciding_nodes=("convolution_1",),
+)
+ALL_MEASURES = "--configurations all measures what the veto costs (inductor-layout-opt-forced)"
+
+
+def test_what_is_said_of_a_veto_by_all(told: Told) -> None:
+    told("A veto names its rule and the convolution that made it", vetoed(with_cards(VETO)))
+    bare = tuple(a_convolution(f"c{i}", module=None, location=None, weight_shape=None, groups=None) for i in range(8))
+    names = tuple(convolution.node for convolution in bare)
+    decision = a_decision(
+        *bare, applied=False, rule="small-channels", explanation="all are small", deciding_nodes=names
+    )
+    told(
+        "What was not recorded of a convolution is left out and long lists are cut",
+        vetoed(a_trial(graphs=(a_graph(decision, direction="forward"),))),
+    )
+    for rule in ("few-convolutions", "weighted-flops", "not-said"):
+        (finding,) = vetoed(with_cards(a_decision(applied=False, rule=rule, explanation="so torch says")))
+        assert finding.message == f"layout optimization vetoed by {rule}: so torch says"
+    repeated = vetoed(with_cards(VETO, name=LAST), with_cards(VETO, VETO))
+    assert [f.configuration for f in repeated] == ["inductor"]
+
+
+def test_what_is_no_veto_by_all() -> None:
+    both = (a_graph(a_decision(), direction="forward"), a_graph(VETO, name="graph 1", direction="backward"))
+    one = a_decision(a_convolution(rank=1), applied=False, rule="small-channels")
+    assert vetoed(a_trial(graphs=both)) == vetoed(with_cards(one)) == []
+    for rule in ("config-off", "not-recorded", "grouped-convolution", "dynamic-shape", "only-backward-convolutions"):
+        assert vetoed(with_cards(a_decision(applied=False, rule=rule))) == []
+    for applied in (True, None):
+        assert vetoed(with_cards(a_decision(applied=applied, rule="small-channels"), None)) == []
+    for name in ("eager", OFF, FORCED):
+        assert vetoed(with_cards(VETO, name=name)) == []
+
+
+def test_what_is_suggested_for_a_veto(told: Told) -> None:
+    told("It is a warning where forcing was measured faster", vetoed(with_cards(VETO), **against(FORCED, 1.2)))
+    for median, width in ((0.8, 0.03), (1.0, 0.03), (1.0, 0.5)):
+        told("What was measured of a veto is said", vetoed(with_cards(VETO), **against(FORCED, median, width)))
+    wrong = a_trial(LAST, equivalence=Equivalence(status="different"))
+    for trials, changes, words in (
+        ((with_cards(VETO),), {"comparison": a_comparison()}, ALL_MEASURES),
+        ((with_cards(VETO), wrong), against(LAST, 1.2), ALL_MEASURES),
+        ((with_cards(VETO, **STATIC),), {}, f"on the device itself, {ALL_MEASURES}"),
+    ):
+        assert [(f.severity, f.suggestion) for f in vetoed(*trials, **changes)] == [("note", words)]
+
+
+NARROWING = a_convolution(
+    "convolution_4",
+    class_="in_out",
+    module="d2.0",
+    weight_shape=(64, 192, 3, 3),
+    is_transposed=False,
+    channels_last=False,
+    location=a_location(31),
+)
+GROUPED = a_convolution("convolution_1", class_="grouped", weight_shape=(64, 16, 3, 3), groups=4, is_transposed=False)
+OTHERS = tuple(a_convolution(f"other_{i}", channels_last=False) for i in range(5))
+
+
+def by_one(*deciding: Convolution, others: tuple[Convolution, ...] = OTHERS, **changes: Any) -> Trial:
+    rule = "grouped-convolution" if deciding and deciding[0].class_ == "grouped" else "smaller-out-channels"
+    names = tuple(convolution.node for convolution in deciding)
+    fields = {"applied": False, "rule": rule, "explanation": "torch says so", "deciding_nodes": names}
+    decision = a_decision(*others, *deciding, **{**fields, **changes})
+    return a_trial(graphs=(a_graph(decision, direction="forward"),))
+
+
+def test_what_is_said_of_a_veto_by_one(told: Told) -> None:
+    told("The convolution that vetoed is named with the others that suffer from it", vetoed_by_one(by_one(NARROWING)))
+    upwards = a_convolution("c", module="up", weight_shape=(64, 128, 2, 2), is_transposed=True)
+    for deciding, others in (((GROUPED,), OTHERS[:1]), ((NARROWING, upwards), OTHERS), ((GROUPED,), ())):
+        told("What is known of the deciding convolutions is said", vetoed_by_one(by_one(*deciding, others=others)))
+    told("Without a deciding node torchs own reason stands", vetoed_by_one(by_one()))
+    for changes in ({"rule": "small-channels"}, {"rule": "dynamic-shape"}, {"applied": True}):
+        assert vetoed_by_one(by_one(NARROWING, **changes)) == []
+
+
+def test_what_is_said_of_a_veto_by_symbolic_sizes(told: Told) -> None:
+    def with_inputs(*nodes: Any, explanation: str = "a convolution has symbolic sizes (body.0)") -> Trial:
+        decision = a_decision(
+            a_convolution("convolution_1", channels_last=False),
+            a_convolution("convolution_2"),
+            applied=False,
+            rule="dynamic-shape",
+            explanation=explanation,
+            deciding_nodes=("convolution_1",),
+        )
+        return a_trial(graphs=(a_graph(decision, nodes=nodes),))
+
+    image = a_placeholder("arg3_1", Layout(("s77", 3, "s27", 56), ("s77", 3, "s27", 56), ()))
+    told("The symbolic dimensions of the input are named", symbolic(with_inputs(a_placeholder("arg1_1"), image)))
+    twins = a_subject(inputs=(an_input(name="x"), an_input(name="y")))
+    told("An input that could be one of two keeps the graphs name", symbolic(with_inputs(image), subject=twins))
+    weight = a_placeholder("arg1_1", Layout(("s1", 3, 3, 3), ("s1", 3, 3, 3), ()), "weight")
+    told("Without a symbolic input torchs own reason stands", symbolic(with_inputs(weight)))
+    told("It is a warning where a way around was measured faster", symbolic(with_inputs(image), **against(LAST, 1.2)))
+    assert symbolic(with_cards(a_decision(), VETO)) == []
+
+
+# ---------------------------------------------------------------------------------------------------------- LD206
+BACKWARD = tuple(f"convolution_backward_{i}" for i in range(4))
+UNCOUNTED = a_decision(
+    *(a_convolution(name, channels_last=False, is_backward=True) for name in BACKWARD),
+    applied=False,
+    rule="only-backward-convolutions",
+    explanation="the graph has only backward convolutions",
+)
+GROUPED_VETO = a_decision(applied=False, rule="grouped-convolution", explanation="a grouped convolution vetoes it")
+TRAINING = a_subject(mode="training")
+laid_out_anew = partial(
+    a_conversion,
+    owner="compiler",
+    kernel="cpp_fused_3",
+    graph="graph 1",
+    source=channels_last(),
+    target=contiguous(),
+    direction="to_contiguous",
+    tensor="gradient",
+    seconds=None,
+    bytes_moved=1_048_576,
+    required_by=(BACKWARD[0],),
+    role="interior",
+)
+
+
+def a_step(
+    *conversions: Conversion,
+    library: tuple[Conversion, ...] = (),
+    forward: Decision | None = None,
+    backward: Decision = UNCOUNTED,
+    name: str = "inductor",
+    **changes: Any,
+) -> Trial:
+    graphs = (
+        a_graph(forward or a_decision(), direction="forward"),
+        a_graph(backward, name="graph 1", direction="backward", conversions=conversions),
+    )
+    return a_trial(name, graphs=graphs, **{"kernels": kernels(*library), **changes})
+
+
+def in_training(*trials: Trial, **changes: Any) -> list[Finding]:
+    return mismatched(*trials, **{"subject": TRAINING, **changes})
+
+
+def test_what_is_said_of_a_mismatch(told: Told) -> None:
+    fused = laid_out_anew("buf1", fused=True)
+    reorder = laid_out_anew("reorder 7", owner="library", seconds=1.5e-3, location=a_location(12), module="dw")
+    told(
+        "A backward without layout optimization is told with what is laid out anew for it",
+        in_training(a_step(fused, laid_out_anew("buf2"), library=(reorder,))),
+    )
+    told(
+        "A forward off and a backward on are a mismatch too",
+        in_training(a_step(forward=GROUPED_VETO, backward=a_decision(rule="no-veto"))),
+    )
+    told("A backward that another rule vetoed says which", in_training(a_step(backward=GROUPED_VETO)))
+    told(
+        "A graph lowered for a device that is not there is told with bytes only",
+        in_training(a_step(laid_out_anew("buf1"), **STATIC)),
+    )
+
+
+def test_which_conversions_follow_from_a_mismatch() -> None:
+    of_parameter = {"owner": "library", "port": "output 1"}
+    for changes in (
+        {"tensor": "weight"},
+        {"role": "exit"},
+        {"direction": "none"},
+        of_parameter,
+        {"required_by": ("mm",)},
+    ):
+        assert [f.evidence for f in in_training(a_step(laid_out_anew("buf1", **changes)))] == [("graph 1",)]
+    # What channels_last input leaves as it is, such as gradients of transposed convolutions, is not counted.
+    kept = laid_out_anew("reorder 7", owner="library", port="output 0")
+    assert [f.evidence for f in in_training(a_step(library=(kept,)))] == [("reorder 7",)]
+    assert [f.evidence for f in in_training(a_step(library=(kept,)), a_step(library=(kept,), name=LAST))] == [
+        ("graph 1",)
+    ]
+    on = a_step(laid_out_anew("buf1"), name="inductor-layout-opt-on")
+    assert [f.configuration for f in in_training(on, a_step(laid_out_anew("buf1", seconds=1e-5)))] == ["inductor"]
+
+
+def test_what_is_no_mismatch() -> None:
+    given, one = a_subject(mode="training", inputs=(an_input(channels_last((4, 3, 56, 56))),)), laid_out_anew("buf1")
+    off = a_configuration("other", layout_optimization="off")
+    assert in_training(a_step(), subject=given) == in_training(a_step(name=LAST)) == []
+    for trial in (
+        a_step(one, forward=GROUPED_VETO),
+        a_step(one, backward=a_decision()),
+        a_step(one, forward=a_decision(applied=None)),
+        a_step(one, configuration=off),
+    ):
+        assert in_training(trial) == []
+    assert leaves_out_backward(a_step().graphs)
+    for other in (a_step(forward=GROUPED_VETO), a_step(backward=GROUPED_VETO), a_step(backward=a_decision())):
+        assert not leaves_out_backward(other.graphs)
+
+
+def test_what_is_suggested_for_a_mismatch(told: Told) -> None:
+    told(
+        "A measured gain of channels last makes it a warning and follows the advice",
+        in_training(a_step(), **against(LAST, 1.2)),
+    )
+    step, slower, compared = a_step(laid_out_anew("buf1")), a_trial(OFF), against(OFF, 0.9)
+    told(
+        "Nothing is suggested that was measured as no faster or that failed",
+        in_training(step, slower, a_failed_trial(FORCED), **compared),
+        in_training(step, slower, a_failed_trial(LAST), a_failed_trial(FORCED), **compared),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- LD210
+SEQUENCE = (4, 16, 100)
+
+
+def flat(count: int = 3, rank: int = 1) -> tuple[Convolution, ...]:
+    return tuple(a_convolution(f"c{rank}_{i}", rank=rank, module=f"m{i}", channels_last=False) for i in range(count))
+
+
+ONE_D = a_decision(*flat())
+TURNED = a_conversion(
+    "buf0",
+    owner="compiler",
+    node="c1_0",
+    module="m0",
+    source=strided_layout(SEQUENCE, (1600, 1, 16)),
+    target=contiguous(SEQUENCE),
+    direction="to_contiguous",
+)
+
+
+def eager_with(*conversions: Conversion) -> Trial:
+    node = a_node("convolution", "aten.convolution.default", layout=contiguous(SEQUENCE))
+    return a_trial("eager", graphs=(a_graph(name="eager", nodes=(node,)),), kernels=kernels(*conversions))
+
+
+def test_what_is_said_of_one_dimensional_convolutions(told: Told) -> None:
+    told(
+        "A graph of 1 d convolutions beside one of 2 d is a part of all",
+        one_dimensional(with_cards(a_decision(*flat(1)), a_decision(*flat(3, rank=2)))),
+    )
+    backward = a_graph(ONE_D, name="graph 1", direction="backward")
+    told(
+        "The backward is not counted again",
+        one_dimensional(a_trial(graphs=(a_graph(ONE_D, direction="forward"), backward))),
+    )
+    second = a_conversion("buf1", owner="compiler", module=None, required_by=("c1_1",), source=None, target=None)
+    copy = a_conversion("copy", owner="framework", module="m1", source=None, target=None)
+    told(
+        "Several copies are told together",
+        one_dimensional(a_trial(graphs=(a_graph(ONE_D, conversions=(TURNED, second)),)), eager_with(copy)),
+    )
+    turned = a_trial(graphs=(a_graph(ONE_D, conversions=(TURNED,)),))
+    for others in ((), (eager_with(),), (eager_with(a_conversion(module="elsewhere")),)):
+        told("A copy that eager does not make is not called needed", one_dimensional(turned, *others))
+    for rank in (2, None):
+        assert one_dimensional(with_cards(a_decision(*flat(), a_convolution("other", rank=rank)), None)) == []
+    off = a_configuration("other", layout_optimization="off")
+    assert one_dimensional(with_cards(ONE_D, configuration=off)) == []

@@ -1,0 +1,157 @@
+"""LD205 and LD502: the formats that the user gives the model and its input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from builders import (
+    Told,
+    a_comparison,
+    a_conversion,
+    a_graph,
+    a_location,
+    a_node,
+    a_placeholder,
+    a_ratio,
+    a_recommendation,
+    a_speedup,
+    a_subject,
+    a_trial,
+    an_input,
+    channels_last,
+    contiguous,
+    finder,
+    kernels,
+)
+
+from layoutdoctor.diagnosis.records import Equivalence, Finding, FxNode, Trial
+from layoutdoctor.rules.formats import LD205, LD502
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.layout import Layout
+
+given, mixed = finder(LD205.check), finder(LD502.check)
+
+LAST = "inductor-channels-last"
+IMAGES = (an_input(),)
+
+
+def compared(*trials: Trial, median: float = 1.25, inputs: Any = IMAGES, **changes: Any) -> list[Finding]:
+    comparison = a_comparison(a_ratio(LAST, median), a_ratio("inductor-channels-last-opt-off", 0.9))
+    return given(*trials, **{"comparison": comparison, "subject": a_subject(inputs=inputs), **changes})
+
+
+def test_what_is_said_of_contiguous_input(told: Told) -> None:
+    entry = a_conversion("copy 0", owner="compiler", seconds=None, bytes_moved=8, location=a_location(3), module="a")
+    exit_ = a_conversion("reorder 1", location=a_location(14), module="body.3")
+    weight, weight2 = (a_conversion(f"reorder {number}", tensor="weight") for number in (2, 3))
+    told(
+        "Contiguous input where channels last is faster is a warning with what is converted now",
+        compared(a_trial(kernels=kernels(exit_, weight), graphs=(a_graph(conversions=(entry,)),))),
+    )
+    for other in (a_trial(LAST, kernels=kernels(weight)), a_trial(LAST, kernels=kernels())):
+        told(
+            "Weights count where fewer are converted then",
+            compared(a_trial(kernels=kernels(exit_, weight, weight2)), other),
+        )
+    for shapes in ([(4, 3, 8, 8), (4, 3, 9, 9)], [(4, 3, 8, 8), (2, 4, 8, 32, 32)]):
+        inputs = tuple(an_input(contiguous(shape), name=None) for shape in shapes)
+        told("Each rank has its own format", compared(inputs=inputs))
+    advice = a_recommendation(LAST, verified=True, speedup=a_speedup(1.25, name=LAST))
+    told(
+        "It is an error where channels last input was verified",
+        compared(a_trial(), a_trial(LAST), recommendation=advice),
+    )
+
+
+def test_what_is_no_matter_of_the_input() -> None:
+    different = a_trial(LAST, equivalence=Equivalence(status="different"))
+    assert compared(median=1.02) == compared(a_trial(), different) == []
+    # One channel satisfies both formats at once.
+    for layout in (channels_last((4, 3, 56, 56)), contiguous((4, 1, 56, 56)), contiguous((4, 128))):
+        assert compared(inputs=(an_input(layout),)) == []
+
+
+# ---------------------------------------------------------------------------------------------------------- LD502
+WEIGHT = (64, 64, 3, 3)
+
+
+def a_weight(name: str, layout: Layout | None = None) -> FxNode:
+    return a_placeholder(name, layout or contiguous(WEIGHT), "weight")
+
+
+def a_convolution_of(name: str, value: str, layout: Layout | None = None) -> FxNode:
+    return a_node(name, "aten.convolution.default", (value, "w"), layout=layout or contiguous())
+
+
+PERMUTE = a_node(
+    "permute",
+    "aten.permute.default",
+    ("layer_norm",),
+    layout=channels_last(),
+    called="permute",
+    location=a_location(7),
+    module="n1",
+)
+NODES = (
+    a_weight("w"),
+    a_placeholder("x"),
+    a_convolution_of("stem", "x"),
+    a_node("layer_norm", "aten.native_layer_norm.default", ("stem",), layout=contiguous((4, 56, 56, 64))),
+    PERMUTE,
+    a_convolution_of("c1", "permute", channels_last()),
+    a_node("relu", inputs=("c1",), layout=channels_last()),
+    a_convolution_of("c2", "relu", channels_last()),
+)
+COPIES = tuple(a_conversion(f"copy {i}", owner="framework", seconds=1e-3, bytes_moved=8) for i in range(3))
+
+
+def an_eager(*nodes: FxNode, **changes: Any) -> Trial:
+    graph = a_graph(name="eager", nodes=nodes or NODES)
+    return a_trial("eager", **{"graphs": (graph,), "kernels": kernels(*COPIES, a_conversion("reorder 0")), **changes})
+
+
+def test_what_is_said_of_mixed_formats(told: Told) -> None:
+    told("The first flip is named with what follows it", mixed(an_eager()))
+    told("Without times it is a note and without conversions there are none told", mixed(an_eager(kernels=None)))
+    bare = a_node("permute", "aten.permute.default", ("x",), layout=channels_last())
+    nodes = (*NODES[:2], bare, a_convolution_of("c1", "permute", channels_last()))
+    told("A flip without a module or a line is named by its operation", mixed(an_eager(*nodes, kernels=None)))
+    told("Parameters in both formats are a note", mixed(an_eager(*NODES, a_weight("w2", channels_last(WEIGHT)))))
+    shape = (8, 8, 3, 3, 3)
+    graph = a_graph(nodes=(a_weight("w1", contiguous(shape)), a_weight("w2", channels_last(shape))))
+    told(
+        "Without eager the baselines graph inputs say what the parameters are",
+        mixed(a_trial(graphs=(graph,), is_static=True)),
+    )
+    for median in (1.2, 0.8):
+        comparison = a_comparison(a_ratio("eager", 0.6), a_ratio("eager-channels-last", median))
+        told(
+            "What channels last was measured to do is told",
+            mixed(an_eager(), a_trial("eager-channels-last"), comparison=comparison),
+        )
+    # The flip is where the format began, not where a convolution first reads it.
+    relu = a_node("relu_0", inputs=("permute",), layout=channels_last())
+    added = a_node("add", "aten.add.Tensor", ("relu_0", "permute"), layout=channels_last())
+    (finding,) = mixed(an_eager(*NODES[:5], relu, added, a_convolution_of("c1", "add", channels_last())))
+    assert finding.evidence[:2] == ("permute", "c1")
+
+
+def test_what_is_no_mixture() -> None:
+    clone = a_node("clone", "aten.clone.default", ("x",), layout=channels_last())
+    reader = a_convolution_of("c1", "clone", channels_last())
+    asked = a_conversion("u0", owner="user", graph="eager", node="clone", direction="to_channels_last")
+    called = a_node("clone", "aten.clone.default", ("x",), layout=channels_last(), called="contiguous")
+    pointwise = a_weight("w", channels_last((64, 64, 1, 1)))
+    both = a_placeholder("x", channels_last((4, 1, 56, 56)))
+    for trial in (
+        an_eager(*NODES[:3]),
+        an_eager(a_weight("w"), a_placeholder("x", channels_last()), a_convolution_of("c1", "x")),
+        an_eager(pointwise, a_weight("w1"), both, a_convolution_of("stem", "x")),
+        an_eager(*NODES[:5], a_node("c1", "aten.convolution.default", ("permute", "w"), backward=True)),
+        an_eager(a_weight("w", channels_last(WEIGHT)), *NODES[1:]),
+        an_eager(*NODES[:2], called, reader),
+        an_eager(*NODES[:2], clone, reader, kernels=kernels(asked)),
+    ):
+        assert mixed(trial) == []
+    assert mixed(an_eager(), subject=a_subject(inputs=(an_input(channels_last()),))) == []

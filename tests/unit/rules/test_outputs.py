@@ -1,0 +1,168 @@
+"""LD209, LD402 and LD505: outputs in another memory format, or with other values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from builders import (
+    Told,
+    a_breaker,
+    a_configuration,
+    a_graph,
+    a_location,
+    a_node,
+    a_placeholder,
+    a_trial,
+    an_environment,
+    channels_last,
+    contiguous,
+    finder,
+)
+
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Equivalence, FxNode, GraphDirection, Trial
+from layoutdoctor.rules.outputs import LD209, LD402, LD505
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.layout import Layout
+
+strides, values, raw = finder(LD209.check), finder(LD402.check), finder(LD505.check)
+
+LAST, EAGER_LAST = "inductor-channels-last", "eager-channels-last"
+
+
+def returning(name: str, *layouts: Layout, status: Any = "equal", **changes: Any) -> Trial:
+    return a_trial(name, equivalence=Equivalence(status=status, output_layouts=layouts), **changes)
+
+
+def test_what_is_said_of_other_strides(told: Told) -> None:
+    frozen = returning("inductor-freezing", channels_last())
+    told(
+        "A configuration that leaves the conversion back to its caller is named",
+        strides(returning("eager", contiguous()), returning("inductor", contiguous()), frozen),
+    )
+    shape = (2, 5, 3, 7, 2)
+    orders = (210, 1, 70, 10, 5), (210, 1, 14, 42, 7), (420, 1, 140, 20, 10)
+    eager, permuted, same_order = (strided_layout(shape, stride) for stride in orders)
+    told(
+        "A layout in no memory format is compared by its stride order",
+        strides(returning("eager", permuted), returning("inductor", eager)),
+    )
+    assert strides(returning("eager", same_order), returning("inductor", eager)) == []
+    flat, small = contiguous((4, 8)), (4, 8, 6, 6)
+    told(
+        "Several outputs are told together",
+        strides(
+            returning("eager", contiguous(), flat, contiguous(small)),
+            returning("inductor", channels_last(), flat, channels_last(small)),
+        ),
+    )
+    broken = a_breaker("clone", op="channel_shuffle", location=a_location(12), module="shuffle")
+    told(
+        "A format lost under the compiler is told once with all configurations and the place",
+        strides(
+            returning(EAGER_LAST, channels_last()),
+            returning(LAST, contiguous(), graphs=(a_graph(breakers=(broken,)),)),
+            returning("inductor-channels-last-opt-off", contiguous()),
+        ),
+    )
+    graph = a_graph(nodes=(a_node("relu", layout=channels_last()),), output_names=("relu",))  # 6.4 MB read and written
+    trials = (returning("eager", contiguous()), returning("inductor", channels_last(), graphs=(graph,)))
+    felt = strides(*trials, environment=an_environment(copy_bandwidth_bytes_per_second=3.2e9))
+    told("A conversion back that can be felt is a warning with its cost", felt)
+    for bandwidth in (25e9, None):
+        found = strides(*trials, environment=an_environment(copy_bandwidth_bytes_per_second=bandwidth))
+        assert [f.severity for f in found] == ["note"]
+
+
+def test_which_outputs_are_compared() -> None:
+    different = returning("inductor", channels_last(), status="different")
+    for other in (different, returning(LAST, channels_last()), returning(EAGER_LAST, channels_last())):
+        assert strides(returning("eager", contiguous()), other) == []
+    assert strides(a_trial("eager", equivalence=None), a_trial("inductor", equivalence=None)) == []
+    pointwise = (4, 8, 1, 1)
+    for expected, returned in (
+        (contiguous(pointwise), channels_last(pointwise)),
+        (strided_layout(pointwise, (8, 1, 8, 8)), strided_layout(pointwise, (8, 1, 1, 1))),
+        (contiguous((4, 8)), contiguous((4, 8))),
+        (contiguous((4, 8, 8, 8)), contiguous((4, 16, 8, 8))),
+    ):
+        assert strides(returning("eager", expected), returning("inductor", returned)) == []
+    own = a_configuration("mine", model_format="channels_last", input_format="channels_last")
+    found = strides(returning(EAGER_LAST, channels_last()), returning("mine", contiguous(), configuration=own))
+    assert [f.configuration for f in found] == ["mine"]
+
+
+# ---------------------------------------------------------------------------------------------------------- LD402
+def different(name: str, **changes: Any) -> Trial:
+    fields = {"status": "different", "relative_error": 0.5, "tolerance": 1e-4, "reference": "float64"}
+    return a_trial(name, equivalence=Equivalence(**{**fields, **changes}))
+
+
+def test_what_is_said_of_other_values(told: Told) -> None:
+    bare = different("inductor", relative_error=None, reference=None, detail="output 1 has another shape")
+    told(
+        "What was not recorded is left out and a detail is told",
+        values(bare, different("inductor-layout-opt-off", tolerance=None)),
+    )
+    told(
+        "The default that differs alone is an error and a bug to report",
+        values(a_trial("eager"), different("inductor")),
+    )
+    told(
+        "What is right without layout optimization comes with it",
+        values(a_trial("eager"), different("inductor"), a_trial("inductor-layout-opt-off")),
+    )
+    told(
+        "Channels last that differs in eager as well is the models own doing",
+        values(a_trial("eager"), different(EAGER_LAST), different(LAST)),
+    )
+    told("With eager off as well no configuration is to blame", values(different("inductor"), different("eager")))
+    told(
+        "A contiguous configuration is not excused by an eager that differs in channels last",
+        values(different("inductor-layout-opt-off"), a_trial("eager"), different(EAGER_LAST)),
+    )
+    unchecked = a_trial("eager", equivalence=Equivalence(status="not_checked"))
+    assert values(a_trial(), unchecked, a_trial("inductor-layout-opt-off", equivalence=None)) == []
+
+
+# ---------------------------------------------------------------------------------------------------------- LD505
+ROLL = a_node("roll", "aten.roll.default", ("x",), layout=contiguous((2, 5, 3, 4)))
+
+
+def a_call(
+    name: str = "as_strided", source: str = "roll", target: str = "aten.as_strided.default", **changes: Any
+) -> FxNode:
+    fields: dict[str, Any] = {"location": a_location(7), "called": "as_strided", "is_called_directly": True}
+    return a_node(name, target, (source,), **{**fields, **changes})
+
+
+def calling(*nodes: FxNode, name: str = "eager", direction: GraphDirection = "inference") -> Trial:
+    return a_trial(name, graphs=(a_graph(name="graph 0", direction=direction, nodes=nodes),))
+
+
+def test_what_is_said_of_raw_reads(told: Told) -> None:
+    told("As strided on an activation is a warning", raw(a_trial(), calling(ROLL, a_call())))
+    calls = (a_call(), a_call("as_strided_1", location=a_location(9)))
+    last = a_trial(EAGER_LAST, equivalence=Equivalence(status="different"))
+    told("Several calls are one finding and configurations that differ are named", raw(calling(ROLL, *calls), last))
+    unknown = a_call(called=None, is_called_directly=None, location=None)
+    told("A compiled graph tells where eager was not recorded but only what the model called", raw(calling(unknown)))
+    assert raw(calling(ROLL, unknown, name="inductor")) == []
+    by_line = a_call(called=None, is_called_directly=None, location=a_location(7, code="return torch.as_strided(y, 8)"))
+    for node in (by_line, a_call(), a_call(target="aten.as_strided_scatter.default")):
+        assert [f.configuration for f in raw(calling(ROLL, node, name="inductor"))] == ["inductor"]
+
+
+def test_what_is_no_raw_read_of_the_models_own() -> None:
+    weight, turned = a_placeholder("w", contiguous((64, 64)), "weight"), a_node("t", "aten.t.default", ("w",))
+    assert raw(calling(ROLL, a_call(), name="inductor", direction="backward")) == []
+    assert raw(calling(weight, turned, a_call(source="t"))) == raw(calling(weight, a_call(source="w"))) == []
+    for changes in (
+        {"backward": True},
+        {"called": "adaptive_avg_pool2d", "is_called_directly": False},
+        {"called": None, "is_called_directly": False},
+        {"called": None, "location": a_location(7, code="y = self.pool(x)")},
+        {"target": "aten.view.default"},
+    ):
+        assert raw(calling(ROLL, a_call(**changes))) == []

@@ -1,0 +1,203 @@
+"""LD104, LD105 and LD212: where a channels-last region ends inside the model, at its edges, or at a graph break."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from builders import (
+    Told,
+    a_breaker,
+    a_comparison,
+    a_conversion,
+    a_convolution,
+    a_decision,
+    a_graph,
+    a_location,
+    a_node,
+    a_ratio,
+    a_subject,
+    a_trial,
+    an_input,
+    channels_last,
+    contiguous,
+    finder,
+    kernels,
+)
+
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.rules.regions import LD104, LD105, LD212
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Conversion, Finding, Graph, LayoutBreaker, Trial
+
+broken, edges, cut = finder(LD104.check), finder(LD105.check), finder(LD212.check)
+
+# ---------------------------------------------------------------------------------------------------------- LD104
+NODE = a_node("convolution", "aten.convolution.default")
+out = partial(
+    a_conversion,
+    owner="framework",
+    graph="eager",
+    source=channels_last(),
+    target=contiguous(),
+    direction="to_contiguous",
+)
+back = partial(out, direction="to_channels_last", source=contiguous(), target=channels_last())
+PAID = (out("e0"), back("e1"), out("e2"), back("e3"), out("e4"))
+NORMS = (
+    a_breaker("instance_norm", conversions=("e0", "e1")),
+    a_breaker("instance_norm_1", module="net.4", conversions=("e2", "e3"), seconds=2e-3),
+    a_breaker("instance_norm_2", module="net.7", conversions=("e4",), seconds=1e-3),
+)
+
+
+def a_broken_trial(
+    *breakers: LayoutBreaker,
+    name: str = "eager-channels-last",
+    conversions: tuple[Conversion, ...] = PAID,
+    **changes: Any,
+) -> Trial:
+    graph = a_graph(name="eager", nodes=(NODE,), breakers=breakers, conversions=conversions)
+    return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=25e-3), **changes})
+
+
+def test_what_is_said_of_breakers(told: Told) -> None:
+    told("Three norms are one finding with places reason and price", broken(a_trial(), a_broken_trial(*NORMS)))
+    told(
+        "Each kind of operation is a finding",
+        broken(a_broken_trial(NORMS[0], a_breaker("bmm", op="bmm", module="attention"))),
+    )
+    paid = (out("e0", seconds=None), back("e1", seconds=None, fused=True))
+    told("Without times the bytes are the price", broken(a_broken_trial(NORMS[0], conversions=paid)))
+    told("Without the conversions the breakers own price is told", broken(a_broken_trial(NORMS[1], conversions=())))
+    for paid in ((out("e0", fused=True), back("e1", fused=True)), (out("e0"), back("e1", direction="to_blocked"))):
+        told("What the neighbours pay is said by direction", broken(a_broken_trial(NORMS[0], conversions=paid)))
+
+
+def test_what_is_no_breaker() -> None:
+    own, called = a_breaker("clone", op="contiguous"), a_breaker("clone_1", op="reshape", conversions=("e0",))
+    permuted = strided_layout((4, 32, 32, 64), (65536, 32, 1, 1024))
+    for trial in (
+        a_broken_trial(),
+        a_broken_trial(own, called, conversions=(out("e0", owner="user", node="clone_1"),)),  # a matter of LD501
+        a_broken_trial(*NORMS, name="inductor-channels-last"),
+        a_broken_trial(a_breaker("layer_norm", op="layer_norm", source=permuted)),
+    ):
+        assert broken(a_trial(), trial) == []
+    shuffle = a_breaker("view", op="channel_shuffle", module=None, location=a_location(16))
+    both = a_broken_trial(shuffle), a_broken_trial(shuffle, name="inductor")
+    assert [f.configuration for f in broken(*both)] == ["inductor"]
+    for changes in ({"kernels": None}, {"is_static": True}):
+        assert [f.severity for f in broken(a_broken_trial(*NORMS, **changes))] == ["note"]
+
+
+def test_what_is_suggested_for_breakers(told: Told) -> None:
+    shuffles = tuple(
+        a_breaker(f"view_{i}", op="channel_shuffle", module=None, location=a_location(i), reason="") for i in (16, 17)
+    )
+    told(
+        "Operations without a module are calls with their lines",
+        broken(a_broken_trial(*shuffles, name="inductor", conversions=())),
+    )
+    main, comparison = a_trial(graphs=(a_graph(nodes=(NODE,)),)), a_comparison(a_ratio("eager-channels-last", 0.5))
+    told(
+        "A measured configuration without the breaker is named",
+        broken(main, a_broken_trial(*NORMS), comparison=comparison),
+    )
+    told(
+        "A configuration whose graphs were not captured is no cure",
+        broken(a_trial(), a_broken_trial(*NORMS), comparison=comparison),
+    )
+    for op in ("aten::_unsafe_view", "bmm", "native_channel_shuffle", "avg_pool3d", "conv3d"):
+        told("Each kind has its advice", broken(a_broken_trial(a_breaker(op=op))))
+    (on_a_gpu,) = broken(a_broken_trial(a_breaker(op="conv3d")), subject=a_subject(target="cuda:90"))
+    assert "outside the library" not in str(on_a_gpu.suggestion)
+
+
+# ---------------------------------------------------------------------------------------------------------- LD105
+DECISION = a_decision(*(a_convolution(f"convolution_{i}") for i in range(4)))
+
+
+def a_copy(id: str, role: str | None, **changes: Any) -> Conversion:
+    fields: dict[str, Any] = {"owner": "compiler", "graph": "graph 0", "role": role, "seconds": None}
+    fields |= {"source": contiguous(), "target": channels_last(), "direction": "to_channels_last"}
+    return a_conversion(id, **{**fields, "bytes_moved": 1 << 20, **changes})
+
+
+ENTRY = a_copy("in", "entry", location=a_location(3), module="body.0")
+EXIT = a_copy("out", "exit", direction="to_contiguous", fused=True)
+WEIGHTS = tuple(a_copy(f"w{i}", "entry", tensor="weight") for i in range(4))
+
+
+def at_edges(*conversions: Conversion, decision: Any = DECISION, **changes: Any) -> list[Finding]:
+    return edges(a_trial(graphs=(a_graph(decision, conversions=conversions),)), **changes)
+
+
+def test_what_is_said_of_entries_and_exits(told: Told) -> None:
+    told("One in and one out are named as such and not accused", at_edges(ENTRY, EXIT, *WEIGHTS))
+    forward = a_graph(DECISION, name="forward", direction="forward", conversions=(ENTRY,))
+    backward = a_graph(DECISION, name="backward", direction="backward", conversions=(EXIT, WEIGHTS[0]))
+    training = a_subject(mode="training")
+    told("The backward graph is left out", edges(a_trial(graphs=(forward, backward)), subject=training))
+    entry = a_copy("in", "entry", seconds=3e-4, seconds_source="estimated")
+    told("Times are told where they were recorded", at_edges(entry, EXIT))
+    entries = (ENTRY, a_copy("in 2", "entry", fused=True, bytes_moved=None))
+    subject = a_subject(inputs=(an_input(contiguous((2, 4, 8, 16, 16))),), mode="training")
+    told(
+        "Several inputs of which one is fused and none out",
+        at_edges(*entries, WEIGHTS[0], decision=a_decision(a_convolution()), subject=subject),
+    )
+    told("Only the exit", at_edges(EXIT))
+
+
+def test_what_is_no_entry_or_exit() -> None:
+    idle = a_decision(a_convolution(channels_last=False), channels_last_convolution_count=0)
+    assert at_edges(*WEIGHTS) == at_edges(ENTRY, decision=idle) == at_edges(ENTRY, decision=None) == []
+    for role in ("interior", None):
+        assert at_edges(ENTRY, a_copy("mid", role)) == []
+    for median, count in ((1.25, 0), (1.0, 1)):  # a gain of channels_last input is a matter of LD205
+        assert len(at_edges(ENTRY, comparison=a_comparison(a_ratio("inductor-channels-last", median)))) == count
+    for readers, count in ((("mm",), 0), (("mm", "convolution_1"), 1)):
+        assert len(at_edges(a_copy("in", "entry", required_by=readers))) == count
+
+
+# ---------------------------------------------------------------------------------------------------------- LD212
+def at_break(first: dict[str, Any], second: dict[str, Any], **changes: Any) -> tuple[Graph, ...]:
+    exit_ = a_copy("out", **{"role": "exit", "source": channels_last(), "target": contiguous(), **TIMED, **first})
+    entry = a_copy("in", **{"role": "entry", "module": "body.0.0", **TIMED, **second})
+    later: dict[str, Any] = {"decision": a_decision(), "name": "graph 1", "conversions": (entry,)}
+    return (a_graph(a_decision(), conversions=(exit_,)), a_graph(**{**later, **changes}))
+
+
+TIMED = {"seconds": 1e-3, "graph": None, "module": "body.2"}
+
+
+def cuts(*graphs: Graph, name: str = "inductor", **changes: Any) -> Trial:
+    return a_trial(name, graphs=graphs, **{"graph_break_reasons": ("call to print at model.py:20",), **changes})
+
+
+def test_what_is_said_of_graph_breaks(told: Told) -> None:
+    told("A region left and entered again at a break is told with what it costs", cut(cuts(*at_break({}, {}))))
+    fused = {"fused": True, "seconds": None, "location": None, "module": None}
+    told(
+        "Fused conversions on a device that is not there are a note",
+        cut(
+            cuts(*at_break({**fused, "node": "relu_3"}, fused), kernels=None, measurement=None, is_static=True),
+        ),
+    )
+    slight = at_break({"seconds": 1e-5}, {"seconds": 1e-5})
+    found = cut(cuts(*slight, name="inductor-layout-opt-on"), cuts(*slight))
+    assert [(f.configuration, f.severity) for f in found] == [("inductor", "note")]
+    small = {"source": contiguous((4, 8, 6, 6)), "target": channels_last((4, 8, 6, 6))}
+    for first, second in (
+        ({"role": "interior"}, {}),
+        ({}, {"role": "interior"}),
+        ({}, small),
+        ({"source": contiguous((4, 1, 6, 6))}, {}),
+        ({}, {"source": None}),
+    ):
+        assert cut(cuts(*at_break(first, second))) == []
+    for changes in ({"decision": None}, {"direction": "backward"}):
+        assert cut(cuts(*at_break({}, {}, **changes))) == []
+    assert cut(cuts(*at_break({}, {}), graph_break_reasons=())) == []

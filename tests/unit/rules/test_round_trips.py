@@ -1,0 +1,200 @@
+"""LD101, in a model and in a trace: what it says, how severe it is, what it suggests, and its near misses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from builders import (
+    Told,
+    a_comparison,
+    a_conversion,
+    a_decision,
+    a_graph,
+    a_location,
+    a_node,
+    a_pair,
+    a_ratio,
+    a_recommendation,
+    a_speedup,
+    a_trial,
+    blocked,
+    channels_last,
+    contiguous,
+    finder,
+    kernels,
+)
+from trace_builders import a_recorded_pair, a_recorded_trial, a_trace_diagnosis, to_channels_last, to_contiguous
+
+from layoutdoctor.rules.round_trips import LD101
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Finding, RedundantPair, Trial
+
+findings = finder(LD101.check)
+THERE = a_conversion("reorder 0", source=blocked(), target=contiguous())
+BACK = a_conversion("reorder 1", source=contiguous(), target=blocked(), direction="to_blocked")
+SLOWER_OFF = a_ratio("inductor-layout-opt-off", 0.94)
+FASTER_LAST = a_ratio("inductor-channels-last", 1.28)
+
+
+def with_pairs(name: str = "inductor", *pairs: RedundantPair, **changes: Any) -> Trial:
+    return a_trial(name, **{"kernels": kernels(THERE, BACK), "redundant_pairs": pairs or (a_pair(),), **changes})
+
+
+def verified(cure: Trial) -> list[Finding]:
+    advice = a_recommendation("inductor-channels-last", verified=True, speedup=a_speedup())
+    return findings(with_pairs(), cure, comparison=a_comparison(FASTER_LAST), recommendation=advice)
+
+
+def test_what_it_says_of_a_model(told: Told) -> None:
+    told("A round trip is a warning with its layouts what is between its cost and its place", findings(with_pairs()))
+    pairs = (
+        a_pair("a0", "a1", seconds=1e-3, between=(), kind="adjacent", bytes_moved=8, tensor_shape=None),
+        a_pair("b0", "b1", location=a_location(20), module="body.2"),
+        a_pair("c0", "c1", seconds=3e-3, location=a_location(30), module="body.3", tensor_shape=(4, 128, 28, 28)),
+    )
+    told(
+        "Pairs of one kind are one finding and the costliest kind stands first",
+        findings(with_pairs("inductor", *pairs)),
+    )
+    pairs = tuple(a_pair(f"a{i}", f"b{i}", between=(f"aten.op{i}.default",)) for i in range(5))
+    told(
+        "In a trial other than the baseline all round trips are one finding after the baselines",
+        findings(with_pairs("eager", *pairs), with_pairs(), comparison=a_comparison(a_ratio("eager", 0.6))),
+    )
+    told("Branches that meet in a concatenation are told as such with an estimated cost", findings(a_concatenation()))
+    told("One branch alone is an ordinary round trip also where it is fused", findings(a_concatenation(also=())))
+
+
+def test_how_severe_it_is() -> None:
+    def severities(*trials: Trial, **changes: Any) -> list[str]:
+        return [finding.severity for finding in findings(*trials, **changes)]
+
+    off, compared = a_trial("inductor-layout-opt-off"), a_comparison(SLOWER_OFF)
+    many = (a_pair(f"a{i}", f"b{i}", seconds=2e-4, between=(f"aten.op{i}.default",)) for i in range(2))
+    of_eager = with_pairs(kernels=kernels(THERE, msgspec.structs.replace(BACK, owner="framework")))
+    assert severities(with_pairs("inductor", a_pair(seconds=2.9e-4))) == ["note"]  # below 2 %
+    assert severities(with_pairs("inductor", *many)) == ["warning"] * 2  # many small ones are a loss together
+    assert severities(with_pairs(), off, comparison=compared) == ["note"]  # whatever is without them is slower
+    assert severities(with_pairs(), off, comparison=a_comparison()) == ["warning"]  # nothing was measured of it
+    assert severities(of_eager, off, comparison=compared) == ["warning"]  # no library made them all
+    assert [finding.severity for finding in verified(with_pairs("inductor-channels-last"))] == ["warning"] * 2
+    same = with_pairs("inductor-layout-opt-on", status="same_as", same_as="inductor")
+    assert severities(with_pairs(), same) == ["warning"]
+    assert severities(a_trial(kernels=kernels(THERE, BACK))) == []
+
+
+def test_what_it_suggests_for_a_model(told: Told) -> None:
+    told(
+        "The baseline is an error where a verified configuration has no round trip",
+        verified(a_trial("inductor-channels-last")),
+    )
+    told(
+        "Of two others both speeds are told",
+        findings(
+            a_trial(kernels=None),
+            with_pairs("inductor-layout-opt-off"),
+            a_trial("inductor-channels-last"),
+            comparison=a_comparison(SLOWER_OFF, FASTER_LAST),
+        ),
+    )
+    called = a_pair(location=a_location(code="x = self.norm(x.contiguous())"))
+    told(
+        "A call of contiguous between the layers is named as the thing to remove",
+        findings(with_pairs("inductor", called)),
+    )
+    told(
+        "A channels last model with the optimization off is told to leave it on",
+        findings(with_pairs("inductor-channels-last-opt-off")),
+    )
+    vetoed = a_graph(a_decision(applied=False, rule="grouped-convolution"))
+    told(
+        "A channels last model that inductor vetoed is told how to force it",
+        findings(with_pairs("inductor-channels-last", a_pair(graph=vetoed.name), graphs=(vetoed,))),
+    )
+    there = a_conversion("reorder 0", source=contiguous(), target=channels_last(), direction="to_channels_last")
+    back = a_conversion("reorder 1", source=channels_last(), target=contiguous(), direction="to_contiguous")
+    told(
+        "Where the library computes contiguous channels last is to be left away",
+        findings(with_pairs(kernels=kernels(there, back))),
+    )
+
+
+def a_concatenation(**changes: Any) -> Trial:
+    written: dict[str, Any] = {"owner": "compiler", "graph": "graph 0"}
+    layouts = channels_last((2, 32, 48, 48)), contiguous((2, 32, 48, 48))
+    joint = contiguous((2, 128, 48, 48)), channels_last((2, 128, 48, 48))
+    out = {"source": layouts[0], "target": layouts[1], "direction": "to_contiguous", "seconds": None, "fused": True}
+    into = {"source": joint[0], "target": joint[1], "direction": "to_channels_last", "node": "convolution_5"}
+    branches = tuple(a_conversion(f"branch {i}", **written, **out) for i in range(4))
+    graph = a_graph(
+        conversions=(*branches, a_conversion("again", **written, **into)),
+        nodes=(a_node("convolution_5", "aten.convolution.default"),),
+    )
+    fields: dict[str, Any] = {
+        "evidence": "graph",
+        "between": ("aten.cat.default",),
+        "also": ("branch 1", "branch 2", "branch 3"),
+        "tensor_shape": (2, 128, 48, 48),
+        "seconds": 1.2e-3,
+        "seconds_source": "estimated",
+        "bytes_moved": 4_718_592,
+        "graph": "graph 0",
+    }
+    return a_trial(graphs=(graph,), redundant_pairs=(a_pair("branch 0", "again", **{**fields, **changes}),))
+
+
+# ---------------------------------------------------------------------------------------------------- in a trace
+OUT, INTO = to_contiguous("k1"), to_channels_last("k2")
+
+
+def in_trace(*pairs: RedundantPair, of: tuple[Any, ...] = (OUT, INTO)) -> list[Finding]:
+    return list(LD101.check(a_trace_diagnosis(a_recorded_trial(*of, redundant_pairs=pairs))))
+
+
+def proved_by(confidence: str | None, seconds: float | None = 4e-4, **changes: Any) -> RedundantPair:
+    return a_recorded_pair("k1", "k2", confidence=confidence, seconds=seconds, **changes)
+
+
+def test_what_it_says_of_a_trace(told: Told) -> None:
+    told(
+        "A round trip that shapes prove is told with its costs and what to record next",
+        in_trace(proved_by("shapes", exposed_seconds=0.00016)),
+    )
+    pairs = (
+        *(proved_by("shapes", 1e-5) for _ in range(63)),
+        *(proved_by("order", 1e-5, between=()) for _ in range(18)),
+    )
+    told("All round trips are one finding that counts them by what proves them", in_trace(*pairs))
+    cheap = proved_by("shapes", 2e-4, module="conv_1", location=a_location(10))
+    dear = [proved_by("shapes", 1.5e-4, module="conv_2", location=a_location(20)) for _ in range(2)]
+    told("The place is the one that costs most together", in_trace(cheap, *dear))
+    unknown = (to_contiguous("k1", source=None, target=None), to_channels_last("k2", source=None, target=None))
+    told(
+        "Where no layout was recorded the direction says which way it goes",
+        in_trace(proved_by("order", between=()), of=unknown),
+    )
+    pairs = tuple(proved_by("shapes", between=(f"aten::op{i}",)) for i in range(5))
+    told("More kinds than can be named are counted", in_trace(*pairs))
+    assert in_trace() == []
+
+
+def test_it_is_a_warning_where_shapes_or_grids_prove_two_percent(told: Told) -> None:
+    for confidence, seconds in (("grid", 0.0003), ("shapes", 0.00029), ("order", 0.009)):
+        told("It is a warning where shapes or grids prove two percent", in_trace(proved_by(confidence, seconds)))
+    (finding,) = in_trace(proved_by("shapes", 2e-4), proved_by("order", 2e-4))
+    assert (finding.severity, finding.seconds) == ("note", 4e-4)
+
+
+def test_what_it_suggests_for_a_trace(told: Told) -> None:
+    told("A library that computes contiguous is met with a contiguous model", in_trace(a_recorded_pair("k2", "k1")))
+    told("Five dimensions are channels last 3d", in_trace(proved_by("shapes", tensor_shape=(1, 64, 8, 56, 56))))
+    told("Pairs whose conversions are not in the record are still told", in_trace(proved_by("shapes"), of=()))
+    miopen = {"kernel": "batched_transpose_64x64_pack_4x4_ediv_2x2_half"}
+    told(
+        "An amd gpu is told of the switch that channels last needs there",
+        in_trace(proved_by("shapes"), of=(to_contiguous("k1", **miopen), to_channels_last("k2", **miopen))),
+    )
+    norm = proved_by("shapes", between=("aten::native_group_norm", "aten::silu"))
+    told("A group norm that converts by itself is named", in_trace(norm, proved_by("shapes")))

@@ -1,0 +1,347 @@
+"""LD302, LD303, LD304, LD306 and LD307: kernels that are slower in one format, or than the operations they replace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import (
+    Told,
+    a_comparison,
+    a_conversion,
+    a_convolution,
+    a_decision,
+    a_graph,
+    a_kernel,
+    a_location,
+    a_node,
+    a_placeholder,
+    a_ratio,
+    a_subject,
+    a_trial,
+    an_environment,
+    an_input,
+    channels_last,
+    contiguous,
+    finder,
+    kernels,
+)
+
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import Account, AccountRow, Buffer, BufferRead, Graph
+from layoutdoctor.rules.slower import LD302, LD303, LD304, LD306, LD307
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Finding, FxNode, Kernel, Trial
+
+norms, convolutions, reductions = finder(LD302.check), finder(LD303.check), finder(LD304.check)
+replaced, operations = finder(LD306.check), finder(LD307.check)
+
+LAST = "inductor-channels-last"
+
+# ---------------------------------------------------------------------------------------------------------- LD302
+SHAPE = (4, 16, 30, 30)
+
+
+def a_norm(source: str, name: str = "norm", **changes: Any) -> FxNode:
+    fields: dict[str, Any] = {"location": a_location(22), "module": "bn"}
+    return a_node(name, "aten.native_batch_norm.default", (source, "weight", "bias"), **{**fields, **changes})
+
+
+def unfolded(layout: Any = None) -> tuple[FxNode, ...]:
+    """An unfolded convolution: the product's transpose, viewed as an image."""
+    return (
+        a_node("product", "aten.bmm.default", ("patches", "w")),
+        a_node("transpose", "aten.transpose.int", ("product",)),
+        a_node("view", "aten.view.default", ("transpose",), layout=layout or channels_last(SHAPE)),
+    )
+
+
+def an_eager(*nodes: FxNode, name: str = "eager", **changes: Any) -> Trial:
+    return a_trial(name, graphs=(a_graph(name="eager", nodes=nodes),), **changes)
+
+
+def test_what_is_said_of_batch_norms(told: Told) -> None:
+    told("A batch norm behind a transposed product is a note", norms(an_eager(*unfolded(), a_norm("view"))))
+    layout = strided_layout(SHAPE, (14400, 1, 32, 480))
+    ran = kernels(kernels=(a_kernel("aten::native_batch_norm", 3e-3, node="norm"),))
+    told(
+        "A layout in no format is given by its strides with the time of the norm",
+        norms(an_eager(*unfolded(layout), a_norm("view", module=None), kernels=ran)),
+    )
+    relu = a_node("relu", "aten.relu.default", ("view",), layout=channels_last(SHAPE), dtype=None)
+    told(
+        "Operations that keep the layout are seen through and further norms counted",
+        norms(an_eager(*unfolded(), relu, a_norm("relu"), a_norm("view", "norm_1"))),
+    )
+
+
+def test_what_is_no_strided_batch_norm() -> None:
+    convolution = a_node("convolution", "aten.convolution.default", ("x", "w"), layout=channels_last(SHAPE))
+    given, bare = a_placeholder("x", channels_last(SHAPE)), a_node("view", "aten.view.default", (), layout=None)
+    for nodes in (
+        (convolution, a_norm("convolution")),
+        (given, a_norm("x")),
+        (bare, a_norm("view")),
+        (*unfolded(), a_norm("view", backward=True)),
+        *((*unfolded(layout), a_norm("view")) for layout in (contiguous(SHAPE), channels_last((4, 16, 1, 1)))),
+    ):
+        assert norms(an_eager(*nodes)) == []
+    assert norms(an_eager(*unfolded(), a_norm("view"), name="eager-channels-last")) == []
+    formats = {"channels_last": 4, "contiguous_format": 1}
+    for subject in (a_subject(inputs=(an_input(channels_last()),)), a_subject(parameter_formats=formats)):
+        assert norms(an_eager(*unfolded(), a_norm("view")), subject=subject) == []
+
+
+# ---------------------------------------------------------------------------------------------------------- LD303
+GROUPED = "g32mb4_ic256oc256_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1"
+PLAIN = "mb4_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1"
+NODE = a_node("convolution", "aten.convolution.default", module="body.1", location=a_location(17))
+WIDE = a_convolution("c", class_="grouped", module="body.1", weight_shape=(64, 16, 3, 3), groups=4)
+
+
+def ran(name: str, *conv: Kernel, seconds: float = 15e-3) -> Trial:
+    return a_trial(name, graphs=(a_graph(nodes=(NODE,)),), kernels=kernels(seconds=seconds, kernels=conv))
+
+
+def a_conv(seconds: float, implementation: str = "jit_dw:avx512_core", **changes: Any) -> Kernel:
+    return a_kernel("convolution", seconds, **{"problem": GROUPED, "implementation": implementation, **changes})
+
+
+def on_target(*convolutions_: Any, target: str | None = "cuda:90", is_static: bool = True) -> list[Finding]:
+    graph = a_graph(a_decision(*convolutions_))
+    trial = a_trial(graphs=(graph,), kernels=None, measurement=None, equivalence=None, is_static=is_static)
+    return convolutions(trial, subject=a_subject(device="cuda", target=target))
+
+
+def test_what_is_said_of_grouped_convolutions(told: Told) -> None:
+    told("A grouped convolution that would run channels last on cuda is a note", on_target(WIDE))
+    there, here = a_conv(1e-3, node="convolution"), a_conv(5e-3, "gemm:ref", node="convolution")
+    told(
+        "A grouped convolution that falls back in channels last is told with both times",
+        convolutions(ran("eager", there), ran("eager-channels-last", here)),
+    )
+    card = a_decision(a_convolution("convolution", module="body.1", groups=8))
+    kernel = {"library": "cudnn", "op": "aten::cudnn_convolution", "node": "convolution", "graph": "graph 0"}
+    trials = [
+        a_trial(
+            name,
+            graphs=(a_graph(card, nodes=(NODE,)),),
+            kernels=kernels(kernels=(a_kernel(f"conv2d_grouped_{name}", seconds, **kernel),)),
+        )
+        for name, seconds in (("inductor", 1e-3), (LAST, 9e-3))
+    ]
+    told("A kernel of cudnn is matched by its module and takes its groups from the card", convolutions(*trials))
+    twice = ran("eager", a_conv(1e-3, backward=True), a_conv(1e-3, backward=True))
+    slow = ran("eager-channels-last", a_conv(2e-3, "a", backward=True), a_conv(3e-3, "b", backward=True))
+    told(
+        "Calls of one problem are taken together and only where they are as many",
+        convolutions(twice, slow),
+        convolutions(ran("eager", a_conv(1e-3, backward=True)), slow),
+    )
+    names = ("eager", "eager-channels-last", "inductor", LAST)
+    each = [ran(name, a_conv(5e-3, "ref") if "channels-last" in name else a_conv(1e-3)) for name in names]
+    assert [f.configuration for f in convolutions(*each)] == [LAST]
+
+
+def test_what_is_no_difference_between_convolutions() -> None:
+    for slow, fast, whole in (
+        (1.9e-3, 1e-3, 15e-3),  # less than twice
+        (250e-6, 100e-6, 1e-3),  # less than 200 us
+        (2e-3, 0.5e-3, 60e-3),  # less than 5 %
+        (1e-3, 0.0, 15e-3),
+    ):
+        here = ran("eager-channels-last", a_conv(slow, "ref"), seconds=whole)
+        assert convolutions(ran("eager", a_conv(fast)), here) == []
+    for other in (
+        a_conv(1e-3, "ref"),  # the same kernel
+        a_conv(1e-3, problem=PLAIN),
+        a_conv(1e-3, backward=True),
+        a_conv(1e-3, library="aten"),
+        a_kernel("reorder", 1e-3, problem=GROUPED),
+    ):
+        assert convolutions(ran("eager", other), ran("eager-channels-last", a_conv(5e-3, "ref"))) == []
+    assert convolutions(ran("eager", a_conv(1e-3)), a_trial("eager-channels-last", kernels=None)) == []
+    depthwise = a_convolution("c", class_="small", weight_shape=(64, 1, 3, 3), groups=64)
+    assert on_target(a_convolution("c", class_="grouped", groups=4, channels_last=False), depthwise) == []
+    assert on_target(WIDE, target="cpu") == on_target(WIDE, is_static=False) == []
+
+
+@pytest.mark.parametrize(
+    ("speed", "width", "severity"),
+    [(0.9, 0.03, "warning"), (0.985, 0.01, "note"), (0.95, 0.06, "note"), (1.2, 0.03, "note")],
+    ids=["slower", "not felt", "not surely slower", "faster in spite of it"],
+)
+def test_it_is_a_warning_where_the_whole_was_measured_to_lose(speed: float, width: float, severity: str) -> None:
+    there, here = ran("inductor", a_conv(1e-3)), ran(LAST, a_conv(5e-3, "ref"))
+    (finding,) = convolutions(there, here, comparison=a_comparison(a_ratio(LAST, speed, width)))
+    assert finding.severity == severity
+
+
+# ---------------------------------------------------------------------------------------------------------- LD304
+NORM = a_node(
+    "var_mean", "aten.var_mean.correction", ("x",), module="norm1", location=a_location(11), called="group_norm"
+)
+IMAGE = a_placeholder("x")
+
+
+def a_reduction(kernel: str = "cpp_fused_var_mean_0", run: int | None = 3136, **changes: Any) -> Buffer:
+    fields: dict[str, Any] = {
+        "name": "buf0",
+        "layout": contiguous((4, 8, 1, 1)),
+        "dtype": "float32",
+        "kernel": kernel,
+        "origins": ("var_mean",),
+        "reads": ("x",),
+        "is_reduction": True,
+        "accesses": (BufferRead(name="x", stride=None, reduction_run=run),),
+    }
+    return Buffer(**{**fields, **changes})
+
+
+def a_graph_of(*buffers: Buffer, nodes: tuple[Any, ...] = (IMAGE, NORM), **changes: Any) -> Graph:
+    return a_graph(nodes=nodes, buffers=buffers, **changes)
+
+
+def reducing(
+    name: str, seconds: float, *graphs: Graph, kernel: str = "cpp_fused_var_mean_0", run: int | None = None, **of: Any
+) -> Trial:
+    """In channels_last the eight channels of a group lie together, in contiguous_format all its pixels do."""
+    listed = (a_kernel(kernel, seconds, library="inductor", **of),)
+    own = a_reduction(kernel, run or (8 if name == LAST else 3136))
+    return a_trial(name, graphs=graphs or (a_graph_of(own),), kernels=kernels(kernels=listed))
+
+
+def test_what_is_said_of_reductions(told: Told) -> None:
+    told(
+        "A reduction that is slower for the same elements is a note",
+        reductions(reducing("inductor", 0.002), reducing(LAST, 0.006, kernel="cpp_fused_native_group_norm_1")),
+    )
+    contiguous_one = reductions(reducing("inductor", 6e-3, run=8), reducing(LAST, 2e-3, run=64))
+    assert [f.configuration for f in contiguous_one] == ["inductor"]
+    # Two reductions of one name are told apart by their graph or not at all.
+    graphs = (a_graph_of(a_reduction(run=8)), a_graph_of(a_reduction(run=8), name="graph 1", direction="backward"))
+    for changes, count in (({}, 0), ({"graph": "graph 0"}, 1)):
+        assert len(reductions(reducing("inductor", 2e-3), reducing(LAST, 6e-3, *graphs, **changes))) == count
+
+
+def test_what_is_no_slower_reduction() -> None:
+    inside = a_conversion("buf1", owner="compiler", kernel="cpp_fused_var_mean_0", fused=True)
+    larger = a_placeholder("x", contiguous((8, 64, 56, 56)))
+    elsewhere = a_node("var_mean", "aten.var_mean.correction", ("x",), module="norm2")
+    twice = a_graph_of(a_reduction(run=8), a_reduction("cpp_fused_var_mean_1", run=8, name="buf1"))
+    changed: tuple[dict[str, Any], ...] = (
+        {"is_reduction": False},
+        {"origins": ()},
+        {"reads": ("x", "y")},
+        {"reads": ()},
+    )
+    for graph in (
+        a_graph_of(a_reduction(run=8), conversions=(inside,)),
+        a_graph_of(a_reduction(run=8), nodes=(larger, NORM)),
+        a_graph_of(a_reduction(run=8), nodes=(IMAGE, elsewhere)),
+        a_graph_of(a_reduction(run=8), direction="backward"),
+        *(a_graph_of(a_reduction(**{"run": 8, **changes})) for changes in changed),
+    ):
+        assert reductions(reducing("inductor", 2e-3), reducing(LAST, 6e-3, graph)) == []
+    both = kernels(kernels=tuple(a_kernel(f"cpp_fused_var_mean_{i}", 6e-3, library="inductor") for i in range(2)))
+    for other in (
+        a_trial(LAST, graphs=(twice,), kernels=both),
+        reducing(LAST, 6e-3, run=3136),  # no more strided than the other
+        a_trial(LAST, kernels=None),
+        a_trial(LAST, graphs=(a_graph_of(a_reduction(run=8)),)),
+    ):
+        assert reductions(reducing("inductor", 2e-3), other) == []
+    for slow, fast in ((2.9e-3, 2e-3), (1.4e-3, 0.5e-3), (6e-3, 0.0)):
+        assert reductions(reducing("inductor", fast), reducing(LAST, slow)) == []
+
+
+# ------------------------------------------------------------------------------------------------ LD306 and LD307
+def a_row(milliseconds: float = 11.4, **changes: Any) -> AccountRow:
+    fields: dict[str, Any] = {
+        "kind": "generated_kernel",
+        "seconds": milliseconds * 1e-3,
+        "slower_seconds": (milliseconds + 0.9) * 1e-3,
+        "faster_seconds": 0.9e-3,
+        "operations": ("relu", "max_pool2d"),
+        "module": "pool",
+        "locations": (a_location(30), a_location(32)),
+        "slower_kernels": ("cpp_fused_relu_2",),
+        "faster_kernels": ("aten::clamp_min_", "aten::max_pool2d_with_indices"),
+        "detail": "no loop of it uses vector instructions",
+    }
+    return AccountRow(**{**fields, **changes})
+
+
+def slower_kernels(*rows: AccountRow) -> list[Finding]:
+    """In an account for the same configuration twice."""
+    times: dict[str, Any] = {"slower_seconds": 20e-3, "faster_seconds": 9e-3, "rows": rows}
+    accounts = [Account(slower="inductor", faster=name, **times) for name in ("eager", LAST)]
+    return replaced(a_trial(), a_trial("eager"), accounts=tuple(accounts))
+
+
+def test_what_is_said_of_generated_kernels(told: Told) -> None:
+    told("A kernel that is slower than what it replaces", slower_kernels(a_row()))
+    others = ("cpp_fused_0", False), ("cpp_fused_1", False), ("cpp_fused_2", False), ("cpp_fused_3", True)
+    more = [
+        a_row(2 + number, slower_kernels=(name,), operations=("cat",), module=None, backward=backward)
+        for number, (name, backward) in enumerate(others)
+    ]
+    told("Several kernels are one finding, the worst in full", slower_kernels(*more[:1], a_row(), *more[1:]))
+    told("Two of them", slower_kernels(a_row(), more[0]))
+    for row in (
+        a_row(kind="layout"),
+        a_row(0.3),  # less than 2 % of a call
+        a_row(-5, slower_seconds=1e-3, faster_seconds=6e-3),
+        a_row(1, slower_seconds=9e-3, faster_seconds=8e-3),  # hardly slower
+        a_row(faster_seconds=0.0),  # nothing is known of what it replaces
+    ):
+        assert slower_kernels(row) == []
+
+
+def a_slow_operation(milliseconds: float = 4, **changes: Any) -> AccountRow:
+    fields: dict[str, Any] = {
+        "kind": "layout",
+        "seconds": milliseconds * 1e-3,
+        "slower_seconds": (milliseconds + 1) * 1e-3,
+        "faster_seconds": 1e-3,
+        "operations": ("upsample_bilinear2d",),
+        "module": "up",
+        "locations": (a_location(12),),
+        "slower_kernels": ("aten::upsample_bilinear2d",),
+        "faster_kernels": ("aten::upsample_bilinear2d",),
+        "slower_layout": contiguous(),
+        "faster_layout": channels_last(),
+    }
+    return AccountRow(**{**fields, **changes})
+
+
+def slow_operations(*rows: AccountRow, third: Any = None) -> list[Finding]:
+    account = Account(slower="eager", faster="eager-channels-last", slower_seconds=9e-3, faster_seconds=5e-3, rows=rows)
+    trials = [a_trial("eager"), a_trial("eager-channels-last"), *([] if third is None else [third])]
+    environment = an_environment(copy_bandwidth_bytes_per_second=10e9)
+    return operations(*trials, accounts=(account, account), environment=environment)
+
+
+def test_what_is_said_of_operations(told: Told) -> None:
+    told("An operation that one format makes slower, once for two accounts", slow_operations(a_slow_operation()))
+    for title, size in (
+        ("Converting around it costs less", 10_000_000),
+        ("Converting around it costs more", 30_000_000),
+    ):
+        told(title, slow_operations(a_slow_operation(tensor_bytes=size)))
+    for row in (a_slow_operation(0.1), a_slow_operation(kind="operation"), a_slow_operation(count=40)):
+        assert slow_operations(row) == []
+
+
+def test_an_operation_that_is_as_slow_in_a_third_configuration_has_no_layout_to_blame() -> None:
+    for seconds, layout, module, count in (
+        (4e-3, channels_last(), "up", 0),
+        (2e-3, channels_last(), "up", 1),  # nearer to the faster one
+        (4e-3, contiguous(), "up", 1),
+        (4e-3, channels_last(), "down", 1),
+    ):
+        node = a_node("up", "aten.upsample_bilinear2d.vec", layout=layout, module=module)
+        called = kernels(kernels=(a_kernel("aten::upsample_bilinear2d", seconds, node="up", graph="graph 0"),))
+        third = a_trial("inductor", kernels=called, graphs=(a_graph(nodes=(node,)),))
+        assert len(slow_operations(a_slow_operation(), third=third)) == count

@@ -1,0 +1,146 @@
+"""LD211, LD503, LD504 and LD507: how the model is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from builders import (
+    Told,
+    a_convolution,
+    a_decision,
+    a_failed_trial,
+    a_graph,
+    a_location,
+    a_node,
+    a_placeholder,
+    a_trial,
+    channels_last,
+    contiguous,
+    finder,
+)
+
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.records import FxNode, GradientLayout, SourceLocation, Trial
+from layoutdoctor.rules.source import LD211, LD503, LD504, LD507
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.records import Convolution
+
+recompiled, flat_ones = finder(LD211.check), finder(LD503.check)
+ambiguous, refusing = finder(LD504.check), finder(LD507.check)
+
+OLD = "tensor 'L['self'].encoder_q.layer1[0].conv1.weight' stride mismatch at index 2. expected 1, actual 64"
+NEW = (
+    "0/0: tensor 'fn._modules['body']._modules['0']._parameters['weight']' stride mismatch at index 1. expected 9, "
+    "actual 1. Guard failed on a parameter, consider using torch._dynamo.config.force_parameter_static_shapes = False"
+)
+
+
+def compiled_again(*reasons: str, name: str = "inductor") -> Trial:
+    return a_trial(name, recompile_reasons=reasons, recompile_count=len(reasons))
+
+
+def test_strides_that_change(told: Told) -> None:
+    told("A recompile for the strides of a parameter names it", recompiled(compiled_again(OLD)))
+    told(
+        "The names of torch 2 13 are made plain and other reasons are counted",
+        recompiled(compiled_again(NEW, "L['x'] is None", OLD)),
+    )
+    told(
+        "An input with other strides is called a tensor",
+        recompiled(compiled_again("tensor 'L['x']' stride mismatch at index 0. expected 8, actual 9")),
+    )
+    for reasons in ((), (OLD.replace("stride", "size"),), (OLD, OLD.replace("stride mismatch", "size mismatch"))):
+        assert recompiled(compiled_again(*reasons)) == []
+    both = recompiled(compiled_again(OLD, name="inductor-layout-opt-on"), compiled_again(OLD))
+    assert [f.configuration for f in both] == ["inductor"]
+
+
+def a_flat_one(node: str = "convolution", **changes: Any) -> Convolution:
+    fields: dict[str, Any] = {"rank": 3, "weight_shape": (16, 16, 1, 3, 3), "stride": (1, 2, 2), "padding": (0, 1, 1)}
+    fields |= {"dilation": (1, 1, 1), "is_transposed": False, "channels_last": False}
+    return a_convolution(node, **{**fields, **changes})
+
+
+def with_convolutions(*convolutions: Convolution, **changes: Any) -> Trial:
+    return a_trial(graphs=(a_graph(a_decision(*convolutions), **changes),))
+
+
+def test_flat_convolutions(told: Told) -> None:
+    thick = a_flat_one("convolution_2", weight_shape=(16, 16, 3, 3, 3), padding=(1, 1, 1))
+    flat = (
+        a_flat_one(location=a_location(4), module="a"),
+        a_flat_one("convolution_1", module=None, weight_shape=(8, 16, 1, 5, 5)),
+    )
+    told(
+        "Convolutions that leave the depth alone are a note with the code to write",
+        flat_ones(with_convolutions(*flat, thick)),
+    )
+    for changes in (
+        {"weight_shape": (16, 16, 3, 3, 3)},
+        {"stride": (2, 1, 1)},
+        {"padding": (1, 1, 1)},
+        {"weight_shape": (16, 16, 1, 1, 1)},
+        {"is_transposed": True},
+        {"is_backward": True},
+        {"rank": 2, "weight_shape": (16, 16, 1, 3)},
+        {"stride": None},
+        {"weight_shape": None},
+    ):
+        assert flat_ones(with_convolutions(a_flat_one(**changes))) == []
+    assert flat_ones(with_convolutions(a_flat_one(), direction="backward")) == []
+
+
+POINTWISE = (64, 64, 1, 1)
+NOMINAL = GradientLayout(
+    parameter="net.2.weight",
+    layout=strided_layout(POINTWISE, (64, 1, 1, 1)),
+    gradient=strided_layout(POINTWISE, (64, 1, 64, 64)),
+)
+REAL = GradientLayout(parameter="net.0.weight", layout=contiguous((64, 3, 3, 3)), gradient=channels_last((64, 3, 3, 3)))
+NODES = (
+    a_placeholder("w", contiguous(POINTWISE), "weight"),
+    a_placeholder("x", contiguous((4, 1, 28, 28))),
+    a_node("stem", "aten.convolution.default", ("x", "w"), layout=contiguous()),
+    a_node("mean", "aten.mean.dim", ("stem",), layout=contiguous((4, 64, 1, 1)), location=a_location(12), module="se"),
+    a_node("squeeze", "aten.convolution.default", ("mean", "w"), layout=contiguous((4, 64, 1, 1))),
+)
+
+
+def a_trial_of(*nodes: FxNode, **changes: Any) -> Trial:
+    return a_trial(**{"graphs": (a_graph(a_decision(), nodes=nodes),), **changes})
+
+
+def test_tensors_in_both_formats(told: Told) -> None:
+    told("Inputs of convolutions in both formats are a note", ambiguous(a_trial_of(*NODES)))
+    told("One input read twice is one", ambiguous(a_trial_of(*NODES[:3], a_node("again", NODES[2].target, ("x", "w")))))
+    off = a_trial("inductor-layout-opt-off", gradient_layouts=(REAL,))
+    told(
+        "Gradients with nominally other strides are the same bytes",
+        ambiguous(a_trial_of(gradient_layouts=(REAL, NOMINAL)), off),
+    )
+    told(
+        "Layout optimization is not blamed where it was not seen to do it",
+        ambiguous(a_trial_of(gradient_layouts=(NOMINAL,)), a_trial("inductor-layout-opt-off", measurement=None)),
+    )
+    told("Several gradients are one finding", ambiguous(a_trial_of(gradient_layouts=(NOMINAL,) * 4)))
+    plain = (NODES[0], a_placeholder("x"), a_node("convolution", "aten.convolution.default", ("x", "w")))
+    empty = (a_placeholder("e", contiguous((0, 1, 8, 8))), a_node("c", "aten.convolution.default", ("e", "w")))
+    backward = (NODES[1], a_node("again", "aten.convolution.default", ("x", "w"), backward=True))
+    for trial in (a_trial_of(gradient_layouts=(REAL,)), *(a_trial_of(*nodes) for nodes in (plain, empty, backward))):
+        assert ambiguous(trial) == []
+
+
+def test_views_that_refuse(told: Told) -> None:
+    line = SourceLocation(file="net.py", line=10, code="return self.head(x.view(2, -1))")
+
+    def refused(name: str, location: SourceLocation | None = line) -> Trial:
+        trial = a_failed_trial(name, "RuntimeError: view size is not compatible with input tensor's size and stride")
+        assert trial.failure is not None
+        return msgspec.structs.replace(trial, failure=msgspec.structs.replace(trial.failure, location=location))
+
+    told("One configuration", refusing(a_trial(), refused("eager-channels-last")))
+    told("Several, without a line", refusing(*(refused(name, location=None) for name in ("a", "b", "c", "d"))))
+    assert refusing(a_trial(), a_failed_trial("eager", "RuntimeError: boom")) == []
+    assert len(refusing(a_failed_trial("eager", "TorchRuntimeError: Cannot view a tensor with shape (2, 8)"))) == 1

@@ -1,0 +1,241 @@
+"""LD103 and LD106: weights that are converted, or cast to another dtype, on every call."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from builders import (
+    Told,
+    a_comparison,
+    a_conversion,
+    a_failed_trial,
+    a_graph,
+    a_location,
+    a_node,
+    a_placeholder,
+    a_ratio,
+    a_subject,
+    a_trial,
+    blocked,
+    channels_last,
+    contiguous,
+    finder,
+    kernels,
+)
+from trace_builders import finder_in_trace, to_channels_last
+
+from layoutdoctor.diagnosis.records import Conversion, FxNode, Kernel, Trial
+from layoutdoctor.rules.weights import LD103, LD106
+from layoutdoctor.rules.wording import DIAGNOSE
+
+converted, converted_in_trace = finder(LD103.check), finder_in_trace(LD103.check)
+cast, cast_in_trace = finder(LD106.check), finder_in_trace(LD106.check)
+
+SHAPE = (64, 64, 3, 3)
+TRAINING = {"subject": a_subject(mode="training")}
+a_weight = partial(
+    a_conversion,
+    source=contiguous(SHAPE),
+    target=blocked(SHAPE, "ABcd16b16a"),
+    direction="to_blocked",
+    tensor="weight",
+    seconds=1e-4,
+    bytes_moved=294_912,
+)
+a_recorded_weight = partial(to_channels_last, source=contiguous(SHAPE), target=channels_last(SHAPE), tensor="weight")
+FEW = (a_weight("w0"), a_weight("w1", seconds=2e-4, location=a_location(12), module="body.3"))
+DEAR = (a_weight("w0", seconds=7.5e-4),)
+BACKWARD = to_channels_last("g0", tensor="gradient")
+
+
+def a_trial_with(*weights: Conversion, name: str = "inductor", **changes: Any) -> Trial:
+    return a_trial(name, **{"kernels": kernels(*weights), **changes})
+
+
+def test_what_is_said_of_converted_weights(told: Told) -> None:
+    told("Weights converted on every call are a note at the dearest ones place", converted(a_trial_with(*FEW)))
+    weights = (
+        a_recorded_weight("w0", step="ProfilerStep#1", seconds=2e-4, bytes_moved=10),
+        a_recorded_weight("w1", step="ProfilerStep#2", confidence="order", module="body.3", bytes_moved=10),
+    )
+    told(
+        "In a trace weights are counted with the steps they ran in and what only their order says",
+        converted_in_trace(*weights, to_channels_last("a0")),
+    )
+    entry = a_weight("copy 0", owner="compiler", seconds=None, bytes_moved=None)
+    trial = a_trial_with(a_weight("w0"), graphs=(a_graph(conversions=(entry, a_weight("w0"))),))
+    told("The compilers and the librarys conversions are counted together each once", converted(trial))
+    told("Without times the message has no cost", converted(a_trial_with(a_weight("w0", seconds=None))))
+
+
+def test_converted_weights_are_a_loss_from_five_percent_on() -> None:
+    eager = a_trial_with(*FEW, name="eager")
+    assert [f.severity for f in converted(a_trial_with(*DEAR))] == ["warning"]
+    assert [f.severity for f in converted_in_trace(a_recorded_weight("w0", seconds=7.5e-4))] == ["warning"]
+    assert [f.severity for f in converted_in_trace(a_recorded_weight("w0", seconds=9e-3, confidence="order"))] == [
+        "note"
+    ]
+    assert [f.configuration for f in converted(eager, a_trial_with(*FEW))] == ["inductor"]
+    assert [f.configuration for f in converted(eager, a_trial())] == ["eager"]
+    assert converted(a_trial_with(a_conversion(), a_weight("w0", direction="none"), a_weight("w1", fused=True))) == []
+    assert converted(a_trial(), a_trial_with(*FEW, name="inductor-layout-opt-off")) == []
+    assert converted(a_trial_with(*FEW), **TRAINING) == []
+    assert converted_in_trace(to_channels_last("a0"), a_recorded_weight("w0", direction="none")) == []
+    assert converted_in_trace(a_recorded_weight("w0", seconds=7.4e-4), BACKWARD) == []
+
+
+def test_what_is_suggested_for_converted_weights(told: Told) -> None:
+    told("In training it is expected and told only where it is dear", converted(a_trial_with(*DEAR), **TRAINING))
+    trial, frozen, last = a_trial_with(*FEW), "inductor-freezing", "inductor-channels-last-freezing"
+    comparison = a_comparison(a_ratio(frozen, 1.28), a_ratio(last, 1.65))
+    for left in ((), FEW[:1]):
+        told(
+            "Freezing is the cure with what it brings on its own, whatever is faster still",
+            converted(trial, a_trial_with(*left, name=frozen), a_trial_with(name=last), comparison=comparison),
+        )
+    told(
+        "Where freezing was measured as no faster, left open or did not run it is no cure",
+        converted(trial, a_trial_with(name=frozen), comparison=a_comparison(a_ratio(frozen, 1.0))),
+        converted(trial, a_trial_with(name=frozen), comparison=a_comparison(a_ratio(frozen, 0.95, 0.09))),
+        converted(trial, a_failed_trial(frozen, "boom"), comparison=a_comparison()),
+    )
+    told(
+        "A configuration with fewer that is as fast is the cure",
+        converted(trial, a_trial_with(name=last), comparison=comparison),
+    )
+    told(
+        "A configuration with as many is no cure",
+        converted(
+            trial,
+            a_trial_with(*FEW, name="inductor-channels-last"),
+            comparison=a_comparison(a_ratio("inductor-channels-last", 1.28)),
+        ),
+    )
+    video = (64, 64, 3, 3, 3)
+    back = a_recorded_weight("w0", source=channels_last(SHAPE), target=contiguous(SHAPE), direction="to_contiguous")
+    packed = a_recorded_weight("w0", target=blocked(SHAPE), direction="to_blocked", seconds=9e-4)
+    told(
+        "In a trace the cure follows what the library converts to",
+        converted_in_trace(back),
+        converted_in_trace(a_recorded_weight("w0", source=contiguous(video), target=channels_last(video))),
+        converted_in_trace(packed, BACKWARD),
+    )
+    assert [f.suggestion for f in converted_in_trace(packed)] == [
+        "to find out whether packed weights help, " + DIAGNOSE
+    ]
+    kernel: dict[str, Any] = {"kernel": "batched_transpose_64x64_pack_4x4_ediv_2x2_half", "seconds": 9e-4}
+    for direction, is_named in (("to_channels_last", True), ("to_contiguous", False)):
+        (finding,) = converted_in_trace(a_recorded_weight("w0", **kernel, direction=direction), BACKWARD)
+        assert ("PYTORCH_MIOPEN_SUGGEST_NHWC=1" in str(finding.suggestion)) is is_named
+    weights = tuple(a_recorded_weight(f"gpu {i}", target=channels_last(), seconds=1e-3) for i in (0, 1))
+    told(
+        "On a gpu the parameters can have the librarys layout from the start",
+        converted(a_trial_with(*weights)),
+        converted(a_trial_with(*weights), **TRAINING),
+        converted(a_trial_with(*(msgspec.structs.replace(c, direction="to_contiguous") for c in weights))),
+        converted(a_trial_with(*weights, *FEW)),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- LD106
+def a_parameter(name: str) -> FxNode:
+    return a_placeholder(name, contiguous(SHAPE), "weight")
+
+
+def a_cast(name: str, of: str, **changes: Any) -> FxNode:
+    fields: dict[str, Any] = {"dtype": "bfloat16", "layout": contiguous(SHAPE), "location": a_location(12)}
+    return a_node(name, "prims.convert_element_type.default", (of,), **{**fields, **changes})
+
+
+a_casting_conversion = partial(
+    a_conversion,
+    owner="compiler",
+    graph="graph 0",
+    tensor="weight",
+    source=contiguous(SHAPE),
+    target=channels_last(SHAPE),
+    direction="to_channels_last",
+    dtype="float32",
+    target_dtype="bfloat16",
+    seconds=5e-4,
+    bytes_moved=221_184,
+)
+a_recorded_cast = partial(to_channels_last, dtype="float32", target_dtype="float16")
+TWO_WEIGHTS = (a_parameter("w0"), a_parameter("w1"))
+TWO_CASTS = (*TWO_WEIGHTS, a_cast("c0", "w0"), a_cast("c1", "w1"))
+
+
+def a_trial_of(nodes: tuple[FxNode, ...], *conversions: Conversion, name: str = "inductor", **changes: Any) -> Trial:
+    return a_trial(name, **{"graphs": (a_graph(nodes=nodes, conversions=conversions),), **changes})
+
+
+def test_what_is_said_of_cast_weights(told: Told) -> None:
+    casts = (
+        a_recorded_cast("k0", seconds=2e-4, bytes_moved=10),
+        a_recorded_cast("k1", tensor="weight", module="body.3", bytes_moved=10),
+        a_recorded_cast("k2", tensor="weight", module="body.3", dtype="f32", target_dtype="bf16", bytes_moved=10),
+    )
+    told("In a trace kernels that cast and convert at once are told whatever the tensor", cast_in_trace(*casts))
+    conversions = (
+        a_casting_conversion("k0", source_value="w0", location=a_location(7), module="conv_1"),
+        a_casting_conversion("k1", source_value="w1", seconds=1e-4),
+    )
+    told("Parameters that are cast and re laid out are a warning", cast(a_trial_of(TWO_WEIGHTS, *conversions)))
+    conversion = a_casting_conversion(
+        "r0", dtype="bf16", target_dtype=None, node="convolution", owner="library", graph=None, seconds=None
+    )
+    reader = a_node("convolution", "aten.convolution.default", ("x", "c0"))
+    told(
+        "A cast and a conversion of the same parameter belong together",
+        cast(a_trial_of((*TWO_CASTS, a_placeholder("x"), reader), conversion)),
+    )
+    ran = tuple(Kernel(name="copy_", seconds=2e-4, node=name, graph="graph 0") for name in ("c0", "c1", "other"))
+    told(
+        "Two casts alone are told in inference with their kernels",
+        cast(a_trial_of(TWO_CASTS, kernels=kernels(kernels=ran))),
+    )
+    # Both graphs call their parameter ``w0``: the conversion is that of the second one, whose cast it goes with.
+    conversion = a_casting_conversion("k0", graph="graph 1", source_value="w0", target_dtype=None)
+    second = a_graph(name="graph 1", nodes=(a_parameter("w0"), a_cast("d0", "w0")), conversions=(conversion,))
+    told(
+        "A conversion belongs to the parameter of its own graph",
+        cast(a_trial(graphs=(a_graph(nodes=TWO_CASTS), second))),
+    )
+
+
+def test_what_is_no_cast_of_weights() -> None:
+    activations = (a_placeholder("x"), a_placeholder("y"), a_cast("c0", "x"), a_cast("c1", "y"))
+    same = (*TWO_WEIGHTS, a_cast("c0", "w0", backward=True), a_cast("c1", "w1", dtype="float32"))
+    for trial in (
+        a_trial_of((a_parameter("w0"), a_cast("c0", "w0"))),  # one alone is a detail
+        a_trial_of(activations, a_casting_conversion("k0", tensor="activation", source_value="x")),
+        a_trial_of(
+            TWO_WEIGHTS, a_casting_conversion("k0", target_dtype=None), a_casting_conversion("k1", dtype="bf16")
+        ),
+        a_trial_of(same),
+    ):
+        assert cast(trial) == []
+    assert cast(a_trial_of(TWO_CASTS), **TRAINING) == []
+    casts = {"target_dtype": "float32"}, {"target_dtype": None}, {"direction": "none"}
+    assert cast_in_trace(*(a_recorded_cast(f"k{i}", **changes) for i, changes in enumerate(casts))) == []
+    eager = a_trial_of(TWO_CASTS, name="eager")
+    assert [f.configuration for f in cast(a_trial(), eager)] == ["eager"]
+
+
+def test_what_is_suggested_for_cast_weights(told: Told) -> None:
+    told(
+        "In training casts alone are expected and with a conversion they are a note",
+        cast(a_trial_of(TWO_CASTS, a_casting_conversion("k0", source_value="w0")), **TRAINING),
+    )
+    conversions = (a_casting_conversion("k0"), a_casting_conversion("k1", target_dtype="float16", seconds=None))
+    told("Two dtypes are both named", cast(a_trial_of((), *conversions)))
+    told(
+        "In a trace of training it is a note that expects the casts of weights",
+        cast_in_trace(a_recorded_cast("k0", tensor="weight", seconds=9e-3), BACKWARD),
+    )
+    told(
+        "In a trace a library that casts back to contiguous is met in that format",
+        cast_in_trace(a_recorded_cast("k0", direction="to_contiguous")),
+    )
