@@ -282,7 +282,6 @@ _SHAPES: dict[FlowKind, tuple[str, str]] = {
     "operation": ("(", ")"),
     "conversion": ("{{", "}}"),
     "input": ("([", "])"),
-    "output": ("([", "])"),
 }
 # The colours of the HTML page; dark text on light boxes, so that both of GitHub's themes show them alike.
 _CLASSES: dict[FlowFormat, str] = {
@@ -362,17 +361,17 @@ def folded(title: str, body: str) -> str:
 def render_mermaid(flow: Flow) -> str:
     """A flow as the source of a Mermaid flowchart, without a fence around it or a line break at its end."""
     lines = ["flowchart TD", f"    accTitle: {_chart_title(flow)}"]
-    for node in flow.nodes:
+    for number, node in enumerate(flow.nodes):
         opening, closing = _SHAPES[node.kind]
-        lines.append(f"    {node.key}{opening}{_quoted(*_box_lines(node))}{closing}")
-    for edge in flow.edges:
-        label = f"|{_quoted(edge.label)}|" if edge.label else ""
-        lines.append(f"    {edge.source} -->{label} {edge.target}")
+        lines.append(f"    n{number}{opening}{_quoted(*_box_lines(node))}{closing}")
+    for number, node in enumerate(flow.nodes[:-1]):
+        label = f"|{_quoted(node.layout)}|" if node.layout else ""
+        lines.append(f"    n{number} -->{label} n{number + 1}")
     for name, style in _CLASSES.items():
-        members = [node.key for node in flow.nodes if node.memory_format == name]
+        members = [f"n{number}" for number, node in enumerate(flow.nodes) if node.memory_format == name]
         if members:
             lines += [f"    classDef {name} {style}", f"    class {','.join(members)} {name}"]
-    redundant = [node.key for node in flow.nodes if node.is_redundant]
+    redundant = [f"n{number}" for number, node in enumerate(flow.nodes) if node.is_redundant]
     if redundant:
         lines += [f"    classDef redundant {_REDUNDANT}", f"    class {','.join(redundant)} redundant"]
     return "\n".join(lines)

@@ -290,7 +290,7 @@ def _place(flow: Flow) -> Drawn:
         "configuration": clean(flow.configuration),
         "about": clean(flow.about),
         "boxes": boxes,
-        "edges": [clean(edge.label) for edge in flow.edges],
+        "edges": [clean(node.layout) for node in flow.nodes[:-1]],
         "steps": [_step(box) for box in boxes],
     }
 

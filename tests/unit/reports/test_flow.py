@@ -55,7 +55,7 @@ def test_a_round_trip_stands_between_the_calls_around_it() -> None:
         "contiguous → blocked aBcd16b",
         "convolution_1",
     ]
-    assert [edge.label for edge in flow.edges] == [
+    assert [node.layout for node in flow.nodes[:-1]] == [
         "4x64x56x56 blocked aBcd16b",
         "4x64x56x56 contiguous",
         "4x64x56x56 contiguous",
@@ -69,7 +69,7 @@ def test_two_conversions_that_follow_each_other_have_nothing_between() -> None:
     flow = flow_of(a_diagnosis(with_pairs(a_pair("first", "second", kind="adjacent", between=()))))
 
     assert labels(flow)[1:3] == ["blocked aBcd16b → contiguous", "contiguous → blocked aBcd16b"]
-    assert len(flow.edges) == 3
+    assert len(flow.nodes) == 4
 
 
 def test_the_middle_of_a_long_way_is_one_box() -> None:
