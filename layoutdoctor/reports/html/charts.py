@@ -13,7 +13,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.examination.costs import counted_conversions
-from layoutdoctor.reports.flow import build_flows
 from layoutdoctor.reports.sections.account import account_view, row_name, signed_seconds
 from layoutdoctor.reports.sections.rows import format_interval
 from layoutdoctor.reports.sections.wording import clean, clean_name, direction_words, find_ratio, place_of, shown_name
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from layoutdoctor.diagnosis.records import Account, Conversion, Diagnosis, Kernel, Measurement, Trial
-    from layoutdoctor.reports.flow import Flow
 
 MOST_KERNELS = 20_000
 MOST_TIMELINE_PAIRS = 2_000
@@ -266,35 +264,3 @@ def _pairs(
         text = f"round trip: {clean_name(pair.first)} and {clean_name(pair.second)}{cost}"
         pairs.append({"start": starts[first], "end": starts[second] + lengths[second], "text": text})
     return tuple(pairs), members
-
-
-def build_placed_flows(diagnosis: Diagnosis) -> tuple[Drawn, ...]:
-    """The flows around the worst that was found; an edge is the layout between a box and the next one."""
-    return tuple(_place(flow) for flow in build_flows(diagnosis))
-
-
-def _place(flow: Flow) -> Drawn:
-    boxes = [
-        {
-            "label": clean(node.label, 120),
-            "detail": clean(node.detail, 160) if node.detail else "",
-            "time": "" if node.seconds is None else format_seconds(node.seconds),
-            "kind": node.kind,
-            "memory_format": node.memory_format,
-            "is_redundant": node.is_redundant,
-        }
-        for node in flow.nodes
-    ]
-    return {
-        "title": clean(flow.title),
-        "configuration": clean(flow.configuration),
-        "about": clean(flow.about),
-        "boxes": boxes,
-        "edges": [clean(node.layout) for node in flow.nodes[:-1]],
-        "steps": [_step(box) for box in boxes],
-    }
-
-
-def _step(box: Drawn) -> str:
-    trip = "part of a round trip" if box["is_redundant"] else None
-    return joined((box["label"], box["detail"], box["time"], trip), " · ")

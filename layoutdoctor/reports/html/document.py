@@ -21,10 +21,10 @@ import msgspec
 from layoutdoctor.examination.costs import sum_seconds
 from layoutdoctor.reports.html.charts import (
     build_bars,
-    build_placed_flows,
     build_timelines,
     build_waterfalls,
 )
+from layoutdoctor.reports.html.flow import build_flows
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.rules_page import passages_of
 from layoutdoctor.reports.sections.account import build_accounts, row_name
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     import jinja2
 
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding
-    from layoutdoctor.reports.html.charts import Drawn, TimeBar, Timeline, Waterfall
+    from layoutdoctor.reports.html.charts import TimeBar, Timeline, Waterfall
+    from layoutdoctor.reports.html.flow import Flow
     from layoutdoctor.reports.sections.rows import Overview
     from layoutdoctor.reports.sections.view import FindingEntry, View
     from layoutdoctor.rules import Rule
@@ -170,7 +171,7 @@ class ChartData:
 
     bars: tuple[TimeBar, ...]
     timelines: tuple[Timeline, ...]
-    flows: tuple[Drawn, ...]
+    flows: tuple[Flow, ...]
     waterfalls: tuple[Waterfall, ...]
 
     @property
@@ -185,7 +186,7 @@ def render_html(diagnosis: Diagnosis) -> str:
     data = ChartData(
         build_bars(diagnosis),
         build_timelines(diagnosis),
-        build_placed_flows(diagnosis),
+        build_flows(diagnosis),
         build_waterfalls(diagnosis),
     )
     *lists, environment = build_lists(diagnosis)
