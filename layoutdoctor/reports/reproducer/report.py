@@ -102,7 +102,7 @@ def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
 
     Compared is what is recommended, without its cures; else what converts least, the fastest of these.
     """
-    ran = [trial for trial in diagnosis.trials if trial.status == "ok" and _can_be_written(trial)]
+    ran = [trial for trial in diagnosis.trials if _can_be_written(trial)]
     usable = {trial.name: trial for trial in ran}
     if len(usable) < 2:
         return None
@@ -124,15 +124,20 @@ def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
 
 
 def _can_be_written(trial: Trial) -> bool:
-    """Whether a script can apply the configuration: a cure changes modules, and a script has none."""
+    """Whether it ran, and a script can apply its configuration: a cure changes modules, and a script has none."""
     configuration = trial.configuration
     is_plain = not configuration.cures and not configuration.library_switches
-    return is_plain and configuration.backend in ("eager", "inductor")
+    return trial.status == "ok" and is_plain and configuration.backend in ("eager", "inductor")
 
 
 def _has_wrong_values(diagnosis: Diagnosis) -> bool:
     wrong, eager = wrong_baseline(diagnosis), diagnosis.find_trial("eager")
-    if wrong is None or eager is None or wrong.name != BASELINE or not wrong.status == eager.status == "ok":
+    if (
+        wrong is None
+        or wrong.name != BASELINE
+        or eager is None
+        or not (_can_be_written(wrong) and _can_be_written(eager))
+    ):
         return False
     return is_far_off(wrong)
 

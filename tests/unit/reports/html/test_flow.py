@@ -65,13 +65,6 @@ def test_a_round_trip_stands_between_the_calls_around_it() -> None:
     assert (flow.title, flow.configuration) == ("Round trip", "compiled (the default)")
 
 
-def test_two_conversions_that_follow_each_other_have_nothing_between() -> None:
-    flow = flow_of(a_diagnosis(with_pairs(a_pair("first", "second", kind="adjacent", between=()))))
-
-    assert labels(flow)[1:3] == ["blocked aBcd16b → contiguous", "contiguous → blocked aBcd16b"]
-    assert len(flow.boxes) == 4
-
-
 def test_the_middle_of_a_long_way_is_one_box() -> None:
     between = tuple(f"op{number}" for number in range(9))
     flow = flow_of(a_diagnosis(with_pairs(a_pair("first", "second", between=between))))
