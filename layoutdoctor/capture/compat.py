@@ -3,8 +3,9 @@ What ``capture`` asks of torch's private parts, each answer with where it stands
 
 Nothing here decides anything about layouts. A name that is missing in another torch raises UnsupportedTorchError: it
 costs the capture that needs it, never the user's compile. The wraps around Inductor that let the capture see decisions,
-graphs and kernels call torch's own function first, with exactly what it was given, and return exactly what that
-returned; only then they look, and whatever goes wrong while looking becomes a line in ``failures``.
+graphs and kernels call torch's own function with exactly what it was given, and return exactly what that returned.
+They look afterwards (at the traced model before, because Inductor changes it), and whatever goes wrong while looking
+becomes a line in ``failures``.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ _KERNELS = "names of generated kernels, and which buffers each of them writes"
 _BREAKS = "graph breaks and their reasons"
 _RECOMPILES = "why a graph was compiled again"
 _RECOMPILE_LIMITS = "a raised limit of recompiles (many configurations may meet torch's own)"
+_TRACED = "the text of the model for a reproducer, and lowering for a GPU that is not there"
 _EAGER = "operations of the eager iteration"
 _TARGET = "lowering for a GPU that is not there"
 
@@ -106,9 +108,8 @@ PRIVATE_NAMES: tuple[PrivateName, ...] = (
     PrivateName(
         "torch._inductor.compile_fx",
         "compile_fx",
-        _TARGET,
+        _TRACED,
         ("model_", "example_inputs_", "inner_compile", "config_patches", "decompositions"),
-        for_target=True,
     ),
     PrivateName(
         "torch._inductor.compile_fx", "compile_fx_inner", _TARGET, ("gm", "example_inputs", "kwargs"), for_target=True
@@ -396,26 +397,30 @@ _SPURIOUS_LOG_LINE = "Conv inputs meta not found"
 
 class InductorHooks:
     """
-    Three wraps around Inductor, all undone on exit.
+    Four wraps around Inductor, all undone on exit.
 
     Attributes:
+        on_traced: Called with each graph that dynamo hands to Inductor, before Inductor changes it.
         on_decision: Called with (graph module, result, log lines, is_inference) after each layout decision.
         on_graph: Called with (GraphLowering, module, [(kernel name, node names, source)]) after code generation.
         lowered_count: Graphs that were lowered; None where this torch does not let us see them.
 
     Source:
-        ``GraphLowering.decide_layout_opt`` (static method), ``GraphLowering.compile_to_module``
-        (torch/_inductor/graph.py) and ``define_kernel`` of every ``BaseScheduling`` (torch/_inductor/scheduler.py);
-        torch 2.7, 2.11, 2.13 and 2.15.
+        ``compile_fx`` (torch/_inductor/compile_fx.py), ``GraphLowering.decide_layout_opt`` (static method) and
+        ``GraphLowering.compile_to_module`` (torch/_inductor/graph.py), ``define_kernel`` of every ``BaseScheduling``
+        (torch/_inductor/scheduler.py); torch 2.7, 2.11, 2.13 and 2.15.
     """
 
     def __init__(
         self,
         on_decision: Callable[[Any, bool, list[str], bool | None], None],
         on_graph: Callable[[Any, Any, list[tuple[str, list[str], str]]], None],
+        on_traced: Callable[[Any], None] = lambda _: None,
     ) -> None:
         self.on_decision = on_decision
         self.on_graph = on_graph
+        self.on_traced = on_traced
+        self._is_compiling = False
         self.lowered_count: int | None = None
         self._failures: Counter[str] = Counter()
         self._kernels: list[tuple[str, list[str], str]] = []
@@ -428,6 +433,7 @@ class InductorHooks:
 
     def __enter__(self) -> InductorHooks:
         for what, install in (
+            ("traced model", self._wrap_tracing),
             ("layout decisions", self._wrap_decision),
             ("compiled graphs", self._wrap_compile),
             ("generated kernels", self._wrap_kernels),
@@ -457,6 +463,24 @@ class InductorHooks:
             raise TypeError(f"{owner.__name__}.{name} is no function, but a {type(original).__name__}")
         wrapped: Any = functools.wraps(original)(recording(original))
         self._stack.enter_context(mock.patch.object(owner, name, wrapped if kind is None else kind(wrapped)))
+
+    def _wrap_tracing(self) -> None:
+        private("torch._inductor.compile_fx.compile_fx")
+
+        def recording(original: Callable[..., Any]) -> Callable[..., Any]:
+            def compile_fx(*args: Any, **keywords: Any) -> Any:
+                calls_itself, self._is_compiling = self._is_compiling, True
+                if not calls_itself:
+                    with self.guard("the traced model"):
+                        self.on_traced(args[0] if args else keywords["model_"])
+                try:
+                    return original(*args, **keywords)
+                finally:
+                    self._is_compiling = calls_itself
+
+            return compile_fx
+
+        self._wrap(importlib.import_module("torch._inductor.compile_fx"), "compile_fx", recording)
 
     def _wrap_decision(self) -> None:
         private("torch._inductor.graph.GraphLowering.decide_layout_opt")

@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_leaves
 
 from layoutdoctor.capture.compat import last_sequence_number, running_autograd_node
 from layoutdoctor.capture.fx_graph import (
-    arguments_text,
     described,
     dtype_name,
     first_tensor,
@@ -68,13 +67,11 @@ class EagerRecorder(TorchDispatchMode):
         del types
         keywords = kwargs or {}
         inputs: tuple[str, ...] = ()
-        text: str | None = None
         with self.noting(function):
             inputs = tuple(self._name_of(leaf) for leaf in _tensors((args, keywords)))
-            text = arguments_text(args, keywords, self._name_of)  # now: an operation in place renames its tensor
         result = function(*args, **keywords)
         with self.noting(function):
-            self._record(function, inputs, text, args, result)
+            self._record(function, inputs, args, result)
         return result
 
     @contextlib.contextmanager
@@ -85,9 +82,7 @@ class EagerRecorder(TorchDispatchMode):
         except Exception as error:  # never the model's problem
             self.failures.append(f"{function}: {first_line(error)}")
 
-    def _record(
-        self, function: Any, inputs: tuple[str, ...], text: str | None, args: tuple[Any, ...], result: Any
-    ) -> None:
+    def _record(self, function: Any, inputs: tuple[str, ...], args: tuple[Any, ...], result: Any) -> None:
         location, module, backward = self._place()
         caller = _caller(sys._getframe(2))  # a line of the model, or code of torch that it called
         name = self._fresh(str(function).split(".")[1])
@@ -103,7 +98,6 @@ class EagerRecorder(TorchDispatchMode):
             module=module,
             backward=backward,
             uses_running_statistics=_uses_running_statistics(function, args),
-            arguments=text,
             is_called_directly=None if backward or caller is None else is_user_file(caller.f_code.co_filename),
         )
         self.nodes.append(node)
@@ -130,7 +124,6 @@ class EagerRecorder(TorchDispatchMode):
                         dtype=dtype_name(leaf),
                         uses_running_statistics=None,
                         result_index=index,
-                        arguments=f"{node.name}, {index}",
                     )
                 )
                 self._remember(leaf, name)

@@ -159,63 +159,9 @@ def _fx_node(node: Any, kind: TensorKind | None, target: str, lost: dict[str, li
         module=read("module", node_module),
         tensor=kind,
         result_index=_result_index(node),
-        arguments=arguments_text(node.args, node.kwargs) if node.op == "call_function" else None,
         called=read("name of what was called", called_name),
         is_called_directly=read("source line", _is_called_directly),
     )
-
-
-_LONGEST_ARGUMENTS = 4000
-"""A text longer than this, such as that of a table of indices, tells a reader nothing."""
-
-_WORD = re.compile(r"[a-z_]{1,20}", re.ASCII)
-_CONSTANTS = (torch.dtype, torch.memory_format, torch.layout)
-
-
-def arguments_text(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], name_of: Callable[[torch.Tensor], str] | None = None
-) -> str | None:
-    """
-    The arguments of a call as Python text, values by the names of their nodes: ``value, weight, None, [1, 1]``.
-
-    Args:
-        args: Positional arguments: FX nodes, tensors, plain data, and lists and tuples of these.
-        name_of: Node whose value a tensor is; None where there are FX nodes only.
-
-    Returns:
-        None where an argument is neither a node nor plain data (a symbolic size, a sub-graph), or the text is long.
-    """
-    try:
-        parts = [_argument_text(value, name_of) for value in args]
-        parts += [f"{name}={_argument_text(value, name_of)}" for name, value in kwargs.items()]
-    except (TypeError, RecursionError):
-        return None
-    text = ", ".join(parts)
-    return text if len(text) <= _LONGEST_ARGUMENTS else None
-
-
-def _argument_text(value: Any, name_of: Callable[[torch.Tensor], str] | None) -> str:
-    """
-    One argument.
-
-    Raises:
-        TypeError: It cannot be written down.
-    """
-    if value is None or type(value) in (bool, int, float):
-        return repr(value)  # inf and nan stand as they print, without quotes
-    if type(value) is str and _WORD.fullmatch(value):  # the name of a mode; any other text is the user's own
-        return repr(value)
-    if isinstance(value, torch.fx.Node):
-        return value.name
-    if isinstance(value, torch.Tensor) and name_of is not None:
-        return name_of(value)
-    if isinstance(value, _CONSTANTS):
-        return str(value)
-    if isinstance(value, torch.device):
-        return repr(str(value))
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_argument_text(part, name_of) for part in value)}]"
-    raise TypeError(f"cannot write down a {type(value).__name__}")
 
 
 _NUMBERED = re.compile(r"_\d+$")

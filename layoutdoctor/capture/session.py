@@ -15,6 +15,7 @@ from layoutdoctor.capture.compat import InductorHooks, graph_break_counters, gua
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
 from layoutdoctor.capture.fx_graph import described, fx_nodes, not_understood_in, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, kernel_sources
+from layoutdoctor.capture.traced import traced_model
 from layoutdoctor.diagnosis.records import Graph
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Buffer, GraphDirection, TensorKind
+    from layoutdoctor.diagnosis.records import Buffer, GraphDirection, TensorKind, TracedModel
 
 
 _FRAME_NUMBER = re.compile(r"\s*(\d+)/\d+: ")
@@ -51,7 +52,8 @@ class CompileCapture:
         self.graph_break_reasons: tuple[str, ...] = ()
         self.recompile_reasons: tuple[str, ...] = ()
         self._decisions: list[tuple[Any, RawDecision]] = []
-        self._hooks = InductorHooks(self._on_decision, self._on_graph)
+        self._traced: list[TracedModel | None] = []
+        self._hooks = InductorHooks(self._on_decision, self._on_graph, self._on_traced)
         self._breaks: dict[str, int] | None = None
         self._failed_guards: dict[int, tuple[str, ...]] | None = None
         self._first_frame: int | None = None
@@ -65,6 +67,11 @@ class CompileCapture:
     def lowered_count(self) -> int | None:
         """Graphs that Inductor lowered meanwhile, recorded or not; None where this torch does not let us see them."""
         return self._hooks.lowered_count
+
+    @property
+    def traced(self) -> TracedModel | None:
+        """The model's text; None if it was traced in several graphs, or needs more than torch."""
+        return self._traced[0] if len(self._traced) == 1 else None
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
@@ -100,6 +107,10 @@ class CompileCapture:
                 # A frame behind a graph break is shared: what an earlier compile of it expected is no recompile here.
                 if frame is None or int(frame[1]) >= (self._first_frame or 0):
                     yield _first_words(reason)
+
+    def _on_traced(self, graph_module: Any) -> None:
+        self._traced.append(None)  # also if reading it fails
+        self._traced[-1] = traced_model(graph_module)
 
     def _on_decision(self, graph_module: Any, applied: bool, log: list[str], is_inference: bool | None) -> None:
         self._decisions.append((graph_module, record_decision(applied, log, is_inference)))

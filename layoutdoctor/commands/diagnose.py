@@ -312,7 +312,7 @@ def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> in
             _save_partial(record, conclusion.outputs, first_line(error))
             raise
         _save(recordings, running)
-    diagnosis = _with_reproduction(diagnosis, conclusion.outputs, request.target or "", quiet=arguments.quiet)
+    diagnosis = _with_reproduction(diagnosis, conclusion.outputs, quiet=arguments.quiet)
     logger.debug("%s", stages_in_short(diagnosis))
     return conclusion.conclude(diagnosis, status_of(diagnosis))
 
@@ -323,7 +323,7 @@ def _save(directory: Path | None, running: Running, interrupted: str | None = No
         save_recordings(running.watch.latest, directory, interrupted)
 
 
-def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], target: str, *, quiet: bool) -> Diagnosis:
+def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], *, quiet: bool) -> Diagnosis:
     """With what the reproducer printed where a report will hold one; an interruption costs only that."""
     from layoutdoctor.commands import reproduction  # late, as below: few runs come to it
     from layoutdoctor.commands.running import Terminated, ending_signals
@@ -334,7 +334,7 @@ def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], targ
     with ending_signals(), showing_progress(quiet=quiet) as display:
         display(Progress(stage="running the reproducer", done=99))
         try:
-            return reproduction.with_reproduction(diagnosis, target)
+            return reproduction.with_reproduction(diagnosis)
         except Terminated as stop:
             why = stop.how
         except KeyboardInterrupt:

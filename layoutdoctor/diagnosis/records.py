@@ -40,7 +40,6 @@ Confidence = Literal["shapes", "grid", "order"]
 TotalKind = Literal["kernel", "operation", "module", "step"]
 Verdict = Literal["faster", "slower", "equal", "inconclusive"]
 Severity = Literal["error", "warning", "note"]
-MadeBy = Literal["is", "call", "call_with_init_inputs", "call_for_both"]
 AccountKind = (
     Literal["conversion", "generated_kernel", "layout", "implementation", "missing_fusion"]
     | Literal["operation", "not_aligned", "small", "outside_kernels"]
@@ -174,34 +173,6 @@ class InputTensor(Record, frozen=True, kw_only=True):
     name: str | None = None
 
 
-class Recipe(Record, frozen=True, kw_only=True):
-    """
-    How a command came by the model, so that a script can do it again.
-
-    Attributes:
-        kind: ``file`` (Python), ``module`` (importable), ``zoo`` (timm and the like) or ``exported`` (``.pt2``).
-        source: The file without folders, the module, or the zoo's package.
-        attribute: What was taken from it, ``net.body``; a zoo's name of the model; empty for an exported program.
-        made_by: How that becomes the model: it ``is`` one; a ``call`` makes it, with what ``get_init_inputs()`` gives,
-            or gives the inputs as well. Of transformers a ``call`` is of a model's class.
-        inputs: The attribute of the source that holds or makes the inputs; None where it has none.
-        has_random_inputs: Whether they were made of random numbers, by shape.
-        dtype: Floating-point type that model and inputs were given; None where they kept theirs.
-        module: The path of the module inside that was diagnosed; None for the whole model.
-        config: What a zoo's model was built with beside its defaults, each as in ``key=value``.
-    """
-
-    kind: Literal["file", "module", "zoo", "exported"]
-    source: str
-    attribute: str = ""
-    made_by: MadeBy = "is"
-    inputs: str | None = None
-    has_random_inputs: bool = False
-    dtype: str | None = None
-    module: str | None = None
-    config: tuple[str, ...] = ()
-
-
 class Subject(Record, frozen=True, kw_only=True):
     """
     What was diagnosed.
@@ -217,7 +188,6 @@ class Subject(Record, frozen=True, kw_only=True):
         parameter_formats: How many 4-D and 5-D parameters satisfy each memory format, before any configuration.
         notes: Facts the reader should know ("was compiled already: the module inside was diagnosed").
         target: The device that graphs were lowered for without its being there (``cuda:90``); None where it really ran.
-        recipe: None where the model was handed over as an object, and in a trace.
     """
 
     name: str
@@ -230,7 +200,6 @@ class Subject(Record, frozen=True, kw_only=True):
     parameter_formats: dict[str, Count] = {}
     notes: tuple[str, ...] = ()
     target: str | None = None
-    recipe: Recipe | None = None
 
 
 class Environment(Record, frozen=True, kw_only=True):
@@ -457,7 +426,6 @@ class FxNode(Record, frozen=True, kw_only=True, omit_defaults=True):
         backward: True for an operation that autograd ran.
         result_index: For a node that takes one result of another one: which.
         uses_running_statistics: For a batch norm: whether it normalizes by fixed statistics; None for other operations.
-        arguments: The call's arguments as text, such as ``"value, weight, [1, 1]"``; None where not all of it is known.
         called: What the user's line called, such as ``contiguous`` or ``conv2d``; None where that was not recorded.
         is_called_directly: Whether the user's own line called it, not code of torch that it called; None if not known.
     """
@@ -474,7 +442,6 @@ class FxNode(Record, frozen=True, kw_only=True, omit_defaults=True):
     backward: bool = False
     uses_running_statistics: bool | None = None
     result_index: Integer | None = None
-    arguments: str | None = None
     called: str | None = None
     is_called_directly: bool | None = None
 
@@ -862,6 +829,38 @@ class GradientLayout(Record, frozen=True, kw_only=True):
     gradient: Layout
 
 
+class TracedTensor(Record, frozen=True, kw_only=True):
+    """
+    A tensor that a traced model is given.
+
+    Attributes:
+        shape: Sizes.
+        stride: Strides in elements.
+        dtype: Such as ``float32``.
+        requires_grad: Whether a backward computes its gradient.
+    """
+
+    shape: tuple[Count, ...]
+    stride: tuple[Count, ...]
+    dtype: str
+    requires_grad: bool = False
+
+
+class TracedModel(Record, frozen=True, kw_only=True):
+    """
+    The model as torch.compile traced it, in one graph that needs nothing but torch.
+
+    Attributes:
+        text: Torch's own text of the graph, a function ``forward`` of ``self``, weights and inputs in this order.
+        weights: Parameters and buffers.
+        inputs: All other tensors it reads.
+    """
+
+    text: str
+    weights: tuple[TracedTensor, ...]
+    inputs: tuple[TracedTensor, ...]
+
+
 class Trial(Record, frozen=True, kw_only=True):
     """
     One configuration captured and measured.
@@ -883,6 +882,7 @@ class Trial(Record, frozen=True, kw_only=True):
         recompile_reasons: Dynamo's reasons for compiling again, one line each.
         gradient_layouts: In training, every parameter whose gradient has other strides than itself.
         is_static: True where the graphs were lowered for a device that was not there, so that nothing ran.
+        traced: The model's text, with the default configuration only; None if it needs more than torch.
     """
 
     configuration: Configuration
@@ -900,6 +900,7 @@ class Trial(Record, frozen=True, kw_only=True):
     recompile_reasons: tuple[str, ...] = ()
     gradient_layouts: tuple[GradientLayout, ...] = ()
     is_static: bool = False
+    traced: TracedModel | None = None
 
     @property
     def name(self) -> str:
@@ -1104,12 +1105,10 @@ class Reproduction(Record, frozen=True, kw_only=True):
     What a reproducer did when it was run before it was handed out.
 
     Attributes:
-        source: What it takes the model from: its ``operations``, or the user's ``file``.
         printed: What it printed; where it failed, the end of what it said of that.
         reproduced: Whether conversions and ratio were as recorded; None where it did not run to its end.
     """
 
-    source: Literal["operations", "file"]
     printed: str
     reproduced: bool | None
 

@@ -50,6 +50,7 @@ _KEPT = frozenset(
     "Diagnosis.layoutdoctor_version",
     "Finding.code",
     "Finding.rule",
+    "TracedModel.text",  # it has names of torch only
 }
 _KERNELS = frozenset(("Kernel.name", "Conversion.kernel", "Buffer.kernel", "Graph.kernel_names")) | {
     "AccountRow.slower_kernels",

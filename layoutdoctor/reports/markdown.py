@@ -3,9 +3,6 @@ The Markdown report: what people paste into an issue of PyTorch, by its template
 
 It stays below 10,000 characters: parts are left out whole, in a fixed order, and stand in a second text, for a file
 beside the report.
-
-In a Mermaid flowchart, what comes from a record stands in quoted labels, with every character but a few written as an
-entity code: no name can end a label, start a directive or a comment, or be read as Markdown or HTML.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
-from layoutdoctor.reports.flow import build_flows
 from layoutdoctor.reports.sections.account import build_accounts
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.view import build_view
@@ -29,14 +25,12 @@ from layoutdoctor.reports.sections.wording import (
     is_recording,
     shown_name,
 )
-from layoutdoctor.units import format_seconds
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Diagnosis
-    from layoutdoctor.reports.flow import Flow, FlowFormat, FlowKind, FlowNode
     from layoutdoctor.reports.reproducer.report import Reproducer
     from layoutdoctor.reports.sections.details import Detail
     from layoutdoctor.reports.sections.rows import Overview, Table
@@ -53,12 +47,8 @@ MOST_ACCOUNT_ROWS = 5
 MOST_LOGS = 2
 MOST_SETTINGS = 12
 WHOLE = sys.maxsize
-_LEGEND = (
-    "Hexagons are layout conversions, redundant ones dashed in red; arrows name shape and memory format of a value. "
-    "Green: channels_last, blue: contiguous, violet: blocked by a library, grey: not known."
-)
 _ERRORS = ("failed", "timed_out", "crashed")
-_LEFT_OUT_FIRST = ("flow", "account", "log", "remarks", "script", "findings", "table", "notes", "how")
+_LEFT_OUT_FIRST = ("account", "log", "remarks", "script", "findings", "table", "notes", "how")
 """Parts of the report in the order in which they are left out of one that is too long."""
 
 
@@ -128,11 +118,6 @@ def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer | None) ->
         yield table_of(table)
     if view.remarks:
         yield bullets(view.remarks, len(view.remarks))
-    flows = build_flows(diagnosis)
-    if flows:
-        yield "### Layout flow"
-    for flow in flows:
-        yield from _flow(flow)
     for detail in build_details(diagnosis, WHOLE):
         yield f"### {escape(detail.title)}"
         yield from _detail_lines(detail)
@@ -165,11 +150,6 @@ def _finding(entry: FindingEntry) -> str:
     return "\n".join(lines)
 
 
-def _flow(flow: Flow) -> Iterator[str]:
-    yield f"**{escape(flow.heading)}**: {escape(flow.about)}."
-    yield code_block(render_mermaid(flow), "mermaid")
-
-
 def _comparison(diagnosis: Diagnosis, view: View) -> Iterator[tuple[str, str]]:
     """What was varied, what that changed, and the worst place as a picture; of a recorded run, where its time goes."""
     heading = "### Where the time goes" if is_recording(diagnosis) else "### Configurations"
@@ -180,8 +160,6 @@ def _comparison(diagnosis: Diagnosis, view: View) -> Iterator[tuple[str, str]]:
     yield "remarks", bullets(facts, len(facts))
     for account in build_accounts(diagnosis, MOST_ACCOUNT_ROWS)[:1]:
         yield "account", folded(account.heading, table_of(account.table))
-    for flow in [flow for flow in build_flows(diagnosis) if flow.is_main][:1]:
-        yield "flow", folded(f"Layout flow: {flow.heading}", "\n\n".join((*_flow(flow), _LEGEND)))
 
 
 def _detail_lines(detail: Detail) -> Iterator[str]:
@@ -268,30 +246,6 @@ _MENTION = re.compile(r"(?<![A-Za-z0-9_])@(?=[A-Za-z0-9])")
 _ZERO_WIDTH_SPACE = "\u200b"
 # What starts a heading, a list or a rule where a line begins.
 _BLOCK_START = re.compile(r"^(?:[#+=-]|\d{1,9}(?=[.)]))")
-LINE_LENGTH = 70
-"""Characters of one line of a box; Mermaid draws no box narrower than its longest line."""
-
-# Mermaid cuts "style ...: ... #...;" short, decodes "#...;", and reads labels as Markdown: none of these signs stays.
-_PLAIN = re.compile(r"[A-Za-z0-9 ,()/=+]|(?<=[A-Za-z0-9])[._-](?=[A-Za-z0-9])")
-# Once decoded, Mermaid would still read a backslash with an n, two dollars, and "fa:fa-": nothing visible parts them.
-_PARTED = re.compile(r"\\(?=n)|\$(?=\$)|:(?=fa-)")
-_FOLDERS = re.compile(r"^[^ ]*[/\\]")
-_NOT_FOR_TITLES = re.compile(r"[^A-Za-z0-9 ,.()_-]+")
-_SHAPES: dict[FlowKind, tuple[str, str]] = {
-    "convolution": ("[", "]"),
-    "operation": ("(", ")"),
-    "conversion": ("{{", "}}"),
-    "input": ("([", "])"),
-    "output": ("([", "])"),
-}
-# The colours of the HTML page; dark text on light boxes, so that both of GitHub's themes show them alike.
-_CLASSES: dict[FlowFormat, str] = {
-    "channels_last": "fill:#d3efe6,stroke:#0d7a5f,color:#06382c",
-    "contiguous": "fill:#dbe6fa,stroke:#3565b5,color:#122a55",
-    "blocked": "fill:#e9defa,stroke:#7c4bb0,color:#2a1650",
-    "unknown": "fill:#eeeeee,stroke:#75808c,color:#222222",
-}
-_REDUNDANT = "stroke:#c1121f,stroke-width:3px,stroke-dasharray:6 4"
 
 
 def escape(text: str) -> str:
@@ -357,53 +311,3 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def folded(title: str, body: str) -> str:
     """What GitHub shows only on a click; the title is plain text, the body Markdown."""
     return f"<details><summary>{without_html(title)}</summary>\n\n{body}\n\n</details>"
-
-
-def render_mermaid(flow: Flow) -> str:
-    """A flow as the source of a Mermaid flowchart, without a fence around it or a line break at its end."""
-    lines = ["flowchart TD", f"    accTitle: {_chart_title(flow)}"]
-    for node in flow.nodes:
-        opening, closing = _SHAPES[node.kind]
-        lines.append(f"    {node.key}{opening}{_quoted(*_box_lines(node))}{closing}")
-    for edge in flow.edges:
-        label = f"|{_quoted(edge.label)}|" if edge.label else ""
-        lines.append(f"    {edge.source} -->{label} {edge.target}")
-    for name, style in _CLASSES.items():
-        members = [node.key for node in flow.nodes if node.memory_format == name]
-        if members:
-            lines += [f"    classDef {name} {style}", f"    class {','.join(members)} {name}"]
-    redundant = [node.key for node in flow.nodes if node.is_redundant]
-    if redundant:
-        lines += [f"    classDef redundant {_REDUNDANT}", f"    class {','.join(redundant)} redundant"]
-    return "\n".join(lines)
-
-
-def _chart_title(flow: Flow) -> str:
-    words = _NOT_FOR_TITLES.sub(" ", flow.heading).split()
-    return " ".join(words)[: 2 * LINE_LENGTH] or "Layout flow"
-
-
-def _box_lines(node: FlowNode) -> tuple[str, ...]:
-    redundant = "redundant conversion" if node.is_redundant else None
-    seconds = None if node.seconds is None else format_seconds(node.seconds)
-    place = _FOLDERS.sub("", node.place) if node.place and node.kind in ("convolution", "conversion") else None
-    lines = (redundant, node.label, node.detail, place, seconds)
-    return tuple(_shortened(line) for line in lines if line)
-
-
-def _shortened(line: str) -> str:
-    """A line that fits a box; of a long one both ends, as names differ at either."""
-    half = (LINE_LENGTH - 3) // 2
-    return line if len(line) <= LINE_LENGTH else f"{line[:half].rstrip()}...{line[-half:].lstrip()}"
-
-
-def _quoted(*lines: str) -> str:
-    return f'"{"<br/>".join(_entity_codes(line) for line in lines)}"'
-
-
-def _entity_codes(text: str) -> str:
-    """Text in which only harmless characters stand for themselves."""
-    parted = _PARTED.sub(lambda match: match.group() + _ZERO_WIDTH_SPACE, text)
-    return "".join(
-        character if _PLAIN.match(parted, place) else f"#{ord(character)};" for place, character in enumerate(parted)
-    )

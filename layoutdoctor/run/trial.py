@@ -22,6 +22,7 @@ from layoutdoctor.capture.compat import compile_settings, missing_cpp_compiler
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.fx_graph import location_in_stack
 from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.records import Failure, GradientLayout, Trial
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.applying import effective_options, global_options
@@ -132,6 +133,7 @@ class TrialWork:
             graph_break_reasons=capture.graph_break_reasons,
             recompile_reasons=capture.recompile_reasons,
             notes=tuple(notes),
+            traced=capture.traced if self._configuration.name == BASELINE else None,
         )
         return Compiled(
             trial=trial,

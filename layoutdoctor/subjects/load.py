@@ -17,14 +17,12 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from layoutdoctor.diagnosis.records import MadeBy, Recipe
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
 from layoutdoctor.measure.gpu import why_no_gpu
 from layoutdoctor.measure.memory import out_of_memory
@@ -212,7 +210,6 @@ class _Found:
     notes: tuple[str, ...] = ()
     source: str | None = None
     is_shared: bool = False
-    recipe: Recipe | None = None
 
 
 def load_target(
@@ -249,15 +246,7 @@ def load_target(
         args, kwargs = make_inputs(specs)
     else:
         args, kwargs = _given_inputs(found, target)
-    recipe = found.recipe
-    if recipe is not None:
-        offered = None if specs else recipe.inputs
-        is_random = bool(specs) or recipe.kind == "zoo"
-        dtype_name = None if wanted_dtype is None else str(wanted_dtype).removeprefix("torch.")
-        recipe = msgspec.structs.replace(recipe, inputs=offered, has_random_inputs=is_random, dtype=dtype_name)
-    subject = LoadedSubject(
-        _name(target), model, args, kwargs, found.notes + notes, found.source, not found.is_shared, recipe
-    )
+    subject = LoadedSubject(_name(target), model, args, kwargs, found.notes + notes, found.source, not found.is_shared)
     moved = _moved(subject, wanted_device, wanted_dtype, is_shared=found.is_shared)
     return moved if module is None else _part_of(moved, module)
 
@@ -278,9 +267,6 @@ def load_requested(request: Request) -> LoadedSubject:
 def _part_of(subject: LoadedSubject, path: str) -> LoadedSubject:
     part, recorded = part_with_inputs(subject.model, subject.args, subject.kwargs, path)
     model, notes = as_called(part, recorded)
-    recipe = subject.recipe
-    if recipe is not None:
-        recipe = msgspec.structs.replace(recipe, module=path, has_random_inputs=True)
     return replace(
         subject,
         name=f"{subject.name} ({path})",
@@ -288,7 +274,6 @@ def _part_of(subject: LoadedSubject, path: str) -> LoadedSubject:
         args=recorded.args,
         kwargs=recorded.kwargs,
         notes=(*subject.notes, *notes),
-        recipe=recipe,
     )
 
 
@@ -326,10 +311,7 @@ def _find(target: str, specs: Sequence[InputSpec], config: Sequence[str]) -> _Fo
     if colon and zoo in ZOOS:
         with users_code(target, Path.cwd(), None, "build"):
             made = load_from_zoo(zoo, name, needs_input=not specs, config=config)
-        named = getattr(sys.modules[zoo], name, None)
-        made_by: MadeBy = "call" if isinstance(named, type) and issubclass(named, nn.Module) else "is"
-        again = Recipe(kind="zoo", source=zoo, attribute=name, made_by=made_by, config=made.config)
-        return _Found(made.model, made.example_input, notes=made.notes, recipe=again)
+        return _Found(made.model, made.example_input, notes=made.notes)
     if config:
         raise UsageError(f"cannot use --config {config[0]!r} with {target!r}: only models of {', '.join(ZOOS)} take it")
     if target.endswith(".pt2"):
@@ -340,7 +322,7 @@ def _find(target: str, specs: Sequence[InputSpec], config: Sequence[str]) -> _Fo
         with users_code(_name(target), path.parent, str(path), "load"):
             module = execute_file(path)
             found = _from_module(module, attribute, path.name)
-            return replace(found, source=str(path), recipe=_recipe(found, "file", path.name))
+            return replace(found, source=str(path))
     module_name, _, attribute = target.partition(":")
     if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
         what = _what_it_is(target)
@@ -348,12 +330,7 @@ def _find(target: str, specs: Sequence[InputSpec], config: Sequence[str]) -> _Fo
     with users_code(target, Path.cwd(), None, "load"):
         module = import_module(module_name)
         found = _from_module(module, attribute, module_name)
-        recipe = _recipe(found, "module", module_name)
-        return replace(found, source=module.__file__, is_shared=True, recipe=recipe)
-
-
-def _recipe(found: _Found, kind: Literal["file", "module"], source: str) -> Recipe | None:
-    return None if found.recipe is None else msgspec.structs.replace(found.recipe, kind=kind, source=source)
+        return replace(found, source=module.__file__, is_shared=True)
 
 
 def _what_it_is(target: str) -> str:
@@ -382,7 +359,7 @@ def _find_exported(path: Path) -> _Found:
             shortened = textwrap.shorten(first_line(error), _MOST_CHARACTERS, placeholder=" ...").rstrip(".")
             raise SubjectError(f"cannot load {path.name}: {shortened}; {_AN_EXPORT}") from error
     args, kwargs = program.example_inputs or ((), {})
-    return _Found(model, args, kwargs, notes, recipe=Recipe(kind="exported", source=path.name))
+    return _Found(model, args, kwargs, notes)
 
 
 def _check_archive(path: Path) -> None:
@@ -464,26 +441,18 @@ def _from_attribute(module: Any, attribute: str, name: str) -> _Found:
 def _from_value(module: Any, value: Any, source: str, attribute: str) -> _Found:
     """A model from a class (built), a module, a function that builds one, or a function that is one."""
     name = f"{source}:{attribute}"
-
-    def found(model: Any, made_by: MadeBy) -> _Found:
-        offered = next((one for one in _INPUT_NAMES if hasattr(module, one)), None)
-        recipe = Recipe(kind="module", source=source, attribute=attribute, made_by=made_by, inputs=offered)
-        return _Found(model, _module_inputs(module), recipe=recipe)
-
     if isinstance(value, type):
-        takes_arguments = hasattr(module, "get_init_inputs")
-        return found(_build(module, value, name), "call_with_init_inputs" if takes_arguments else "call")
+        return _Found(_build(module, value, name), _module_inputs(module))
     if isinstance(value, nn.Module) or not inspect.isroutine(value) or _has_required_parameters(value):
-        return found(value, "is")
+        return _Found(value, _module_inputs(module))
     built = value()
     if isinstance(built, (tuple, list)) and len(built) == 2 and callable(built[0]):
-        recipe = Recipe(kind="module", source=source, attribute=attribute, made_by="call_for_both")
-        return _Found(built[0], built[1], recipe=recipe)
+        return _Found(built[0], built[1])
     if not callable(built):
         raise SubjectError(
             f"cannot use what {name}() returned: got {type(built).__name__}, expected an nn.Module or (model, inputs)"
         )
-    return found(built, "call")
+    return _Found(built, _module_inputs(module))
 
 
 def _build(module: Any, model_class: type, name: str) -> Any:

@@ -26,7 +26,7 @@ from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, con
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.diagnosis.records import Mode, Recipe
+    from layoutdoctor.diagnosis.records import Mode
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
@@ -41,7 +41,6 @@ class LoadedSubject:
         notes: Facts the reader should know, such as what was unwrapped.
         is_ours: Whether nobody else holds the model: its own memory may then serve the configurations that keep its
             format. It is not changed either.
-        recipe: How a script comes by it; None where it was handed over as an object.
     """
 
     name: str
@@ -51,7 +50,6 @@ class LoadedSubject:
     notes: tuple[str, ...] = ()
     source: str | None = None
     is_ours: bool = False
-    recipe: Recipe | None = None
 
 
 def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: str | None = None) -> LoadedSubject:
@@ -183,7 +181,6 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
         convolution_module_count=convolution_module_count(module) if module is not None else None,
         parameter_formats=_count_formats(parameters),
         notes=(*subject.notes, *(notes_on_gpu(device) if device is not None else ())),
-        recipe=subject.recipe,
     )
 
 

@@ -78,13 +78,11 @@ class FromZoo(NamedTuple):
 
     Attributes:
         example_input: None where none was needed.
-        config: What it was built with beside the package's defaults, each as in ``key=value``.
     """
 
     model: Any
     example_input: Any
     notes: tuple[str, ...]
-    config: tuple[str, ...]
 
 
 def load_from_zoo(zoo: str, name: str, *, needs_input: bool, config: Sequence[str] = ()) -> FromZoo:
@@ -108,12 +106,11 @@ def load_from_zoo(zoo: str, name: str, *, needs_input: bool, config: Sequence[st
     small = (_SMALL.get(name) if zoo == "diffusers" else None) or _Small({}, ())
     options = {**small.config, **options}
     model, specs = _BUILDERS[zoo](library, name, options)
-    made = tuple(f"{key}={value!r}" for key, value in options.items())
     notes = ["random weights: nothing was downloaded"]
-    if made:
-        notes.append(f"built with {', '.join(made)}")
+    if options:
+        notes.append(f"built with {', '.join(f'{key}={value!r}' for key, value in options.items())}")
     if not needs_input:
-        return FromZoo(model, None, tuple(notes), made)
+        return FromZoo(model, None, tuple(notes))
     specs = specs or small.inputs
     if not specs:
         takes = ", ".join(inspect.signature(model.forward).parameters)
@@ -123,7 +120,7 @@ def load_from_zoo(zoo: str, name: str, *, needs_input: bool, config: Sequence[st
         )
     args, kwargs = make_inputs(specs)
     shapes = ", ".join(f"{spec.dtype}[{','.join(map(str, spec.shape))}]" for spec in specs)
-    return FromZoo(model, kwargs or args, (*notes, f"no --input was given: {shapes} was used"), made)
+    return FromZoo(model, kwargs or args, (*notes, f"no --input was given: {shapes} was used"))
 
 
 def _parsed(text: str) -> tuple[str, Any]:

@@ -1,8 +1,7 @@
 """
 Reproducers of real diagnoses, run in fresh processes with torch alone, held to what the diagnosis recorded.
 
-Counts of conversions are exact: a script counts the recorded ones, whether it has the model's operations or loads its
-file. Times are another thing on every run, so that they are only looked at in one whole run.
+Counts of conversions are exact. Times are another thing on every run, so that they are only looked at in one whole run.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.records import Recommendation
 from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.reports.markdown import render_markdown
-from layoutdoctor.reports.reproducer.report import build_reproducer
-from layoutdoctor.reports.reproducer.script import COUNTS_REPRODUCED, NOT_REPRODUCED, REPRODUCED
+from layoutdoctor.reports.reproducer.report import NOT_REPRODUCED, REPRODUCED, build_reproducer
 from layoutdoctor.workers.messages import Request
 
 if TYPE_CHECKING:
@@ -60,18 +58,12 @@ class Case:
 CASES = (
     Case("examples/conv_bn_relu.py", "LD101"),
     Case("examples/conv3d_stack.py", "LD101"),
-    Case("examples/unfold_conv_batch_norm.py", "LD302"),
     Case("examples/conv2d_vs_conv3d.py:conv3d", "LD503", "training"),
-    Case("tests/casebook/04_mps_training_convnet.py", "LD101", "training"),
     Case("tests/casebook/06_backward_without_conv_nodes.py", "LD206", "training"),
-    Case("tests/casebook/07_conv3d_chain.py", "LD201"),
     Case("tests/casebook/13_channel_shuffle.py", "LD209"),
     Case("tests/casebook/15_instance_norm.py", "LD104"),
-    Case("tests/casebook/19_reflect_pad.py", "LD101"),
-    Case("tests/casebook/24_transpose_grouped_conv1d.py", "LD210"),
     Case("tests/casebook/25_conv1d_stack.py", "LD210"),
     Case("tests/casebook/29_layernorm2d_flips_network.py", "LD502"),
-    Case("tests/casebook/30_unet_in_out_channels.py", "LD101"),
     Case("tests/casebook/32_user_contiguous_calls.py", "LD501"),
     Case(
         "tests/casebook/36_depthwise_mobile.py",
@@ -105,20 +97,14 @@ def test_the_reproducer_counts_what_was_recorded(case: Case, tmp_path: Path) -> 
     reproducer = build_reproducer(diagnosis)
 
     assert reproducer.reason is None
-    assert reproducer.source == "operations"
     assert case.finding in {finding.code for finding in diagnosis.findings}
-    assert "layoutdoctor" not in reproducer.script.split('"""', 2)[2]
-    held_to_the_record(reproducer.script, diagnosis, case, tmp_path)
-    # The user's own file counts the same.
-    held_to_the_record(build_reproducer(diagnosis, "file").script, diagnosis, case, tmp_path)
+    held_to_the_record(reproducer.script, diagnosis, tmp_path)
 
 
-def held_to_the_record(text: str, diagnosis: Diagnosis, case: Case, folder: Path) -> None:
-    source = ROOT / case.target.partition(":")[0]
-    (folder / source.name).write_bytes(source.read_bytes())
+def held_to_the_record(text: str, diagnosis: Diagnosis, folder: Path) -> None:
     script = folder / "reproducer.py"
     script.write_text(text, encoding="utf-8")
-    names = re.findall(r'^if sys.argv\[1:\] == \["(\S+)"\]:$', text, re.MULTILINE)
+    names = re.findall(r"^    '(\S+)': \('", text, re.MULTILINE)
 
     assert len(set(names)) == 2
     assert {name: counts_of(script, name) for name in names} == {
@@ -127,24 +113,23 @@ def held_to_the_record(text: str, diagnosis: Diagnosis, case: Case, folder: Path
 
 
 @pytest.mark.slow
-def test_a_frozen_model_is_not_run_by_the_code_of_the_other_configuration(tmp_path: Path) -> None:
+def test_a_frozen_model(tmp_path: Path) -> None:
     case = Case("tests/casebook/36_depthwise_mobile.py", "LD101", configurations="eager,inductor,inductor-freezing")
     chosen = Recommendation(configuration="inductor-freezing", speedup=None, how=None, verified=True)
     diagnosis = msgspec.structs.replace(diagnosed(case), recommendation=chosen)
 
-    held_to_the_record(build_reproducer(diagnosis).script, diagnosis, case, tmp_path)
+    held_to_the_record(build_reproducer(diagnosis).script, diagnosis, tmp_path)
     assert recorded_counts(diagnosis, "inductor") != recorded_counts(diagnosis, "inductor-freezing")
 
 
 @pytest.mark.slow
 def test_what_was_run_stands_in_the_report() -> None:
     case = CASES[0]
-    diagnosis = with_reproduction(diagnosed(case), str(ROOT / case.target))
+    diagnosis = with_reproduction(diagnosed(case))
 
     assert diagnosis.reproduction is not None
-    # On a busy machine nothing is decided of the times; the conversions are counted all the same.
-    verdicts = {True: REPRODUCED, False: NOT_REPRODUCED, None: COUNTS_REPRODUCED}
-    assert diagnosis.reproduction.printed.endswith(verdicts[diagnosis.reproduction.reproduced])
+    verdict = REPRODUCED if diagnosis.reproduction.reproduced else NOT_REPRODUCED
+    assert diagnosis.reproduction.printed.endswith(verdict)
     report = render_markdown(diagnosis)
     printed = [text for language, text in code_blocks(check_form(report)) if language == "text"]
     assert any(diagnosis.reproduction.printed.splitlines()[-1] in text for text in printed)

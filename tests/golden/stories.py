@@ -94,8 +94,8 @@ def hostile_names() -> Diagnosis:
     names = {"location": place, "module": HOSTILE}
     nodes = (
         a_placeholder(f"x {HOSTILE}"),
-        a_node(f"conv {HOSTILE}", HOSTILE, (f"x {HOSTILE}",), arguments=HOSTILE, called=HOSTILE, **names),
-        a_node(f"relu {HOSTILE}", "aten.relu.default", (f"conv {HOSTILE}",), arguments=f"conv {HOSTILE}", **names),
+        a_node(f"conv {HOSTILE}", HOSTILE, (f"x {HOSTILE}",), called=HOSTILE, **names),
+        a_node(f"relu {HOSTILE}", "aten.relu.default", (f"conv {HOSTILE}",), **names),
     )
     fields = {"kernel": HOSTILE, "op": HOSTILE, "cause": HOSTILE, "graph": "graph 0", **names}
     conversions = (

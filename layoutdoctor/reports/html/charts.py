@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from layoutdoctor.examination.costs import counted_conversions
-from layoutdoctor.reports.flow import build_flows
 from layoutdoctor.reports.sections.account import account_view, row_name, signed_seconds
 from layoutdoctor.reports.sections.rows import format_interval
 from layoutdoctor.reports.sections.wording import clean, clean_name, direction_words, find_ratio, place_of, shown_name
@@ -21,13 +20,11 @@ from layoutdoctor.units import format_seconds
 from layoutdoctor.words import count_of, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Account, Conversion, Diagnosis, Kernel, Measurement, Trial
-    from layoutdoctor.reports.flow import Flow
+    from layoutdoctor.diagnosis.records import Account, Conversion, Diagnosis, Kernel, Measurement, RedundantPair, Trial
 
 MOST_KERNELS = 20_000
-MOST_TIMELINE_PAIRS = 2_000
 _NAME_LENGTH = 160
 _NANOSECONDS = 1e9
 Drawn = dict[str, Any]
@@ -144,14 +141,13 @@ class Timeline:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
-    """A kernel or a conversion on its way to the axis; seconds."""
+class _Event(NamedTuple):
+    """A kernel, or a conversion of which no kernel was listed; seconds."""
 
-    name: str
     start: float
     seconds: float
     stream: int | None
+    name: str
     conversion: Conversion | None
 
 
@@ -164,83 +160,78 @@ def build_timelines(diagnosis: Diagnosis) -> tuple[Timeline, ...]:
 
 
 def _timeline(trial: Trial) -> Timeline | None:
-    events, notes = _events(trial)
-    if not events:
+    kernels = trial.kernels.kernels if trial.kernels is not None else ()
+    if any(kernel.seconds is None or kernel.start_seconds is None for kernel in kernels):
         return None
-    kept, dropped = _kept(events)
-    if dropped:
-        notes.append(f"{count_of(dropped, 'shorter kernel')} not drawn; every conversion is")
-    origin = min(event.start for event in kept)
-    streams = sorted({event.stream for event in kept}, key=lambda stream: (stream is None, stream or 0))
-    lane_of = {stream: number for number, stream in enumerate(streams)}
-    names: dict[str, int] = {}
-    shown = {name: clean(name, _NAME_LENGTH) for name in dict.fromkeys(event.name for event in kept)}
-    starts = [round((event.start - origin) * _NANOSECONDS) for event in kept]
-    lengths = [max(0, round(event.seconds * _NANOSECONDS)) for event in kept]
-    marked = {event.conversion.id: number for number, event in enumerate(kept) if event.conversion is not None}
-    pairs, in_pairs = _pairs(trial, marked, starts, lengths)
-    if len(pairs) == MOST_TIMELINE_PAIRS < len(trial.redundant_pairs):
-        notes.append(f"the first {MOST_TIMELINE_PAIRS} of {len(trial.redundant_pairs)} round trips are drawn")
+    everything = _events(trial, kernels)
+    if not everything:
+        return None
+    longest = sorted(everything, key=lambda event: (event.conversion is None, -event.seconds))[:MOST_KERNELS]
+    kept = set(map(id, longest))
+    events = sorted((event for event in everything if id(event) in kept), key=lambda event: event.start)
+    streams = sorted({event.stream for event in events}, key=lambda stream: (stream is None, stream or 0))
+    shown = {name: clean(name, _NAME_LENGTH) for name in dict.fromkeys(event.name for event in events)}
+    names = list(dict.fromkeys(shown.values()))
+    number_of = {name: names.index(text) for name, text in shown.items()}
+    starts = tuple(round((event.start - events[0].start) * _NANOSECONDS) for event in events)
+    lengths = tuple(max(0, round(event.seconds * _NANOSECONDS)) for event in events)
+    conversions = {number: event.conversion for number, event in enumerate(events) if event.conversion is not None}
+    place_of_id = {conversion.id: number for number, conversion in conversions.items()}
+    members = {id_ for pair in trial.redundant_pairs for id_ in (pair.first, *pair.also, pair.second)}
     return Timeline(
         name=shown_name(trial.name),
         lanes=tuple("kernels" if stream is None else f"stream {stream}" for stream in streams),
-        starts=tuple(starts),
-        lengths=tuple(lengths),
-        kernels=tuple(names.setdefault(shown[event.name], len(names)) for event in kept),
         names=tuple(names),
-        kernel_lanes=tuple(lane_of[event.stream] for event in kept),
-        conversions=tuple(
-            (number, _describe(event.conversion)) for number, event in enumerate(kept) if event.conversion is not None
+        starts=starts,
+        lengths=lengths,
+        kernels=tuple(number_of[event.name] for event in events),
+        kernel_lanes=tuple(streams.index(event.stream) for event in events),
+        conversions=tuple((number, _describe(conversion)) for number, conversion in conversions.items()),
+        in_pairs=tuple(sorted(place_of_id[id_] for id_ in members & place_of_id.keys())),
+        pairs=tuple(
+            {
+                "start": starts[place_of_id[pair.first]],
+                "end": starts[place_of_id[pair.second]] + lengths[place_of_id[pair.second]],
+                "text": _describe_pair(pair),
+            }
+            for pair in trial.redundant_pairs
+            if {pair.first, pair.second} <= place_of_id.keys()
         ),
-        in_pairs=tuple(sorted(in_pairs)),
-        pairs=pairs,
-        notes=tuple(notes),
+        notes=tuple(_notes(trial, len(kernels), len(everything) - len(events), len(conversions))),
     )
 
 
-def _events(trial: Trial) -> tuple[list[_Event], list[str]]:
-    """Kernels in order of time, each with the conversion it is, and conversions that are no kernel of their own."""
-    kernels = trial.kernels.kernels if trial.kernels is not None else ()
-    if any(kernel.seconds is None or kernel.start_seconds is None for kernel in kernels):
-        return [], []
+def _events(trial: Trial, kernels: Sequence[Kernel]) -> list[_Event]:
+    """Kernels, each with the conversion it is, and conversions that are no listed kernel."""
     waiting: dict[tuple[float | None, int | None], list[Conversion]] = defaultdict(list)
     for conversion in counted_conversions(trial):
         if conversion.count == 1:
             waiting[conversion.start_seconds, conversion.stream].append(conversion)
-    events, notes = [_event(kernel, waiting) for kernel in kernels], []
-    if trial.kernels is not None and kernels and trial.kernels.count > len(kernels):
-        notes.append(f"the record lists {len(kernels)} of {trial.kernels.count} kernels")
-    left = [conversion for conversions in waiting.values() for conversion in conversions]
-    added = [event for event in map(_alone, left) if event is not None]
-    if len(added) < len(left) and (kernels or added):
-        notes.append(f"{count_of(len(left) - len(added), 'conversion')} without a recorded start not drawn")
-    return sorted((*events, *added), key=lambda event: event.start), notes
+    events = []
+    for kernel in kernels:  # a conversion and its kernel were read from one event: they start at the very same number
+        same = waiting[kernel.start_seconds, kernel.stream]
+        found = next((one for one in same if one.kernel is None or one.kernel.startswith(kernel.name)), None)
+        if found is not None:
+            same.remove(found)
+        events.append(_Event(kernel.start_seconds or 0.0, kernel.seconds or 0.0, kernel.stream, kernel.name, found))
+    events += [
+        _Event(one.start_seconds, one.seconds, one.stream, one.kernel or one.op or one.id, one)
+        for conversions in waiting.values()
+        for one in conversions
+        if one.start_seconds is not None and one.seconds is not None
+    ]
+    return events
 
 
-def _event(kernel: Kernel, waiting: dict[tuple[float | None, int | None], list[Conversion]]) -> _Event:
-    """A conversion and its kernel were read from one event, so that they start at the very same number."""
-    start = kernel.start_seconds or 0.0
-    candidates = waiting.get((kernel.start_seconds, kernel.stream), [])
-    found = next((c for c in candidates if c.kernel is None or c.kernel.startswith(kernel.name)), None)
-    if found is not None:
-        candidates.remove(found)
-    return _Event(kernel.name, start, kernel.seconds or 0.0, kernel.stream, found)
-
-
-def _alone(conversion: Conversion) -> _Event | None:
-    if conversion.start_seconds is None or conversion.seconds is None:
-        return None
-    name = conversion.kernel or conversion.op or conversion.id
-    return _Event(name, conversion.start_seconds, conversion.seconds, conversion.stream, conversion)
-
-
-def _kept(events: list[_Event]) -> tuple[list[_Event], int]:
-    """All conversions and the longest kernels, in order, and how many others there were."""
-    if len(events) <= MOST_KERNELS:
-        return events, 0
-    order = sorted(range(len(events)), key=lambda n: (events[n].conversion is None, -events[n].seconds, n))
-    kept = sorted(order[:MOST_KERNELS])
-    return [events[number] for number in kept], len(events) - len(kept)
+def _notes(trial: Trial, kernel_count: int, dropped: int, drawn: int) -> Iterator[str]:
+    """What a timeline does not show."""
+    if trial.kernels is not None and 0 < kernel_count < trial.kernels.count:
+        yield f"the record lists {kernel_count} of {trial.kernels.count} kernels"
+    undrawn = sum(conversion.count == 1 for conversion in counted_conversions(trial)) - drawn
+    if undrawn:
+        yield f"{count_of(undrawn, 'conversion')} without a recorded start not drawn"
+    if dropped:
+        yield f"{count_of(dropped, 'shorter kernel')} not drawn; every conversion is"
 
 
 def _describe(conversion: Conversion) -> str:
@@ -250,51 +241,6 @@ def _describe(conversion: Conversion) -> str:
     return joined((clean_name(conversion.id), what, time, place), " · ")
 
 
-def _pairs(
-    trial: Trial, marked: dict[str, int], starts: Sequence[int], lengths: Sequence[int]
-) -> tuple[tuple[Drawn, ...], set[int]]:
-    pairs: list[Drawn] = []
-    members: set[int] = set()
-    for pair in trial.redundant_pairs:
-        ends = [marked.get(id_) for id_ in (pair.first, *pair.also, pair.second)]
-        known = [number for number in ends if number is not None]
-        members.update(known)
-        first, second = marked.get(pair.first), marked.get(pair.second)
-        if first is None or second is None or len(pairs) == MOST_TIMELINE_PAIRS:
-            continue
-        cost = "" if pair.seconds is None else f", {format_seconds(pair.seconds)}"
-        text = f"round trip: {clean_name(pair.first)} and {clean_name(pair.second)}{cost}"
-        pairs.append({"start": starts[first], "end": starts[second] + lengths[second], "text": text})
-    return tuple(pairs), members
-
-
-def build_placed_flows(diagnosis: Diagnosis) -> tuple[Drawn, ...]:
-    """The flows around the worst that was found; an edge is the layout between a box and the next one."""
-    return tuple(_place(flow) for flow in build_flows(diagnosis))
-
-
-def _place(flow: Flow) -> Drawn:
-    boxes = [
-        {
-            "label": clean(node.label, 120),
-            "detail": clean(node.detail, 160) if node.detail else "",
-            "time": "" if node.seconds is None else format_seconds(node.seconds),
-            "kind": node.kind,
-            "memory_format": node.memory_format,
-            "is_redundant": node.is_redundant,
-        }
-        for node in flow.nodes
-    ]
-    return {
-        "title": clean(flow.title),
-        "configuration": clean(flow.configuration),
-        "about": clean(flow.about),
-        "boxes": boxes,
-        "edges": [clean(edge.label) for edge in flow.edges],
-        "steps": [_step(box) for box in boxes],
-    }
-
-
-def _step(box: Drawn) -> str:
-    trip = "part of a round trip" if box["is_redundant"] else None
-    return joined((box["label"], box["detail"], box["time"], trip), " · ")
+def _describe_pair(pair: RedundantPair) -> str:
+    cost = "" if pair.seconds is None else f", {format_seconds(pair.seconds)}"
+    return f"round trip: {clean_name(pair.first)} and {clean_name(pair.second)}{cost}"

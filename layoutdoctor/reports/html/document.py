@@ -18,47 +18,30 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.costs import sum_seconds
-from layoutdoctor.reports.html.charts import (
-    build_bars,
-    build_placed_flows,
-    build_timelines,
-    build_waterfalls,
-)
+from layoutdoctor.reports.html.charts import build_bars, build_timelines, build_waterfalls
+from layoutdoctor.reports.html.flow import build_flows
 from layoutdoctor.reports.reproducer.report import build_reproducer
 from layoutdoctor.reports.rules_page import passages_of
 from layoutdoctor.reports.sections.account import build_accounts, row_name
-from layoutdoctor.reports.sections.details import Detail, build_details, bytes_cell, seconds_cell, where_cell
-from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow
+from layoutdoctor.reports.sections.details import Detail, build_details
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.reports.sections.wording import (
-    KERNEL_LENGTH,
-    clean,
-    clean_log,
-    clean_name,
-    direction_words,
-    first_that_fits,
-    listed_conversions,
-)
+from layoutdoctor.reports.sections.wording import clean, clean_log, clean_name
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.units import format_bytes, format_seconds
-from layoutdoctor.words import count_of
+from layoutdoctor.words import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import jinja2
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding
-    from layoutdoctor.reports.html.charts import Drawn, TimeBar, Timeline, Waterfall
+    from layoutdoctor.diagnosis.records import Diagnosis, Finding
+    from layoutdoctor.reports.html.charts import TimeBar, Timeline, Waterfall
+    from layoutdoctor.reports.html.flow import Flow
     from layoutdoctor.reports.sections.rows import Overview
     from layoutdoctor.reports.sections.view import FindingEntry, View
     from layoutdoctor.rules import Rule
 
-MOST_ROWS = 6_000
-# Tried from the longest: the first length of lists with which all tables together stay below MOST_ROWS.
-LIST_LENGTHS = (5_000, 2_000, 1_000, 500, 200, 100, 50, 20, 10)
-MOST_EVIDENCE = 8
+MOST_LISTED = 1_000
+"""Rows of each long list; the JSON report has all."""
 MOST_NAMED = 50
 MOST_FINDINGS = 500
 
@@ -71,23 +54,21 @@ class FindingCard:
     One finding with what it rests on.
 
     Attributes:
-        evidence: The conversions it names, the costliest first, cut.
-        further: What it names, cut.
+        costs: Time and bytes.
+        code: The line of code.
+        named: Ids of conversions and nodes, cut.
     """
 
     number: int
     entry: FindingEntry
-    costs: tuple[str, ...]
+    costs: str
     code: str | None
-    evidence: Table | None
-    further: tuple[str, ...]
-    rule: bool
+    named: tuple[str, ...]
 
 
 def build_lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
-    """All long lists, as long as the page can carry them; the environment last."""
-    lengths = (build_details(diagnosis, most) for most in LIST_LENGTHS)
-    details = first_that_fits(lengths, lambda details: sum(len(detail.rows) for detail in details) <= MOST_ROWS)
+    """All long lists; the environment last."""
+    details = build_details(diagnosis, MOST_LISTED)
     rows = [row for account in diagnosis.accounts for row in account.rows if row.source is not None]
     sources = {row.source: f"Generated kernel for {row_name(row)}" for row in rows}
     return (*details[:-1], *(Detail(title, log=source) for source, title in sources.items()), details[-1])
@@ -95,59 +76,19 @@ def build_lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
 
 def build_cards(diagnosis: Diagnosis, view: View) -> tuple[FindingCard, ...]:
     """The findings with their evidence, in the view's order; at most ``MOST_FINDINGS``."""
-    conversions = {trial.name: listed_conversions(trial) for trial in diagnosis.trials}
-    everywhere = {id_: found for by_id in conversions.values() for id_, found in by_id.items()}
-    documented = {rule.code for rule in ALL_RULES}
     found = enumerate(zip(view.findings[:MOST_FINDINGS], diagnosis.findings, strict=False), 1)
-    return tuple(
-        _card(number, entry, finding, conversions.get(finding.configuration or "", everywhere), documented)
-        for number, (entry, finding) in found
-    )
+    return tuple(_card(number, entry, finding) for number, (entry, finding) in found)
 
 
-def _card(
-    number: int, entry: FindingEntry, finding: Finding, conversions: dict[str, Conversion], documented: set[str]
-) -> FindingCard:
-    named = [conversions[id_] for id_ in finding.evidence if id_ in conversions]
-    costs = (
-        "" if finding.seconds is None else format_seconds(finding.seconds),
-        "" if finding.bytes_moved is None else f"{format_bytes(finding.bytes_moved)} moved",
-    )
+def _card(number: int, entry: FindingEntry, finding: Finding) -> FindingCard:
+    time = None if finding.seconds is None else format_seconds(finding.seconds)
+    moved = None if finding.bytes_moved is None else f"{format_bytes(finding.bytes_moved)} moved"
     return FindingCard(
         number,
         entry,
-        tuple(cost for cost in costs if cost),
+        joined((time, moved), " · "),
         clean(finding.location.code, 300) if finding.location is not None and finding.location.code else None,
-        _evidence(named) if named else None,
         tuple(map(clean_name, dict.fromkeys(finding.evidence)))[:MOST_NAMED],
-        finding.code in documented,
-    )
-
-
-def _evidence(named: Sequence[Conversion]) -> Table:
-    costliest = sorted(named, key=lambda conversion: -(conversion.seconds or 0.0))
-    shown = costliest[:MOST_EVIDENCE]
-    rows = tuple(TableRow(_evidence_row(conversion)) for conversion in shown)
-    total = sum_seconds(named)
-    cost = "" if total is None else f", {format_seconds(total)} together"
-    caption = f"{count_of(len(named), 'conversion')} behind this{cost}" + (
-        f"; the {len(shown)} costliest" if len(shown) < len(named) else ""
-    )
-    head = ("conversion", "kernel", "change", "tensor", "time", "bytes", "where")
-    return Table(head, rows, title=caption, left_out=len(named) - len(shown))
-
-
-def _evidence_row(conversion: Conversion) -> tuple[str, ...]:
-    layout = conversion.source or conversion.target
-    shape = "" if layout is None else " " + "x".join(clean(str(size), 20) for size in layout.shape)
-    return (
-        clean_name(conversion.id),
-        clean(conversion.kernel, KERNEL_LENGTH) if conversion.kernel else UNKNOWN,
-        direction_words(conversion),
-        clean_name(conversion.tensor + shape),
-        seconds_cell(conversion.seconds),
-        bytes_cell(conversion.bytes_moved),
-        where_cell(conversion),
     )
 
 
@@ -170,7 +111,7 @@ class ChartData:
 
     bars: tuple[TimeBar, ...]
     timelines: tuple[Timeline, ...]
-    flows: tuple[Drawn, ...]
+    flows: tuple[Flow, ...]
     waterfalls: tuple[Waterfall, ...]
 
     @property
@@ -183,13 +124,11 @@ def render_html(diagnosis: Diagnosis) -> str:
     """The report as one HTML page."""
     view = build_view(diagnosis)
     data = ChartData(
-        build_bars(diagnosis),
-        build_timelines(diagnosis),
-        build_placed_flows(diagnosis),
-        build_waterfalls(diagnosis),
+        build_bars(diagnosis), build_timelines(diagnosis), build_flows(diagnosis), build_waterfalls(diagnosis)
     )
     *lists, environment = build_lists(diagnosis)
     cards = build_cards(diagnosis, view)
+    rules = [rule for rule in ALL_RULES if any(rule.code == card.entry.code for card in cards)]
     style = read_page_file(STYLE_FILE)
     scripts = [read_page_file(name) for name in (SCRIPT_FILE, *(CHART_FILES if data.has_charts else ()))]
     return page_template("report.html.j2").render(
@@ -202,7 +141,8 @@ def render_html(diagnosis: Diagnosis) -> str:
         environment=environment,
         cards=cards,
         cards_left_out=max(0, len(view.findings) - MOST_FINDINGS),
-        rules=[rule for rule in ALL_RULES if any(rule.code == card.entry.code for card in cards)],
+        rules=rules,
+        documented={rule.code for rule in rules},
         passages_of=_passages,
         clean_log=clean_log,
         reproducer=build_reproducer(diagnosis),

@@ -10,9 +10,7 @@ from builders import a_buffer
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from layoutdoctor.capture import fx_graph
-from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.fx_graph import (
-    arguments_text,
     clean_module_path,
     dtype_name,
     fx_nodes,
@@ -161,55 +159,3 @@ def test_a_loop_that_could_not_be_read_is_named_by_its_buffer() -> None:
     buffers = [a_buffer(f"buf{n}", problem="loop body not read (boom)") for n in range(5)] + [a_buffer("fine")]
 
     assert not_understood_in(graph, buffers) == ("loop body not read (boom): buf0, buf1, buf2 and 2 more",)
-
-
-class Odd(int):
-    """A subclass of a number, whose text could be anything."""
-
-    def __repr__(self) -> str:
-        return "__import__('os')"
-
-
-def test_plain_data_stands_as_python_writes_it_and_nothing_else_is_recorded() -> None:
-    written = (
-        *((None, "None"), (2.5, "2.5"), (float("-inf"), "-inf"), ([1, (2, True)], "[1, [2, True]]")),
-        *((torch.bfloat16, "torch.bfloat16"), (torch.channels_last, "torch.channels_last")),
-        *((torch.strided, "torch.strided"), (torch.device("cpu"), "'cpu'"), ("tanh", "'tanh'")),
-    )
-    for value, text in written:
-        assert arguments_text((value,), {}) == text
-        assert arguments_text((), {"option": value}) == f"option={text}"
-    texts = ("/home/user/model.py", "two words", "'", "x" * 21)
-    for other in (Odd(1), object(), {"a": 1}, 1j, slice(None), b"x", torch.Generator(), *texts):
-        assert arguments_text((1, other), {}) is None, other
-        assert arguments_text(([other],), {}) is None, other
-
-
-def test_eager_operations_name_what_they_read() -> None:
-    x, weight = torch.randn(1, 2, 4, 4), torch.randn(3, 2, 1, 1)
-
-    def step() -> None:
-        y = torch.nn.functional.conv2d(x, weight)
-        y.relu_()
-        torch.cat([y, y], dim=1).split([2, 4], dim=1)
-
-    with torch.no_grad():
-        graph = record_eager_iteration(step, None, lambda: ())
-    texts = {node.name: node.arguments for node in graph.nodes if node.op == "call_function"}
-
-    assert texts == {
-        "convolution": "value, value_1, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1",
-        "relu_": "convolution",
-        "cat": "[relu_, relu_], 1",
-        "split_with_sizes": "cat, [2, 4], 1",
-        "getitem": "split_with_sizes, 0",
-        "getitem_1": "split_with_sizes, 1",
-    }
-
-
-def test_nodes_of_a_compiled_graph_name_what_they_read() -> None:
-    traced = make_fx(lambda x: torch.add(x, x, alpha=2).to(torch.float64))(torch.randn(2))
-    calls = [node for node in fx_nodes(traced) if node.op == "call_function"]
-
-    assert [node.arguments for node in calls] == ["x_1, x_1, alpha=2", "add, dtype=torch.float64"]
-    assert all(node.arguments is None for node in fx_nodes(traced) if node.op != "call_function")

@@ -274,7 +274,7 @@
     return (element, width, colors) => {
       const boxWidth = Math.min(360, width - 16), height = flow.boxes.length * (BOX + GAP) - GAP + 8, x = width / 2;
       const at = flow.boxes.map((_, row) => row * (BOX + GAP) + 4 + BOX / 2);
-      const stroke = (box) => (box.is_redundant ? colors.trip : box.kind === "conversion" ? colors.conversion : colors[FORMATS[box.memory_format]] || colors.unknown);
+      const stroke = (box) => (box.is_redundant ? colors.trip : box.is_conversion ? colors.conversion : colors[FORMATS[box.memory_format]] || colors.unknown);
       const edge = (text, row) => {
         const y1 = at[row] + BOX / 2, y2 = at[row + 1] - BOX / 2 - 5, color = colors[FORMATS[flow.boxes[row].memory_format]] || colors.unknown;
         return { type: "group", silent: true, children: [
@@ -306,7 +306,7 @@
           grid: { left: 0, top: 0, width, height },
           xAxis: axis(width), yAxis: { ...axis(height), inverse: true },
           series: [
-            { type: "custom", silent: true, z: 2, data: flow.edges.map((_, row) => [0, 0, row]), renderItem: (params) => edge(flow.edges[params.dataIndex], params.dataIndex) },
+            { type: "custom", silent: true, z: 2, data: flow.boxes.slice(1).map((_, row) => [0, 0, row]), renderItem: (params) => edge(flow.boxes[params.dataIndex].layout, params.dataIndex) },
             { type: "custom", z: 3, data: flow.boxes.map((_, place) => [0, 0, place]), renderItem: (params) => step(flow.boxes[params.dataIndex], at[params.dataIndex]) },
           ],
           tooltip: tooltip(colors, about),

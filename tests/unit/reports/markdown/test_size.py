@@ -14,7 +14,6 @@ from builders import (
     a_trial,
     kernels,
 )
-from golden.stories import STORIES
 
 from layoutdoctor.diagnosis.records import Diagnosis, Finding
 from layoutdoctor.reports.markdown import (
@@ -93,32 +92,6 @@ def test_a_long_script_stands_in_the_file_beside_and_is_never_lost(monkeypatch: 
     assert f"a title (1000 lines, also in `{DETAILS}`)." in report
     assert script not in report
     assert script.rstrip() in (details or "")
-
-
-def test_a_script_that_fits_goes_before_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    diagnosis = STORIES["round_trip_by_hand"]()
-    short, long = ("import torch\n" * count for count in (10, 600))
-    reports = []
-    for script in (short, long):
-        built = Reproducer(script, is_runnable=True, title="a title")
-        monkeypatch.setattr("layoutdoctor.reports.reproducer.report.build_reproducer", lambda _, built=built: built)
-        reports.append(markdown_parts(diagnosis, DETAILS))
-
-    assert [
-        (script.rstrip() in report, "```mermaid" in report)
-        for script, (report, _) in zip((short, long), reports, strict=True)
-    ] == [
-        (True, True),
-        (True, False),
-    ]
-    assert all("```mermaid" in (details or "") for _, details in reports)
-
-
-def test_a_picture_of_what_nobody_runs_stands_in_the_file_beside() -> None:
-    report, details = markdown_parts(STORIES["gain_with_findings"](), DETAILS)
-
-    assert "```mermaid" not in report
-    assert "under compiled, layout optimization off**: " in (details or "")
 
 
 def test_so_many_configurations_that_no_table_fits_are_in_the_file() -> None:

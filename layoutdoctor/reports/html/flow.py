@@ -1,98 +1,79 @@
 """
 The layout flow around what costs most: a round trip or a conversion, what is between, and the calls before and after.
 
-For formats that draw (Mermaid, HTML), so that both draw the same. Only what the record names is drawn.
+Only what the record names is drawn.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.examination.costs import all_conversions_of, counted_conversions
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.reports.sections.wording import clean, clean_name, place_of, shown_name
+from layoutdoctor.reports.sections.wording import clean, clean_name, shown_name
 from layoutdoctor.rules.evidence import main_trial, own_trials
 from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import CONFIDENCE_WORDS, OWNER_WORDS, count_of, joined, shape_words
 from layoutdoctor.words import layout_words as format_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, RedundantPair, Trial
 
-FlowKind = Literal["input", "output", "operation", "convolution", "conversion"]
-FlowFormat = Literal["channels_last", "contiguous", "blocked", "unknown"]
+MOST_FLOWS = 3
 MOST_BETWEEN = 5
 """Operations that are drawn one by one between two conversions; of more the middle is one box."""
-_RECORDED = "recorded"
+
+Format = Literal["channels_last", "contiguous", "blocked", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class FlowNode:
+class Box:
     """
-    One box of a flow.
+    One box of a flow; the next box reads the value that it makes.
 
     Attributes:
-        key: Unique within the flow: ``n0``, ``n1`` and so on.
-        detail: A conversion's id, tensor and owner; None if nothing is known.
-        memory_format: Of the value that it makes; ``unknown`` also if several fit, or no named one does.
-        place: File, line and module; None if not known.
-        seconds: Its time per iteration; None if not known.
+        detail: A conversion's id, tensor and owner; empty for an operation.
+        memory_format: Of the value; ``unknown`` also if several fit, or no named one does.
+        layout: Of the value, such as ``2x64x56x56 channels_last``; empty if not known.
+        time: Of one iteration; empty if not known.
     """
 
-    key: str
     label: str
-    kind: FlowKind
-    detail: str | None = None
-    memory_format: FlowFormat = "unknown"
+    detail: str = ""
+    memory_format: Format = "unknown"
+    layout: str = ""
+    time: str = ""
+    is_conversion: bool = False
     is_redundant: bool = False
-    place: str | None = None
-    seconds: float | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class FlowEdge:
-    """
-    A value that one box makes and another one reads.
-
-    Attributes:
-        label: Its layout, such as ``2x64x56x56 channels_last``; empty if not known.
-    """
-
-    source: str
-    target: str
-    label: str
+    @property
+    def in_words(self) -> str:
+        """All that the box shows, in one line."""
+        trip = "part of a round trip" if self.is_redundant else None
+        return joined((self.label, self.detail, self.time, trip), " · ")
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
     """
-    The boxes around one round trip or conversion, in their order; each is read by the next one.
+    The boxes around one round trip or conversion, in their order.
 
     Attributes:
-        is_main: Whether it is of the baseline or of the recommended configuration.
         about: What it shows and what that costs.
     """
 
     title: str
     configuration: str
-    is_main: bool
-    nodes: tuple[FlowNode, ...]
-    edges: tuple[FlowEdge, ...]
     about: str
-
-    @property
-    def heading(self) -> str:
-        """The title with the configuration; a recorded trace has none."""
-        return self.title if self.configuration == _RECORDED else f"{self.title} under {self.configuration}"
+    boxes: tuple[Box, ...]
 
 
-def build_flows(diagnosis: Diagnosis, most: int = 3) -> tuple[Flow, ...]:
+def build_flows(diagnosis: Diagnosis) -> tuple[Flow, ...]:
     """
     The flows around the worst that was found: those of the baseline and of the recommended configuration first.
 
@@ -101,15 +82,15 @@ def build_flows(diagnosis: Diagnosis, most: int = 3) -> tuple[Flow, ...]:
     """
     advised = diagnosis.recommendation.configuration if diagnosis.recommendation is not None else None
     main = main_trial(diagnosis)
-    mains = [trial for trial in (main, diagnosis.measured_trial(advised or "")) if trial is not None]
+    mains = (main, diagnosis.measured_trial(advised or ""))
     trials = sorted(own_trials(diagnosis), key=lambda trial: trial not in mains)
-    flows = [flow for trial in trials for flow in _of_pairs(diagnosis, trial, is_main=trial in mains)]
+    flows = [flow for trial in trials for flow in _of_pairs(diagnosis, trial)]
     if not flows and main is not None:
         flows = list(_of_conversion(main))
-    return tuple(flows[:most])
+    return tuple(flows[:MOST_FLOWS])
 
 
-def _of_pairs(diagnosis: Diagnosis, trial: Trial, *, is_main: bool) -> Iterator[Flow]:
+def _of_pairs(diagnosis: Diagnosis, trial: Trial) -> Iterator[Flow]:
     """One flow for all pairs that look alike: of the costliest of them."""
     conversions = {conversion.id: conversion for conversion in all_conversions_of(trial)}
     counts = Counter(map(_pattern, trial.redundant_pairs))
@@ -119,22 +100,25 @@ def _of_pairs(diagnosis: Diagnosis, trial: Trial, *, is_main: bool) -> Iterator[
         if _pattern(pair) in drawn or first is None or second is None:
             continue
         drawn.add(_pattern(pair))
-        boxes = [_conversion_box(first, is_redundant=True), *_between(pair), _conversion_box(second, is_redundant=True)]
-        layouts = [first.target, *[None] * (len(boxes) - 3), second.source][: len(boxes) - 1]
+        between = list(_between(pair))
+        if between:
+            between[-1] = replace(between[-1], layout=_layout_text(second.source))
+        one, other = (replace(_box(conversion), is_redundant=True) for conversion in (first, second))
+        boxes = (*_maker(first), one, *between, other, *_reader(second))
         about = _about_pair(pair, counts[_pattern(pair)] - 1)
-        yield _flow(
-            trial, _title_of(diagnosis, pair), about, _with_ends(first, second, boxes, layouts), is_main=is_main
-        )
+        yield Flow(_title_of(diagnosis, pair), shown_name(trial.name), about, boxes)
 
 
 def _of_conversion(trial: Trial) -> Iterator[Flow]:
     known = [one for one in counted_conversions(trial) if one.op is not None or one.node is not None]
     if known:
         worst = max(known, key=lambda one: (not one.fused, one.seconds or 0.0, one.bytes_moved or 0))
-        box = _conversion_box(worst, is_redundant=False)
         cause = clean(worst.cause, 200) if worst.cause else None
         about = f"{clean_name(worst.id)}{_cost(worst.seconds, worst.bytes_moved, cause)}"
-        yield _flow(trial, "Layout conversion", about, _with_ends(worst, worst, [box], []), is_main=True)
+        is_of_output = (worst.port or "").startswith("output")
+        reader = _reader(worst) if worst.required_by or not is_of_output else ()
+        boxes = (*_maker(worst), _box(worst), *reader)
+        yield Flow("Layout conversion", shown_name(trial.name), about, boxes)
 
 
 def _pattern(pair: RedundantPair) -> tuple[object, ...]:
@@ -164,7 +148,7 @@ def _cost(seconds: float | None, moved: int | None, cause: str | None) -> str:
     return f": {parts}" if parts else ""
 
 
-def _conversion_box(conversion: Conversion, *, is_redundant: bool) -> FlowNode:
+def _box(conversion: Conversion) -> Box:
     if conversion.source is not None and conversion.target is not None:
         change = f"{format_words(conversion.source)} → {format_words(conversion.target)}"
     else:
@@ -172,24 +156,22 @@ def _conversion_box(conversion: Conversion, *, is_redundant: bool) -> FlowNode:
     owner = "fused into a kernel that computes" if conversion.fused else OWNER_WORDS[conversion.owner]
     tensor = conversion.tensor if conversion.tensor != "unknown" else None
     count = f"{conversion.count} launches" if conversion.count > 1 else None
-    return FlowNode(
-        key="",
-        label=clean(change, 120),
-        kind="conversion",
+    return Box(
+        clean(change, 120),
         detail=joined((clean_name(conversion.id), tensor, owner, count), ", "),
         memory_format=format_of(conversion.target) if conversion.target else _format_of_direction(conversion),
-        is_redundant=is_redundant,
-        place=place_of(conversion.location, conversion.module),
-        seconds=conversion.seconds,
+        layout=_layout_text(conversion.target),
+        time="" if conversion.seconds is None else format_seconds(conversion.seconds),
+        is_conversion=True,
     )
 
 
-def _format_of_direction(conversion: Conversion) -> FlowFormat:
-    formats: tuple[FlowFormat, ...] = ("channels_last", "contiguous", "blocked")
+def _format_of_direction(conversion: Conversion) -> Format:
+    formats: tuple[Format, ...] = ("channels_last", "contiguous", "blocked")
     return next((name for name in formats if conversion.direction == f"to_{name}"), "unknown")
 
 
-def format_of(layout: Layout | None) -> FlowFormat:
+def format_of(layout: Layout | None) -> Format:
     """The one kind of memory format a layout has; ``unknown`` if it satisfies several, or none."""
     if layout is None:
         return "unknown"
@@ -200,30 +182,26 @@ def format_of(layout: Layout | None) -> FlowFormat:
     return "contiguous" if layout.memory_formats[0] == "contiguous_format" else "channels_last"
 
 
-def _between(pair: RedundantPair) -> Iterator[FlowNode]:
+def _between(pair: RedundantPair) -> Iterator[Box]:
     names = [clean_name(name) for name in pair.between]
     if len(names) > MOST_BETWEEN:
         middle = names[2:-2]
         names = [*names[:2], clean(f"{count_of(len(middle), 'operation')}: {', '.join(middle)}", 120), *names[-2:]]
-    yield from (FlowNode("", name, "operation") for name in names)
+    yield from map(Box, names)
 
 
-def _with_ends(
-    first: Conversion, last: Conversion, boxes: Sequence[FlowNode], layouts: Sequence[Layout | None]
-) -> Iterator[tuple[FlowNode, Layout | None]]:
-    """Each box with the layout of the value it makes; before and after them what makes the value and what reads it."""
-    is_of_input = (first.port or "").startswith("input")
-    maker = first.source_value if is_of_input or first.owner != "library" else _call(first)
-    if maker:
-        kind: FlowKind = "convolution" if "conv" in maker else "input" if is_of_input else "operation"
-        yield FlowNode("", clean_name(maker), kind, memory_format=format_of(first.source)), first.source
-    is_of_output = (last.port or "").startswith("output")
-    reader = next(iter(last.required_by), None) or (
-        None if is_of_output and first is last else _call(last) or last.node
-    )
-    yield from zip(boxes, (*layouts, last.target), strict=True)
-    if reader:
-        yield FlowNode("", clean_name(reader), "convolution" if "conv" in reader else "operation"), None
+def _maker(conversion: Conversion) -> tuple[Box, ...]:
+    """What makes the value that is converted, if it is known."""
+    is_inside = conversion.owner == "library" and not (conversion.port or "").startswith("input")
+    name = _call(conversion) if is_inside else conversion.source_value
+    source = conversion.source
+    return (Box(clean_name(name), memory_format=format_of(source), layout=_layout_text(source)),) if name else ()
+
+
+def _reader(conversion: Conversion) -> tuple[Box, ...]:
+    """What reads the converted value, if it is known."""
+    name = next(iter(conversion.required_by), None) or _call(conversion) or conversion.node
+    return (Box(clean_name(name)),) if name else ()
 
 
 def _call(conversion: Conversion) -> str | None:
@@ -232,13 +210,5 @@ def _call(conversion: Conversion) -> str | None:
     return op if op is not None and ("::" in op or "." in op) else None
 
 
-def _flow(
-    trial: Trial, title: str, about: str, steps: Iterator[tuple[FlowNode, Layout | None]], *, is_main: bool
-) -> Flow:
-    chain = [(replace(node, key=f"n{number}"), layout) for number, (node, layout) in enumerate(steps)]
-    edges = tuple(FlowEdge(one.key, other.key, _edge_label(layout)) for (one, layout), (other, _) in pairwise(chain))
-    return Flow(title, shown_name(trial.name), is_main, tuple(node for node, _ in chain), edges, about)
-
-
-def _edge_label(layout: Layout | None) -> str:
+def _layout_text(layout: Layout | None) -> str:
     return "" if layout is None else clean(f"{shape_words(layout.shape)} {format_words(layout)}", 80)
