@@ -50,26 +50,19 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 SAVED = {
-    "crashed_and_timed_out": "One configuration killed its process, another never ended; one of the rest is faster.",
     "cured": "The best configuration with a cure that helps, and one that does not.",
-    "empty": "Stopped before the first configuration: nothing was run at all.",
-    "failures_and_same": "Some failed, one was skipped, two are the same as others, one was dropped early.",
+    "failures_and_same": "One failed, one timed out, one crashed, one was skipped; two are the same as others.",
     "gain_with_findings": "A verified gain from channels-last, as in the sketch of the first screen.",
-    "interrupted": "Stopped from the keyboard after two of three configurations.",
     "little_recorded": 'Times, but hardly anything about kernels or decisions: never "healthy".',
-    "many_findings": "A deep network with hundreds of findings of every severity.",
     "no_convolution": "A model to which layouts do not matter.",
     "no_gain": "Nothing beats the default, although conversions cost a tenth.",
     "noisy": "The machine was busy: wide intervals, nothing certain.",
     "nothing_measured": "Every configuration failed.",
     "reproducible_round_trips": "Conversions around every batch norm; every call can be written.",
     "round_trip_by_hand": "One finding: the model itself converts there and back, as its graph proves.",
-    "single_trial": "Only one configuration was asked for.",
     "small_share": "One convolution that takes next to nothing; a note was found.",
     "static_target": "Lowered for a GPU that is not there: decisions, conversions and bytes, no time.",
     "tie": "The default and another configuration are equally fast.",
-    "trace_of_a_gpu_alone": "Kernels without operations; some convert, in a direction that no name says.",
-    "trace_of_a_graph_replay": "Kernels without operations: only their names are known, and none converts.",
     "trace_of_kernel_totals": "A table: one entry stands for thousands of launches, without order or shapes.",
     "trace_of_onednn": "A log of oneDNN: reorders of activations and of weights, one of them a cast only.",
     "trace_of_owners": "Conversions by everybody, at more places than a table holds; a file cut short.",
@@ -78,7 +71,6 @@ SAVED = {
     "trace_without_kernels": "Recorded on a CPU: no device kernel, so nothing can be concluded.",
     "training": "Forward and backward, decided apart; the backward graph counts no forward convolution.",
     "unfinished_comparison": "Stopped before anything was recommended; cut by a graph break, compiled again.",
-    "wasted_in_the_default": "The default itself runs round trips, and the gain could not be verified.",
 }
 HOSTILE = "</script><img src=x onerror=alert(1)> | `x` *b* ]]> -->\x1b[31m\u202e\n# h ${y} {{ z }} \"q\" 'r' \\ & é"
 """Ends a script, a cell, a code span, a CDATA section, a comment; colours, reverses, starts a heading, interpolates."""
@@ -241,4 +233,3 @@ STORIES: Mapping[str, Callable[[], Diagnosis]] = {
     "usual": usual,
     **{story: partial(saved, story) for story in SAVED},
 }
-TRACE_STORIES = {story: make for story, make in STORIES.items() if story.startswith("trace_")}

@@ -286,11 +286,11 @@ def _tables(comparison: TraceComparison) -> Iterator[Table]:
     conversions = [TableRow(conversion_cells(change)) for change in comparison.conversions if _is_shown(change, least)]
     if conversions:
         head = ("conversion", "where", *AMOUNT_HEADS)
-        yield Table(head, tuple(conversions), title="Conversions", wraps_names=True)
+        yield Table(head, tuple(conversions), title="Conversions")
     trips = [TableRow(round_trip_cells(change)) for change in comparison.round_trips if _is_shown(change, least)]
     if trips:
         head = ("round trip", "module", *AMOUNT_HEADS)
-        yield Table(head, tuple(trips), title="Round trips", wraps_names=True)
+        yield Table(head, tuple(trips), title="Round trips")
     yield from _totals_table("operation", comparison.operations, least)
     yield from _totals_table("module", comparison.modules, least)
     yield from _totals_table("kernel", comparison.kernels, least)
@@ -311,7 +311,7 @@ def _totals_table(kind: str, entries: Iterable[ComparedTotal], least: float) -> 
         return
     rows = tuple(TableRow((_shown_name(entry), *amount_cells(entry), _conversions_of(entry))) for entry in changed)
     head = (kind, *AMOUNT_HEADS, "conversions")
-    yield Table(head, rows, title=plural(kind).capitalize(), wraps_names=True, is_long=True)
+    yield Table(head, rows, title=plural(kind).capitalize(), is_long=True)
 
 
 def _conversions_of(entry: ComparedTotal) -> str:
