@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
-from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,7 +42,7 @@ def write_annotated_trace(
     diagnosis: Diagnosis, source: str | Path, target: str | Path, *, max_bytes: int = DEFAULT_MOST_BYTES
 ) -> None:
     """
-    Writes a Chrome trace, packed with gzip, with its conversions and round trips on a track of their own.
+    Writes a Chrome trace, packed with gzip, with its conversions and round trips on tracks of their own.
 
     Copies that change no layout (permuted copies, padding) are not marked. The events of the source stay as they are;
     a damaged event is written as it was understood, and a document that ends too early is closed. Marks that an
@@ -70,13 +68,14 @@ def write_annotated_trace(
         )
     trial = recorded_trial(diagnosis)
     base = read_chrome_trace(file).base_nanoseconds
-    marks = _marks(trial, base) if trial is not None else []
+    marks = [*_marks(trial, base)] if trial is not None else []
+    title = [_event("M", "process_name", {"name": "layoutdoctor"})] if marks else []
     with (
         replacing(Path(target)) as stream,
         # Without a name or a time in it, so that the same trace is the same file.
         gzip.GzipFile(filename="", mode="wb", compresslevel=_PACKING_LEVEL, fileobj=stream, mtime=0) as packed,
     ):
-        for piece in _document(file, [*_descriptions(marks), *(mark.event() for mark in marks)]):
+        for piece in _document(file, [*title, *marks]):
             packed.write(piece)
 
 
@@ -97,78 +96,35 @@ def _document(file: TraceFile, added: Sequence[bytes]) -> Iterator[bytes]:
     yield b"}\n"
 
 
-@dataclass(slots=True)
-class _Mark:
-    """One bar: nanoseconds on the trace's own clock, and its track, counted from 0."""
+def _marks(trial: Trial, base: int) -> Iterator[bytes]:
+    """
+    The beginning and the end of every mark, as asynchronous events, each with an id of its own.
 
-    start: int
-    end: int
-    name: str
-    record: Conversion | RedundantPair
-    track: int = field(default=0, init=False)
-
-    def event(self) -> bytes:
-        text = _event("X", self.name, self.track, dict(_arguments(self.record)))
-        return text[:-1] + f', "ts": {Decimal(self.start) / 1000:f}, "dur": {(self.end - self.start) / 1000}}}'.encode()
-
-
-def _marks(trial: Trial, base: int) -> list[_Mark]:
-    """All marks in the order of their starts; the longer one of two first, as the other one is inside of it."""
-    marks: dict[str, _Mark] = {}
-    for conversion in counted_conversions(trial):
+    Round trips overlap without being nested; an ordinary event that does so is dropped (google/perfetto 928, 4280).
+    """
+    spans: dict[str, tuple[int, int]] = {}
+    conversions = {conversion.id: conversion for conversion in counted_conversions(trial)}
+    for conversion in conversions.values():
         if conversion.start_seconds is not None and conversion.seconds is not None:
             start = base + round(conversion.start_seconds * _NANOSECONDS)
-            end = start + round(conversion.seconds * _NANOSECONDS)
-            marks[conversion.id] = _Mark(start, end, _conversion_name(conversion), conversion)
-    found = [*marks.values()]
-    for pair in trial.redundant_pairs:
-        if {pair.first, pair.second} <= marks.keys():
-            first, second = marks[pair.first], marks[pair.second]
-            end = max(first.end, second.end)
-            end += _slack(end)  # so that every viewer has its second conversion inside of it
-            found.append(_Mark(first.start, end, f"round trip: {first.name} and back", pair))
-    found.sort(key=lambda mark: (mark.start, -mark.end))
-    _choose_tracks(found)
-    return found
+            spans[conversion.id] = start, start + round(conversion.seconds * _NANOSECONDS)
+            yield from _mark(spans[conversion.id], conversion.id, _conversion_name(conversion), conversion)
+    for number, pair in enumerate(trial.redundant_pairs):
+        if {pair.first, pair.second} <= spans.keys():
+            (start, _), (_, end) = spans[pair.first], spans[pair.second]
+            name = f"round trip: {_conversion_name(conversions[pair.first])} and back"
+            yield from _mark((start, end), f"round trip {number}", name, pair)
 
 
-def _choose_tracks(marks: Sequence[_Mark]) -> None:
-    """
-    Puts what overlaps without being nested on further tracks.
-
-    Source:
-        google/perfetto issues 928 and 4280: an event that begins within another one of its track and outlasts it is
-        dropped.
-    """
-    running: list[list[int]] = []  # of each track, the ends of what has not ended, innermost last
-    for mark in marks:
-        slack = _slack(mark.end)
-        for ends in running:
-            while ends and ends[-1] + slack <= mark.start:
-                ends.pop()
-        fitting = (track for track, ends in enumerate(running) if not ends or mark.end + slack <= ends[-1])
-        mark.track = next(fitting, len(running))
-        if mark.track == len(running):
-            running.append([])
-        running[mark.track].append(mark.end)
+def _mark(span: tuple[int, int], id_: str, name: str, record: Conversion | RedundantPair) -> Iterator[bytes]:
+    """Two events; nanoseconds on the trace's own clock become microseconds, in exact digits."""
+    for phase, nanoseconds in zip("be", span, strict=True):
+        event = _event(phase, name, dict(_arguments(record)) if phase == "b" else {}, id=id_)
+        yield event[:-1] + f', "ts": {Decimal(nanoseconds) / 1000:f}}}'.encode()
 
 
-def _slack(end: int) -> int:
-    """By how many nanoseconds an end may be off in a viewer that computes in doubles."""
-    return 1 + int(2000 * math.ulp(end / 1000))
-
-
-def _descriptions(marks: Sequence[_Mark]) -> Iterator[bytes]:
-    """The titles of the process and its tracks."""
-    if marks:
-        yield _event("M", "process_name", 0, {"name": "layoutdoctor"})
-    for track in range(max((mark.track for mark in marks), default=-1) + 1):
-        title = "conversions and round trips" + (f" ({track + 1})" if track else "")
-        yield _event("M", "thread_name", track, {"name": title})
-
-
-def _event(phase: str, name: str, track: int, arguments: Mapping[str, object]) -> bytes:
-    fields = {"ph": phase, "name": name, "pid": OWN_PROCESS, "tid": track, "args": arguments}
+def _event(phase: str, name: str, arguments: Mapping[str, object], **more: object) -> bytes:
+    fields = {"ph": phase, "name": name, "pid": OWN_PROCESS, "tid": 0, "args": arguments, **more}
     return _OWN_EVENT + json.dumps(printable(fields))[1:].encode()
 
 

@@ -7,27 +7,28 @@ For formats that can fold them away. Lists are cut to a given length and say how
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from layoutdoctor.diagnosis.layout import Layout
+from layoutdoctor.diagnosis.records import SourceLocation
 from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import TOTAL_HEADS, UNKNOWN, Table, TableRow, error_cell, total_row
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
     clean,
     clean_name,
-    direction_words,
     is_recording,
     listed_conversions,
     place_of,
     shown_name,
 )
 from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import CONFIDENCE_WORDS, NOT_RECORDED, SWITCH_WORDS, count_of, joined, listing
+from layoutdoctor.words import NOT_RECORDED, SWITCH_WORDS, count_of, joined, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import (
         Conversion,
         Convolution,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
         TotalKind,
         Trial,
     )
+
+    _Listed = Conversion | RedundantPair | LayoutBreaker | Convolution
 
 LOG_LENGTH = 1500
 _KINDS: tuple[TotalKind, ...] = ("operation", "module", "step", "kernel")
@@ -90,11 +93,11 @@ def _trial_details(trial: Trial, under: str, most: int) -> Iterator[Detail]:
     counted = launch_count(counted_conversions(trial))
     others = launch_count(conversions) - counted
     more = f", and {others} more that are fused or change no layout" if others else ""
-    yield from _list(f"Conversions{under}: {counted}{more}", conversions, _CONVERSION_CELLS, most)
+    yield from _records(f"Conversions{under}: {counted}{more}", conversions, most)
     pairs = sorted(trial.redundant_pairs, key=lambda pair: -(pair.seconds or 0.0))
-    yield from _list(f"Round trips{under}: {len(pairs)}", pairs, _PAIR_CELLS, most)
+    yield from _records(f"Round trips{under}: {len(pairs)}", pairs, most)
     breakers = [breaker for graph in trial.graphs for breaker in graph.breakers]
-    yield from _list(f"Layout breakers{under}: {len(breakers)}", breakers, _BREAKER_CELLS, most)
+    yield from _records(f"Layout breakers{under}: {len(breakers)}", breakers, most)
     reasons = trial.graph_break_reasons
     yield from _list(f"Graph breaks{under}: {len(reasons)}", reasons, {"reason": lambda it: clean(it, 300)}, most)
     for kind in _KINDS:
@@ -114,7 +117,7 @@ def _list(
     """A list with a column for each cell of which something is known; none if there is no entry."""
     if entries:
         columns = {name: [cell(entry) for entry in entries[:most]] for name, cell in cells.items()}
-        known = {name: column for name, column in columns.items() if set(column) != {UNKNOWN}}
+        known = {name: column for name, column in columns.items() if not set(column) <= {UNKNOWN, "no"}}
         rows = tuple(zip(*known.values(), strict=True))
         yield Detail(title, tuple(known), rows, max(0, len(entries) - most))
 
@@ -146,10 +149,6 @@ def bytes_cell(value: int | None) -> str:
     return UNKNOWN if value is None else format_bytes(value)
 
 
-def _name_cell(name: str | None, length: int = 100) -> str:
-    return clean(name, length) if name else UNKNOWN
-
-
 def _decision_card(under: str, graph: Graph, decision: Decision, most: int) -> Detail:
     counts = f"{decision.channels_last_convolution_count} of {decision.convolution_count}"
     verdict = f"{SWITCH_WORDS[decision.applied]} ({clean_name(decision.rule)}): {clean(decision.explanation)}"
@@ -157,7 +156,7 @@ def _decision_card(under: str, graph: Graph, decision: Decision, most: int) -> D
     if decision.log:
         text.append(f"torch's own log: {clean(decision.log, 300)}")
     title = f"Decision{under}: {clean_name(graph.name)}, {graph.direction}"
-    listed = next(_list(title, decision.convolutions, _CONVOLUTION_CELLS, most), Detail(title))
+    listed = next(_records(title, decision.convolutions, most), Detail(title))
     return replace(listed, text=tuple(text))
 
 
@@ -166,36 +165,50 @@ def _shape(sizes: Sequence[int | str]) -> str:
     return clean_name(f"[{', '.join(str(size) for size in sizes)}]")
 
 
-def _layout(layout: Layout | None) -> str:
-    if layout is None:
-        return UNKNOWN
+def _layout(layout: Layout) -> str:
     names = clean_name(layout.format) if layout.format is not None else " or ".join(layout.memory_formats)
     if names:
         return f"{names} {_shape(layout.shape)}"
     return _shape(layout.shape) + (f" stride {_shape(layout.stride)}" if layout.stride is not None else "")
 
 
-def _target(conversion: Conversion) -> str:
-    if conversion.target is None or conversion.direction == "none":
-        return direction_words(conversion)
-    return _layout(conversion.target)
-
-
-def _time(entry: Conversion | RedundantPair) -> str:
-    return seconds_cell(entry.seconds) + (" (estimated)" if entry.seconds_source == "estimated" else "")
-
-
-def _proof(entry: Conversion | RedundantPair) -> str:
-    return CONFIDENCE_WORDS[entry.confidence] if entry.confidence else UNKNOWN
-
-
 def where_cell(conversion: Conversion) -> str:
     """The line and module of a conversion, else its operation."""
-    return place_of(conversion.location, conversion.module) or _name_cell(conversion.op)
+    return place_of(conversion.location, conversion.module) or clean_name(conversion.op or UNKNOWN)
 
 
-def _place(entry: Convolution | RedundantPair | LayoutBreaker) -> str:
-    return place_of(entry.location, entry.module) or UNKNOWN
+_NOT_SHOWN = frozenset(
+    "bandwidth_share dilation evidence graph kind of_batch padding port required_by role source_value "
+    "start_seconds stream stride value".split()
+)
+_HEADS = {"class_": "class", "exposed_seconds": "time alone", "seconds": "time", "seconds_source": "time is"}
+
+
+def _records(title: str, records: Sequence[_Listed], most: int) -> Iterator[Detail]:
+    """A column for each field that a record of the list has, under the name it has in JSON."""
+    if records:
+        names = [name for name in records[0].__struct_fields__ if name not in _NOT_SHOWN]
+        cells = {_HEADS.get(name, name.replace("_", " ")): partial(_field, name) for name in names}
+        yield from _list(title, records, cells, most)
+
+
+def _field(name: str, record: _Listed) -> str:
+    value: object = getattr(record, name)
+    if value in (None, (), ""):
+        return UNKNOWN
+    if isinstance(value, Layout):
+        return _layout(value)
+    if isinstance(value, SourceLocation):
+        return clean(line_words(value, with_folders=True), 200)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):  # bandwidth_share, the only one that is no time, is not shown
+        return format_seconds(value)
+    if isinstance(value, int) and name == "bytes_moved":
+        return format_bytes(value)
+    if isinstance(value, tuple):
+        return _shape(value) if name.endswith("shape") else listing([clean_name(str(part)) for part in value], 6)
+    return clean(str(value), KERNEL_LENGTH if name == "kernel" else 300)
 
 
 _MEASUREMENT_CELLS: Mapping[str, Callable[[tuple[Trial, Measurement]], str]] = {
@@ -207,51 +220,6 @@ _MEASUREMENT_CELLS: Mapping[str, Callable[[tuple[Trial, Measurement]], str]] = {
     "kernel time": lambda it: seconds_cell(it[0].kernels.seconds if it[0].kernels is not None else None),
     "in conversions": lambda it: _conversion_time(it[0]),
     "outputs": lambda it: error_cell(it[0].equivalence),
-}
-_CONVOLUTION_CELLS: Mapping[str, Callable[[Convolution], str]] = {
-    "convolution": lambda it: clean_name(it.node),
-    "class": lambda it: it.class_,
-    "weight": lambda it: UNKNOWN if it.weight_shape is None else _shape(it.weight_shape),
-    "groups": lambda it: UNKNOWN if it.groups is None else str(it.groups),
-    "channels-last": lambda it: {True: "yes", False: "no", None: NOT_RECORDED}[it.channels_last],
-    "where": _place,
-}
-_CONVERSION_CELLS: Mapping[str, Callable[[Conversion], str]] = {
-    "id": lambda it: clean_name(it.id),
-    "owner": lambda it: it.owner,
-    "kernel": lambda it: _name_cell(it.kernel, KERNEL_LENGTH),
-    "tensor": lambda it: f"{it.tensor} (fused)" if it.fused else it.tensor,
-    "from": lambda it: _layout(it.source),
-    "to": _target,
-    "count": lambda it: str(it.count) if it.count > 1 else UNKNOWN,
-    "time": _time,
-    "alone": lambda it: seconds_cell(it.exposed_seconds),
-    "bytes": lambda it: bytes_cell(it.bytes_moved),
-    "rests on": _proof,
-    "step": lambda it: _name_cell(it.step),
-    "why": lambda it: _name_cell(it.cause, 160),
-    "where": where_cell,
-}
-"""``alone``: the part of the time in which nothing else ran on the device."""
-_PAIR_CELLS: Mapping[str, Callable[[RedundantPair], str]] = {
-    "conversions": lambda it: ", ".join(map(clean_name, (it.first, *it.also, it.second))),
-    "tensor": lambda it: _shape(it.tensor_shape) if it.tensor_shape else UNKNOWN,
-    "between": lambda it: listing([clean_name(op) for op in it.between], 6) or "nothing",
-    "time": _time,
-    "alone": lambda it: seconds_cell(it.exposed_seconds),
-    "bytes": lambda it: bytes_cell(it.bytes_moved),
-    "rests on": _proof,
-    "why it may go": lambda it: _name_cell(it.proof, 300),
-    "where": _place,
-}
-_BREAKER_CELLS: Mapping[str, Callable[[LayoutBreaker], str]] = {
-    "operation": lambda it: clean_name(it.op),
-    "given": lambda it: _layout(it.source),
-    "returned": lambda it: _layout(it.target),
-    "conversions": lambda it: listing([clean_name(id_) for id_ in it.conversions], 4) or UNKNOWN,
-    "time": lambda it: seconds_cell(it.seconds),
-    "bytes": lambda it: bytes_cell(it.bytes_moved),
-    "where": _place,
 }
 
 
