@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.layout import Layout
+from layoutdoctor.diagnosis.records import SourceLocation
 from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,11 +19,12 @@ if TYPE_CHECKING:
     import msgspec
     import pandas
 
-    from layoutdoctor.diagnosis.layout import Layout, Size
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, SourceLocation, Trial
+    from layoutdoctor.diagnosis.layout import Size
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Trial
 
 Row = dict[str, object]
 OTHER_STRIDES = "other strides"
+_SIZES = ("tensor_shape", "weight_shape", "stride", "padding", "dilation")
 _INTEGERS = frozenset(
     "bytes_moved conversion_count count graph_count groups kernel_count line peak_memory_bytes rank recompile_count "
     "redundant_pair_count round round_count stream".split()
@@ -61,7 +64,7 @@ def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
         raise UsageError(f"cannot make table {table!r}: pandas is not installed; pip install pandas") from error
     names, rows_of = _TABLES[table]
     rows = list(rows_of(diagnosis))
-    columns = {name: pandas.Series([row[name] for row in rows], dtype=_dtype(name)) for name in names.split()}
+    columns = {name: pandas.Series([row.get(name) for row in rows], dtype=_dtype(name)) for name in names.split()}
     frame: pandas.DataFrame = pandas.DataFrame(columns)
     return frame
 
@@ -109,62 +112,50 @@ def _conversion_rows(diagnosis: Diagnosis) -> Iterator[Row]:
     for trial in _own_trials(diagnosis):
         for graph in trial.graphs:
             for conversion in graph.conversions:
-                own = {"evidence": "graph", "graph": conversion.graph or graph.name}
-                yield {**_conversion_row(conversion), "configuration": trial.name, **own}
+                yield {**_conversion(conversion, trial, "graph"), "graph": conversion.graph or graph.name}
         for conversion in trial.kernels.conversions if trial.kernels else ():
-            yield {**_conversion_row(conversion), "configuration": trial.name, "evidence": "kernels"}
+            yield _conversion(conversion, trial, "kernels")
 
 
-def _conversion_row(conversion: Conversion) -> Row:
-    source, target = conversion.source, conversion.target
-    shaped = source or target
-    return {
-        **_all_fields(conversion),
-        "is_fused": conversion.fused,
-        "shape": _sizes(shaped.shape if shaped else None),
-        "source_format": _format(source),
-        "source_strides": _sizes(source.stride if source else None),
-        "target_shape": _sizes(target.shape if target else None),
-        "target_format": _format(target),
-        "target_strides": _sizes(target.stride if target else None),
-    }
+def _conversion(conversion: Conversion, trial: Trial, evidence: str) -> Row:
+    row = _flat(conversion, configuration=trial.name, evidence=evidence, is_fused=conversion.fused)
+    return {**row, "shape": row.get("source_shape") or row.get("target_shape")}
 
 
 def _pair_rows(diagnosis: Diagnosis) -> Iterator[Row]:
     for trial in _own_trials(diagnosis):
         for pair in trial.redundant_pairs:
-            listed = {"also": "; ".join(pair.also), "between": "; ".join(pair.between)}
-            shape = _sizes(pair.tensor_shape)
-            yield {**_all_fields(pair), "configuration": trial.name, **listed, "shape": shape}
+            yield _flat(pair, configuration=trial.name, shape=_sizes(pair.tensor_shape))
 
 
 def _convolution_rows(diagnosis: Diagnosis) -> Iterator[Row]:
     for trial in _own_trials(diagnosis):
         for graph in trial.graphs:
+            own: Row = {"configuration": trial.name, "graph": graph.name, "direction": graph.direction}
+            own |= _fields(graph.decision, layout_optimization_applied="applied", decision_rule="rule")
             for convolution in graph.decision.convolutions if graph.decision else ():
-                yield {
-                    **_all_fields(convolution),
-                    "configuration": trial.name,
-                    "graph": graph.name,
-                    "direction": graph.direction,
-                    "class": convolution.class_,
-                    **{
-                        name: _sizes(getattr(convolution, name))
-                        for name in ("weight_shape", "stride", "padding", "dilation")
-                    },
-                    **_fields(graph.decision, layout_optimization_applied="applied", decision_rule="rule"),
-                }
+                yield {**_flat(convolution), **own, "class": convolution.class_}
 
 
 def _finding_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    return ({**_all_fields(finding), "evidence": "; ".join(finding.evidence)} for finding in diagnosis.findings)
+    return map(_flat, diagnosis.findings)
 
 
-def _all_fields(record: msgspec.Struct) -> Row:
-    """The fields of a record under their own names, with its place as file and line."""
-    fields = {name: getattr(record, name) for name in record.__struct_fields__}
-    location: SourceLocation | None = fields["location"]
-    return {**fields, "file": location.file if location else None, "line": location.line if location else None}
+def _flat(record: msgspec.Struct, **own: object) -> Row:
+    """The fields of a record under their own names, without anything nested."""
+    row: Row = {}
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        if isinstance(value, SourceLocation):
+            row |= {"file": value.file, "line": value.line}
+        elif isinstance(value, Layout):
+            row |= {f"{name}_shape": _sizes(value.shape), f"{name}_strides": _sizes(value.stride)}
+            row[f"{name}_format"] = value.format or " or ".join(value.memory_formats) or OTHER_STRIDES
+        elif isinstance(value, tuple):
+            row[name] = _sizes(value) if name in _SIZES else "; ".join(value)
+        else:
+            row[name] = value
+    return {**row, **own}
 
 
 def _fields(record: msgspec.Struct | None, *names: str, **columns: str) -> Row:
@@ -176,13 +167,6 @@ def _fields(record: msgspec.Struct | None, *names: str, **columns: str) -> Row:
 def _own_trials(diagnosis: Diagnosis) -> Iterator[Trial]:
     """Those whose records are their own: a trial that is the same as another one repeats that one's."""
     return (trial for trial in diagnosis.trials if trial.status != "same_as")
-
-
-def _format(layout: Layout | None) -> str | None:
-    """Every memory format it satisfies, or oneDNN's name of a blocked one."""
-    if layout is None:
-        return None
-    return layout.format or " or ".join(layout.memory_formats) or OTHER_STRIDES
 
 
 def _sizes(sizes: Sequence[Size] | None) -> str | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from layoutdoctor.examination.gaps import examination_of
-from layoutdoctor.reports.sections.wording import clean, clean_log, clean_name, is_recording, project_path
+from layoutdoctor.reports.sections.wording import clean, clean_log, clean_name, is_recording, place_of
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.words import count_of, distinct
 
@@ -49,7 +49,7 @@ def render_junit(diagnosis: Diagnosis) -> str:
         errors=str(sum(case.find("error") is not None for case in cases)),
         skipped=str(sum(case.find("skipped") is not None for case in cases)),
         time=f"{sum(float(case.attrib['time']) for case in cases):.3f}",  # the form takes no more digits here
-        timestamp=_timestamp(diagnosis.created_at),
+        timestamp=_text(diagnosis.created_at[:19]),  # UTC without an offset, as the form wants it
     )
     _add_properties(suite, diagnosis)
     suite.extend(cases)
@@ -62,12 +62,6 @@ def render_junit(diagnosis: Diagnosis) -> str:
 def _text(text: str) -> str:
     """Text that XML 1.0 can hold: control characters and lone surrogates are shown as their escapes."""
     return _NOT_IN_XML.sub(lambda match: ascii(match[0])[1:-1], text)
-
-
-def _timestamp(created_at: str) -> str:
-    """UTC without an offset, as the form wants it; the epoch if the record holds no time."""
-    match = re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", created_at)
-    return match[0] if match else "1970-01-01T00:00:00"
 
 
 def _add_properties(suite: ET.Element, diagnosis: Diagnosis) -> None:
@@ -144,21 +138,15 @@ def _message(finding: Finding) -> str:
 
 def _listing(findings: Sequence[Finding]) -> str:
     """One paragraph for each finding: message, place and suggestion."""
-    return "\n\n".join("\n".join(_paragraph(finding)) for finding in findings)
+    return "\n\n".join(map(_paragraph, findings))
 
 
-def _paragraph(finding: Finding) -> list[str]:
+def _paragraph(finding: Finding) -> str:
     accepted = "accepted " if finding.accepted is not None else ""
-    lines = [f"{accepted}{finding.severity}: {_message(finding)}"]
-    path = project_path(finding.location.file) if finding.location is not None else None
-    if finding.location is not None and path is not None:
-        code = f": {clean(finding.location.code, 200)}" if finding.location.code else ""
-        lines.append(f"at {clean(path, 200)}:{finding.location.line}{code}")
-    if finding.module:
-        lines.append(f"in module {clean_name(finding.module)}")
-    if finding.suggestion:
-        lines.append(f"what to do: {clean(finding.suggestion)}")
-    return lines
+    place = place_of(finding.location, finding.module)
+    at = f"\nat {place}" if place else ""
+    advice = f"\nwhat to do: {clean(finding.suggestion)}" if finding.suggestion else ""
+    return f"{accepted}{finding.severity}: {_message(finding)}{at}{advice}"
 
 
 def _why_not_judged(diagnosis: Diagnosis, code: str) -> str | None:

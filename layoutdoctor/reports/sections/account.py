@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, tensors_in_short
-from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name, waste_of
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import be, count_of, layout_words, line_words, listing
 
@@ -116,12 +116,11 @@ def conversions_sentence(trial: Trial) -> str | None:
         cost = f", {format_bytes(sum(count or 0 for count in moved))} moved"
     number = launch_count(counted)
     words = f"{listing(tensors_in_short(trial), None)} {be(number)} converted in every call{cost}"
-    waste = waste_of(trial)
-    if waste is None:
+    if not trial.redundant_pairs:
         return words
     place = next((line_words(pair.location) for pair in trial.redundant_pairs if pair.location is not None), None)
     there = f" ({clean_name(place)})" if place else ""
-    return f"{words}; {count_of(waste.pair_count, 'round trip')} for nothing{there}"
+    return f"{words}; {count_of(len(trial.redundant_pairs), 'round trip')} for nothing{there}"
 
 
 def decision_sentence(trial: Trial, *, in_full: bool) -> str:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Diagnosis, Ratio, Trial
 
-MOST_HOW_LINES = 40
 MOST_NAMED = 4
 WORTH_A_LINE_CORES = 0.3
 """Cores that other programs used; fewer are not mentioned."""
@@ -69,13 +68,11 @@ class Situation(NamedTuple):
         claim: Makes the first sentence of the report.
         in_table: The situation in the table of several models; empty if the ratio says it.
         why: Label of the sentence on the default's time.
-        has_lines: Whether there is something to paste.
     """
 
     claim: Callable[[Diagnosis], str]
     in_table: str = ""
     why: str = "Costs"
-    has_lines: bool = False
 
 
 def build_answer(diagnosis: Diagnosis) -> Answer:
@@ -85,8 +82,7 @@ def build_answer(diagnosis: Diagnosis) -> Answer:
     if situation is IRRELEVANT and _is_harmless(diagnosis):
         return Answer(claim, is_short=True)
     notes = _static_notes(diagnosis) if situation is STATIC else _notes(diagnosis, situation)
-    how = _lines_to_paste(diagnosis, situation) if situation.has_lines else ()
-    return Answer(claim, how, tuple(note for note in notes if note[1]))
+    return Answer(claim, _lines_to_paste(diagnosis, situation), tuple(note for note in notes if note[1]))
 
 
 def situation_of(diagnosis: Diagnosis) -> Situation:
@@ -204,10 +200,10 @@ def _claim_static(diagnosis: Diagnosis) -> str:
     return f"Static: {graphs} of {configurations} lowered for {target} without the device: no times"
 
 
-FOUND = Situation(_claim_faster, why="Why", has_lines=True)
+FOUND = Situation(_claim_faster, why="Why")
 UNCERTAIN = Situation(_claim_faster, "something looks faster, not certain", why="Why")
 NOTHING_FASTER = Situation(_claim_nothing_faster, "nothing is faster")
-DIFFERENT = Situation(_claim_different, "outputs of the default differ", has_lines=True)
+DIFFERENT = Situation(_claim_different, "outputs of the default differ")
 IRRELEVANT = Situation(_claim_irrelevant, "layouts do not matter")
 NOT_COMPARED = Situation(_claim_not_compared, "nothing compared")
 STATIC = Situation(_claim_static, "static")
@@ -218,7 +214,7 @@ def _lines_to_paste(diagnosis: Diagnosis, situation: Situation) -> tuple[str, ..
     advice, comparison = diagnosis.recommendation, diagnosis.comparison
     if advice is None or not advice.how:
         return ()
-    lines = [clean_line(line) for line in advice.how.splitlines()[:MOST_HOW_LINES]]
+    lines = [clean_line(line) for line in advice.how.splitlines()]
     if not any("model(" in line for line in lines):
         trial = diagnosis.find_trial(advice.configuration or "")
         beats_compiled = situation is FOUND and comparison is not None and comparison.baseline == BASELINE

@@ -18,11 +18,10 @@ from layoutdoctor.reports.sections.wording import (
     find_ratio,
     format_error,
     is_recording,
-    precise_share,
     recorded_trial,
     shown_name,
 )
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share
 from layoutdoctor.words import NOT_RECORDED, count_of, joined, listing
 
 if TYPE_CHECKING:
@@ -261,7 +260,7 @@ def total_row(total: Total) -> tuple[str, ...]:
         format_seconds(total.seconds),
         str(total.conversion_count),
         format_seconds(total.conversion_seconds),
-        precise_share(total.conversion_seconds, total.seconds) if total.seconds else "",
+        format_share(total.conversion_seconds / total.seconds) if total.seconds else "",
     )
 
 

@@ -16,12 +16,11 @@ from layoutdoctor.reports.sections.wording import (
     clean,
     direction_words,
     failure_clause,
-    precise_share,
     recorded_trial,
     terms_of,
-    waste_of,
+    wasted_seconds,
 )
-from layoutdoctor.units import format_seconds
+from layoutdoctor.units import format_seconds, format_share
 from layoutdoctor.words import OWNER_WORDS, PROOF_WORDS, TENSOR_WORDS, count_of, joined, listing
 
 if TYPE_CHECKING:
@@ -93,12 +92,12 @@ def _conversions_claim(kernels: KernelSummary, terms: Terms, counted: Sequence[C
     compute = kernels.seconds - collectives
     claim = f"Layout conversions take {least}{format_seconds(seconds)} of {format_seconds(compute)} {terms.time}"
     claim += " without collectives" if collectives else ""
-    claim += f" ({precise_share(seconds, compute)})" if seconds <= compute else ""
+    claim += f" ({format_share(seconds / compute)})" if seconds <= compute else ""
     of = (waiting.step_seconds or waiting.span_seconds) if waiting is not None else None
     if waiting is None or not is_complete or not of:
         return claim
     bound, run = waiting.conversion_bound_seconds, "the run" if waiting.step_seconds is None else "a step"
-    return f"{claim}, at most {format_seconds(bound)} of {run} ({precise_share(bound, of)})"
+    return f"{claim}, at most {format_seconds(bound)} of {run} ({format_share(bound / of)})"
 
 
 def _waiting_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
@@ -109,7 +108,7 @@ def _waiting_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
     busy, span = waiting.busy_seconds, waiting.span_seconds
     steps = f" in {waiting.step_count} steps" if (waiting.step_count or 0) > 1 else ""
     devices = f", the busiest of {waiting.device_count}" if waiting.device_count > 1 else ""
-    share = precise_share(min(busy, span), span)
+    share = format_share(min(busy / span, 1.0))
     parts = [f"busy {format_seconds(busy)} of {format_seconds(span)} ({share}){steps}{devices}"]
     others = {"collectives": waiting.collective_seconds, "copies by its own engines": waiting.copy_seconds}
     parts += [f"{name} {format_seconds(seconds)}" for name, seconds in others.items() if seconds]
@@ -129,7 +128,7 @@ def _convolution_note(kernels: KernelSummary, terms: Terms) -> Iterator[tuple[st
     if count == 0:
         yield "Conv time", f"none: no {terms.kernel} ran for a convolution"
         return
-    share = f"{precise_share(part, whole)} of that time in layout conversions" if part and whole else None
+    share = f"{format_share(part / whole)} of that time in layout conversions" if part and whole else None
     time = format_seconds(whole) if whole else None
     known = joined((None if count is None else count_of(count, terms.kernel), time, share), ", ")
     if known:
@@ -167,13 +166,13 @@ def _directions(conversions: Iterable[Conversion]) -> str:
 
 def _round_trips(trial: Trial, terms: Terms) -> str:
     """The conversions that undo each other, and how sure that is."""
-    waste = waste_of(trial)
-    if waste is None:
+    if not trial.redundant_pairs:
         if terms.file == "table":
             return "not looked for, as a table of totals has no order"
         lacking = trial.kernels is not None and bool(trial.kernels.lacks)
         return f"no round trip found{' in what was recorded' if lacking else ''}"
-    seconds = "" if waste.seconds is None else f", {format_seconds(waste.seconds)}"
+    wasted = wasted_seconds(trial)
+    seconds = "" if wasted is None else f", {format_seconds(wasted)}"
     counts: Counter[str | None] = Counter(pair.confidence for pair in trial.redundant_pairs)
     proofs = [f"{counts[confidence]} {words}" for confidence, words in PROOF_WORDS.items() if counts[confidence]]
-    return "; ".join((f"{count_of(waste.pair_count, 'round trip')}{seconds}", *proofs))
+    return "; ".join((f"{count_of(len(trial.redundant_pairs), 'round trip')}{seconds}", *proofs))

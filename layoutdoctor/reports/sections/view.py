@@ -209,16 +209,9 @@ def _measurement(diagnosis: Diagnosis) -> tuple[str, ...]:
         return ("one recorded run", _TIMES[terms_of(diagnosis).file], "nothing was compared")
     if diagnosis.subject.target is not None:
         return (f"nothing, as the graphs were only lowered for {clean_name(diagnosis.subject.target)}",)
-    rounds = [len(trial.measurement.round_seconds) for trial in diagnosis.trials if trial.measurement is not None]
-    if not rounds:
+    if all(trial.measurement is None for trial in diagnosis.trials):
         return ("nothing, as no configuration got that far",)
-    parts = [f"up to {count_of(max(rounds), 'round')} of each configuration, in turns"]
-    ratios = diagnosis.comparison.ratios if diagnosis.comparison else ()
-    again = [ratio for ratio in ratios if ratio.start_ratios]
-    if again:
-        starts = count_of(max(len(ratio.start_ratios) for ratio in again), "fresh process", "fresh processes")
-        parts.append(f"{listing([shown_name(ratio.name) for ratio in again], MOST_NAMED)}: ratio over {starts}")
-    return (*parts, "intervals cover the true ratio with 95 % confidence") if ratios else tuple(parts)
+    return ("rounds of all configurations in turns", "intervals cover the true ratio with 95 % confidence")
 
 
 def _hints(diagnosis: Diagnosis, findings: Sequence[FindingEntry]) -> tuple[str, ...]:

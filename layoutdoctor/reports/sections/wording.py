@@ -122,24 +122,12 @@ def project_path(file: str) -> str | None:
     return "/".join(parts)
 
 
-def precise_share(part: float, whole: float) -> str:
-    """A share with one decimal, also if it is large: ``"26.6 %"``; the whole is above zero."""
-    return f"{100 * part / whole:.1f} %"
-
-
 def format_error(error: float) -> str:
     """A numerical error, zero or more, in two digits: ``"3e-7"``, ``"0.25"``."""
     if not 0 < error < 1e-3:
         return f"{error:.2g}"
     digits, exponent = f"{error:.1e}".split("e")
     return f"{float(digits):g}e{int(exponent)}"
-
-
-class Waste(NamedTuple):
-    """The redundant pairs of one trial, and the time of all their conversions; None if a time is not known."""
-
-    pair_count: int
-    seconds: float | None
 
 
 class Terms(NamedTuple):
@@ -240,9 +228,8 @@ def listed_conversions(trial: Trial) -> dict[str, Conversion]:
     return {**of_kernels, **{id_: one for id_, one in of_graphs.items() if id_ not in of_kernels}}
 
 
-def waste_of(trial: Trial) -> Waste | None:
-    """The cost of the redundant pairs of a trial; None if it has none."""
-    pairs = trial.redundant_pairs
-    parts = parts_of_pairs(pairs, listed_conversions(trial).values())
+def wasted_seconds(trial: Trial) -> float | None:
+    """The time of the conversions in the redundant pairs of a trial, each once; None if one is not known."""
+    parts = parts_of_pairs(trial.redundant_pairs, listed_conversions(trial).values())
     known = [part.seconds for part in parts if part.seconds is not None]
-    return Waste(len(pairs), sum(known) if len(known) == len(parts) else None) if pairs else None
+    return sum(known) if len(known) == len(parts) else None

@@ -19,7 +19,7 @@ from layoutdoctor.reports.ci.junit import render_junit
 from layoutdoctor.rules import ALL_RULES
 
 OUTCOMES = ("failure", "error", "skipped")
-PLACE = a_location(9, "/home/ada/net/model.py", "x = f(x)")
+PLACE = a_location(9, "net/model.py", "x = f(x)")
 a_finding = partial(builders.a_finding, suggestion="give it channels_last", location=PLACE, seconds=2e-3)
 
 
@@ -82,8 +82,7 @@ def test_a_rule_fails_if_one_of_its_findings_is_not_accepted() -> None:
     assert failure is not None
     assert failure.attrib == {"message": "[inductor] 3 round trips (and 1 more finding)", "type": "error"}
     assert failure.text == "\n\n".join(
-        f"{severity}: [inductor] 3 round trips\nat model.py:9: x = f(x)\nin module body.1\n"
-        "what to do: give it channels_last"
+        f"{severity}: [inductor] 3 round trips\nat net/model.py:9  body.1\nwhat to do: give it channels_last"
         for severity in ("error", "warning")
     )
     output = case.findtext("system-out") or ""
@@ -127,10 +126,8 @@ def test_it_is_xml_whatever_the_names_are() -> None:
         a_failed_trial("inductor", HOSTILE),
         subject=a_subject(name=HOSTILE),
         findings=(finding, a_finding(accepted=HOSTILE)),
-        created_at=HOSTILE,
     )
 
     render_junit(diagnosis).encode("utf-8")
     suite = suite_of(diagnosis)
-    assert suite.attrib["timestamp"] == "1970-01-01T00:00:00"
     assert "\\x1b[31m\\ud800" in suite.attrib["name"]
