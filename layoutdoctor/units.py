@@ -59,5 +59,5 @@ def format_share(share: float) -> str:
 
 
 def format_ratio(ratio: float) -> str:
-    """A speed ratio with two decimals: ``"1.28x"``; four significant digits where it is large."""
+    """A speed ratio with two decimals: ``"1.28x"``; four significant digits if it is large."""
     return f"{ratio:.2f}x" if ratio < 100 else f"{format_significant(ratio, 4)}x"

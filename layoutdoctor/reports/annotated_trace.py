@@ -32,7 +32,7 @@ OWN_PROCESS = 900_000_000
 """Far above process ids of Linux and device numbers, and within the 32 bits that Perfetto keeps of one."""
 
 _OWN_EVENT = b'{"cat": "layoutdoctor", '
-"""What every event that is written here begins with; the reader knows no such kind and passes over it."""
+"""The beginning of every event that is written here; the reader knows no such kind and passes over it."""
 
 _NANOSECONDS = 1e9
 _PACKING_LEVEL = 6
@@ -92,7 +92,7 @@ def _document(file: TraceFile, added: Sequence[bytes]) -> Iterator[bytes]:
     yield b"\n]"
     for name, value in stream.metadata.items():
         if name != "traceEvents":  # another list of events: of two, most readers take the last
-            yield b",\n" + msgspec.json.encode({name: value})[1:-1]  # what is no number of JSON's becomes null
+            yield b",\n" + msgspec.json.encode({name: value})[1:-1]  # NaN becomes null
     yield b"}\n"
 
 

@@ -108,7 +108,7 @@ def _round_rows(diagnosis: Diagnosis) -> Iterator[Row]:
 
 
 def _conversion_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    """Those of the graphs first, then of the kernel list."""
+    """Conversions of the graphs first, then of the kernel list."""
     for trial in _own_trials(diagnosis):
         for graph in trial.graphs:
             for conversion in graph.conversions:
@@ -165,7 +165,7 @@ def _fields(record: msgspec.Struct | None, *names: str, **columns: str) -> Row:
 
 
 def _own_trials(diagnosis: Diagnosis) -> Iterator[Trial]:
-    """Those whose records are their own: a trial that is the same as another one repeats that one's."""
+    """The trials without those that repeat the records of another one."""
     return (trial for trial in diagnosis.trials if trial.status != "same_as")
 
 

@@ -1,7 +1,7 @@
 """
 The short report as an HTML fragment, which notebooks show in place of a diagnosis.
 
-No script, no style sheet, nothing from elsewhere: frontends that strip what they do not trust (GitHub, an untrusted
+No script, no style sheet, nothing from elsewhere: frontends that strip untrusted elements (GitHub, an untrusted
 notebook) show the same text, and colours are those of the page around it, light or dark.
 """
 

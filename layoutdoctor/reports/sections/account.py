@@ -1,4 +1,4 @@
-"""Where a difference between two configurations goes, as sentences and as a table."""
+"""The parts of a difference between two configurations, as sentences and as a table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KINDS = {
 
 
 class AccountView(NamedTuple):
-    """One account: the difference and its size, and where it goes."""
+    """One account: the difference and its size, and its parts."""
 
     heading: str
     table: Table
@@ -62,7 +62,7 @@ def account_view(account: Account, most: int | None = None) -> AccountView:
 
 
 def why_sentences(diagnosis: Diagnosis, chosen: str | None) -> tuple[str, ...]:
-    """Where the default's time goes: against the recommended configuration, else by itself."""
+    """The cost of the default: against the recommended configuration, else by itself."""
     baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
     trial = diagnosis.measured_trial(baseline)
     account = next((a for a in diagnosis.accounts if (a.slower, a.faster) == (baseline, chosen)), None)

@@ -1,5 +1,5 @@
 """
-The first lines of a report: one claim, the lines to paste, and what the claim rests on.
+The first lines of a report: one claim, the lines to paste, and the facts behind the claim.
 
 They word the record and decide nothing: if nothing was run or compared, nothing sounds measured.
 """
@@ -50,7 +50,7 @@ class Answer:
 
     Attributes:
         how: Lines to paste; empty if there is nothing to change.
-        notes: What the claim rests on: a label, such as ``Why``, and a sentence.
+        notes: The facts behind the claim: a label, such as ``Why``, and a sentence.
         is_short: True if layouts do not matter to this model, so that the report ends here.
     """
 
@@ -273,7 +273,7 @@ def _unkept_factor(trial: Trial | None) -> float:
 
 
 def _accuracy(diagnosis: Diagnosis, chosen: str | None) -> Iterator[str]:
-    """The error of the recommended configuration, and what is faster but computes something else."""
+    """The error of the recommended configuration, and of faster ones that compute something else."""
     trial = diagnosis.measured_trial(chosen) if chosen is not None else None
     if trial is not None:
         yield _error_words(trial)
@@ -322,7 +322,7 @@ def _certainty(diagnosis: Diagnosis, situation: Situation) -> str:
 
 
 def _static_notes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    """The compiler's decision, what the graphs prove, and the next step."""
+    """The compiler's decision, the conversions in the graphs, and the next step."""
     shown = diagnosis.find_trial(BASELINE)
     if shown is None or shown.status != "ok":
         shown = next((trial for trial in diagnosis.trials if trial.status == "ok"), None)

@@ -123,7 +123,7 @@ def _list(
 
 
 def _important_part(log: str) -> str:
-    """The end of a log, where a traceback names its error; of a stack that Python wrote as it died, the last calls."""
+    """The end of a log, with the error of a traceback; of a stack that Python wrote as it died, the last calls."""
     stack = max(log.find("Current thread 0x"), log.rfind("\nThread 0x"))
     part = log[stack:][:LOG_LENGTH] if stack >= 0 else log[-LOG_LENGTH:]
     if len(part) == len(log):

@@ -31,7 +31,7 @@ from layoutdoctor.words import KINETO_TRACE, count_of, distinct, listing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
+    from layoutdoctor.diagnosis.records import Diagnosis, Trial
 
 MOST_NAMED = 6
 
@@ -112,14 +112,13 @@ def build_view(diagnosis: Diagnosis) -> View:
     answer = build_run_answer(diagnosis) if is_recording(diagnosis) else build_answer(diagnosis)
     if is_from_python(diagnosis):
         answer = replace(answer, notes=tuple((label, in_python(text)) for label, text in answer.notes))
-    findings = tuple(_finding_entries(diagnosis))
-    reason = diagnosis.interrupted
+    findings, interrupted = tuple(_finding_entries(diagnosis)), None
+    if diagnosis.interrupted is not None:
+        interrupted = f"Not finished: {clean(diagnosis.interrupted)}. The report shows what was measured until then"
     return View(
         title=_title(diagnosis),
         made_by=f"layoutdoctor {clean_name(diagnosis.layoutdoctor_version)}",
-        interrupted=None
-        if reason is None
-        else f"Not finished: {clean(reason)}. The report shows what was measured until then",
+        interrupted=interrupted,
         answer=answer,
         tables=build_tables(diagnosis),
         remarks=build_remarks(diagnosis),
@@ -240,24 +239,17 @@ def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
     is_grave = any(finding.severity != "note" for finding in own)
     for finding in diagnosis.findings:
         is_new = finding.configuration == advised and (finding.code, finding.location, finding.module) not in seen
-        is_main = (finding in own or is_new) and not (is_grave and finding.severity == "note")
-        entry = _finding_entry(finding, is_from_python=is_from_python(diagnosis))
-        is_named = finding.configuration not in (None, main) and not is_recording(diagnosis)
-        yield replace(
-            entry,
+        is_own = finding.configuration in (None, main)
+        is_main = (is_own or is_new) and not (is_grave and finding.severity == "note")
+        is_named = not is_own and not is_recording(diagnosis)
+        suggestion = clean(finding.suggestion) if finding.suggestion else None
+        yield FindingEntry(
+            code=clean_name(finding.code),
+            severity=finding.severity,
+            rule=clean_name(finding.rule),
             configuration=shown_name(finding.configuration or "") if is_named else None,
+            message=clean(finding.message),
+            place=place_of(finding.location, finding.module),
+            suggestion=in_python(suggestion) if suggestion and is_from_python(diagnosis) else suggestion,
             is_elsewhere=not (shows_all or is_main),
         )
-
-
-def _finding_entry(finding: Finding, *, is_from_python: bool) -> FindingEntry:
-    suggestion = clean(finding.suggestion) if finding.suggestion else None
-    return FindingEntry(
-        code=clean_name(finding.code),
-        severity=finding.severity,
-        rule=clean_name(finding.rule),
-        configuration=None,
-        message=clean(finding.message),
-        place=place_of(finding.location, finding.module),
-        suggestion=in_python(suggestion) if suggestion and is_from_python else suggestion,
-    )

@@ -1,4 +1,4 @@
-"""The SARIF report: what GitHub asks of a file, and nothing in it that is not for others."""
+"""The SARIF report: a file that GitHub takes, without private paths."""
 
 from __future__ import annotations
 
