@@ -91,8 +91,8 @@ def situation_of(diagnosis: Diagnosis) -> Situation:
     if diagnosis.subject.target is not None:
         return STATIC
     if comparison is None:
-        failed = any(trial.status not in ("ok", "same_as", "skipped") for trial in diagnosis.trials)
-        return IRRELEVANT if _has_no_convolution(diagnosis) and not failed else NOT_COMPARED
+        skipped = all(trial.status == "skipped" and trial.failure is None for trial in diagnosis.trials)
+        return IRRELEVANT if skipped and _has_no_convolution(diagnosis) else NOT_COMPARED
     if not eligible_names(diagnosis.trials):
         return DIFFERENT
     ratio = _claimed(diagnosis)

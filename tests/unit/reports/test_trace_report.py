@@ -7,7 +7,6 @@ import re
 import reviewed
 from builders import (
     a_conversion,
-    a_finding,
     a_graph,
     a_location,
     a_pair,
@@ -75,22 +74,15 @@ def stepped(*names: str, **changes: object) -> tuple[Total, ...]:
 
 
 FAILED = a_trace(None, status="failed", failure=Failure(kind="read", message="the file ends before its first event"))
-EAGER = launched(2, owner="framework", seconds=1e-3, exposed_seconds=1e-3)
-UNKNOWN = launched(0, direction="other", source=None, target=None, tensor="unknown")
-OTHER = launched(1, direction="other", target=channels_last(), tensor="unknown")
-PERMUTED = tuple(launched(n, owner="framework", direction="none", seconds=None) for n in (1, 2))
 LOG, TABLE = ("oneDNN verbose log",), ("table of kernel totals",)
 COSTLY = [1e-3 * (n + 1) for n in range(MOST_PLACES + 2)]
 WHOLE = {"totals": (a_total(),)}
-INTO = a_finding(code="LD111", configuration="recorded")
 
 CASES = {
     "conversions without a time": a_trace(recorded(*two(seconds=None), conversion_seconds=None, share=None)),
     "the time of all kernels is not known": a_trace(recorded(*two(), seconds=None)),
     "no kernel list at all": in_graph(*two(owner="framework")),
     "no kernel ran for a convolution": a_trace(recorded(*two(), convolution_count=0)),
-    "conversions within convolutions": a_trace(recorded(*two(), convolution_seconds=3.2e-3)),
-    "a direction that is not known": a_trace(recorded(UNKNOWN, UNKNOWN)),
     "launches count, not entries": a_trace(recorded(launched(0, tensor="weight", count=7), launched(1))),
     "round trips by what they rest on": a_trace(
         recorded(*two(exposed_seconds=1e-4)),
@@ -98,8 +90,6 @@ CASES = {
             a_pair("kernel 0", "kernel 1", confidence=c, seconds=8e-4) for c in ("shapes", "shapes", "grid", "order")
         ),
     ),
-    "a round trip without a time": a_trace(recorded(*two()), redundant_pairs=(a_pair("a", "b", seconds=None),)),
-    "no round trip where shapes are lacking": a_trace(recorded(*two(), lacks=("no shapes",))),
     "the costliest lines added up": a_trace(
         recorded(
             *(
@@ -109,40 +99,22 @@ CASES = {
         )
     ),
     "nothing found and nothing to add": a_trace(recorded(**WHOLE)),
-    "nothing found, a cut file": a_trace(recorded(**WHOLE), subject={"notes": ("the file ends in an event",)}),
     "nothing found, lacks": a_trace(recorded(**WHOLE, lacks=("no shapes",))),
-    "nothing found, named twice and not understood": a_trace(
-        recorded(**WHOLE, not_understood_count=2, lacks=("no shapes", "no Python stack")),
-        graphs=(a_graph(name="recorded", not_understood=("a sparse tensor", "a sparse tensor")),),
-    ),
     "a log names its reorders": a_trace(
         recorded(count=3, seconds=None, sources=LOG, convolution_count=0), subject={"device": "cpu"}
     ),
-    "no kernel list, a GPU": a_trace(None),
-    "an empty kernel list": a_trace(recorded(count=0, seconds=0.0), subject={"device": None}),
     "an empty list of a CPU": a_trace(recorded(count=0), subject={"device": "cpu"}),
-    "a CPU's trace with kernels": a_trace(recorded(*two()), subject={"device": "cpu"}),
     "an empty table": a_trace(recorded(count=0, sources=TABLE)),
     "an empty log": a_trace(recorded(count=0, sources=LOG)),
     "a file that could not be read": FAILED,
-    "places: kernels": a_trace(recorded(launched(0), totals=places("kernel", 1e-3))),
-    "places: operations before kernels": a_trace(
-        recorded(launched(0), totals=(*places("kernel", 1e-3), *places("operation", 1e-3)))
-    ),
     "places: modules that hold half": a_trace(
         recorded(launched(0), totals=(*places("operation", 1e-3), *places("module", 0.5e-3)))
-    ),
-    "places: none with a conversion": a_trace(
-        recorded(launched(0), totals=(a_total("module", "a"), a_total("operation", "b")))
     ),
     "places: the costliest first, the rest added up": a_trace(
         recorded(
             *(launched(n, seconds=s) for n, s in enumerate([*COSTLY, 0.5e-3, 0.5e-3])),
             totals=places("operation", *COSTLY),
         )
-    ),
-    "places: conversions without a sum": a_trace(
-        recorded(*two(), conversion_seconds=None, totals=places("operation", 4e-4))
     ),
     "steps in their order": a_trace(
         recorded(
