@@ -43,11 +43,10 @@ USUAL_CHARACTERS = 10_000
 COMPARED_LENGTHS = (200, 50, 12, 3, 0)
 MOST_FINDINGS = 5
 MOST_REMARKS = 6
-MOST_ACCOUNT_ROWS = 5
 MOST_LOGS = 2
 MOST_SETTINGS = 12
 WHOLE = sys.maxsize
-_LEFT_OUT_FIRST = ("account", "log", "remarks", "script", "findings", "table", "notes", "how")
+_LEFT_OUT_FIRST = ("log", "remarks", "script", "findings", "table", "notes", "how")
 """Parts of the report in the order in which they are left out of one that is too long."""
 
 
@@ -150,8 +149,6 @@ def _comparison(diagnosis: Diagnosis, view: View) -> Iterator[tuple[str, str]]:
     facts = [*view.remarks[:MOST_REMARKS], f"Measured: {'; '.join(view.measurement)}."]
     facts += [f"Not understood: {'; '.join(view.not_understood)}."] if view.not_understood else []
     yield "remarks", bullets(facts)
-    for account in build_accounts(diagnosis, MOST_ACCOUNT_ROWS)[:1]:
-        yield "account", folded(account.heading, table_of(account.table))
 
 
 def _detail_lines(detail: Detail) -> Iterator[str]:

@@ -40,23 +40,17 @@ class AccountView(NamedTuple):
     table: Table
 
 
-def build_accounts(diagnosis: Diagnosis, most: int | None = None) -> tuple[AccountView, ...]:
-    """
-    The accounts of a diagnosis, in its order.
-
-    Args:
-        most: Rows of each table, those that contribute most; None for all.
-    """
-    return tuple(account_view(account, most) for account in diagnosis.accounts)
+def build_accounts(diagnosis: Diagnosis) -> tuple[AccountView, ...]:
+    """The accounts of a diagnosis, in its order."""
+    return tuple(map(account_view, diagnosis.accounts))
 
 
-def account_view(account: Account, most: int | None = None) -> AccountView:
+def account_view(account: Account) -> AccountView:
     """An account in words, as ``build_accounts`` has it."""
     slower, faster = shown_name(account.slower), shown_name(account.faster)
     difference = signed_seconds(account.slower_seconds - account.faster_seconds)
     heading = f"Why {slower} is slower than {faster}, by {difference} of {format_seconds(account.slower_seconds)}"
-    largest = sorted(account.rows, key=lambda row: -abs(row.seconds))[:most]
-    rows = tuple(TableRow(_cells(row)) for row in account.rows if row in largest)
+    rows = tuple(TableRow(_cells(row)) for row in account.rows)
     head = ("what", "where", "difference", f"in {slower}", f"in {faster}", "why")
     return AccountView(heading, Table(head, rows, title=heading))
 
