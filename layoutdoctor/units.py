@@ -1,7 +1,4 @@
-"""
-Quantities as text. Inside the package all times are seconds and all sizes are bytes; text is made here, at the
-edge.
-"""
+"""Quantities as text. Inside the package all times are seconds and all sizes are bytes."""
 
 from __future__ import annotations
 
@@ -30,12 +27,7 @@ def format_significant(value: float, digits: int = 3) -> str:
 
 
 def format_seconds(seconds: Seconds) -> str:
-    """
-    A duration with three significant digits and the unit that fits: ``"1.23 ms"``, ``"950 us"``, ``"2.50 s"``.
-
-    Args:
-        seconds: A duration in seconds, zero or more.
-    """
+    """A duration with three significant digits and the unit that fits: ``"1.23 ms"``, ``"950 us"``, ``"2.50 s"``."""
     if seconds == 0:
         return "0 s"
     # Round first, choose the unit then: 0.99996 ms is "1.00 ms", never "1000 us".
@@ -47,12 +39,7 @@ def format_seconds(seconds: Seconds) -> str:
 
 
 def format_bytes(count: Bytes) -> str:
-    """
-    A size with three significant digits and a binary unit: ``"1.53 MiB"``, ``"12 B"``.
-
-    Args:
-        count: A size in bytes, zero or more.
-    """
+    """A size with three significant digits and a binary unit: ``"1.53 MiB"``, ``"12 B"``."""
     for scale, unit in _SIZE_UNITS[:-1]:
         # Round first, as for durations: one byte less than a mebibyte is "1.00 MiB", never "1024 KiB".
         if float(f"{count / scale:.2e}") >= 1:
@@ -64,12 +51,7 @@ _SMALLEST_PERCENT = 0.05
 
 
 def format_share(share: float) -> str:
-    """
-    A part of a whole as a percentage: ``"19 %"``, ``"2.6 %"``, ``"0.4 %"``, ``"below 0.1 %"``.
-
-    Args:
-        share: The part divided by the whole, 0 to 1.
-    """
+    """A part of a whole as a percentage: ``"19 %"``, ``"2.6 %"``, ``"0.4 %"``, ``"below 0.1 %"``."""
     percent = 100 * share
     if 0 < percent < _SMALLEST_PERCENT:
         return "below 0.1 %"
@@ -77,10 +59,5 @@ def format_share(share: float) -> str:
 
 
 def format_ratio(ratio: float) -> str:
-    """
-    A speed ratio with two decimals: ``"1.28x"``; four significant digits where it is large.
-
-    Args:
-        ratio: How many times faster, above 0.
-    """
+    """A speed ratio with two decimals: ``"1.28x"``; four significant digits if it is large."""
     return f"{ratio:.2f}x" if ratio < 100 else f"{format_significant(ratio, 4)}x"

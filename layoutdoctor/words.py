@@ -1,8 +1,7 @@
 """
-Every term of a report once: owners, directions, tensors, what a fact is known by, element types, counts and lists.
+The words that rules, reports and comparisons share: owners, directions, tensors, element types, counts and lists.
 
-A rule, a report and a comparison that speak of one thing take its word from here. Words out of a record (names of
-modules, files, kernels) are left as they are: a report cleans what it prints.
+Names out of a record (modules, files, kernels) stay as they are: a report cleans all that it prints.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ OWNER_WORDS = {
     "compiler": "in compiled kernels",
     "user": "written in the model",
 }
-"""Where a conversion is, by who made it."""
+"""The place of a conversion, by its owner."""
 
 GIVES_STRIDES = "autograd gives a gradient the strides of its parameter"
 """Why autograd copies a gradient that a backward graph returned."""
@@ -44,7 +43,6 @@ TENSOR_WORDS = {
     "gradient": "gradient",
     "unknown": "tensor of unknown kind",
 }
-"""In the singular; ``count_of`` and ``plural`` know their plurals."""
 
 CONFIDENCE_WORDS: dict[str | None, str] = {
     "shapes": "shapes",
@@ -52,14 +50,14 @@ CONFIDENCE_WORDS: dict[str | None, str] = {
     "order": "order of kernels",
     None: "kernel name",
 }
-"""What the direction and tensor of a conversion are known by."""
+"""Proof of the direction and tensor of a conversion."""
 
 PROOF_WORDS = {
     "shapes": "with shapes that agree all along the way",
     "grid": "by launch grids that agree",
     "order": "by the order of kernels only",
 }
-"""What a round trip rests on, the surest first."""
+"""Proof of a round trip, the surest first."""
 
 LIBRARY_NAMES = {
     "cudnn": "cuDNN",
@@ -105,7 +103,7 @@ _SPELLINGS = {
     "int8": "i8 s8 char int8_t a",
     "uint8": "u8 uint8_t h",
 }
-"""How oneDNN, the profiler, CUDA's and HIP's templates and their mangled names call them."""
+"""Names of oneDNN, the profiler, and the templates of CUDA and HIP, mangled ones included."""
 
 DTYPES = {
     **{name: name for name in ITEM_BYTES},
@@ -119,11 +117,11 @@ TARGET_FORMS = (
     "model.py, model.py:attr, package.module:attr, model.pt2, timm:NAME, torchvision:NAME, transformers:NAME or "
     "diffusers:CLASS"
 )
-"""What a command takes for a model."""
+"""Targets of the command."""
 
 
 def item_bytes(dtype: str | None) -> int | None:
-    """Bytes of one element of a type, by any of its spellings; None where it is not known."""
+    """Bytes of one element of a type, by any of its spellings; None if it is not known."""
     return ITEM_BYTES.get(DTYPES.get(dtype or "", ""))
 
 
@@ -134,14 +132,7 @@ def plural(noun: str) -> str:
 
 
 def count_of(count: int, noun: str, several: str | None = None) -> str:
-    """
-    A count with its noun: ``"1 convolution"``, ``"4 convolutions"``.
-
-    Args:
-        count: How many.
-        noun: In the singular.
-        several: In the plural, where that is not the singular with an ``s``.
-    """
+    """A count with its noun: ``"1 convolution"``; ``several`` is the plural if that is no ``s`` behind the singular."""
     return f"{count} {noun if count == 1 else several or plural(noun)}"
 
 
@@ -151,25 +142,19 @@ def be(count: int) -> str:
 
 
 def listing(parts: Iterable[str], most: int | None = 4) -> str:
-    """
-    Parts as a list in a sentence: ``"a, b and c"``; what is too many is counted: ``"a, b and 7 more"``.
-
-    Args:
-        parts: The parts, in order; empty for none.
-        most: How many to name; None for all.
-    """
+    """Parts as a list in a sentence: ``"a, b and c"``; of more than ``most`` the rest is counted: ``"and 7 more"``."""
     every = list(parts)
     named = every if most is None or len(every) <= most else [*every[:most], f"{len(every) - most} more"]
     return "".join(named) if len(named) < 2 else f"{', '.join(named[:-1])} and {named[-1]}"
 
 
 def distinct(parts: Iterable[str | None]) -> list[str]:
-    """Each part once, in the order in which they first stand; None is left out."""
+    """Each part once, in the order of their first places; None is left out."""
     return [part for part in dict.fromkeys(parts) if part is not None]
 
 
 def joined(parts: Iterable[str | None], separator: str = "; ") -> str:
-    """What there is to say, one after the other; None and what is empty are left out."""
+    """The parts one after the other; None and empty ones are left out."""
     return separator.join(part for part in parts if part)
 
 
@@ -179,7 +164,7 @@ def shape_words(shape: Sequence[Size]) -> str:
 
 
 def layout_words(layout: Layout | None) -> str:
-    """A layout by what it is called: ``"channels_last"``, ``"blocked aBcd16b"``, else by its strides."""
+    """A layout by its name: ``"channels_last"``, ``"blocked aBcd16b"``, else by its strides."""
     if layout is None or (layout.format is None and layout.stride is None):
         return "a layout not recorded"
     if layout.format is not None:
@@ -190,17 +175,12 @@ def layout_words(layout: Layout | None) -> str:
 
 
 def op_words(target: str) -> str:
-    """
-    An operator without what every operator has: ``"aten.relu.default"`` is ``"relu"``.
-
-    Args:
-        target: As in a graph (``aten.relu.default``) or a profile (``aten::relu``).
-    """
+    """The short name of an operator in a graph (``aten.relu.default``) or a profile (``aten::relu``): ``"relu"``."""
     return target.removeprefix("aten.").removeprefix("aten::").removesuffix(".default")
 
 
 _CELL = re.compile(r"\d{5,10}\.py")
-"""What IPython calls the file of a notebook's cell: a hash of its code."""
+"""IPython's name for the file of a notebook's cell: a hash of its code."""
 
 
 def line_words(location: SourceLocation, *, with_folders: bool = False) -> str:
@@ -229,12 +209,7 @@ _CONFIGURATIONS = {
 
 
 def name_in_words(name: str) -> str:
-    """
-    The name of a configuration in words: ``"compiled + channels_last + frozen"``.
-
-    Args:
-        name: Such as ``inductor-channels-last+flat-conv3d``. A name that is not built in stays as it is.
-    """
+    """A configuration in words: ``"compiled + channels_last"``; a name that is not built in stays as it is."""
     base, *added = name.split("+")
     if base not in _CONFIGURATIONS:
         return name
@@ -258,7 +233,7 @@ def ratio_words(ratio: Ratio) -> str:
 # ---------------------------------------------------------------------------------------------- reports only
 NOT_RECORDED = "not recorded"
 STATUS_WORDS = {"failed": "failed", "timed_out": "timed out", "crashed": "crashed", "skipped": "skipped"}
-"""What is said of a trial without a result, by its status."""
+"""The status of a trial without a result."""
 
 SWITCH_WORDS = {True: "on", False: "off", None: NOT_RECORDED}
-"""What the compiler decided, or whether a setting is on."""
+"""A decision of the compiler, or a setting."""

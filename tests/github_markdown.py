@@ -16,7 +16,7 @@ from cmarkgfm.cmark import Options
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-# Whatever a report may hold; a picture's source is code, and a link is one of GitHub's own making.
+# Whatever a report may hold; a link is one of GitHub's own making.
 ELEMENTS = {
     *("html", "head", "body", "h2", "h3", "h4", "p", "ul", "li", "strong", "a", "pre", "code"),
     *("details", "summary", "table", "thead", "tbody", "tr", "th", "td"),
@@ -56,35 +56,10 @@ def check_form(report: str) -> Element:
         assert tags[0] == "summary"
         assert tags.count("summary") == 1
         assert len(list(details)) > 1
-    for language, text in code_blocks(document):
-        assert language in ("python", "mermaid", "text")
-        if language == "mermaid":
-            check_mermaid(text)
+    for language, _ in code_blocks(document):
+        assert language in ("python", "text")
     return document
 
 
 def without_code(report: str) -> str:
     return re.sub(r"(?ms)^(`{3,})\w*\n.*?^\1$", "", report)
-
-
-LABEL = r'"(?:[A-Za-z0-9 ,()/=+._-]|#\d+;|<br/>)+"'
-SHAPES = rf"\[{LABEL}\]|\({LABEL}\)|\{{\{{{LABEL}\}}\}}|\(\[{LABEL}\]\)"
-MERMAID_LINES = (
-    r"flowchart TD",
-    r"    accTitle: [A-Za-z0-9 ,.()_-]+",
-    rf"    n\d+(?:{SHAPES})",
-    rf"    n\d+ -->(?:\|{LABEL}\|)? n\d+",
-    r"    classDef (?:channels_last|contiguous|blocked|unknown) fill:#\w{6},stroke:#\w{6},color:#\w{6}",
-    r"    classDef redundant stroke:#\w{6},stroke-width:3px,stroke-dasharray:6 4",
-    r"    class n\d+(?:,n\d+)* (?:channels_last|contiguous|blocked|unknown|redundant)",
-)
-
-
-def check_mermaid(text: str) -> None:
-    lines = text.rstrip("\n").split("\n")
-    assert lines[0] == "flowchart TD"
-    assert [line for line in lines if not any(re.fullmatch(one, line, re.ASCII) for one in MERMAID_LINES)] == []
-    boxes = re.findall(r"^    (n\d+)[\[({]", text, re.MULTILINE)
-    named = re.findall(r"^    (n\d+) -->(?:\|.*\|)? (n\d+)$", text, re.MULTILINE)
-    assert len(boxes) == len(set(boxes))
-    assert {key for ends in named for key in ends} <= set(boxes)

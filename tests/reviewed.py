@@ -1,4 +1,4 @@
-"""What many small cases give, reviewed in one text file: the name of each case, and below it what was said."""
+"""The texts of many small cases, reviewed in one file: the name of each case, and its text below."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "golden" / "cases"
 
 
 def check(name: str, said: Mapping[str, str], *, update: bool) -> None:
-    """Compares each case with the reviewed file; with ``--update-golden`` the file is written anew."""
+    """Compares each case with the reviewed file; with ``--update-golden`` the file is rewritten."""
     text = "\n".join(f"=== {case}\n{output.rstrip()}\n" for case, output in said.items())
     path = FOLDER / f"{name}.txt"
     if update:
@@ -25,7 +25,7 @@ def check(name: str, said: Mapping[str, str], *, update: bool) -> None:
 
 
 def without_library(html: str) -> str:
-    """A page without what all pages have alike: library, style sheet, scripts, and the hashes of these."""
+    """A page without the parts that all pages share: library, style sheet, scripts, and the hashes of these."""
     for name in (STYLE_FILE, SCRIPT_FILE, *CHART_FILES):
         text = read_page_file(name)
         html = html.replace(text, f"/* {name} */").replace(hash_source(text), f"'hash of {name}'")

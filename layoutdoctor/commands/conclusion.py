@@ -145,7 +145,9 @@ class Conclusion:
         if self.accepted_path is None:
             return Acceptance(diagnosis), AcceptedFile(accepted=())
         diagnosis = for_others(diagnosis)  # the file is for others too, and a saved diagnosis is known by these names
-        file = accept_all(diagnosis, self.accepted) if self.writes_accepted else self.accepted or AcceptedFile(accepted=())
+        file = (
+            accept_all(diagnosis, self.accepted) if self.writes_accepted else self.accepted or AcceptedFile(accepted=())
+        )
         return accept(diagnosis, file), file
 
     def _save_accepted(self, acceptance: Acceptance, file: AcceptedFile) -> None:

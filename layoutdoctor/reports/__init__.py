@@ -1,4 +1,4 @@
-"""Reports: text made from a diagnosis. What is said stands in ``sections``; a format only arranges it."""
+"""Reports: text made from a diagnosis. The sentences are made in ``sections``; a format only arranges them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RENDERERS: Mapping[str, str] = MappingProxyType(
         "text": "text:render_text",
     }
 )
-"""Module and function of each format, which are imported when it is asked for."""
+"""Module and function of each format, which are imported on first use."""
 
 FORMAT_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
     {
@@ -53,7 +53,7 @@ _ELSEWHERE = {
     "render_scan": "overviews",
     "to_pandas": "frames",
 }
-"""What records reach besides formats, with its module, which is imported on first use."""
+"""Functions that records call besides formats, with their modules, which are imported on first use."""
 
 
 def __getattr__(name: str) -> Any:
@@ -64,7 +64,7 @@ def __getattr__(name: str) -> Any:
 
 def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
     """
-    The report of a diagnosis, without what says who ran it and where: reports are made for others, also the text.
+    The report of a diagnosis, without user and host names and private paths.
 
     Args:
         report_format: ``text``, ``markdown``, ``json``, ``html``, ``sarif``, ``junit`` or ``reproducer``.
@@ -77,7 +77,7 @@ def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
 
 def renderer_of(report_format: str) -> Renderer:
     """
-    What makes the report of a diagnosis that is scrubbed already.
+    The function that makes the report of a diagnosis that is scrubbed already.
 
     Raises:
         UsageError: There is no such format.
@@ -90,17 +90,17 @@ def renderer_of(report_format: str) -> Renderer:
 
 def save(diagnosis: Diagnosis, path: str | PurePath) -> None:
     """
-    Writes the report that a file's suffix stands for; what is read back is therefore ``privacy.scrub`` of it.
+    Writes the report that a file's suffix asks for; reading it back gives ``privacy.scrub`` of the diagnosis.
 
     Raises:
-        UsageError: The suffix stands for no format.
+        UsageError: No format has this suffix.
         OSError: The file cannot be written.
     """
     write_file(Path(path), render(diagnosis, format_of_suffix(path)), is_packed=is_packed_name(path))
 
 
 def one_line(diagnosis: Diagnosis) -> str:
-    """What a prompt shows: of what it is a diagnosis, and what the report says first."""
+    """The subject and the claim, for a prompt."""
     from layoutdoctor.reports.sections.view import build_view
     from layoutdoctor.reports.sections.wording import clean
 
@@ -118,7 +118,7 @@ def format_of_suffix(path: str | PurePath) -> str:
     The format that a file's name asks for; the case of its suffix does not matter.
 
     Raises:
-        UsageError: The name has no suffix, or one that stands for no format.
+        UsageError: The name has no suffix, or one that no format has.
     """
     suffixes = PurePath(path).suffixes
     suffix = "".join(suffixes[-2:] if is_packed_name(path) else suffixes[-1:]).lower()

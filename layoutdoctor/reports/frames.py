@@ -1,5 +1,5 @@
 """
-The tables of a diagnosis as pandas DataFrames: flat columns, units in their names, one dtype each whatever they hold.
+The tables of a diagnosis as pandas DataFrames: flat columns, units in their names, one dtype each in every diagnosis.
 
 What a record does not know is missing in the table too (``NA``, in a float column ``NaN``), never zero. The only user
 of pandas, which is loaded late and need not be installed.
@@ -9,17 +9,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.errors import RecordError, UsageError
+from layoutdoctor.diagnosis.layout import Layout
+from layoutdoctor.diagnosis.records import SourceLocation
+from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import msgspec
     import pandas
 
-    from layoutdoctor.diagnosis.layout import Layout, Size
-    from layoutdoctor.diagnosis.records import Conversion, Convolution, Diagnosis, Finding, RedundantPair, Trial
+    from layoutdoctor.diagnosis.layout import Size
+    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Trial
 
+Row = dict[str, object]
+OTHER_STRIDES = "other strides"
+_SIZES = ("tensor_shape", "weight_shape", "stride", "padding", "dilation")
 _INTEGERS = frozenset(
     "bytes_moved conversion_count count graph_count groups kernel_count line peak_memory_bytes rank recompile_count "
     "redundant_pair_count round round_count stream".split()
@@ -28,54 +33,26 @@ _TRUTHS = frozenset(
     "channels_last is_backward is_baseline is_fused is_recommended is_static is_transposed "
     "layout_optimization_applied".split()
 )
-_REALS = frozenset(
-    "bandwidth_share compile_seconds conversion_seconds conversion_share exposed_seconds kernel_seconds max_abs_error "
-    "median_seconds ratio_high ratio_low ratio_median seconds start_seconds".split()
-)
-_CONVERSIONS = (
-    "configuration evidence graph id owner direction tensor role is_fused shape source_format source_strides "
-    "target_shape target_format target_strides dtype target_dtype count seconds seconds_source exposed_seconds "
-    "bytes_moved bandwidth_share start_seconds stream step confidence kernel node op cause module file line"
-).split()
-_PAIRS = (
-    "configuration kind evidence graph first second also between shape seconds seconds_source exposed_seconds "
-    "bytes_moved confidence proof module file line"
-).split()
-_CONVOLUTIONS = (
-    "configuration graph direction node class channels_last rank weight_shape groups stride padding dilation "
-    "is_transposed is_backward layout_optimization_applied decision_rule module file line"
-).split()
-_FINDINGS = (
-    "code rule severity configuration message suggestion seconds bytes_moved evidence accepted module file line"
-).split()
-_TRIALS = (
-    "configuration backend layout_optimization model_format input_format status same_as failure is_baseline "
-    "is_recommended is_static median_seconds round_count compile_seconds peak_memory_bytes ratio_low ratio_median "
-    "ratio_high verdict kernel_count kernel_seconds conversion_count conversion_seconds conversion_share "
-    "redundant_pair_count graph_count recompile_count equivalence max_abs_error"
-).split()
-_ROUNDS = ["configuration", "round", "seconds"]
-Row = dict[str, str | int | float | bool | None]
-OTHER_STRIDES = "other strides"
+_REALS = ("seconds", "_share", "max_abs_error", "ratio_high", "ratio_low", "ratio_median")
+"""Endings of the columns that hold floats; every other column holds text."""
 
 
 def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
     """
     One table of the diagnosis as a DataFrame.
 
-    A trial that is the same as another one has a row among the trials; its conversions, pairs and convolutions stand
-    under that other one's name, once. A conversion that both the graph and the kernel list show has a row from each:
-    ``evidence`` says which.
+    A trial that is the same as another one has a row among the trials; its conversions, pairs and convolutions are
+    listed under that other one's name, once. A conversion that both the graph and the kernel list show has a row from
+    each: ``evidence`` says which.
 
     Args:
         table: ``trials``, ``rounds``, ``conversions``, ``redundant_pairs``, ``convolutions`` or ``findings``.
 
     Returns:
-        The same columns with the same dtypes for every diagnosis, also where there are no rows.
+        The same columns with the same dtypes for every diagnosis, also if there are no rows.
 
     Raises:
         UsageError: There is no such table, or pandas is not installed.
-        RecordError: The diagnosis holds a number that no column can.
     """
     if table not in _TABLES:
         raise UsageError(f"cannot make table {table!r}: expected one of {', '.join(sorted(_TABLES))}")
@@ -87,23 +64,18 @@ def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
         raise UsageError(f"cannot make table {table!r}: pandas is not installed; pip install pandas") from error
     names, rows_of = _TABLES[table]
     rows = list(rows_of(diagnosis))
-    columns = {}
-    for name in names:
-        try:
-            columns[name] = pandas.Series([row[name] for row in rows], dtype=_dtype(name))
-        except OverflowError as error:
-            raise RecordError(
-                f"cannot make column {name!r} of table {table!r}: the diagnosis holds a number outside of 64 bits; "
-                "expected a record as layoutdoctor saves it"
-            ) from error
+    columns = {name: pandas.Series([row.get(name) for row in rows], dtype=_dtype(name)) for name in names.split()}
     frame: pandas.DataFrame = pandas.DataFrame(columns)
     return frame
 
 
 def _dtype(name: str) -> str:
-    """What pandas calls the dtype of a column; each of them can hold a missing value."""
-    kinds = {"Int64": _INTEGERS, "float64": _REALS, "boolean": _TRUTHS}
-    return next((dtype for dtype, names in kinds.items() if name in names), "string")
+    """The dtype of a column; each of them can hold a missing value."""
+    if name in _INTEGERS:
+        return "Int64"
+    if name in _TRUTHS:
+        return "boolean"
+    return "float64" if name.endswith(_REALS) else "string"
 
 
 def _trial_rows(diagnosis: Diagnosis) -> Iterator[Row]:
@@ -130,75 +102,60 @@ def _trial_rows(diagnosis: Diagnosis) -> Iterator[Row]:
 
 
 def _round_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    """One row per measured round, long: configuration, round from 0, seconds."""
     for trial in diagnosis.trials:
         for number, seconds in enumerate(trial.measurement.round_seconds if trial.measurement else ()):
             yield {"configuration": trial.name, "round": number, "seconds": seconds}
 
 
 def _conversion_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    """One row per conversion, of the graphs first, then of the kernel list."""
+    """Conversions of the graphs first, then of the kernel list."""
     for trial in _own_trials(diagnosis):
         for graph in trial.graphs:
             for conversion in graph.conversions:
-                yield _conversion_row(trial, "graph", conversion, conversion.graph or graph.name)
+                yield {**_conversion(conversion, trial, "graph"), "graph": conversion.graph or graph.name}
         for conversion in trial.kernels.conversions if trial.kernels else ():
-            yield _conversion_row(trial, "kernels", conversion, conversion.graph)
+            yield _conversion(conversion, trial, "kernels")
 
 
-def _conversion_row(trial: Trial, evidence: str, conversion: Conversion, graph: str | None) -> Row:
-    source, target = conversion.source, conversion.target
-    own: Row = {
-        "configuration": trial.name,
-        "evidence": evidence,
-        "graph": graph,
-        "is_fused": conversion.fused,
-        "shape": _shape(source or target),
-        "source_format": _format(source),
-        "source_strides": _sizes(source.stride if source else None),
-        "target_shape": _shape(target),
-        "target_format": _format(target),
-        "target_strides": _sizes(target.stride if target else None),
-    }
-    return _row(_CONVERSIONS, conversion, own)
+def _conversion(conversion: Conversion, trial: Trial, evidence: str) -> Row:
+    row = _flat(conversion, configuration=trial.name, evidence=evidence, is_fused=conversion.fused)
+    return {**row, "shape": row.get("source_shape") or row.get("target_shape")}
 
 
 def _pair_rows(diagnosis: Diagnosis) -> Iterator[Row]:
     for trial in _own_trials(diagnosis):
         for pair in trial.redundant_pairs:
-            listed: Row = {"also": "; ".join(pair.also), "between": "; ".join(pair.between)}
-            shape = _sizes(pair.tensor_shape)
-            yield _row(_PAIRS, pair, {"configuration": trial.name, **listed, "shape": shape})
+            yield _flat(pair, configuration=trial.name, shape=_sizes(pair.tensor_shape))
 
 
 def _convolution_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    """One row per convolution on a decision card."""
     for trial in _own_trials(diagnosis):
         for graph in trial.graphs:
+            own: Row = {"configuration": trial.name, "graph": graph.name, "direction": graph.direction}
+            own |= _fields(graph.decision, layout_optimization_applied="applied", decision_rule="rule")
             for convolution in graph.decision.convolutions if graph.decision else ():
-                own: Row = {
-                    "configuration": trial.name,
-                    "graph": graph.name,
-                    "direction": graph.direction,
-                    "class": convolution.class_,
-                    "weight_shape": _sizes(convolution.weight_shape),
-                    "stride": _sizes(convolution.stride),
-                    "padding": _sizes(convolution.padding),
-                    "dilation": _sizes(convolution.dilation),
-                    **_fields(graph.decision, layout_optimization_applied="applied", decision_rule="rule"),
-                }
-                yield _row(_CONVOLUTIONS, convolution, own)
+                yield {**_flat(convolution), **own, "class": convolution.class_}
 
 
 def _finding_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    return (_row(_FINDINGS, finding, {"evidence": "; ".join(finding.evidence)}) for finding in diagnosis.findings)
+    return map(_flat, diagnosis.findings)
 
 
-def _row(columns: Iterable[str], record: Conversion | RedundantPair | Convolution | Finding, own: Row) -> Row:
-    """A column for what was worked out for it, for the place, and for each field of the record that has its name."""
-    location = record.location
-    own = {**own, "file": location.file if location else None, "line": location.line if location else None}
-    return {name: own[name] if name in own else getattr(record, name) for name in columns}
+def _flat(record: msgspec.Struct, **own: object) -> Row:
+    """The fields of a record under their own names, without anything nested."""
+    row: Row = {}
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        if isinstance(value, SourceLocation):
+            row |= {"file": value.file, "line": value.line}
+        elif isinstance(value, Layout):
+            row |= {f"{name}_shape": _sizes(value.shape), f"{name}_strides": _sizes(value.stride)}
+            row[f"{name}_format"] = value.format or " or ".join(value.memory_formats) or OTHER_STRIDES
+        elif isinstance(value, tuple):
+            row[name] = _sizes(value) if name in _SIZES else "; ".join(value)
+        else:
+            row[name] = value
+    return {**row, **own}
 
 
 def _fields(record: msgspec.Struct | None, *names: str, **columns: str) -> Row:
@@ -208,30 +165,41 @@ def _fields(record: msgspec.Struct | None, *names: str, **columns: str) -> Row:
 
 
 def _own_trials(diagnosis: Diagnosis) -> Iterator[Trial]:
-    """Those whose records are their own: a trial that is the same as another one repeats that one's."""
+    """The trials without those that repeat the records of another one."""
     return (trial for trial in diagnosis.trials if trial.status != "same_as")
-
-
-def _format(layout: Layout | None) -> str | None:
-    """Every memory format it satisfies, or oneDNN's name of a blocked one."""
-    if layout is None:
-        return None
-    return layout.format or " or ".join(layout.memory_formats) or OTHER_STRIDES
-
-
-def _shape(layout: Layout | None) -> str | None:
-    return _sizes(layout.shape) if layout else None
 
 
 def _sizes(sizes: Sequence[Size] | None) -> str | None:
     return None if sizes is None else f"[{', '.join(str(size) for size in sizes)}]"
 
 
-_TABLES: Mapping[str, tuple[list[str], Callable[[Diagnosis], Iterator[Row]]]] = {
-    "trials": (_TRIALS, _trial_rows),
-    "rounds": (_ROUNDS, _round_rows),
-    "conversions": (_CONVERSIONS, _conversion_rows),
-    "redundant_pairs": (_PAIRS, _pair_rows),
-    "convolutions": (_CONVOLUTIONS, _convolution_rows),
-    "findings": (_FINDINGS, _finding_rows),
+_TABLES: Mapping[str, tuple[str, Callable[[Diagnosis], Iterator[Row]]]] = {
+    "trials": (
+        "configuration backend layout_optimization model_format input_format status same_as failure is_baseline "
+        "is_recommended is_static median_seconds round_count compile_seconds peak_memory_bytes ratio_low ratio_median "
+        "ratio_high verdict kernel_count kernel_seconds conversion_count conversion_seconds conversion_share "
+        "redundant_pair_count graph_count recompile_count equivalence max_abs_error",
+        _trial_rows,
+    ),
+    "rounds": ("configuration round seconds", _round_rows),
+    "conversions": (
+        "configuration evidence graph id owner direction tensor role is_fused shape source_format source_strides "
+        "target_shape target_format target_strides dtype target_dtype count seconds seconds_source exposed_seconds "
+        "bytes_moved bandwidth_share start_seconds stream step confidence kernel node op cause module file line",
+        _conversion_rows,
+    ),
+    "redundant_pairs": (
+        "configuration kind evidence graph first second also between shape seconds seconds_source exposed_seconds "
+        "bytes_moved confidence proof module file line",
+        _pair_rows,
+    ),
+    "convolutions": (
+        "configuration graph direction node class channels_last rank weight_shape groups stride padding dilation "
+        "is_transposed is_backward layout_optimization_applied decision_rule module file line",
+        _convolution_rows,
+    ),
+    "findings": (
+        "code rule severity configuration message suggestion seconds bytes_moved evidence accepted module file line",
+        _finding_rows,
+    ),
 }

@@ -1,8 +1,8 @@
 """
-The Markdown report: what people paste into an issue of PyTorch, by its template's headings.
+The Markdown report: a text for an issue of PyTorch, by its template's headings.
 
-It stays below 10,000 characters: parts are left out whole, in a fixed order, and stand in a second text, for a file
-beside the report.
+It stays below 10,000 bytes: parts are left out whole, in a fixed order, and are in a second text, for a file beside the
+report.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from layoutdoctor.reports.sections.wording import (
     is_recording,
     shown_name,
 )
-from layoutdoctor.words import count_of
+from layoutdoctor.words import STATUS_WORDS, count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Diagnosis
     from layoutdoctor.reports.reproducer.report import Reproducer
@@ -39,16 +39,14 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 60_000
 """GitHub refuses an issue of more than 65,536."""
 USUAL_CHARACTERS = 10_000
-"""What a reader of an issue scrolls through."""
-COMPARED_LENGTHS = (200, 100, 50, 25, 12, 6, 3, 1, 0)
+"""As much as a reader of an issue scrolls through."""
+COMPARED_LENGTHS = (200, 50, 12, 3, 0)
 MOST_FINDINGS = 5
 MOST_REMARKS = 6
-MOST_ACCOUNT_ROWS = 5
 MOST_LOGS = 2
 MOST_SETTINGS = 12
 WHOLE = sys.maxsize
-_ERRORS = ("failed", "timed_out", "crashed")
-_LEFT_OUT_FIRST = ("account", "log", "remarks", "script", "findings", "table", "notes", "how")
+_LEFT_OUT_FIRST = ("log", "remarks", "script", "findings", "table", "notes", "how")
 """Parts of the report in the order in which they are left out of one that is too long."""
 
 
@@ -66,34 +64,27 @@ def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tup
             None if there will be no file, so that the second text is not made.
 
     Returns:
-        The report in fewer than 10,000 characters, and the second text.
+        The report in fewer than 10,000 bytes, and the second text.
     """
     view, reproducer = build_view(diagnosis), _reproducer_of(diagnosis)
-    name = clean_name(details_name) if details_name is not None else None
-    has_details = name is not None and not view.answer.is_short
-    parts = [
-        *_bug(view),
-        *_reproducer(reproducer, name if has_details else None),
-        *_comparison(diagnosis, view),
-        *_error_logs(diagnosis),
-        ("", f"### Versions\n\n{_versions(diagnosis)}"),
-        ("", _where_the_rest_is(view, name if has_details else None)),
-    ]
-    lengths = range(len(_LEFT_OUT_FIRST) + 1)
-    reports = (_joined(text for kind, text in parts if kind not in _LEFT_OUT_FIRST[:count]) for count in lengths)
+    name = clean_name(details_name) if details_name is not None and not view.answer.is_short else None
+    parts = [*_bug(view), *_reproducer(reproducer, name), *_comparison(diagnosis, view), *_error_logs(diagnosis)]
+    parts += [("", f"### Versions\n\n{_versions(diagnosis)}"), ("", _last_line(view, name))]
+    kept = (_LEFT_OUT_FIRST[count:] for count in range(len(_LEFT_OUT_FIRST) + 1))
+    reports = (_joined(text for kind, text in parts if not kind or kind in kinds) for kinds in kept)
     report = first_that_fits(reports, lambda report: len(report.encode("utf-8", "replace")) < USUAL_CHARACTERS)
-    return report, _joined(_details(diagnosis, view, reproducer)) if has_details else None
+    return report, _joined(_details(diagnosis, view, reproducer)) if name is not None else None
 
 
 def _title(title: Sequence[str]) -> str:
     return f"## {escape(' · '.join(title))}"
 
 
-def _joined(parts: Iterator[str]) -> str:
+def _joined(parts: Iterable[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _where_the_rest_is(view: View, name: str | None) -> str:
+def _last_line(view: View, name: str | None) -> str:
     hints = view.hints[:-1]  # the last one names this report
     made = f"Made by {escape(' · '.join((view.made_by, *hints)))}"
     if view.answer.is_short:
@@ -117,14 +108,14 @@ def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer | None) ->
         yield f"**{escape(table.title)}**"
         yield table_of(table)
     if view.remarks:
-        yield bullets(view.remarks, len(view.remarks))
+        yield bullets(view.remarks)
     for detail in build_details(diagnosis, WHOLE):
         yield f"### {escape(detail.title)}"
         yield from _detail_lines(detail)
 
 
 def _bug(view: View) -> Iterator[tuple[str, str]]:
-    """What was found: the answer and the findings; each part with what it is."""
+    """The answer and the findings; each part with its kind, which is empty for one that is never left out."""
     yield "", _title(view.title)
     yield "", "### 🐛 Describe the bug"
     if view.interrupted:
@@ -151,25 +142,20 @@ def _finding(entry: FindingEntry) -> str:
 
 
 def _comparison(diagnosis: Diagnosis, view: View) -> Iterator[tuple[str, str]]:
-    """What was varied, what that changed, and the worst place as a picture; of a recorded run, where its time goes."""
+    """The configurations and their times; of a recorded run, the places where its time goes."""
     heading = "### Where the time goes" if is_recording(diagnosis) else "### Configurations"
     tables = [folded("All configurations", table_of(t)) if view.answer.is_short else table_of(t) for t in view.tables]
     yield "table", "\n\n".join((heading, *tables))
     facts = [*view.remarks[:MOST_REMARKS], f"Measured: {'; '.join(view.measurement)}."]
     facts += [f"Not understood: {'; '.join(view.not_understood)}."] if view.not_understood else []
-    yield "remarks", bullets(facts, len(facts))
-    for account in build_accounts(diagnosis, MOST_ACCOUNT_ROWS)[:1]:
-        yield "account", folded(account.heading, table_of(account.table))
+    yield "remarks", bullets(facts)
 
 
 def _detail_lines(detail: Detail) -> Iterator[str]:
     """One long list."""
-    for sentence in detail.text:
-        yield paragraph(sentence)
-    if detail.rows:
-        yield markdown_table(
-            [escape(column) for column in detail.head], [[escape(cell) for cell in row] for row in detail.rows]
-        )
+    yield from map(paragraph, detail.text)
+    if detail.table is not None:
+        yield table_of(detail.table)
     if detail.log:
         yield code_block(clean_log(detail.log), "text")
 
@@ -185,7 +171,7 @@ def _reproducer_of(diagnosis: Diagnosis) -> Reproducer | None:
     """A script that shows the finding with torch alone, or why there is none; None for a file, which has no model."""
     if is_recording(diagnosis):
         return None
-    from layoutdoctor.reports.reproducer.report import build_reproducer  # late: only where one is written
+    from layoutdoctor.reports.reproducer.report import build_reproducer  # late: only here one is written
 
     return build_reproducer(diagnosis)
 
@@ -198,9 +184,7 @@ def _reproducer(reproducer: Reproducer | None, name: str | None) -> Iterator[tup
         reason = (reproducer.reason or reproducer.title).removeprefix("no reproducer: ")
         yield "", f"### Minimal reproducer\n\nNone: {escape(reason)}."
         return
-    where = (
-        "" if name is None else f" ({count_of(reproducer.script.count(chr(10)), 'line')}, also in {code_name(name)})"
-    )
+    where = f" ({count_of(reproducer.script.count(chr(10)), 'line')}, also in {code_name(name)})" if name else ""
     yield "", f"### Minimal reproducer\n\n{paragraph(reproducer.title)}{where}."
     printed = code_block(clean_log(reproducer.printed), "text") if reproducer.printed else ""
     yield "script", code_block(reproducer.script.rstrip("\n"), "python") + (printed and f"\n\nIt printed:\n\n{printed}")
@@ -208,11 +192,11 @@ def _reproducer(reproducer: Reproducer | None, name: str | None) -> Iterator[tup
 
 def _error_logs(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     """Why configurations have no result, with the ends of their logs."""
-    failed = [trial for trial in diagnosis.trials if trial.status in _ERRORS]
+    failed = [trial for trial in diagnosis.trials if trial.status in STATUS_WORDS and trial.status != "skipped"]
     if not failed:
         return
     reasons = [f"{shown_name(trial.name)}: {failure_clause(trial)}" for trial in failed]
-    yield "", f"### Error logs\n\n{bullets(reasons, MOST_FINDINGS)}"
+    yield "", f"### Error logs\n\n{bullets(reasons[:MOST_FINDINGS])}"
     logs = [detail for detail in build_details(diagnosis, 1) if detail.log]
     for detail in logs[:MOST_LOGS]:
         yield "log", folded(detail.title, "\n\n".join(_detail_lines(detail)))
@@ -230,9 +214,8 @@ def _overview(view: Overview, most: int) -> Iterator[str]:
     if view.lines:
         yield "\n".join(f"- {escape(line)}" for line in view.lines)
     for table in view.tables:
-        left_out = len(table.rows) - most
-        shown = table_of(replace(table, rows=table.rows[:most]))
-        shown += f"\n\n{left_out} more left out here; the JSON report has them." if left_out > 0 else ""
+        left_out = table.left_out + max(0, len(table.rows) - most)
+        shown = table_of(replace(table, rows=table.rows[:most], left_out=left_out))
         yield folded(f"{table.title}: {len(table.rows)}", shown) if table.is_long else f"### {table.title}\n\n{shown}"
     if view.remarks:
         yield "\n".join(f"- {escape(remark)}" for remark in view.remarks)
@@ -244,8 +227,8 @@ _SPECIAL = re.compile(r"[\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 # GitHub would call the user of that name to the issue; nothing else keeps it from that, not even an entity.
 _MENTION = re.compile(r"(?<![A-Za-z0-9_])@(?=[A-Za-z0-9])")
 _ZERO_WIDTH_SPACE = "\u200b"
-# What starts a heading, a list or a rule where a line begins.
-_BLOCK_START = re.compile(r"^(?:[#+=-]|\d{1,9}(?=[.)]))")
+# The start of a heading, a list or a rule at the beginning of a line.
+_BLOCK_START = re.compile(r"^(\d{1,9}(?=[.)]))?([#+=.)-])")
 
 
 def escape(text: str) -> str:
@@ -254,12 +237,9 @@ def escape(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """The same where a line begins: no heading, no list."""
+    """The same at the beginning of a line: no heading, no list."""
     start = _BLOCK_START.match(text)
-    if start is None:
-        return escape(text)
-    number, sign = (start.group(), text[start.end()]) if start.group().isdigit() else ("", start.group())
-    return f"{number}\\{sign}{escape(text[len(number) + 1 :])}"
+    return escape(text) if start is None else f"{start[1] or ''}\\{start[2]}{escape(text[start.end() :])}"
 
 
 def without_html(text: str) -> str:
@@ -276,38 +256,25 @@ def code_block(text: str, language: str = "") -> str:
 
 
 def code_name(name: str) -> str:
-    """A file's name within a sentence, as code where that can be."""
+    """A file's name within a sentence, as code if possible."""
     return escape(name) if "`" in name else f"`{name}`"
 
 
-def bullets(lines: Sequence[str], most: int) -> str:
+def bullets(lines: Sequence[str]) -> str:
     """A list of plain sentences, which are not escaped yet."""
-    shown = [f"- {paragraph(line)}" for line in lines[:most]]
-    if len(lines) > most:
-        shown.append(f"- and {len(lines) - most} more")
-    return "\n".join(shown)
+    return "\n".join(f"- {paragraph(line)}" for line in lines)
 
 
 def table_of(table: Table) -> str:
-    """A table of the view; a clause stands in the column that the table names."""
-    rows = []
-    for row in table.rows:
-        cells = list(row.cells)
-        if row.clause is not None:
-            cells = [cells[0], *[""] * (len(table.head) - 1)]
-            cells[table.clause_column] = row.clause
-        rows.append([escape(cell) for cell in cells])
-    below = "".join(f"\n\n{paragraph(line)}" for line in table.below)
-    return markdown_table([escape(column) for column in table.head], rows) + below
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; what is in it is escaped, so that no cell holds a bare ``|`` or a line break; nothing is filled up."""
-    return _RULE.sub(
-        "---", tabulate([list(row) for row in rows], list(head), "github", disable_numparse=True, stralign=None)
-    )
+    """A table of the view; everything in it is escaped, so that no cell holds a bare ``|`` or a line break."""
+    blank = ("",) * (len(table.head) - 2)
+    rows = [row.cells if row.clause is None else (row.cells[0], row.clause, *blank) for row in table.rows]
+    escaped = [[escape(cell) for cell in row] for row in (table.head, *rows)]
+    text = tabulate(escaped[1:], escaped[0], "github", disable_numparse=True, stralign=None)
+    left_out = [f"{table.left_out} more left out here; the JSON report has them."] if table.left_out else []
+    return "\n\n".join((_RULE.sub("---", text), *map(paragraph, table.below), *left_out))
 
 
 def folded(title: str, body: str) -> str:
-    """What GitHub shows only on a click; the title is plain text, the body Markdown."""
+    """A part that GitHub shows only on a click; the title is plain text, the body Markdown."""
     return f"<details><summary>{without_html(title)}</summary>\n\n{body}\n\n</details>"

@@ -1,5 +1,5 @@
 """
-The text report: what fits on the first screen, line by line, each with its role, so that a terminal may colour it.
+The text report: one screen, line by line, each with its role, so that a terminal may colour it.
 
 Everything else is in the Markdown and HTML reports.
 """
@@ -22,17 +22,16 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.sections.view import FindingEntry, View
 
 Role = Literal["title", "claim", "code", "note", "head", "row", "recommended", "failed", "finding", "to do", "more", ""]
-"""What a line is; that of a note begins with a label of ``LABEL_WIDTH`` characters, that of a finding with its code."""
+"""The kind of a line; a note begins with a label of ``LABEL_WIDTH`` characters, a finding with its code."""
 
 DEFAULT_WIDTH = 100
 NARROWEST = 40
 LABEL_WIDTH = 10
-MOST_FINDINGS = 3
+MOST_FINDINGS = 2
 MOST_FINDING_LINES = 2
-MOST_REMARKS = 3
+MOST_REMARKS = 2
 INDENT = "  "
 GAP = 2
-_LONGEST_NAME = 36
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:ns|us|ms|s|B|KiB|MiB|GiB)\b)")
 _UNBROKEN = "\u00a0"
 # Wide enough for "channels_last".
@@ -84,11 +83,10 @@ def _notes(view: View, width: int) -> list[tuple[Role, str]]:
 def table_lines(table: Table, width: int) -> list[tuple[Role, str]]:
     """A table with the lines below it."""
     rows, clauses = [row.cells for row in table.rows], [row.clause for row in table.rows]
-    best = {row.cells[0] for row in table.rows if row.is_recommended}
     lines: list[tuple[Role, str]] = []
-    for line in plain_table(table.head, rows, width, clauses, wraps_names=table.wraps_names).splitlines():
-        is_best = any(line.startswith(f"{name}  ") for name in best)
-        lines.append(("head" if line.startswith(f"{table.head[0]}  ") else "recommended" if is_best else "row", line))
+    for number, own in _lines_of_rows(table.head, rows, width, clauses):
+        role: Role = "head" if number is None else "recommended" if table.rows[number].is_recommended else "row"
+        lines += [(role, line) for line in own]
     return [*lines, *(("more", line) for text in table.below for line in wrap(text, width))]
 
 
@@ -123,14 +121,12 @@ def _finding_lines(entry: FindingEntry, width: int) -> Iterator[tuple[Role, str]
 
 def wrap(text: str, width: int, indent: str = "", further: str | None = None, most: int | None = None) -> list[str]:
     """Lines of at most ``width`` characters, at most so many; further lines are indented."""
-    hanging = further if further is not None else indent or INDENT
     lines = textwrap.wrap(
         _UNIT.sub(_UNBROKEN, text),
         width,
         initial_indent=indent,
-        subsequent_indent=hanging,
+        subsequent_indent=further if further is not None else indent or INDENT,
         break_on_hyphens=False,
-        drop_whitespace=True,
         max_lines=most,
         placeholder=" ...",
     )
@@ -138,12 +134,7 @@ def wrap(text: str, width: int, indent: str = "", further: str | None = None, mo
 
 
 def plain_table(
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    width: int,
-    clauses: Sequence[str | None] = (),
-    *,
-    wraps_names: bool = False,
+    head: Sequence[str], rows: Sequence[Sequence[str]], width: int, clauses: Sequence[str | None] = ()
 ) -> str:
     """
     A table without lines that wraps inside its cells rather than exceed a width.
@@ -151,67 +142,42 @@ def plain_table(
     Args:
         head: Column heads.
         rows: Cells, as many in each row as there are heads.
-        width: Characters per line, if the first column allows it at all.
-        clauses: For each row: text that stands in place of all cells after the first; None for an ordinary row.
-        wraps_names: Whether the first column is narrowed like the others; no row may have a clause then.
+        width: Characters per line; columns are narrowed for it, the widest first, to 13 characters at least.
+        clauses: For each row: text in place of all cells after the first; None for an ordinary row.
 
     Returns:
-        Ordinary rows first, in their order, then those with a clause; no line ends in a space.
+        Rows with a clause come last; no line ends in a space.
     """
-    taken = [*clauses, *([None] * (len(rows) - len(clauses)))]
-    ordinary = [row for row, clause in zip(rows, taken, strict=True) if clause is None]
-    spanning = [(row[0], clause) for row, clause in zip(rows, taken, strict=True) if clause is not None]
-    names_of = {row[0]: row[0] if wraps_names else _broken_name(row[0]) for row in (head, *rows)}
-    first_column = max(map(_width, names_of.values()))
-    lines = []
+    return "\n".join(line for _, own in _lines_of_rows(head, rows, width, clauses) for line in own)
+
+
+def _lines_of_rows(
+    head: Sequence[str], rows: Sequence[Sequence[str]], width: int, clauses: Sequence[str | None]
+) -> Iterator[tuple[int | None, list[str]]]:
+    """The number of each row, None for the head, and its lines."""
+    spanning = {number: clause for number, clause in enumerate(clauses) if clause is not None}
+    ordinary = {number: row for number, row in enumerate(rows) if number not in spanning}
+    shown = [head, *ordinary.values()] if ordinary else []
+    names = max(len(row[0]) for row in (head, *rows))
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)] if shown else [names]
+    widths[0] = names
+    while sum(widths) + GAP * (len(widths) - 1) > width and max(widths) > NARROWEST_COLUMN:
+        widths[widths.index(max(widths))] -= 1
     if ordinary:
-        names = 0 if wraps_names else first_column
-        body = [[names_of[row[0]].ljust(names), *row[1:]] for row in (head, *ordinary)]
-        lines = _wrapped_rows(body, _column_widths(body, width, first=0 if wraps_names else 1), names)
-    for name, clause in spanning:
-        lines += _clause_lines(names_of[name], clause, first_column + GAP, width)
-    return "\n".join(line.rstrip() for line in lines)
+        yield None, _wrapped(head, widths)
+    for number, row in ordinary.items():
+        yield number, _wrapped(row, widths)
+    room = max(width - widths[0] - GAP, 2 * NARROWEST_COLUMN)
+    for number, clause in spanning.items():
+        yield number, _wrapped((rows[number][0], clause), (widths[0], room))
 
 
-def _broken_name(name: str) -> str:
-    """A long name on several lines."""
-    lines = textwrap.wrap(name, _LONGEST_NAME, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(lines) if len(name) > _LONGEST_NAME else name
-
-
-def _width(cell: str) -> int:
-    return max(map(len, cell.split("\n")))
-
-
-def _cell_lines(cell: str, most: int) -> list[str]:
-    lines = (textwrap.wrap(part, most, break_on_hyphens=False) for part in cell.split("\n"))
-    return [line for wrapped in lines for line in wrapped] or [""]
-
-
-def _wrapped_rows(rows: Sequence[Sequence[str]], widths: Sequence[int], names: int) -> list[str]:
-    """The lines of rows whose cells are wrapped; the first column is at least as wide as ``names``."""
-    wrapped = [[_cell_lines(cell, most) for cell, most in zip(row, widths, strict=True)] for row in rows]
-    columns = [max(len(line) for cell in column for line in cell) for column in zip(*wrapped, strict=True)]
-    columns[0] = max(columns[0], names)
-    return [
-        (GAP * " ").join(part.ljust(room) for part, room in zip(parts, columns, strict=True))
-        for row in wrapped
-        for parts in zip_longest(*row, fillvalue="")
+def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """The lines of one row."""
+    indents = (INDENT, *[""] * len(cells))
+    parts = [
+        textwrap.wrap(cell, most, subsequent_indent=indent, break_on_hyphens=False)
+        for cell, most, indent in zip(cells, widths, indents, strict=False)
     ]
-
-
-def _column_widths(rows: Sequence[Sequence[str]], width: int, first: int) -> list[int]:
-    """Natural widths, with the widest columns from the given one on narrowed until the table fits."""
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
-    while sum(widths) + GAP * (len(widths) - 1) > width:
-        widest = max(range(first, len(widths)), key=lambda column: widths[column], default=None)
-        if widest is None or widths[widest] <= NARROWEST_COLUMN:
-            break
-        widths[widest] -= 1
-    return widths
-
-
-def _clause_lines(name: str, clause: str, offset: int, width: int) -> list[str]:
-    room = max(width - offset, 2 * NARROWEST_COLUMN)
-    clauses = textwrap.wrap(clause, room) or [""]
-    return [part.ljust(offset) + line for part, line in zip_longest(name.split("\n"), clauses, fillvalue="")]
+    lines = zip_longest(*parts, fillvalue="")
+    return [(GAP * " ").join(map(str.ljust, line, widths)).rstrip() for line in lines]

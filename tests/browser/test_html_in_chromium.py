@@ -164,7 +164,7 @@ def test_the_policy_stops_what_got_into_the_page_after_all(visit: Any) -> None:
     planted = (
         "<script>window.ran = 'script'</script><img src=x onerror=\"window.ran = 'image'\"><p style='opacity:0'>p</p>"
     )
-    opened = visit(STORIES["single_trial"](), planted=planted)
+    opened = visit(STORIES["round_trip_by_hand"](), planted=planted)
     opened.page.wait_for_timeout(200)
 
     assert opened.page.locator("img").count() == 1

@@ -66,7 +66,7 @@ def test_every_saved_example_is_valid_by_our_schema_and_by_the_contract(path: Pa
 def test_comparisons_and_accepted_findings_are_valid_by_their_schemas() -> None:
     assert {path.parent.name for path in SAVED} == {"golden", "records"}
     model = compare(STORIES["gain_with_findings"](), STORIES["failures_and_same"]())
-    trace = compare(STORIES["trace_with_round_trips"](), STORIES["trace_of_a_gpu_alone"]())
+    trace = compare(STORIES["trace_with_round_trips"](), STORIES["trace_of_owners"]())
 
     for comparison in (model, trace):
         validator("comparison").validate(json.loads(comparison_to_json(comparison)))
@@ -97,7 +97,7 @@ def test_a_mutated_diagnosis_is_valid_exactly_where_it_can_be_decoded() -> None:
     """The schema promises a reader what msgspec checks: neither more nor less, beyond what agrees between fields."""
     chance = random.Random(5)
     checks = validator()
-    saved = [to_json(STORIES[name]()) for name in ("single_trial", "round_trip_by_hand", "trace_of_a_gpu_alone")]
+    saved = [to_json(STORIES[name]()) for name in ("tie", "round_trip_by_hand", "trace_of_onednn")]
     seen: set[bool] = set()
     for _ in range(MUTATIONS):
         record = json.loads(chance.choice(saved))

@@ -1,3 +1,5 @@
+"""The words that every report and rule shares."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
@@ -16,26 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def test_a_list_names_the_first_parts_and_counts_the_rest() -> None:
-    assert words.listing(["a"]) == "a"
-    assert words.listing(["a", "b"]) == "a and b"
-    assert words.listing(["a", "b", "c", "d"]) == "a, b, c and d"
-    assert words.listing(["a", "b", "c", "d", "e"]) == "a, b, c, d and 1 more"
-
-    assert words.listing([]) == ""
+def test_lists_and_counts_are_words() -> None:
+    assert [words.listing(parts) for parts in ("", "a", "ab", "abcd", "abcde")] == [
+        "",
+        "a",
+        "a and b",
+        "a, b, c and d",
+        "a, b, c, d and 1 more",
+    ]
     assert words.listing("abcdef", None) == "a, b, c, d, e and f"
-    assert words.listing("abcd", 3) == "a, b, c and 1 more"
-
-
-def test_a_count_has_its_noun_in_the_right_number() -> None:
     assert [words.count_of(n, "round trip") for n in (0, 1, 2)] == ["0 round trips", "1 round trip", "2 round trips"]
-
-    assert words.plural("conversion") == "conversions"
     assert words.count_of(2, words.TENSOR_WORDS["unknown"]) == "2 tensors of unknown kind"
     assert words.count_of(2, "is", "are") == "2 are"
+    assert words.distinct(["b", None, "a", "b"]) == ["b", "a"]
+    assert words.joined(["b", None, "", "a"]) == "b; a"
 
 
-def test_a_layout_is_called_by_every_format_it_satisfies_else_by_its_strides() -> None:
+def test_a_layout_is_named_by_every_format_it_satisfies_else_by_its_strides() -> None:
     assert words.layout_words(contiguous()) == "contiguous"
     assert words.layout_words(channels_last()) == "channels_last"
     assert words.layout_words(contiguous((4, 1, 56, 56))) == "contiguous and channels_last"
@@ -45,21 +44,16 @@ def test_a_layout_is_called_by_every_format_it_satisfies_else_by_its_strides() -
     assert words.layout_words(Layout((4, 8), None, ())) == "a layout not recorded"
 
 
-def test_an_operator_and_a_line_are_named_without_what_stands_around_them() -> None:
-    assert [words.op_words(op) for op in ("aten.relu.default", "aten::relu", "aten.add.Tensor", "mine.op")] == [
-        "relu",
-        "relu",
-        "add.Tensor",
-        "mine.op",
-    ]
+def test_an_operator_and_a_line_have_short_names() -> None:
+    operators = ("aten.relu.default", "aten::relu", "aten.add.Tensor", "mine.op")
+    cell, file = a_location(15, "/tmp/ipykernel_12/2743171112.py"), a_location(15, "net/model.py")
 
-    assert words.line_words(a_location(15, "/home/me/model.py")) == "model.py:15"
-    assert words.line_words(a_location(15, "C:\\me\\model.py")) == "model.py:15"
-
-
-def test_what_is_said_twice_or_not_at_all_is_left_out() -> None:
-    assert words.distinct(["b", None, "a", "b"]) == ["b", "a"]
-    assert words.joined(["b", None, "", "a"]) == "b; a"
+    assert [words.op_words(op) for op in operators] == ["relu", "relu", "add.Tensor", "mine.op"]
+    assert words.line_words(a_location(15, "C:\\me\\model.py")) == words.line_words(file) == "model.py:15"
+    assert words.line_words(cell) == words.line_words(cell, with_folders=True) == "notebook cell, line 15"
+    assert words.line_words(file, with_folders=True) == "net/model.py:15"
+    assert place_of(cell, "2") == "notebook cell, line 15  2"
+    assert (place_of(None, "2"), place_of(None, "features.2"), place_of(None, None)) == ("module 2", "features.2", None)
 
 
 def test_every_term_of_a_record_has_a_word() -> None:
@@ -84,32 +78,16 @@ def test_an_element_type_has_its_bytes_under_every_spelling() -> None:
     assert words.item_bytes("quint4x2") is words.item_bytes(None) is None
 
 
-def test_a_line_of_a_notebook_is_one_of_a_cell() -> None:
-    cell, file = a_location(15, "/tmp/ipykernel_12/2743171112.py"), a_location(15, "net/model.py")
-
-    assert words.line_words(cell) == words.line_words(cell, with_folders=True) == "notebook cell, line 15"
-    assert words.line_words(file, with_folders=True) == "net/model.py:15"
-    assert place_of(cell, "2") == "notebook cell, line 15  2"
-    assert (place_of(None, "2"), place_of(None, "features.2"), place_of(None, None)) == ("module 2", "features.2", None)
-
-
-def test_every_built_in_configuration_has_a_name_in_words() -> None:
+def test_every_configuration_has_a_name_in_words() -> None:
     names = [words.name_in_words(configuration.name) for configuration in BUILTIN_CONFIGURATIONS]
 
     assert len(set(names)) == len(names)
     assert not [name for name in names if "inductor" in name or "-" in name]
-
-
-def test_what_was_added_to_a_configuration_follows_its_name() -> None:
-    assert words.name_in_words("inductor") == "compiled (the default)"
     assert words.name_in_words("inductor+cudnn-benchmark") == "compiled + cudnn-benchmark"
-    assert words.name_in_words("inductor-channels-last-freezing+flat-conv3d+cudnn-benchmark") == (
-        "compiled + channels_last + frozen + flat-conv3d + cudnn-benchmark"
-    )
     assert words.name_in_words("mine+and-yours") == "mine+and-yours"
 
 
-def test_a_ratio_is_said_with_its_interval_and_how_certain_it_is() -> None:
+def test_a_ratio_has_its_interval_and_its_certainty() -> None:
     cases = {
         (1.15, 1.19, 1.24): "1.19x faster (1.15 to 1.24)",
         (0.98, 1.15, 1.31): "looks 1.15x faster (0.98 to 1.31), not certain",

@@ -1,20 +1,17 @@
-"""Where a difference between two configurations goes, as sentences and as a table."""
+"""The parts of a difference between two configurations, as sentences and as a table."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, tensors_in_short
-from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name, waste_of
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import be, count_of, layout_words, line_words, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from layoutdoctor.diagnosis.records import Account, AccountRow, Diagnosis, Trial
 
 MOST_ROWS = 3
@@ -22,54 +19,44 @@ _LONGEST = 125
 _WORTH_A_SENTENCE = 0.05
 """Of the difference."""
 
-_KIND_WORDS = {
-    "conversion": "layout conversions",
-    "generated_kernel": "a generated kernel is slower",
-    "layout": "another layout",
-    "implementation": "the library chose other code",
-    "missing_fusion": "not fused",
-    "operation": "the same operation",
-    "not_aligned": "no counterpart was found",
-    "small": "small differences",
-    "outside_kernels": "cause not known",
+_KINDS = {
+    "conversion": ("layout conversions", "layout conversions"),
+    "generated_kernel": ("a slower kernel for {}", "a generated kernel is slower"),
+    "layout": ("{} in another layout", "another layout"),
+    "implementation": ("{} in other library code", "the library chose other code"),
+    "missing_fusion": ("{}, not fused", "not fused"),
+    "operation": ("{}", "the same operation"),
+    "not_aligned": ("operations without a counterpart", "no counterpart was found"),
+    "small": ("{}", "small differences"),
+    "outside_kernels": ("outside kernels", "cause not known"),
 }
+"""How a row of each kind reads within a sentence, and the reason in the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class AccountView:
-    """
-    One account, ready to be laid out.
-
-    Attributes:
-        heading: Which difference, and how much.
-    """
+class AccountView(NamedTuple):
+    """One account: the difference and its size, and its parts."""
 
     heading: str
     table: Table
 
 
-def build_accounts(diagnosis: Diagnosis, most: int | None = None) -> tuple[AccountView, ...]:
-    """
-    The accounts of a diagnosis, in its order.
-
-    Args:
-        most: Rows of each table, those that contribute most; None for all.
-    """
-    return tuple(account_view(account, most) for account in diagnosis.accounts)
+def build_accounts(diagnosis: Diagnosis) -> tuple[AccountView, ...]:
+    """The accounts of a diagnosis, in its order."""
+    return tuple(map(account_view, diagnosis.accounts))
 
 
-def account_view(account: Account, most: int | None = None) -> AccountView:
+def account_view(account: Account) -> AccountView:
     """An account in words, as ``build_accounts`` has it."""
     slower, faster = shown_name(account.slower), shown_name(account.faster)
-    heading = f"Why {slower} is slower than {faster}, by {_difference(account)}"
-    largest = sorted(account.rows, key=lambda row: -abs(row.seconds))[:most]
-    rows = tuple(TableRow(_cells(row)) for row in account.rows if row in largest)
+    difference = signed_seconds(account.slower_seconds - account.faster_seconds)
+    heading = f"Why {slower} is slower than {faster}, by {difference} of {format_seconds(account.slower_seconds)}"
+    rows = tuple(TableRow(_cells(row)) for row in account.rows)
     head = ("what", "where", "difference", f"in {slower}", f"in {faster}", "why")
-    return AccountView(heading, Table(head, rows, wraps_names=True, title=heading))
+    return AccountView(heading, Table(head, rows, title=heading))
 
 
 def why_sentences(diagnosis: Diagnosis, chosen: str | None) -> tuple[str, ...]:
-    """Where the time of the default goes, in one or two sentences: against what is recommended, else by itself."""
+    """The cost of the default: against the recommended configuration, else by itself."""
     baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
     trial = diagnosis.measured_trial(baseline)
     account = next((a for a in diagnosis.accounts if (a.slower, a.faster) == (baseline, chosen)), None)
@@ -96,25 +83,19 @@ def account_sentence(account: Account) -> str:
         rest -= row.seconds
     if abs(rest) >= _WORTH_A_SENTENCE * abs(difference):
         parts.append(f"{signed_seconds(rest)} the rest")
-    who = "the default" if account.slower == BASELINE else shown_name(account.slower)
-    return f"{who} is slower by {format_seconds(difference)}: {', '.join(parts)}"
+    slower = "the default" if account.slower == BASELINE else shown_name(account.slower)
+    return f"{slower} is slower by {format_seconds(difference)}: {', '.join(parts)}"
 
 
 def _in_short(row: AccountRow) -> str:
-    place = clean_name(line_words(row.locations[0])) if row.locations else row.module
-    what = {
-        "conversion": "layout conversions",
-        "generated_kernel": f"a slower kernel for {row_name(row)}",
-        "layout": f"{row_name(row)} in another layout",
-        "implementation": f"{row_name(row)} in other library code",
-        "missing_fusion": f"{row_name(row)}, not fused",
-    }.get(row.kind, row_name(row))
+    words = _KINDS[row.kind][0].format(row_name(row))
     count = f"{row.count} x " if row.count > 1 and row.kind != "conversion" else ""
-    return f"{count}{what} ({clean_name(place)})" if place else f"{count}{what}"
+    place = line_words(row.locations[0]) if row.locations else row.module
+    return f"{count}{words} ({clean_name(place)})" if place else f"{count}{words}"
 
 
 def conversions_sentence(trial: Trial) -> str | None:
-    """What a trial converts in each call, what that costs, and what of it is undone; None if there is nothing."""
+    """A trial's conversions in each call, their cost, and the round trips among them; None if there are none."""
     counted = counted_conversions(trial)
     if trial.kernels is None and not trial.is_static:
         return "kernels were not recorded, so conversions are not known"
@@ -129,29 +110,27 @@ def conversions_sentence(trial: Trial) -> str | None:
         cost = f", {format_bytes(sum(count or 0 for count in moved))} moved"
     number = launch_count(counted)
     words = f"{listing(tensors_in_short(trial), None)} {be(number)} converted in every call{cost}"
-    waste = waste_of(trial)
-    if waste is None:
+    if not trial.redundant_pairs:
         return words
-    time = "" if waste.seconds is None or cost else f", {format_seconds(waste.seconds)}"
     place = next((line_words(pair.location) for pair in trial.redundant_pairs if pair.location is not None), None)
     there = f" ({clean_name(place)})" if place else ""
-    return f"{words}; {count_of(waste.pair_count, 'round trip')} for nothing{time}{there}"
+    return f"{words}; {count_of(len(trial.redundant_pairs), 'round trip')} for nothing{there}"
 
 
 def decision_sentence(trial: Trial, *, in_full: bool) -> str:
     """
-    What Inductor decided about layouts and why.
+    Inductor's decision about layouts, and why.
 
     Args:
-        in_full: Also if the decision reaches every convolution.
+        in_full: Also if the decision reaches every convolution, and with the whole explanation.
     """
     found = [(graph.direction, graph.decision) for graph in trial.graphs if graph.decision is not None]
     found = [(direction, card) for direction, card in found if card.convolution_count]
     for direction, card in found:
         if card.applied is False:
             part = "" if direction == "inference" else f" in the {direction}"
-            why = "" if card.rule == "config-off" else f": {clean(card.explanation, 160)}"
-            return f"layout optimization is off{part}{why}"
+            why = card.explanation if in_full else card.explanation.partition(";")[0]
+            return f"layout optimization is off{part}" + ("" if card.rule == "config-off" else f": {clean(why, 160)}")
     cards = [card for _, card in found]
     count = sum(card.convolution_count for card in cards)
     reached = sum(card.channels_last_convolution_count for card in cards)
@@ -164,66 +143,38 @@ def decision_sentence(trial: Trial, *, in_full: bool) -> str:
     return f"layout optimization reaches {reached} of {count_of(count, 'convolution')}{why}"
 
 
-def _difference(account: Account) -> str:
-    return (
-        f"{signed_seconds(account.slower_seconds - account.faster_seconds)} of {format_seconds(account.slower_seconds)}"
-    )
-
-
 def row_name(row: AccountRow) -> str:
-    """What a row is about, in a few words."""
+    """The subject of a row in a few words."""
     if row.kind == "small":
         return f"{clean(row.detail or 'rows')}, each small"
-    if row.kind == "outside_kernels":
-        return "outside kernels"
-    if row.kind == "not_aligned":
-        return "operations without a counterpart"
+    if row.kind in ("outside_kernels", "not_aligned"):
+        return _KINDS[row.kind][0]
     operations = listing((clean(name, KERNEL_LENGTH) for name in row.operations), 3) or "an operation"
     return f"{operations} (backward)" if row.backward else operations
 
 
-def _layouts(row: AccountRow) -> str:
-    return f"{layout_words(row.slower_layout)} against {layout_words(row.faster_layout)}"
-
-
 def _cells(row: AccountRow) -> tuple[str, ...]:
-    why = _KIND_WORDS[row.kind]
+    why = _KINDS[row.kind][1]
     if row.kind == "layout":
-        why = _layouts(row)
+        why = f"{layout_words(row.slower_layout)} against {layout_words(row.faster_layout)}"
     elif row.detail and row.kind in ("conversion", "outside_kernels"):
         why = f"{why}: {row.detail}"
-    places = f", {row.count} places" if row.count > 1 else ""
+    places = [line_words(location) for location in row.locations] or ([row.module] if row.module else [])
     return (
-        f"{row_name(row)}{places}",
-        _place(row) or UNKNOWN,
+        f"{row_name(row)}, {row.count} places" if row.count > 1 else row_name(row),
+        listing(map(clean_name, dict.fromkeys(places)), 3) or UNKNOWN,
         signed_seconds(row.seconds),
-        UNKNOWN if row.slower_seconds is None else _seconds(row.slower_seconds),
-        UNKNOWN if row.faster_seconds is None else _seconds(row.faster_seconds),
+        *(_seconds(seconds) for seconds in (row.slower_seconds, row.faster_seconds)),
         clean(why),
     )
 
 
-def _place(row: AccountRow) -> str | None:
-    """The user's lines, those of one file together, else the module."""
-    if not row.locations:
-        return clean_name(row.module) if row.module else None
-    files: dict[str, list[int]] = {}
-    for location in row.locations:
-        files.setdefault(line_words(location).removesuffix(str(location.line)), []).append(location.line)
-    return listing((clean_name(f"{file}{_lines(lines)}") for file, lines in files.items()), 2)
-
-
-def _lines(lines: Sequence[int]) -> str:
-    known = sorted(set(lines))
-    if len(known) > 2 and known[-1] - known[0] == len(known) - 1:
-        return f"{known[0]} to {known[-1]}"
-    return listing(map(str, known), 3)
-
-
 def _seconds(seconds: float | None) -> str:
-    return "nothing" if not seconds else format_seconds(seconds)
+    if seconds is None:
+        return UNKNOWN
+    return format_seconds(seconds) if seconds else "nothing"
 
 
 def signed_seconds(seconds: float) -> str:
-    """Seconds with a minus before them where they are less than nothing."""
+    """Seconds, with a minus if they are below zero."""
     return f"-{format_seconds(-seconds)}" if seconds < 0 else format_seconds(seconds)

@@ -173,14 +173,14 @@ def _trace_tables(comparison: TraceComparison) -> Iterator[Table]:
         if _is_shown(change, least)
     ]
     if conversions:
-        yield Table(("conversion", "where", *heads), tuple(conversions), title="Conversions", wraps_names=True)
+        yield Table(("conversion", "where", *heads), tuple(conversions), title="Conversions")
     trips = [
         TableRow((_round_trip_words(change), clean_name(change.module or ABSENT), *_amount_cells(change)))
         for change in comparison.round_trips
         if _is_shown(change, least)
     ]
     if trips:
-        yield Table(("round trip", "module", *heads), tuple(trips), title="Round trips", wraps_names=True)
+        yield Table(("round trip", "module", *heads), tuple(trips), title="Round trips")
     for kind in KINDS:
         rows = []
         for total in comparison.totals:
@@ -191,7 +191,7 @@ def _trace_tables(comparison: TraceComparison) -> Iterator[Table]:
                 rows.append(TableRow((shown, *_amount_cells(total), _counts(old, new) if old or new else ABSENT)))
         if rows:
             title = plural(kind).capitalize()
-            yield Table((kind, *heads, "conversions"), tuple(rows), title=title, wraps_names=True, is_long=True)
+            yield Table((kind, *heads, "conversions"), tuple(rows), title=title, is_long=True)
 
 
 def _is_shown(change: CostChange, least: float) -> bool:

@@ -7,16 +7,13 @@ and no escape sequence or line break in them may reach a terminal.
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.costs import Number, counted_conversions, parts_of_pairs, sum_known
-from layoutdoctor.units import format_seconds
+from layoutdoctor.examination.costs import parts_of_pairs
 from layoutdoctor.words import (
     DIRECTION_WORDS,
     ONEDNN_LOG,
@@ -36,41 +33,45 @@ if TYPE_CHECKING:
 _Report = TypeVar("_Report")
 NAME_LENGTH = 100
 MESSAGE_LENGTH = 1000
+CLAUSE_LENGTH = 160
 KERNEL_LENGTH = 60
-"""Kernel names run to thousands of characters; what tells one from another stands at their beginning."""
+"""Kernel names run to thousands of characters; their beginnings differ."""
 
 # Control, format (bidirectional overrides), surrogate, private use, unassigned; line and paragraph separators.
 _UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _INSTALLED = re.compile(r"(?:^|/)((?:site|dist)-packages/.+)$")
-_DRIVE = re.compile(r"^[A-Za-z]:")
+_ELSEWHERE = re.compile(r"[/~<]|[A-Za-z]:")
 _NO_FILE = re.compile(r"^<[^/]*$")  # such as <string>; <path>/model.py is a file whose folders were taken out
+_OPTION = re.compile(r"--(budget|configurations|mode|target)(?: ([a-z][\w,-]*))?")
 
 
 def clean(text: str, length: int = MESSAGE_LENGTH) -> str:
-    """Text for one line of any terminal: what cannot be printed is shown as its escape, a cut as three dots."""
-    one_line = " ".join(text[: 2 * length].split())
-    shown = one_line
-    if not one_line.isprintable():  # Python's word for it is stricter, and fast
-        shown = "".join(map(_printable, one_line))
-    return shown if len(shown) <= length else f"{shown[: length - 3].rstrip()}..."
+    """Text for one line of any terminal: unprintable characters become escapes, and a cut is shown as three dots."""
+    shown = " ".join(text[: 2 * length].split())
+    if not shown.isprintable():  # Python's definition is stricter, and fast
+        shown = "".join(map(_printable, shown))
+    return _cut(shown, length)
 
 
 def clean_name(text: str) -> str:
-    """A name (of a configuration, a module, a kernel) that can stand on one line of any terminal."""
+    """A name (of a configuration, a module, a kernel) for one line of any terminal."""
     return clean(text, NAME_LENGTH)
 
 
 def clean_line(line: str, length: int = MESSAGE_LENGTH) -> str:
-    """One line of code or of a log for any terminal, with its indentation, behind which so many characters are kept."""
+    """One line of code or of a log for any terminal, with its indentation."""
     text = line.lstrip(" ")
     shown = "".join(map(_printable, text[: 2 * length].strip()))
-    shown = shown if len(shown) <= length else f"{shown[: length - 3].rstrip()}..."
-    return " " * min(len(line) - len(text), NAME_LENGTH) + shown
+    return " " * min(len(line) - len(text), NAME_LENGTH) + _cut(shown, length)
 
 
 def clean_log(log: str) -> str:
     """The lines of a log that are not blank, each cleaned and cut to 300 characters."""
     return "\n".join(clean_line(line, 300) for line in log.splitlines() if line.strip())
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 3].rstrip()}..."
 
 
 def _printable(character: str) -> str:
@@ -80,7 +81,7 @@ def _printable(character: str) -> str:
 
 
 def first_that_fits(reports: Iterable[_Report], fits: Callable[[_Report], bool]) -> _Report:
-    """Of reports with ever shorter lists the first that fits; the last one, whatever its length, where none does."""
+    """The first of ever shorter reports that fits; the last one if none does."""
     for report in reports:
         if fits(report):
             break
@@ -88,10 +89,10 @@ def first_that_fits(reports: Iterable[_Report], fits: Callable[[_Report], bool])
 
 
 def place_of(location: SourceLocation | None, module: str | None) -> str | None:
-    """Where something is: file and line, then the path of the module; None where neither is known."""
+    """File and line, then the path of the module; None if neither is known."""
     line = clean(line_words(location, with_folders=True), 200) if location else None
     path = clean_name(module) if module else None
-    if path is not None and line is None and path.replace(".", "").isdigit():  # of a Sequential: no word by itself
+    if path is not None and line is None and path.replace(".", "").isdigit():  # within a Sequential
         path = f"module {path}"
     return joined((line, path), "  ") or None
 
@@ -100,45 +101,25 @@ def project_path(file: str) -> str | None:
     """
     A path within the project, with forward slashes; never an absolute one, and none that leads out of the project.
 
-    Installed packages stay readable from ``site-packages`` on. A file below the present directory is relative to it; of
-    any other one the name alone is left.
+    Installed packages stay readable from ``site-packages`` on; a file elsewhere keeps its name alone.
 
     Args:
         file: A path as Python, or a trace, reported it.
 
     Returns:
-        The path; None for what is no file, such as ``<string>``.
+        None for a name that is no file, such as ``<string>``.
     """
     path = file.replace("\\", "/").strip()
     if not path or path.endswith("/") or _NO_FILE.match(path):
         return None
     installed = _INSTALLED.search(path)
-    if installed is not None:
-        path = installed[1]
-    elif path.startswith("/") or _DRIVE.match(path):
-        path = _below_here(path)
+    path = installed[1] if installed is not None else path.removeprefix(f"{Path.cwd().as_posix()}/")
     parts = [part for part in path.split("/") if part not in ("", ".")]
-    if not parts:
+    if not parts or parts[-1] == "..":
         return None
-    if ".." in parts or parts[0].startswith(("~", "<")) or _DRIVE.match(parts[0]):
-        last = _DRIVE.sub("", parts[-1])
-        return last if last not in ("", "..") else None
+    if ".." in parts or _ELSEWHERE.match(path):
+        return parts[-1].rpartition(":")[2] or None
     return "/".join(parts)
-
-
-def _below_here(path: str) -> str:
-    here = Path.cwd().as_posix().rstrip("/") + "/"
-    return path.removeprefix(here) if path.startswith(here) and here != "/" else path.rsplit("/", 1)[-1]
-
-
-def finite(number: float | None) -> float | None:
-    """A number that JSON has: neither infinite nor none at all."""
-    return number if number is not None and math.isfinite(number) else None
-
-
-def precise_share(part: float, whole: float) -> str:
-    """A share with one decimal, also where it is large: ``"26.6 %"``; the whole is above zero."""
-    return f"{100 * part / whole:.1f} %"
 
 
 def format_error(error: float) -> str:
@@ -149,43 +130,14 @@ def format_error(error: float) -> str:
     return f"{float(digits):g}e{int(exponent)}"
 
 
-def alone_clause(exposed: float | None, whole: float | None) -> str:
-    """How many of some seconds were spent with nothing else running, with a comma before it; empty where not known."""
-    if exposed is None or not whole:
-        return ""
-    if exposed <= 0:
-        return ", always with something else running"
-    part = "all" if format_seconds(exposed) == format_seconds(whole) else f"{format_seconds(exposed)} of that"
-    return f", {part} with nothing else running"
-
-
-CLAUSE_LENGTH = 160
-
-
-@dataclass(frozen=True, slots=True)
-class Waste:
+class Terms(NamedTuple):
     """
-    What the redundant pairs of one trial cost in one iteration.
+    How a report names the contents of a recorded file.
 
     Attributes:
-        seconds: Time of all conversions in them, each counted once; None if not known for every one.
-        exposed_seconds: The part of ``seconds`` in which nothing else ran on the device; None if not known for all.
-    """
-
-    pair_count: int
-    seconds: float | None
-    exposed_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """
-    How a report calls what a recorded file holds.
-
-    Attributes:
-        file: The file: ``trace``, ``table`` or ``log``.
+        file: ``trace``, ``table`` or ``log``.
         kernel: One entry of its list: ``kernel`` or ``primitive``.
-        time: The time of all of them together, as it stands behind a number: ``recorded GPU time``.
+        time: The time of all of them together, such as ``recorded GPU time``.
     """
 
     file: str
@@ -203,9 +155,6 @@ def is_from_python(diagnosis: Diagnosis) -> bool:
     return diagnosis.environment.command is None and not is_recording(diagnosis)
 
 
-_OPTION = re.compile(r"--(budget|configurations|mode|target)(?: ([a-z][\w,-]*))?")
-
-
 def in_python(text: str) -> str:
     """A text with arguments in place of options of the command: ``configurations="all"``, ``budget_seconds``."""
 
@@ -217,12 +166,12 @@ def in_python(text: str) -> str:
 
 
 def recorded_trial(diagnosis: Diagnosis) -> Trial | None:
-    """What was recorded of the one run; None where its file could not be examined."""
+    """The one run that was recorded; None if its file could not be examined."""
     return next((trial for trial in diagnosis.trials if trial.status == "ok"), None)
 
 
 def sources_of(diagnosis: Diagnosis) -> list[str]:
-    """What kernels were read from, each once, in order."""
+    """The kinds of files that kernels were read from, each once, in order."""
     return distinct(source for trial in diagnosis.trials if trial.kernels for source in trial.kernels.sources)
 
 
@@ -233,9 +182,7 @@ def terms_of(diagnosis: Diagnosis) -> Terms:
         return Terms("log", "primitive", "logged time")
     if TOTALS_TABLE in sources:
         return Terms("table", "kernel", "kernel time in the table")
-    return Terms(
-        "trace", "kernel", "recorded kernel time" if diagnosis.subject.device == "cpu" else "recorded GPU time"
-    )
+    return Terms("trace", "kernel", f"recorded {'kernel' if diagnosis.subject.device == 'cpu' else 'GPU'} time")
 
 
 def find_ratio(diagnosis: Diagnosis, name: str) -> Ratio | None:
@@ -255,7 +202,7 @@ def baseline_phrase(name: str) -> str:
 
 
 def failure_clause(trial: Trial) -> str:
-    """Why a trial has no result, whose status is neither ``ok`` nor ``same_as``, in one clause."""
+    """Why a trial whose status is neither ``ok`` nor ``same_as`` has no result, in one clause."""
     word = STATUS_WORDS[trial.status]
     if trial.failure is None:
         return f"{word}: the reason was not recorded"
@@ -275,39 +222,14 @@ def direction_words(conversion: Conversion) -> str:
 
 def listed_conversions(trial: Trial) -> dict[str, Conversion]:
     """Every conversion that a trial lists, by its id: those of the kernels, then those of the graphs."""
-    found: dict[str, Conversion] = {}
     recorded = trial.kernels.conversions if trial.kernels is not None else ()
-    for conversion in (*recorded, *(c for graph in trial.graphs for c in graph.conversions)):
-        found.setdefault(conversion.id, conversion)
-    return found
+    of_graphs = {conversion.id: conversion for graph in trial.graphs for conversion in graph.conversions}
+    of_kernels = {conversion.id: conversion for conversion in recorded}
+    return {**of_kernels, **{id_: one for id_, one in of_graphs.items() if id_ not in of_kernels}}
 
 
-def waste_of(trial: Trial) -> Waste | None:
-    """What the redundant pairs of a trial cost; None where it has none."""
-    if not trial.redundant_pairs:
-        return None
+def wasted_seconds(trial: Trial) -> float | None:
+    """The time of the conversions in the redundant pairs of a trial, each once; None if one is not known."""
     parts = parts_of_pairs(trial.redundant_pairs, listed_conversions(trial).values())
-    return Waste(
-        pair_count=len(trial.redundant_pairs),
-        seconds=_sum_of_all(part.seconds for part in parts),
-        exposed_seconds=_sum_of_all(part.exposed_seconds for part in parts),
-    )
-
-
-def _sum_of_all(values: Iterable[Number | None]) -> Number | None:
-    """What they add up to; None where one of them is not known."""
-    listed = list(values)
-    return None if None in listed else sum_known(listed)
-
-
-def exposed_seconds(trial: Trial) -> float | None:
-    """
-    The part of the conversions' time in which nothing else ran on the device; None where not known for all.
-
-    What libraries and others left exposed never overlaps, as each ran alone, so the two are added.
-    """
-    counted = counted_conversions(trial)
-    parts = [conversion.exposed_seconds for conversion in counted if conversion.owner != "library"]
-    if trial.kernels is not None and any(conversion.owner == "library" for conversion in counted):
-        parts.append(trial.kernels.exposed_conversion_seconds)
-    return _sum_of_all(parts)
+    known = [part.seconds for part in parts if part.seconds is not None]
+    return sum(known) if len(known) == len(parts) else None

@@ -92,7 +92,7 @@ def test_a_trace_without_kernels_concludes_nothing_and_one_without_conversions_i
     assert main(["trace", str(a_file(tmp_path))]) == 4
     assert "Nothing can be said: the trace holds no device kernels" in capsys.readouterr().out
     assert main(["trace", str(a_file(tmp_path, kernel(0), kernel(1)))]) == 0
-    assert "No layout conversion in 2 kernels" in capsys.readouterr().out
+    assert "No layout conversion can be shown in 2 kernels" in capsys.readouterr().out
 
 
 def test_launches_without_kernels_are_a_run_on_a_gpu_that_the_profiler_did_not_see(
@@ -103,7 +103,7 @@ def test_launches_without_kernels_are_a_run_on_a_gpu_that_the_profiler_did_not_s
     path = a_file(tmp_path, operation, {**launch, "args": {"correlation": 3}})
     assert main(["trace", str(path)]) == 4
     out = capsys.readouterr().out
-    assert "Nothing can be said: the trace holds no device kernels, though they were launched" in out
+    assert "Nothing can be said: the trace holds no device kernels" in out
     assert "NVreg_RestrictProfilingToAdminUsers=0" in out
     assert "ONEDNN_VERBOSE" not in out
     assert "1 kernel was launched, and none was recorded" in " ".join(out.split())

@@ -76,7 +76,7 @@ def test_a_call_of_a_diagnosis_waits_for_what_its_time_without_the_profiler_show
     assert kernels.waiting.waits_for == expected
     assert kernels.waiting.span_seconds == pytest.approx(call_seconds or 20e-6)
     says = (
-        'Launch-bound: the GPU waits for the processor most of a call (mode="reduce-overhead" launches faster): eager'
+        'eager: launch-bound: the GPU waits for the processor most of a call (mode="reduce-overhead" launches faster)'
     )
     assert (says in build_remarks(diagnosis)) is (expected == "host")
 

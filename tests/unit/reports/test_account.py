@@ -52,13 +52,6 @@ def test_the_parts_and_the_rest_add_up_to_the_difference() -> None:
     )
 
 
-def test_long_parts_go_into_the_rest_so_that_two_lines_hold_the_sentence() -> None:
-    rows = [row("generated_kernel", ms, operations=(f"an_operation_with_a_long_name_{ms}",)) for ms in (6, 4, 2)]
-
-    assert len(said(*rows)) <= 180
-    assert said(*rows).endswith(" ms the rest")
-
-
 def test_the_table_has_all_rows_and_the_names_in_words() -> None:
     rows = (row("layout", 8), row("outside_kernels", 4, locations=(), operations=()))
     account = Account(

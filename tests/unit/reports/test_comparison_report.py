@@ -209,7 +209,7 @@ def test_all_formats_say_the_same(comparison: Any) -> None:
 
 def hostile_comparisons() -> list[Any]:
     trace = hostile_diagnosis("trace_with_round_trips", HOSTILE)
-    models = [hostile_diagnosis(story, HOSTILE) for story in ("interrupted", "gain_with_findings")]
+    models = [hostile_diagnosis(story, HOSTILE) for story in ("unfinished_comparison", "gain_with_findings")]
     return [compare_traces(trace, a_run()), compare_traces(a_run(), trace), compare_models(*models)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -9,9 +10,7 @@ import msgspec
 import pytest
 import reviewed
 from builders import (
-    a_breaker,
     a_comparison,
-    a_configuration,
     a_conversion,
     a_decision,
     a_diagnosis,
@@ -26,16 +25,14 @@ from builders import (
     a_subject,
     a_trial,
     an_environment,
-    channels_last,
-    contiguous,
     kernels,
 )
+from github_markdown import without_code
 from golden.stories import STORIES
+from hostile_records import hostile_diagnosis
 from loops import for_each
 
-from layoutdoctor import reports
 from layoutdoctor.diagnosis.records import (
-    Conversion,
     Diagnosis,
     Equivalence,
     Failure,
@@ -44,92 +41,55 @@ from layoutdoctor.diagnosis.records import (
     WithoutFreezing,
 )
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.costs import conversion_share, convolution_count, counted_conversions
+from layoutdoctor.examination.costs import conversion_share, counted_conversions
 from layoutdoctor.reports import format_of_suffix, render
-from layoutdoctor.reports.markdown import markdown_parts
 from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.rows import conversions_cell, decision_cell
 from layoutdoctor.reports.sections.several import build_row_of_model
-from layoutdoctor.reports.sections.wording import clean_line, waste_of
+from layoutdoctor.reports.sections.wording import clean, clean_line, wasted_seconds
 from layoutdoctor.reports.text import plain_table, render_text
 
 GAIN, NO_CONVOLUTION, SMALL_SHARE = (
     STORIES[name]() for name in ("gain_with_findings", "no_convolution", "small_share")
 )
 BEST = "inductor-channels-last"
-BARE = a_subject(convolution_module_count=0)
-CRASHED = msgspec.structs.replace(a_failed_trial("inductor-layout-opt-on"), status="crashed")
-MISSING = (
-    a_failed_trial("inductor-layout-opt-off"),
-    CRASHED,
-    msgspec.structs.replace(a_failed_trial(BEST), status="timed_out"),
-)
-SAME = {"status": "same_as", "same_as": "inductor", "measurement": None, "kernels": None}
-FEW = a_ratio("eager", 1.4, 0.5, round_count=2)
-PAIR = a_pair("graph 0 conversion 0", "graph 0 conversion 1", evidence="graph", seconds=None)
+DIFFERENT = Equivalence(status="different", max_abs_error=7.07, tolerance=0.141, reference="float64")
+MISSING = (a_failed_trial(), msgspec.structs.replace(a_failed_trial(BEST), status="timed_out", failure=None))
 STATIC = {"kernels": None, "measurement": None, "equivalence": None, "is_static": True}
 APPLIED = a_decision(rule="weighted-flops", explanation="the weighted flops predict no slowdown")
 VETOED = a_decision(applied=False, rule="small-channels", explanation="all convolutions are small")
-SKIPPED = a_trial("eager", status="skipped", failure=Failure(kind="target", message="eager runs no compiler"), **STATIC)
 
 
-def with_trials(story: Diagnosis, **changes: object) -> Diagnosis:
-    trials = tuple(msgspec.structs.replace(trial, **changes) for trial in story.trials)
-    return msgspec.structs.replace(story, trials=trials)
-
-
-def with_finding(diagnosis: Diagnosis, severity: str, code: str = "LD201") -> Diagnosis:
-    finding = a_finding(code, severity=severity, configuration=None)
+def with_finding(diagnosis: Diagnosis, severity: str) -> Diagnosis:
+    finding = a_finding("LD201", severity=severity, configuration=None)
     return msgspec.structs.replace(diagnosis, findings=(finding,))
 
 
-def two(*trials: Trial, **changes: object) -> Diagnosis:
+def two(*trials: Trial, default: Trial | None = None, **changes: object) -> Diagnosis:
     """Eager and the default, compared."""
     fields = {"comparison": a_comparison(a_ratio("eager", 1.2), fastest=("eager",)), **changes}
-    return a_diagnosis(a_trial("eager"), a_trial(), *trials, **fields)
-
-
-def of_outputs(equivalence: Equivalence | None) -> Diagnosis:
-    return a_diagnosis(a_trial(equivalence=equivalence))
-
-
-def moved(number: int, **changes: object) -> Conversion:
-    fields = {"owner": "compiler", "source": contiguous(), "target": channels_last(), "direction": "to_channels_last"}
-    return a_conversion(f"graph 0 conversion {number}", **{**fields, "seconds": None, "bytes_moved": 1024, **changes})
-
-
-def lowered(name: str = "inductor", *conversions: Conversion, **changes: object) -> Trial:
-    return a_trial(name, **{**STATIC, "graphs": (a_graph(APPLIED, conversions=conversions),), **changes})
+    return a_diagnosis(a_trial("eager"), default or a_trial(), *trials, **fields)
 
 
 def static(*trials: Trial) -> Diagnosis:
     return a_diagnosis(*trials, subject=a_subject(device="cuda", target="cuda:90"))
 
 
-ALL_SAME = a_diagnosis(a_trial(), a_trial("inductor-layout-opt-on", **SAME))
-COPIES = kernels(*(a_conversion(f"c{i}", owner="framework", seconds=1e-4) for i in range(5)), seconds=1.9e-3)
-UNTIMED = tuple(a_conversion(name, owner="compiler", seconds=None, bytes_moved=1024) for name in "ab")
-KEEP_OR_CHANGE = {
-    "keep": a_recommendation(),
-    "change": a_recommendation("eager", speedup=a_speedup(1.2, name="eager")),
-}
-
+ALL_DIFFER = a_diagnosis(
+    a_trial(equivalence=DIFFERENT),
+    a_trial(BEST, equivalence=Equivalence(status="different", detail="3 outputs, expected 2")),
+    comparison=a_comparison(a_ratio(BEST, 1.0), fastest=()),
+    recommendation=a_recommendation(None, how=None),
+)
+DEFAULT_DIFFERS = two(
+    default=a_trial(equivalence=DIFFERENT),
+    recommendation=a_recommendation("eager", speedup=a_speedup(1.2), how="model(x)", verified=True),
+)
 CASES = {
-    "a pair without a time": a_diagnosis(
-        a_trial(graphs=(a_graph(conversions=UNTIMED),), redundant_pairs=(a_pair("a", "b", seconds=None),))
-    ),
     "irrelevant, a note": with_finding(SMALL_SHARE, "note"),
-    "irrelevant, slow code": with_finding(SMALL_SHARE, "note", "LD305"),
     "irrelevant, a warning": with_finding(SMALL_SHARE, "warning"),
-    "irrelevant, one not recorded": msgspec.structs.replace(
-        SMALL_SHARE, trials=(*SMALL_SHARE.trials, a_trial("eager", kernels=None, notes=("not recorded: OSError",)))
-    ),
-    "irrelevant, one crashed": msgspec.structs.replace(NO_CONVOLUTION, trials=(*NO_CONVOLUTION.trials, CRASHED)),
-    "no convolution, many copies": with_trials(NO_CONVOLUTION, kernels=COPIES),
-    "a gain in one process": msgspec.structs.replace(
-        GAIN, recommendation=a_recommendation(BEST, speedup=a_ratio(BEST, 1.3), how="x")
-    ),
+    "irrelevant, one crashed": msgspec.structs.replace(NO_CONVOLUTION, trials=(*NO_CONVOLUTION.trials, *MISSING)),
     "a gain with frozen weights": msgspec.structs.replace(
         GAIN,
         recommendation=a_recommendation(
@@ -139,9 +99,6 @@ CASES = {
         ),
     ),
     "another program on the machine": two(comparison=a_comparison(a_ratio("eager", 1.1, 0.3), other_cores=0.8)),
-    "a gain whose outputs differ": with_trials(
-        GAIN, equivalence=Equivalence(status="different", max_abs_error=1.0, tolerance=1e-4)
-    ),
     "another baseline": a_diagnosis(
         a_trial("eager"),
         a_trial("eager-channels-last"),
@@ -150,110 +107,19 @@ CASES = {
         ),
         recommendation=a_recommendation("eager-channels-last", speedup=a_speedup(1.2), verified=True),
     ),
-    "a missing baseline": a_diagnosis(
-        a_trial("eager"),
-        comparison=a_comparison(a_ratio("eager", 1.2), fastest=("eager",)),
-        interrupted="interrupted from the keyboard",
+    "all outputs differ": ALL_DIFFER,
+    "the default's outputs differ": DEFAULT_DIFFERS,
+    "nothing to choose": a_diagnosis(a_trial(), a_trial(BEST, status="same_as", same_as="inductor", measurement=None)),
+    "some missing": two(*MISSING, recommendation=a_recommendation("eager", speedup=a_speedup(1.2, name="eager"))),
+    "a graph not followed, no kernels": a_diagnosis(
+        a_trial(kernels=None, graphs=(a_graph(not_understood=("symbolic sizes: arg0_1",)),))
     ),
-    "no outputs are right": msgspec.structs.replace(
-        with_trials(two(), equivalence=Equivalence(status="different")),
-        comparison=a_comparison(a_ratio("eager", 1.0), fastest=()),
-        recommendation=a_recommendation(None, how=None),
-    ),
-    **{
-        f"a default that computes something else, {name}": a_diagnosis(
-            a_trial(equivalence=Equivalence(status="different", gradients_checked=name == "faster", **figures)),
-            a_trial("eager"),
-            comparison=a_comparison(a_ratio("eager", ratio), fastest=("eager",)),
-            recommendation=a_recommendation("eager", speedup=speedup, how="model(x)", verified=speedup is not None),
-        )
-        for name, ratio, speedup, figures in (
-            ("faster", 1.2, a_speedup(1.2), {"max_abs_error": 7.07, "tolerance": 0.141}),
-            ("slower", 0.8, None, {}),
-            ("but not by much", 0.8, a_speedup(0.8), {"max_abs_error": 0.2, "tolerance": 0.1}),
-        )
-    },
-    "a default that computes something else, and nothing else was right": a_diagnosis(
-        a_trial(equivalence=Equivalence(status="different", max_abs_error=7.1, tolerance=0.1, reference="float64")),
-        a_trial(BEST, equivalence=Equivalence(status="different", reference="float64")),
-        comparison=a_comparison(a_ratio(BEST, 1.0), fastest=()),
-        recommendation=a_recommendation(None, how=None),
-    ),
-    "no convolution, one time": a_diagnosis(
-        a_trial(graphs=(a_graph(a_decision(applied=False, rule="no-convolution", convolution_count=0)),)), subject=BARE
-    ),
-    "nothing to choose": ALL_SAME,
-    "nothing to choose yet": msgspec.structs.replace(ALL_SAME, interrupted="x"),
-    "too few rounds": two(
-        comparison=a_comparison(FEW, fastest=("inductor", "eager")),
-        recommendation=a_recommendation(how=None),
-    ),
-    "a tie without a recommendation": two(
-        comparison=a_comparison(a_ratio("eager", 1.0), fastest=("inductor", "eager"))
-    ),
-    "a baseline that is no trial": a_diagnosis(
-        a_trial("eager"),
-        comparison=a_comparison(a_ratio("eager", 0.9), baseline="mine", fastest=("mine",)),
-        recommendation=a_recommendation("mine", how=None),
-    ),
-    **{
-        f"as fast as the recommended one: {len(others)}": a_diagnosis(
-            *(a_trial(name) for name in ("inductor", BEST, *others)),
-            comparison=a_comparison(*(a_ratio(name, 1.3) for name in (BEST, *others)), fastest=(BEST, *others)),
-            recommendation=a_recommendation(BEST, speedup=a_speedup(1.3), verified=True),
-        )
-        for others in (("eager",), ("eager", "eager-channels-last"))
-    },
-    "measured once and not faster": a_diagnosis(
-        a_trial(),
-        a_trial(BEST, equivalence=None),
-        comparison=a_comparison(a_ratio(BEST, 1.02), fastest=("inductor", BEST)),
-        recommendation=a_recommendation(),
-    ),
-    "round trips of several owners": a_diagnosis(
-        a_trial(
-            kernels=kernels(a_conversion("reorder 0"), a_conversion("reorder 1", owner="framework"), seconds=10e-3),
-            redundant_pairs=(a_pair(),),
-        )
-    ),
-    **{f"some missing, {name}": two(*MISSING, recommendation=KEEP_OR_CHANGE[name]) for name in KEEP_OR_CHANGE},
-    **{
-        f"some missing, {name}, interrupted": two(*MISSING, recommendation=KEEP_OR_CHANGE[name], interrupted="x")
-        for name in KEEP_OR_CHANGE
-    },
-    "a reason that nobody recorded": a_diagnosis(a_trial(), msgspec.structs.replace(CRASHED, failure=None)),
-    "kernels not recorded": a_diagnosis(a_trial(kernels=None)),
-    "kernels not understood": a_diagnosis(a_trial(kernels=kernels(not_understood_count=2))),
-    "a graph not followed": a_diagnosis(a_trial(graphs=(a_graph(not_understood=("symbolic sizes: arg0_1",)),))),
     "not stable": two(comparison=a_comparison(a_ratio("eager", 1.0, 0.2))),
-    "measured outside the comparison": two(comparison=a_comparison()),
-    "a configuration of one's own": a_diagnosis(a_trial(configuration=a_configuration("mine"))),
-    "outputs: unknown": of_outputs(None),
-    "outputs: equal": of_outputs(Equivalence(status="equal")),
-    "outputs: equal by so much": of_outputs(Equivalence(status="equal", max_abs_error=1e-7)),
-    "outputs: different": of_outputs(Equivalence(status="different")),
-    "outputs: different in number": of_outputs(Equivalence(status="different", detail="3 outputs, expected 2")),
-    "outputs: not compared": of_outputs(Equivalence(status="not_checked")),
-    "static": static(
-        SKIPPED,
-        lowered("inductor", moved(0), moved(1), moved(2, fused=True), redundant_pairs=(PAIR,)),
-        lowered("inductor-layout-opt-off"),
-    ),
-    "static, a pair elsewhere, a failure": static(
-        lowered(),
-        lowered("inductor-layout-opt-off", moved(0), moved(1), redundant_pairs=(PAIR,)),
-        a_failed_trial(BEST, "cannot lower it"),
-    ),
-    "static, some bytes unknown": static(lowered("inductor", moved(0), moved(1, bytes_moved=None))),
-    "static, no bytes known": static(lowered("inductor", moved(0, bytes_moved=None))),
-    "static, nothing lowered": static(SKIPPED, a_failed_trial("inductor", "cannot lower it")),
-    "static, many reasons": static(
-        lowered(graphs=tuple(a_graph(a_decision(explanation=f"reason {n}"), name=f"graph {n}") for n in range(6)))
-    ),
+    "static, nothing lowered": static(a_failed_trial("inductor", "cannot lower it")),
     "static, training": static(
-        SKIPPED,
-        lowered(graphs=(a_graph(APPLIED, direction="forward"), a_graph(VETOED, name="1", direction="backward"))),
-        lowered("inductor-layout-opt-off", moved(0)),
+        a_trial(
+            graphs=(a_graph(APPLIED, direction="forward"), a_graph(VETOED, name="1", direction="backward")), **STATIC
+        ),
     ),
 }
 
@@ -263,30 +129,26 @@ def test_every_case_is_said_as_reviewed(update_golden: bool) -> None:
 
     reviewed.check("models", said, update=update_golden)
     for name, text in said.items():  # nothing sounds measured that never ran
-        words = ("median", "vs default", "measured:", "fastest", "faster", "not measured", "rounds")
-        assert not name.startswith("static") or not [word for word in words if word in text]
+        assert not name.startswith("static") or not re.search("against the default|faster|not measured|rounds", text)
 
 
-def test_the_row_of_a_model_says_that_its_default_is_wrong() -> None:
-    rows = [build_row_of_model("m.py", case).cells for name, case in CASES.items() if "something else" in name]
+def test_the_table_of_models_says_what_to_use_and_why_not() -> None:
+    rows = [build_row_of_model("m.py", one) for one in (DEFAULT_DIFFERS, ALL_DIFFER, NO_CONVOLUTION, GAIN, "no file")]
 
-    assert [row[1:4] for row in rows] == [
-        ("eager", "1.20x  1.17 to 1.23", "the default computes something else"),
-        ("eager", "-", "the default computes something else"),
-        ("eager", "0.80x  0.77 to 0.83", "the default computes something else"),
-        ("-", "-", "all outputs differ"),
+    assert [row.cells[1:4] or row.clause for row in rows] == [
+        ("eager", "1.20x  1.17 to 1.23", "outputs of the default differ"),
+        ("-", "-", "outputs of the default differ"),
+        ("torch.compile's default", "-", "layouts do not matter"),
+        ("compiled + channels_last", "1.28x  1.25 to 1.31", "3 fresh processes agree"),
+        "no file",
     ]
 
 
-def test_a_report_ends_early_only_where_layout_is_irrelevant_and_all_is_known() -> None:
-    assert [name for name, case in CASES.items() if build_answer(case).is_short] == [
-        "irrelevant, a note",
-        "a tie without a recommendation",
-        "not stable",
-    ]
+def test_a_report_ends_early_only_if_layouts_do_not_matter_and_nothing_was_lost() -> None:
+    assert [name for name, case in CASES.items() if build_answer(case).is_short] == ["irrelevant, a note", "not stable"]
 
 
-def test_what_does_not_exist_is_refused_with_what_does() -> None:
+def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
     formats = "html, json, junit, markdown, reproducer, sarif, text"
     with pytest.raises(UsageError, match=f"^cannot render as 'pdf': expected one of {formats}$"):
         render(a_diagnosis(), "pdf")
@@ -297,22 +159,17 @@ def test_what_does_not_exist_is_refused_with_what_does() -> None:
             f"cannot tell the format of {name!r}: got suffix {suffix!r}, expected one of .htm, .html, "
             ".json, .json.gz, .markdown, .md, .py, .sarif, .txt, .xml"
         )
-    with pytest.raises(AttributeError, match=r"module 'layoutdoctor.reports' has no attribute 'render_pdf'"):
-        _ = reports.render_pdf
 
 
 def test_no_format_is_imported_before_it_is_asked_for() -> None:
-    code = (
-        "import sys, layoutdoctor.reports\n"
-        "print(*(name for name in sys.modules if name.startswith('layoutdoctor.reports')))"
-    )
+    code = "import sys, layoutdoctor.reports; print(*(name for name in sys.modules if 'layoutdoctor.reports' in name))"
 
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert printed.split() == ["layoutdoctor.reports"]
 
 
-@for_each("width", [60, 80, 100, 140])
+@for_each("width", [60, 100, 140])
 @for_each("story", STORIES)
 def test_no_line_is_wider_than_the_terminal_except_code(story: str, width: int) -> None:
     diagnosis = STORIES[story]()
@@ -320,7 +177,7 @@ def test_no_line_is_wider_than_the_terminal_except_code(story: str, width: int) 
 
     lines = [line for line in render_text(diagnosis, width).splitlines() if line not in code]
 
-    # Below 80 columns the table keeps its narrowest columns and may stick out.
+    # Below 80 columns the table keeps its narrowest columns and may be wider.
     assert max(map(len, lines)) <= max(width, 80)
 
 
@@ -333,31 +190,22 @@ def test_a_table_wraps_in_its_cells_and_a_clause_spans_the_other_columns() -> No
     assert plain_table(("name", "x"), [("a", "")], 60, ["failed"]) == "a     failed"
 
 
-def test_conversions_that_are_fused_or_change_nothing_or_stand_in_two_lists_are_not_counted_twice() -> None:
+def test_conversions_that_are_fused_or_change_nothing_or_are_in_two_lists_are_not_counted_twice() -> None:
     fused = a_conversion("fused", owner="compiler", fused=True)
     weight = a_conversion("moved", owner="compiler", tensor="weight")
     twice = a_conversion("reorder 0")
-    cast = a_conversion("cast", direction="none")
     graph = a_graph(a_decision(), conversions=(fused, weight, twice, a_conversion("seen", owner="library")))
-    trial = a_trial(kernels=kernels(twice, cast), graphs=(graph,))
-    unknown = a_graph(a_decision(), conversions=(a_conversion(owner="compiler", tensor="unknown"),))
+    trial = a_trial(kernels=kernels(twice, a_conversion("cast", direction="none")), graphs=(graph,))
 
     assert [c.id for c in counted_conversions(trial)] == ["reorder 0", "moved"]
     assert conversions_cell(trial) == "1 activation, 1 weight"
-    assert conversions_cell(a_trial(kernels=None, graphs=(unknown,))) == "1 other in graphs; kernels not recorded"
 
 
-def test_a_conversion_shared_by_two_pairs_is_wasted_once_and_one_not_listed_keeps_its_time() -> None:
+def test_a_conversion_shared_by_two_pairs_is_wasted_once() -> None:
     conversions = tuple(a_conversion(f"reorder {i}", seconds=1e-3, bytes_moved=10) for i in range(3))
     pairs = a_pair("reorder 0", "reorder 1"), a_pair("reorder 1", "reorder 2")
-    waste = waste_of(a_trial(kernels=kernels(*conversions), redundant_pairs=pairs))
-    bare = waste_of(a_trial(redundant_pairs=(a_pair("x", "y", seconds=2e-3, bytes_moved=7),)))
 
-    assert waste is not None
-    assert waste.pair_count == 2
-    assert waste.seconds == pytest.approx(3e-3)
-    assert bare is not None
-    assert bare.seconds == 2e-3
+    assert wasted_seconds(a_trial(kernels=kernels(*conversions), redundant_pairs=pairs)) == pytest.approx(3e-3)
 
 
 def test_an_unknown_time_is_no_zero_share() -> None:
@@ -375,33 +223,8 @@ def test_an_unknown_time_is_no_zero_share() -> None:
         assert conversion_share(trial) is None
 
 
-def test_convolutions_are_unknown_where_nothing_was_recorded() -> None:
-    assert convolution_count(a_diagnosis(a_trial(), subject=BARE)) is None
-    assert convolution_count(a_diagnosis(a_trial(graphs=(a_graph(a_decision()),)), subject=BARE)) == 1
-    assert convolution_count(a_diagnosis(a_trial(), subject=a_subject(convolution_module_count=3))) == 3
-
-
-@for_each(
-    ("line", "length", "shown"),
-    [
-        ('    File "x.py"  \n', 300, '    File "x.py"'),
-        ("\t\x1b[31mred", 300, "\\x1b[31mred"),
-        (" " * 5000 + "x", 300, " " * 100 + "x"),
-        ("  " + "y" * 20, 10, "  yyyyyyy..."),
-        ("", 300, ""),
-    ],
-)
-def test_a_line_of_a_log_keeps_its_indentation_and_nothing_that_acts(line: str, length: int, shown: str) -> None:
-    assert clean_line(line, length) == shown
-
-
-def stack(count: int) -> str:
-    frames = "".join(f'  File "site-packages/torch/fx/frame_{i}.py", line {i} in call\n' for i in range(count))
-    return f"Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f3a (most recent call first):\n{frames}"
-
-
-FRAME_4, FRAME_23 = (f'  File "site-packages/torch/fx/frame_{n}.py", line {n} in call' for n in (4, 23))
-THREADS = stack(90).replace("Current t", "T") + stack(40).replace("Current t", "T").replace("3a", "3b")
+FRAMES = "".join(f'  File "site-packages/torch/fx/frame_{i}.py", line {i} in call\n' for i in range(90))
+CURRENT, THREAD = "Current thread 0x00007f3a (most recent call first):", "Thread 0x00007f3b (most recent call first):"
 
 
 @for_each(
@@ -409,17 +232,16 @@ THREADS = stack(90).replace("Current t", "T") + stack(40).replace("Current t", "
     [
         ("short\n  log", "short", "  log"),
         ("".join(f"line {i}\n" for i in range(400)), "line 234", "line 399"),
-        (f"{'x' * 2000}", "x" * 1500, "x" * 1500),
-        (stack(5), "Fatal Python error: Segmentation fault", FRAME_4),
-        (f"{'noise ' * 500}\n{stack(90)}", "Current thread 0x00007f3a (most recent call first):", FRAME_23),
-        (THREADS, "Thread 0x00007f3b (most recent call first):", FRAME_23),
+        (f"{'noise ' * 500}\n{CURRENT}\n{FRAMES}", CURRENT, " in call"),
+        (f"Timeout\n{THREAD}\n{FRAMES}", THREAD, " in call"),
     ],
 )
-def test_of_a_long_log_the_telling_part_is_shown(log: str, first: str, last: str) -> None:
+def test_of_a_long_log_the_end_is_shown_and_of_a_stack_the_last_calls(log: str, first: str, last: str) -> None:
     failed = msgspec.structs.replace(a_failed_trial(), failure=Failure(kind="run", message="it died", log=log))
     (shown,) = [detail.log for detail in build_details(a_diagnosis(failed), 10) if detail.log]
 
-    assert (shown.splitlines()[0], shown.splitlines()[-1]) == (first, last)
+    lines = [line for line in shown.splitlines() if line]
+    assert (lines[0], lines[-1].endswith(last)) == (first, True)
     assert len(shown) <= 1500
 
 
@@ -430,9 +252,7 @@ def test_of_a_long_log_the_telling_part_is_shown(log: str, first: str, last: str
         ((a_decision(applied=False, rule="config-off"),), "off"),
         ((a_decision(applied=False, rule="grouped-convolution"),), "off (grouped convolution)"),
         ((a_decision(applied=None, rule="not-recorded"),), "not recorded"),
-        ((None,), "not recorded"),
         ((), "not recorded"),
-        ((a_decision(), None), "on, 1 of 1 convolution, 1 graph not recorded"),
         ((a_decision(), a_decision(applied=False, convolution_count=0)), "on, 1 of 1 convolution"),
     ],
 )
@@ -443,38 +263,11 @@ def test_a_decision_is_one_cell(decisions: tuple[object, ...], expected: str) ->
     assert decision_cell(a_trial("eager")) == "-"
 
 
-def test_markdown_shows_layouts_as_recorded_causes_estimates_and_where_regions_end() -> None:
-    conversion = a_conversion(
-        "graph 0 conversion 0",
-        owner="compiler",
-        cause="required by convolution body.1",
-        seconds_source="estimated",
-        source=None,
-        target=msgspec.structs.replace(channels_last(), shape=("s0", 3, 8, 8), stride=None, memory_formats=()),
-    )
-    graph = a_graph(conversions=(conversion,), breakers=(a_breaker(conversions=("graph 0 conversion 0",)),))
-    _, report = markdown_parts(a_diagnosis(a_trial(graphs=(graph,))), "report.details.md")
-    assert report is not None
-
-    (row,) = (line for line in report.splitlines() if line.startswith("| graph 0 conversion 0"))
-    for part in ("required by convolution body.1", "1.00 ms (estimated)", "| \\[s0, 3, 8, 8\\] |"):
-        assert part in row
-    assert "Layout breakers under compiled (the default): 1" in report
-    assert any(line.startswith("| instance_norm ") for line in report.splitlines())
-
-
-def unkept(*milliseconds: float, usual: float = 10.0) -> dict[str, Measurement]:
-    seconds = tuple(one * 1e-3 for one in milliseconds)
-    return {"measurement": a_measurement(*[usual * 1e-3] * 24, unkept_seconds=seconds)}
-
-
 @for_each(
     ("default", "chosen", "effect"),
     [
         ((10.5, 10.2), (8.1, 8.3), None),
         ((), (), None),
-        ((12.6, 12.4), (), "the default is 1.25x slower than here"),
-        ((8.0, 8.0), (), "the default is 1.25x faster than here"),
         (
             (12.5, 12.5),
             (10.0, 13.5),
@@ -486,7 +279,10 @@ def unkept(*milliseconds: float, usual: float = 10.0) -> dict[str, Measurement]:
 def test_the_allocator_is_mentioned_if_it_changes_a_time_by_a_tenth(
     default: tuple[float, ...], chosen: tuple[float, ...], effect: str | None
 ) -> None:
-    trials = a_trial(**unkept(*default)), a_trial(BEST, **unkept(*chosen, usual=8.0))
+    def unkept(usual: float, milliseconds: tuple[float, ...]) -> Measurement:
+        return a_measurement(*[usual * 1e-3] * 24, unkept_seconds=tuple(one * 1e-3 for one in milliseconds))
+
+    trials = a_trial(measurement=unkept(10.0, default)), a_trial(BEST, measurement=unkept(8.0, chosen))
     comparison = a_comparison(a_ratio(BEST, 1.25), fastest=(BEST,))
     advice = a_recommendation(BEST, speedup=a_speedup(1.25))
     notes = dict(build_answer(a_diagnosis(*trials, comparison=comparison, recommendation=advice)).notes)
@@ -495,17 +291,7 @@ def test_the_allocator_is_mentioned_if_it_changes_a_time_by_a_tenth(
     assert notes.get("Run with") == expected
 
 
-def test_what_is_known_of_the_outputs_stands_among_the_measurements() -> None:
-    cells = {}
-    for name, case in CASES.items():
-        if name.startswith("outputs: "):
-            (measurements,) = [detail for detail in build_details(case, 9) if detail.title == "Measurements"]
-            cells[name.removeprefix("outputs: ")] = measurements.rows[0][-1]
-
-    assert list(cells.values()) == ["not checked", "equal", "1e-7", "different", "different", "not checked"]
-
-
-def test_what_was_made_by_a_call_speaks_of_arguments_and_no_options() -> None:
+def test_a_diagnosis_from_python_speaks_of_arguments_and_no_options() -> None:
     suggestion = "measure longer (--budget), or --configurations all measures it; see --mode training"
     finding = a_finding(configuration="inductor", severity="warning", suggestion=suggestion)
     texts = {}
@@ -519,3 +305,30 @@ def test_what_was_made_by_a_call_speaks_of_arguments_and_no_options() -> None:
     assert f"-> {asked}" in texts[None]
     assert 'diagnosis.save("report.html"), or .md' in texts[None]
     assert "--" not in texts[None]
+
+
+HOSTILE = "\x1b[31mred\x07\r\nnew | line `code` <script>alert(1)</script> </details> [x](y) *b* \u202e\u2028 ```"
+
+
+@for_each("story", ["gain_with_findings", "failures_and_same", "static_target", "trace_with_round_trips"])
+def test_a_name_cannot_act_in_any_text(story: str) -> None:
+    diagnosis = hostile_diagnosis(story, HOSTILE)
+    text, markdown = render(diagnosis), render(diagnosis, "markdown")
+    outside_code = without_code(markdown)
+
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", text + markdown)
+    assert not [line for line in text.splitlines() if line.startswith("new |")]
+    assert "\\x1b[31mred\\x07 new" in text
+    assert "<script" not in outside_code
+    assert outside_code.count("<details>") == outside_code.count("</details>")
+    assert msgspec.json.decode(render(diagnosis, "json"))["subject"]["name"].startswith(HOSTILE)
+
+
+def test_unprintable_characters_are_escaped_and_a_log_keeps_its_indentation() -> None:
+    assert clean("a\x1b[0m\tb\n\nc\u202e") == "a\\x1b[0m b c\\u202e"
+    assert clean("x" * 20, 10) == "xxxxxxx..."
+    assert clean("Größe → 変換") == "Größe → 変換"
+    assert clean_line('    File "x.py"  \n') == '    File "x.py"'
+    assert clean_line("\t\x1b[31mred") == "\\x1b[31mred"
+    assert clean_line(" " * 5000 + "x") == " " * 100 + "x"
+    assert clean_line("  " + "y" * 20, 10) == "  yyyyyyy..."

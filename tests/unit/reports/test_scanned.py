@@ -45,10 +45,8 @@ def a_scan(*milliseconds: int, **further: object) -> Scan:
     [
         ([10, 10, 10], []),
         ([10, 11, 10, 10, 30], [4]),
-        ([10, 10, 10, 10, 10.5], []),
         ([10, 10, 0, 10, 10, 25], [5, 2]),
         ([1, 2, 3, 4, 5, 6], []),
-        ([0, 0, 0, 0], []),
     ],
 )
 def test_ranks_far_from_the_others_are_found(values: list[int], expected: list[int]) -> None:
@@ -61,16 +59,12 @@ def test_ranks_are_named_with_the_least_the_median_and_the_most() -> None:
     assert "By rank: least 10.0 ms (rank 0), median 10.0 ms, most 30.0 ms (rank 4)" in text
     assert "Far from the others: rank 4 (30.0 ms)" in text
     assert "LD111 library-conversion  5      10           71.0 ms  14 %" in text
+    many = str(a_scan(*range(1000)))
+    assert len(many.splitlines()) < 45
+    assert "and 994 more: --output report.json lists them" in many
 
 
-def test_a_thousand_ranks_are_one_screen() -> None:
-    text = str(a_scan(*range(1000)))
-
-    assert len(text.splitlines()) < 45
-    assert "and 994 more: --output report.json lists them" in text
-
-
-def test_the_whole_stands_in_html_and_markdown() -> None:
+def test_html_and_markdown_have_every_row() -> None:
     found = a_scan(*range(1, 30))
 
     page = render_scan(found, "html")
@@ -81,7 +75,7 @@ def test_the_whole_stands_in_html_and_markdown() -> None:
     assert "| Conv2d_28 |" in render_scan(found, "markdown").replace("`", "")
 
 
-def test_bounds_and_waiting_are_told_where_they_were_recorded() -> None:
+def test_bounds_and_waiting_are_shown_if_they_were_recorded() -> None:
     known = {"span_nanoseconds": 500 * MILLISECOND, "busy_nanoseconds": 100 * MILLISECOND, "waits_for": "host"}
     known |= {"step_count": 5, "bound_nanoseconds": MILLISECOND, "collective_nanoseconds": 3 * MILLISECOND}
     text = str(a_scan(10, 10, **known))

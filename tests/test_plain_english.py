@@ -1,0 +1,46 @@
+"""Reports, documentation and docstrings are in plain English: none of the phrases that a reader has to read twice."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+UNCLEAR = re.compile(r"\b(?:told|tells|anew|by way of|lays|stands|as lucky|of which none)\b", re.IGNORECASE)
+CODE = re.compile(r"^ *```.*?^ *```|``.+?``|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+NOT_YET = (
+    *("docs/", "tests/golden/cases/reproducers_", "tests/golden/findings/"),
+    *(f"layoutdoctor/{part}/" for part in ("capture", "commands", "diagnosis", "examination", "measure", "privacy")),
+    *(f"layoutdoctor/{part}/" for part in ("recording", "rules", "run", "subjects", "workers")),
+    *("layoutdoctor/reports/html/", "layoutdoctor/reports/reproducer/", "layoutdoctor/reports/sections/compared"),
+    "layoutdoctor/reports/rules_page.py",
+)
+"""Beginnings of paths that are still to be rewritten."""
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """The place and the text of every report, page and docstring."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests/golden").rglob("*.txt")]
+    for path in pages:
+        yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+    for path in (ROOT / "layoutdoctor").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+                yield place, ast.get_docstring(node) or ""
+
+
+def test_no_unclear_phrase_is_left() -> None:
+    found = [
+        f"{place}: {match.group()}"
+        for place, text in texts()
+        for match in UNCLEAR.finditer(CODE.sub("", text))
+        if not place.startswith(NOT_YET)
+    ]
+
+    assert found == []
