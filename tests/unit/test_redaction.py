@@ -291,12 +291,3 @@ def test_the_word_list_knows_torch() -> None:
 
     assert len(unknown) <= len(parts) / 100
     assert {"Conv2d", "BatchNorm2d", "Sequential"} <= listed("module_classes")
-
-
-def test_without_its_source_less_is_public(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    redaction.own_words.cache_clear()
-    monkeypatch.setattr(redaction, "__file__", f"{tmp_path}/a/b/c.py")
-    try:
-        assert redaction.own_words() == frozenset()
-    finally:
-        redaction.own_words.cache_clear()
