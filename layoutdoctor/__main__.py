@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from layoutdoctor._version import __version__
 from layoutdoctor.commands import COMMANDS
-from layoutdoctor.commands.streams import logger, logging_to_stderr, lossy_stderr, open_standard_streams, say
+from layoutdoctor.commands.streams import logger, logging_to_stderr, open_standard_streams, say
 from layoutdoctor.errors import LayoutDoctorError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.words = given
     arguments.words_of_script = words_of_script
     arguments.hint = parser.hint
-    with lossy_stderr(), logging_to_stderr(quiet=arguments.quiet, verbose=arguments.verbose):
+    with logging_to_stderr(quiet=arguments.quiet, verbose=arguments.verbose):
         logger.debug("version %s, Python %s", __version__, sys.version.split()[0])
         try:
             status: int = _module_of(words[0]).run(arguments)

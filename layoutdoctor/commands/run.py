@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from layoutdoctor.commands.conclusion import EXIT_INTERRUPTED
 from layoutdoctor.commands.diagnose import (
     add_options_of_diagnosis,
     carry_out,
@@ -15,6 +14,7 @@ from layoutdoctor.commands.diagnose import (
 )
 from layoutdoctor.commands.streams import print_text, say, terminal_width
 from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
+from layoutdoctor.reports.sections.wording import clean_name
 
 if TYPE_CHECKING:
     import argparse
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         LayoutDoctorError: The command line is wrong, the script failed, or the module could not be examined.
     """
-    from layoutdoctor.commands.running import Terminated, can_import_torch, ending_signals  # late, as it takes its time
+    from layoutdoctor.commands.running import Interrupted, can_import_torch, ending_signals  # late: it takes its time
     from layoutdoctor.workers.messages import Request
     from layoutdoctor.workers.processes import private_directory
     from layoutdoctor.workers.program import run_script
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     script = Path(arguments.script)
     if not script.is_file():
         raise UsageError(f"cannot run {arguments.script!r}: there is no such file; give the path of a Python script")
-    plan = prepare_diagnosis(arguments, arguments.script)
+    plan = prepare_diagnosis(arguments, [arguments.script])
     if not can_import_torch():
         raise UnsupportedTorchError(NO_TORCH)
     with private_directory() as directory:
@@ -70,9 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             with ending_signals():
                 outcome = run_script(script, arguments.module, arguments.words_of_script, Path(directory))
-        except (KeyboardInterrupt, Terminated) as stop:
+        except Interrupted as stop:
             say(f"interrupted while {script.name} ran")
-            return stop.exit_status if isinstance(stop, Terminated) else EXIT_INTERRUPTED
+            return stop.exit_status
         if arguments.module is None:
             raise _without_module(script.name, outcome.modules)
         request = Request(
@@ -94,7 +94,10 @@ def _without_module(name: str, modules: Sequence[ModuleTime]) -> UsageError:
         )
     from layoutdoctor.reports.text import plain_table  # late: mostly nothing is listed
 
-    rows = [(one.name, str(one.convolution_count), str(one.call_count), f"{100 * one.share:.0f} %") for one in modules]
+    rows = [
+        (clean_name(one.name), str(one.convolution_count), str(one.call_count), f"{100 * one.share:.0f} %")
+        for one in modules
+    ]
     print_text(
         plain_table(("module", "convolutions", "calls", "share of the time"), rows, terminal_width() or 100) + "\n"
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from layoutdoctor.diagnosis.layout import Layout, MemoryFormat, Size
+from layoutdoctor.diagnosis.layout import Layout, MemoryFormat, Size, check_ranks
 from layoutdoctor.errors import UnknownTrialError
 
 if TYPE_CHECKING:
@@ -68,23 +68,12 @@ REPR_LENGTH = 200
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What all records share: frozen, built by keyword, shown on one line."""
+    """The base of all records: frozen, built by keyword, shown on one line."""
 
     def __repr__(self) -> str:
-        shown = (_in_short(name, getattr(self, name)) for name in self.__struct_fields__)
-        text = f"{type(self).__name__}({', '.join(part for part in shown if part)})"
-        return text if len(text) <= REPR_LENGTH else f"{text[: REPR_LENGTH - 4]}...)"
-
-
-def _in_short(name: str, value: object) -> str:
-    """A field as a part of a line: of a tuple or a dict how many entries; nothing if it is empty."""
-    if value is None or value == () or value == {}:
-        return ""
-    if isinstance(value, tuple | dict):
-        return f"{len(value)} {name}"
-    if isinstance(value, Record):
-        return f"{name}={type(value).__name__}"
-    return f"{name}={f'{value:.4g}' if isinstance(value, float) else repr(value)[:60]}"
+        fields = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        shown = (f"{name}={value!r:.60}" for name, value in fields if isinstance(value, str | int | float) and value)
+        return f"{type(self).__name__}({', '.join(shown)})"[:REPR_LENGTH]
 
 
 class SourceLocation(Record, frozen=True, kw_only=True):
@@ -129,7 +118,6 @@ class Configuration(Record, frozen=True, kw_only=True):
     One way to lay out and run a model.
 
     Attributes:
-        name: Short and stable; it appears in reports and saved records.
         backend: ``eager`` or ``inductor``; ``recorded`` for a trace from elsewhere.
         layout_optimization: ``default`` leaves torch's own default; None for eager.
         model_format: Memory format given to the parameters and buffers of a copy, by rank (4-D and 5-D).
@@ -160,9 +148,7 @@ class InputTensor(Record, frozen=True, kw_only=True):
     One tensor of the example input, as the caller gave it.
 
     Attributes:
-        shape: Sizes.
         stride: Strides in elements; None where it is no strided tensor.
-        dtype: Such as ``float32``.
         memory_formats: Every memory format it satisfies.
         name: Its parameter in the model's signature, or its key; None where it is the only input.
     """
@@ -172,6 +158,9 @@ class InputTensor(Record, frozen=True, kw_only=True):
     dtype: str
     memory_formats: tuple[MemoryFormat, ...]
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_ranks(self.shape, self.stride)
 
 
 class Recipe(Record, frozen=True, kw_only=True):
@@ -239,13 +228,8 @@ class Environment(Record, frozen=True, kw_only=True):
 
     Attributes:
         torch: torch's version; None in a trace that does not say.
-        python: Python's version.
         platform: Operating system, its release, and the processor family.
-        triton: Triton's version.
         cuda: Version of the CUDA (or ROCm) runtime that torch was built with.
-        driver: Version of the GPU's driver.
-        cudnn: cuDNN's version.
-        onednn: oneDNN's version.
         compiler: The C++ compiler that Inductor used on a CPU.
         cpu_count: Processors of the machine.
         thread_count: Threads torch used inside one operation, on a CPU.
@@ -312,20 +296,11 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         id: Unique within its trial.
         owner: Who inserted it.
-        kernel: Name of the kernel or primitive that ran it.
-        node: FX node it belongs to.
-        op: ATen operation that ran it.
-        location: The user's line.
-        module: Path of the nn.Module.
-        source: Layout before.
-        target: Layout after.
         direction: What kind of change; ``none`` for one that moves data without changing the layout (1-D, a cast).
-        tensor: What kind of tensor was converted.
         seconds: Measured time in the profiled iteration.
         bytes_moved: Bytes read plus bytes written, without padding.
         fused: True where the loop that makes it computes as well, so that it costs little of its own. A loop that only
             moves is a conversion of its own, also where its kernel runs other loops.
-        stream: Device stream, on a GPU.
         start_seconds: Start within the profiled iteration.
         bandwidth_share: Bytes per second reached over the device's copy bandwidth, 0 to 1 or a little above.
         dtype: Element type before, such as ``"f32"``.
@@ -386,18 +361,12 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "
     One convolution of a compiled graph, as Inductor's heuristic saw it.
 
     Attributes:
-        node: FX node name.
         class_: ``grouped`` (groups > 1 and more than one input channel per group), ``small`` (both channel counts
             <= 64), ``in_out`` (output channels at most half of the input channels, kernel > 1), ``default``.
         channels_last: Whether its output is channels-last in the generated code; None where not recorded.
         rank: Spatial rank: 1, 2 or 3.
-        location: The user's line.
-        module: Path of the nn.Module.
         weight_shape: ``[C_out, C_in / groups, ...]``.
-        groups: The convolution's groups.
         stride: Its stride, one number per spatial dimension; None where not recorded.
-        padding: Its padding likewise.
-        dilation: Its dilation likewise.
         is_transposed: Whether it is a transposed convolution; None where not recorded.
         is_backward: True for a ``convolution_backward``.
     """
@@ -427,7 +396,6 @@ class Decision(Record, frozen=True, kw_only=True):
         explanation: The same in our own words, with the numbers.
         convolution_count: Convolutions in the graph (forward and backward ones).
         channels_last_convolution_count: How many of them the compiler forced to channels-last.
-        convolutions: Each of them.
         deciding_nodes: The convolutions that vetoed; empty where no single node did.
         log: What torch itself logged while deciding, if anything.
     """
@@ -452,9 +420,6 @@ class FxNode(Record, frozen=True, kw_only=True, omit_defaults=True):
         target: The operator, such as ``aten.convolution.default``.
         inputs: Names of the nodes whose values it reads, in argument order, repeated where read twice.
         layout: Layout of its (first) result.
-        dtype: Such as ``float32``.
-        location: The user's line.
-        module: Path of the nn.Module.
         tensor: For a placeholder: what kind of tensor it is.
         backward: True for an operation that autograd ran.
         result_index: For a node that takes one result of another one: which.
@@ -510,9 +475,7 @@ class Buffer(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         name: Inductor's name, such as ``buf3``.
         layout: Layout in the generated code.
-        dtype: Such as ``float32``.
         kernel: Name of the generated kernel, or of the external call, that writes it.
-        origins: FX nodes it comes from.
         reads: Names of the buffers and graph inputs it is computed from.
         is_extern: True where a library call (convolution, matrix product) writes it.
         source_node: FX node whose value it holds, where that is one node.
@@ -557,13 +520,7 @@ class LayoutBreaker(Record, frozen=True, kw_only=True):
         node: FX node, or eager operation, that returns another layout than it was given.
         op: The operation, as a person calls it: ``instance_norm``, ``contiguous``, ``channel_shuffle``.
         reason: Why the layout is lost there, in words.
-        location: The user's line.
-        module: Path of the nn.Module.
-        source: Layout it was given.
-        target: Layout it returned.
         conversions: Ids of the conversions that its neighbours pay: out of the region, and back into it.
-        seconds: What those take; None where not recorded.
-        bytes_moved: What those move; None where not known.
     """
 
     node: str
@@ -584,12 +541,9 @@ class Graph(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: Unique within the trial, such as ``graph 0`` or ``eager``.
-        direction: ``inference``, ``forward`` or ``backward``.
         decision: The decision card; None for eager and where nothing was recorded.
         conversions: What the graph itself proves.
         graph_breaks: Breaks of the whole model, as dynamo counted them.
-        nodes: FX nodes in order.
-        buffers: Inductor's buffers in scheduled order.
         kernel_names: Generated kernels in the order of their definition.
         output_names: Nodes the graph returns; in eager, those still held afterwards as well.
         code_fingerprint: Hash of the generated code with names that differ by compile made equal.
@@ -628,10 +582,7 @@ class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
         library: ``onednn``, ``inductor``, ``aten``, ``cudnn``...; None where not known.
         problem: The library's own description, such as ``mb4_ic64oc64_ih56...``.
         implementation: The library's name of the code it chose, such as ``brg_conv_fwd:avx512_core``.
-        stream: Device stream, on a GPU.
-        backward: True where autograd ran it.
         node: FX node, or eager operation, that ran it, where that is certain.
-        graph: Name of that node's graph.
     """
 
     name: str
@@ -652,12 +603,6 @@ class Total(Record, frozen=True, kw_only=True):
     Kernels of a recorded trace or of an iteration on a GPU, added up.
 
     Attributes:
-        kind: What they have in common: their ``kernel`` name, ``operation``, ``module`` or profiler ``step``.
-        name: Its name.
-        count: Kernels.
-        seconds: Their time, summed.
-        conversion_count: How many of them are library conversions that change a layout.
-        conversion_seconds: Time of these.
         library: Whose kernels they are; for ``kernel`` only, None where not known.
     """
 
@@ -710,7 +655,6 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         count: Kernels in the list.
         seconds: Sum of their times; not the wall time. None, as all of their times, where what was seen cannot be true.
         conversion_count: Library conversions that change a layout (direction other than ``none``).
-        conversion_seconds: Their time.
         share: ``conversion_seconds`` over ``seconds``; None where no kernel was recorded.
         conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
         not_understood_count: Lines and events that could not be read, or conversions that could not be described.
@@ -718,7 +662,6 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         sources: What the list was made from, such as ``("torch.profiler", "oneDNN verbose log")``.
         lacks: What could not be recorded and why; empty where all was.
         undecided_count: Of a trace, kernels that may convert a layout, though nothing says so; in no other sum.
-        undecided_seconds: Their time.
         waiting: On a GPU, what a recorded trace or an iteration waited for; None elsewhere.
         exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
             device: what the run really waited for.
@@ -833,7 +776,6 @@ class Equivalence(Record, frozen=True, kw_only=True):
             more exact ran.
         detail: Why it was not checked, or which tensor is the worst and by how much it differs.
         gradients_checked: Whether parameter gradients were compared as well.
-        output_layouts: Layout of every output tensor.
         output_layouts_differ: Whether they satisfy other memory formats than eager's on the caller's input.
     """
 
@@ -850,14 +792,7 @@ class Equivalence(Record, frozen=True, kw_only=True):
 
 
 class GradientLayout(Record, frozen=True, kw_only=True):
-    """
-    A parameter whose gradient came with other strides.
-
-    Attributes:
-        parameter: Its name in the model.
-        layout: Its own layout.
-        gradient: The gradient's layout.
-    """
+    """A parameter whose gradient came with other strides."""
 
     parameter: str
     layout: Layout
@@ -869,16 +804,9 @@ class Trial(Record, frozen=True, kw_only=True):
     One configuration captured and measured.
 
     Attributes:
-        configuration: What was varied.
         status: ``same_as`` where the options or the generated code equal another trial's: it is measured there, and the
             kernel list and pairs here are that one's.
-        same_as: Name of that other configuration.
-        failure: Why there is no result.
         graphs: Every compiled graph; for eager the recorded operations as one.
-        kernels: The kernel list; None where not recorded.
-        redundant_pairs: What the records prove.
-        measurement: Times; None where not measured.
-        equivalence: Comparison of outputs; None where the trial did not run.
         recompile_count: Compiles beyond the first of the same code, during this trial.
         graph_break_reasons: Dynamo's reasons, one line each.
         notes: Facts about this trial the reader should know.
@@ -931,11 +859,9 @@ class Ratio(Record, frozen=True, kw_only=True):
     How many times faster than the baseline a configuration is: the baseline's time over the configuration's.
 
     Attributes:
-        name: The configuration.
         low: Lower end of the 95 % interval.
         median: Geometric mean over the further starts if there are two or more, else the median over the rounds; above
             1 is faster.
-        high: Upper end.
         verdict: ``faster`` and ``slower``: the interval is beyond 1 by 1 %. ``equal``: it lies within 3 % of 1.
             ``inconclusive``: the rest.
         round_count: Rounds of the process that compiled the configuration.
@@ -979,15 +905,10 @@ class AccountRow(Record, frozen=True, kw_only=True):
             ``small``: many small rows; ``outside_kernels``: the rest of the measured difference.
         seconds: How much of the difference it is; negative where it is faster on the slower side.
         slower_seconds: What it takes in the slower one; None where that is not a sum of kernels.
-        faster_seconds: What it takes in the faster one.
         operations: What is computed, as the user's line calls it.
-        backward: Whether it runs in the backward.
         module: Path of the nn.Module; of several the one that takes most.
-        locations: The user's lines.
         slower_kernels: Names of its kernels in the slower one, dearest first, with the library's code where known.
-        faster_kernels: Those in the faster one.
         slower_layout: Of what it reads first, or a generated kernel writes, in the slower one.
-        faster_layout: The same in the faster one.
         tensor_bytes: Of the activations that library operations read and write in the slower one.
         count: At how many places it stands alike.
         detail: What more is known, in words.
@@ -1018,9 +939,7 @@ class Account(Record, frozen=True, kw_only=True):
 
     Attributes:
         slower: The slower configuration; of two traces ``the new one`` or ``the old one``.
-        faster: The faster one.
         slower_seconds: Time of a call; of a trace its kernel time, per step if the comparison is.
-        faster_seconds: The same.
         rows: What contributes most first, the named rest last; their ``seconds`` sum to the measured difference.
     """
 
@@ -1040,12 +959,7 @@ class Finding(Record, frozen=True, kw_only=True):
         rule: The rule's name, such as ``round-trip-conversion``.
         severity: ``error`` a measured loss with a verified cure, ``warning`` a loss, ``note`` worth knowing.
         configuration: The trial it is about; None where it is about the whole diagnosis.
-        message: The fact, with numbers.
-        suggestion: What to do.
-        location: The user's line.
-        module: Path of the nn.Module.
         seconds: What it costs per iteration, where measured.
-        bytes_moved: What it moves.
         evidence: Ids of conversions, node names or figures the message rests on.
         accepted: Why it is accepted, by the file given with ``--accepted``; empty where no reason is written there,
             None where it is not accepted.
@@ -1072,7 +986,6 @@ class WithoutFreezing(Record, frozen=True, kw_only=True):
     Attributes:
         configuration: The baseline if no other one is faster.
         speedup: As in ``Recommendation``; None for the baseline.
-        how: Lines to paste.
     """
 
     configuration: str
@@ -1123,15 +1036,8 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     ``print(diagnosis)`` is the text report. In a notebook it shows as rich output.
 
     Attributes:
-        schema_version: Version of the JSON contract.
-        layoutdoctor_version: What wrote it.
-        created_at: UTC, ISO 8601.
-        environment: The machine and versions.
-        subject: What was diagnosed.
         trials: One per configuration, in the order of the configurations.
-        comparison: None where fewer than two trials were measured.
         findings: Sorted: most severe first, then by cost.
-        recommendation: What to do; None where nothing was concluded.
         interrupted: Set where the diagnosis did not run to its end, with what stopped it.
         accounts: Where the difference between the baseline and the recommended configuration goes, and where eager is
             faster, that between it and eager.

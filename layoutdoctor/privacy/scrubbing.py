@@ -25,7 +25,7 @@ from layoutdoctor.privacy.paths import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     Rewrite = Callable[[str, str], str]
     """From a string and its place (``"Finding.message"``) to the string that takes its place."""
@@ -102,7 +102,7 @@ def rewrite_record(record: AnyRecord, rewrite: Rewrite) -> AnyRecord:
     return new
 
 
-def _rewritten(value: Any, place: str, rewrite: Rewrite) -> Any:
+def _rewritten(value: object, place: str, rewrite: Rewrite) -> Any:
     if isinstance(value, str):
         new = rewrite(value, place)
         return value if new == value else new
@@ -112,14 +112,16 @@ def _rewritten(value: Any, place: str, rewrite: Rewrite) -> Any:
     if isinstance(value, dict):
         return _rewritten_dict(value, place, rewrite)
     changed = {}
-    for name, inner in text_fields(type(value)):
+    for name, inner in text_fields(type(value)):  # type: ignore[arg-type]
         old = getattr(value, name)
         new = _rewritten(old, inner, rewrite)
         if new is not old:
             changed[name] = new
     if not changed:
         return value
-    return (msgspec.structs if isinstance(value, msgspec.Struct) else dataclasses).replace(value, **changed)
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.replace(value, **changed)
+    return dataclasses.replace(value, **changed)  # type: ignore[type-var]
 
 
 def _rewritten_dict(value: dict[Any, Any], place: str, rewrite: Rewrite) -> dict[Any, Any]:
@@ -132,21 +134,21 @@ def _rewritten_dict(value: dict[Any, Any], place: str, rewrite: Rewrite) -> dict
     return value if all(a is b and new[b] is value[a] for a, b in zip(value, new, strict=True)) else new
 
 
-def records_in(value: Any) -> Iterator[msgspec.Struct]:
+def records_in(value: object) -> Iterator[msgspec.Struct]:
     """The record and every record in it that can hold text."""
     if isinstance(value, msgspec.Struct):
         yield value
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    is_list = isinstance(value, (tuple, list))
-    for part in value if is_list else [getattr(value, name) for name, _ in text_fields(type(value))]:
-        if not isinstance(part, str):
-            yield from records_in(part)
+        for name, _ in text_fields(type(value)):
+            yield from records_in(getattr(value, name))
+    elif isinstance(value, (tuple, list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from records_in(item)
 
 
 @functools.cache
-def text_fields(kind: Any) -> tuple[tuple[str, str], ...]:
+def text_fields(kind: Hashable) -> tuple[tuple[str, str], ...]:
     """The fields of a record, or of a dataclass in a recording, that can hold text: each with its place."""
+    assert isinstance(kind, type)
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]
     elif issubclass(kind, msgspec.Struct):
