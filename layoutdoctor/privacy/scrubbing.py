@@ -10,12 +10,12 @@ import dataclasses
 import functools
 import operator
 import re
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
 from layoutdoctor.privacy.paths import (
-    PATH,
     SECRET_NAME,
     PathShortener,
     Surroundings,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
 
-TOKEN, EMAIL, ADDRESS, HOST = "<token>", "<email>", "<ip>", "<host>"
+TOKEN = "<token>"
 _PLACEHOLDER = "(?:path|home|user|host|token|email|ip|mac|set)"
 _MOST_PASSES = 5
 """A text left by one rule may be known to another one; most texts are done after the first pass."""
@@ -57,7 +57,7 @@ def scrub(record: AnyRecord, surroundings: Surroundings | None = None) -> AnyRec
 class _Scrubber:
     def __init__(self, surroundings: Surroundings) -> None:
         self._paths = PathShortener(surroundings)
-        names = [*((name, HOST) for name in surroundings.hosts), (surroundings.user or "", "<user>")]
+        names = [*((name, "<host>") for name in surroundings.hosts), (surroundings.user or "", "<user>")]
         self._rules: list[tuple[re.Pattern[str], str]] = [
             (re.compile(re.escape(secret)), TOKEN) for secret in surroundings.secrets
         ]
@@ -78,7 +78,7 @@ class _Scrubber:
             for pattern, replacement in self._rules:
                 new = pattern.sub(replacement, new)
             if _MAY_HOLD_SECRET.search(new):
-                for secret, taker in _SECRETS:
+                for secret, taker in _secrets():
                     new = secret.sub(taker, new)
             new = self._paths.in_text(new)
             for pattern, replacement in self._names:
@@ -167,19 +167,21 @@ def _may_hold_text(kind: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- secrets and addresses
-_SECRET_WORD = r"(?:password|passwd|passphrase|pwd|secret|credentials?)"
-_KEY_WORD = r"(?:(?:api|access|secret|private|auth|account|signing|session|encryption)[_-]?key(?:[_-]?id)?)"
-_TOKEN_WORD = r"(?:(?:auth|access|api|bearer|refresh|session|security|hf|github|gh|gitlab|wandb|login|id)[_-]?)?token"
-_WORD = f"(?:{_SECRET_WORD}|{_KEY_WORD}|{_TOKEN_WORD})"
-_VALUE = r"([\"'])?(?(2)([^\"'\n]+)|([^\s\"'`<>;,&()\[\]{}]+)(?![(\[]))"
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
-_IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
-_PRIVATE_IPV4 = rf"(?:192\.168|172\.(?:1[6-9]|2\d|3[01])|169\.254)\.{_OCTET}\.{_OCTET}"
-_END = r"(?!\w|\.\w)"
-
+_SHORTHANDS = {
+    "{WORD}": r"(?:password|passwd|passphrase|pwd|secret|credentials?"
+    r"|(?:api|access|secret|private|auth|account|signing|session|encryption)[_-]?key(?:[_-]?id)?"
+    r"|(?:(?:auth|access|api|bearer|refresh|session|security|hf|github|gh|gitlab|wandb|login|id)[_-]?)?token)",
+    "{NAME}": SECRET_NAME,
+    "{OCTET}": _OCTET,
+    "{IP}": rf"{_OCTET}(?:\.{_OCTET}){{3}}",
+}
 _HARMLESS = re.compile(r"(?i)none|null|true|false|[\d.,]+|self\..*|<.*|\.\.\.|\*+|x+")
 _NAME_LIKE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]\w*)*")
 _CERTAIN = re.compile(rf"(?i)pass|pwd|secret|(?-i:{SECRET_NAME})")
+_MAY_HOLD_SECRET = re.compile(
+    r"[@=%]|://|::|: |\d[.:]\w+[.:]\w|[\w.-]{13}|(?i:pass|pwd|key|secret|token|bearer|cookie|credential)"
+)
 
 
 def _assigned(match: re.Match[str]) -> str:
@@ -189,105 +191,14 @@ def _assigned(match: re.Match[str]) -> str:
     return match.group() if is_code or _HARMLESS.fullmatch(value) else f"{match[1]}{match[2] or ''}{TOKEN}"
 
 
-def _bucket(match: re.Match[str]) -> str:
-    name = match.group().split("?")[0].rstrip("/").rsplit("/", 1)[-1]
-    return f"{match[1]}://{PATH}/{name}" if re.fullmatch(r"[\w.+=-]+\.\w{1,12}", name) else f"{match[1]}://{PATH}"
-
-
-_MAY_HOLD_SECRET = re.compile(
-    r"[@=%]|://|::|: |\d[.:]\w+[.:]\w|[\w.-]{13}|(?i:pass|pwd|key|secret|token|bearer|cookie|credential)"
-)
-_SECRETS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    (
-        re.compile(
-            r"""
-            -----BEGIN\ [A-Z0-9 ]+-----.*?(?:-----END\ [A-Z0-9 ]+-----|\Z)            # PEM blocks, also one that is cut
-            | (?<![A-Za-z0-9_])(?:
-                gh[pousr]_(?=\w*\d)[A-Za-z0-9]{12,} | github_pat_\w{12,} | glpat-[\w-]{12,}   # GitHub, GitLab
-                | hf_(?=[A-Za-z]*[\dA-Z])[A-Za-z0-9]{12,}                                       # Hugging Face
-                | (?:api_org|sk|pk|rk)[-_](?:proj|live|test|ant|or)[-_][\w-]{8,} | sk-(?=[\w-]*\d)[\w-]{12,}
-                | (?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,} | AIza[\w-]{20,} | ya29\.[\w-]{10,}     # AWS, Google
-                | xox[abeoprs]-[\w-]{8,} | xapp-[\w-]{8,}                                       # Slack
-                | eyJ[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]*)?                                          # JSON web tokens
-                | npm_(?=[A-Za-z]*\d)[A-Za-z0-9]{12,} | pypi-(?=[\w-]*[A-Z])[\w-]{12,} | nvapi-[\w-]{12,}
-                | SG\.[\w-]{16,}\.[\w-]{16,} | dop_v1_[0-9a-f]{16,} | dckr_pat_[\w-]{12,}
-                | ssh-(?:rsa|dss|ed25519)\ AAAA[\w+/=]+
-              )
-            """,
-            re.VERBOSE | re.DOTALL,
-        ),
-        TOKEN,
-    ),
-    (
-        re.compile(
-            r"(?i)(authorization[\"']?\s*[:=]\s*[\"']?(?:(?:basic|bearer|token|digest)\s+)?|\bbearer\s+)"
-            r"(?!<|(?:basic|bearer|token|digest)\s)[\w.~+/=-]{6,}"
-        ),
-        rf"\g<1>{TOKEN}",
-    ),
-    (
-        re.compile(r"(?i)(wandb[^\n]{0,60}?|api[_ -]?key[^\n]{0,20}?)(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])"),
-        rf"\g<1>{TOKEN}",
-    ),
-    (
-        re.compile(rf"(?<![A-Za-z0-9])((?:[A-Z0-9]{{1,40}}_){{0,6}}(?i:{_WORD})(?:_[A-Z]+)*[\"']?\s*[=:]\s*){_VALUE}"),
-        _assigned,
-    ),
-    (re.compile(rf"(?i)(?<!\w)(--?{_WORD}\s+)(?![<-])[^\s\"']+"), rf"\g<1>{TOKEN}"),
-    (
-        re.compile(
-            rf"(?<![\w$.-])((?:[A-Z0-9]+_)*[A-Z0-9]*?{SECRET_NAME}[A-Z0-9]*(?:_[A-Z0-9]+)*\s*=(?!=)\s*)"
-            r"([\"'])?(?(2)([^\"'\n]+)|([^\s\"'<>;,&()]+))"
-        ),
-        _assigned,
-    ),
-    (re.compile(r"(?i)(\b(?:set-)?cookie2?[\"']?\s*:\s*[\"']?)(?!\s*<)[^\n\"']+"), rf"\g<1>{TOKEN}"),
-    (re.compile(r"(?<![\w.@/-])[\w.-]+@[\w.-]+:(?=[/~<])"), f"<user>@{HOST}:"),
-    (re.compile(r"(?i)(?:%2f[\w.~+-]+)+%2f([\w.~+-]+)"), rf"{PATH}/\g<1>"),
-    (re.compile(r"(?<=://)[^\s/@\"'<>]*@"), ""),
-    (
-        re.compile(
-            r"\b(s3[an]?|gs|gcs|az|abfss?|adl|wasbs?|hdfs|dbfs|ssh|sftp|scp|smb|nfs|git\+ssh|oss|cos)://(?!<path>)"
-            r"[^\s\"'`<>)\]]*"
-        ),
-        _bucket,
-    ),
-    (
-        re.compile(
-            r"(?<=\?)(?=[^\s\"'<>]{0,120}(?i:sig|token|key|credential|secret|auth|pass)[^\s\"'<>=]*=)[^\s\"'<>)]+"
-        ),
-        TOKEN,
-    ),
-    (
-        re.compile(
-            r"(?<=://)(?<!file://)(?:[A-Za-z0-9-]+|(?:[A-Za-z0-9-]+\.)+"
-            r"(?:local|internal|corp|lan|intranet|intra|home|localdomain))(?=[:/\s\"'?]|$)"
-        ),
-        HOST,
-    ),
-    (  # "x@self.weight.T" in a line of code is a matrix product
-        re.compile(
-            r"(?<![\w.+%/-])[\w.+%-]+@(?!self\.)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*"
-            r"\.(?!(?:weight|bias|data|grad|mT|mH|shape|transpose|contiguous|view|permute|reshape|flatten)\b)"
-            r"[A-Za-z]{2,24}\b(?!\()"
-        ),
-        EMAIL,
-    ),
-    # Another address without a port or a word before it may be a version, or a module in a Sequential.
-    (re.compile(rf"(?<![\w.])(?:{_PRIVATE_IPV4}|{_IPV4}(?=:\d)){_END}"), ADDRESS),
-    (
-        re.compile(
-            r"(?i)((?:@|://|\b(?:host|ip|addr(?:ess)?|server|peer|gateway|listen\w*|connect\w*|ssh|master_addr|inet|node))"
-            rf"(?:\s+(?:to|from|at|on|is|of))?[\s=:\"'(\[]*){_IPV4}{_END}"
-        ),
-        rf"\g<1>{ADDRESS}",
-    ),
-    (re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])"), "<mac>"),
-    (
-        re.compile(
-            r"(?<![\w:.])(?=[0-9a-fA-F:]*::|(?:[0-9a-fA-F]+:){7})(?i:fe80|f[cd][0-9a-f]{2}|[23][0-9a-f]{3})"
-            r"(?::[0-9a-fA-F]{0,4}){1,8}(?:%\w+)?(?![\w:])"
-        ),
-        ADDRESS,
-    ),
-)
+@functools.cache
+def _secrets() -> tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]:
+    """The patterns in the file beside this one, in its order, which matters."""
+    lines = (resources.files("layoutdoctor.privacy") / "secrets.txt").read_text(encoding="utf-8").splitlines()
+    found: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = []
+    for replacement, tab, pattern in (line.partition("\t") for line in lines):
+        if tab:
+            for short, long in _SHORTHANDS.items():
+                pattern = pattern.replace(short, long)
+            found.append((re.compile(pattern), _assigned if replacement == "assigned" else replacement))
+    return tuple(found)
