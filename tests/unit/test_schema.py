@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parents[1]
 COPIES = TESTS.parent / "docs" / "schema"
 CONTRACT: dict[str, Any] = json.loads((TESTS / "diagnosis.schema.json").read_text(encoding="utf-8"))
-SAVED = sorted([*(TESTS / "golden").glob("*.json"), *(TESTS / "records").glob("*.json")])
+SAVED = sorted((TESTS / "golden").glob("*.json"))
 COMPARISONS = sorted((TESTS / "golden" / "comparisons").glob("*.json"))
 OURS: dict[str, Any] = schema_of_kind("diagnosis")
 MUTATIONS = 200
@@ -65,7 +65,6 @@ def test_every_saved_example_is_valid_by_our_schema_and_by_the_contract(path: Pa
 
 
 def test_comparisons_and_accepted_findings_are_valid_by_their_schemas() -> None:
-    assert {path.parent.name for path in SAVED} == {"golden", "records"}
     assert COMPARISONS
     for path in COMPARISONS:
         validator("comparison").validate(json.loads(path.read_text(encoding="utf-8")))
@@ -116,21 +115,21 @@ def test_a_mutated_diagnosis_is_valid_exactly_where_it_can_be_decoded() -> None:
 def is_decodable(data: bytes) -> bool:
     try:
         msgspec.json.decode(data, type=Diagnosis)
-    except msgspec.ValidationError:
-        return False
+    except msgspec.ValidationError as error:
+        return "expected as many of each" in str(error)  # strides and sizes, of which a schema cannot speak
     return True
 
 
-def test_records_and_fields_are_described_with_their_units() -> None:
-    definitions: Any = OURS["$defs"]
-    assert all(definition["title"] and definition["description"] for definition in definitions.values())
-    assert definitions["Kernel"]["properties"]["seconds"] == {
+def test_words_and_bounds_come_from_the_records() -> None:
+    conversion: Any = OURS["$defs"]["Conversion"]
+    assert conversion["description"] == ("One layout conversion: a kernel, a part of one, or a step inside a library.")
+    assert conversion["properties"]["seconds"] == {
         "anyOf": [{"type": "number", "minimum": 0, "maximum": 1e15}, {"type": "null"}],
-        "description": "Its time; the least of several iterations. (seconds)",
+        "description": "Measured time in the profiled iteration.",
     }
-    assert definitions["Conversion"]["properties"]["bytes_moved"]["description"] == (
-        "Bytes read plus bytes written, without padding."
-    )
+    assert "node" in conversion["required"]
+    assert OURS["$defs"]["Diagnosis"]["properties"]["schema_version"] == {"const": 1}
+    assert OURS["$defs"]["Convolution"]["properties"]["class"]["description"].startswith("`grouped` (groups > 1")
 
 
 def test_a_layout_is_a_strided_or_a_blocked_one() -> None:
