@@ -22,7 +22,7 @@ from layoutdoctor.commands.output import (
     say_what_was_written,
 )
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say
-from layoutdoctor.diagnosis.accepted import Acceptance, AcceptedFile, accept, accept_all, load_accepted, save_accepted
+from layoutdoctor.diagnosis.accepted import accept, accept_all, load_accepted, save_accepted
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from layoutdoctor.commands.output import InputFile, OutputFile
+    from layoutdoctor.commands.output import AnyRecord, InputFile, OutputFile
+    from layoutdoctor.diagnosis.accepted import Acceptance, AcceptedFile
     from layoutdoctor.diagnosis.records import Diagnosis, Finding
     from layoutdoctor.diagnosis.scan import ScanFinding
 
@@ -100,7 +101,7 @@ class Conclusion:
         Args:
             status: The exit status if nothing fails.
             further: The functions that write the formats that no report has.
-            show: Takes the diagnosis, accepted findings marked, in place of printing its report.
+            show: Takes the diagnosis as it may be shown, in place of printing its report.
 
         Returns:
             The exit status.
@@ -108,32 +109,37 @@ class Conclusion:
         Raises:
             OutputError: A file could not be written after all.
         """
-        acceptance, file = Acceptance(diagnosis), AcceptedFile()
+        file, acceptance = self.accepted, None
         if self.accepted_path is not None:
             diagnosis = for_others(diagnosis)  # a saved diagnosis is known by these names too
-            file = accept_all(diagnosis, self.accepted) if self.writes_accepted else self.accepted or file
+            file = accept_all(diagnosis, file) if self.writes_accepted else file
+        if file is not None:
             acceptance = accept(diagnosis, file)
-        diagnosis = acceptance.diagnosis
+            diagnosis = acceptance.diagnosis
+        shown = self.for_others(diagnosis)
         written: tuple[Path, ...] = ()
         try:
-            written = save_reports(diagnosis, self.outputs, further)
+            written = save_reports(shown, self.outputs, further)
         finally:
-            (show or self.print_report)(diagnosis)
+            if show is not None:
+                show(shown)
+            else:
+                print_report(shown, self.report_format)
         say_what_was_written(written)
-        if self.accepted_path is not None:
-            self._end_accepted(self.accepted_path, acceptance, file)
+        if self.accepted_path is not None and file is not None and acceptance is not None:
+            self._end_accepted(self.accepted_path, file, acceptance)
         if self.fail_on is None:
             return status
-        _say_what_failed(for_others(diagnosis, redact_names=self.is_redacted), self.fail_on)
-        if failing_findings(diagnosis, self.fail_on):
+        _say_what_failed(shown, self.fail_on)
+        if failing_findings(shown, self.fail_on):
             return EXIT_FOUND
-        return status if can_be_judged(diagnosis) else EXIT_INCONCLUSIVE
+        return status if can_be_judged(shown) else EXIT_INCONCLUSIVE
 
-    def print_report(self, diagnosis: Diagnosis) -> None:
-        """The report to standard output."""
-        print_report(diagnosis, self.report_format, redact=self.is_redacted)
+    def for_others(self, record: AnyRecord) -> AnyRecord:
+        """A record as this command may show it."""
+        return for_others(record, redact_names=self.is_redacted)
 
-    def _end_accepted(self, path: Path, acceptance: Acceptance, file: AcceptedFile) -> None:
+    def _end_accepted(self, path: Path, file: AcceptedFile, acceptance: Acceptance) -> None:
         """Writes the accepted findings if that was asked for, and says how many there are."""
         count = count_of(acceptance.count, "finding")
         if self.writes_accepted:
@@ -296,11 +302,11 @@ def conclude_several(
 
     def show(diagnosis: Diagnosis) -> None:
         if conclusion.report_format == "json":
-            records.append(to_json(for_others(diagnosis, redact_names=conclusion.is_redacted)))
+            records.append(to_json(diagnosis))
             return
         if any(status < EXIT_FAILED for status in statuses):
             print_text("\n")
-        conclusion.print_report(diagnosis)
+        print_report(diagnosis, conclusion.report_format)
 
     for make in makers:
         try:

@@ -17,7 +17,7 @@ import msgspec
 
 from layoutdoctor.commands import several
 from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE, add_conclusion_options, prepare_conclusion
-from layoutdoctor.commands.output import files_of_target, for_others, prepare_raw, save_recordings, save_reports
+from layoutdoctor.commands.output import files_of_target, prepare_raw, print_report, save_recordings, save_reports
 from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
 from layoutdoctor.diagnosis.configurations import ALL, QUICK, TARGETS, choose_configurations, find_target, is_a_group
 from layoutdoctor.errors import UsageError, first_line
@@ -276,7 +276,7 @@ def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> in
                 say("interrupted before the first configuration was ready")
             else:
                 say("interrupted; the report holds what was measured until then")
-                plan.conclusion.print_report(partial)
+                print_report(partial, plan.conclusion.report_format)
                 say_how_to_continue(arguments.words)
             return error.exit_status
         _save_recordings(plan, running)
@@ -354,10 +354,8 @@ class RecordSoFar:
         for trial in diagnosis.trials:
             if trial.name not in self._named:
                 self._named.add(trial.name)
-                # A failure's text may name what is the user's.
-                is_plain = trial.failure is None
-                shown = trial if is_plain else for_others(trial, redact_names=self._conclusion.is_redacted)
-                logger.info("%s", trial_in_short(shown))
+                failure = trial.failure and self._conclusion.for_others(trial.failure)  # its text may hold a path
+                logger.info("%s", trial_in_short(msgspec.structs.replace(trial, failure=failure)))
 
     def show_table(self, diagnosis: Diagnosis) -> None:
         """Prints the first table, whose times are provisional."""
@@ -365,16 +363,15 @@ class RecordSoFar:
         from layoutdoctor.reports.text import table_lines
 
         logger.info("first times, provisional (others are still compiling):")
-        shown = for_others(diagnosis, redact_names=self._conclusion.is_redacted)
-        for table in build_view(shown).tables[:1]:
+        for table in build_view(self._conclusion.for_others(diagnosis)).tables[:1]:
             for _, line in table_lines(table.narrow, 100):
                 logger.info("%s", line)
 
     def stopped(self, reason: str) -> Diagnosis | None:
-        """The results of a diagnosis that was stopped, saved to every output; None if no trial was done."""
+        """The results of a diagnosis that was stopped, as they may be shown, and saved; None if no trial was done."""
         if self._latest is None:
             return None
-        partial = msgspec.structs.replace(self._latest, interrupted=reason)
+        partial = self._conclusion.for_others(msgspec.structs.replace(self._latest, interrupted=reason))
         try:
             save_reports(partial, self._conclusion.outputs)
         except OutputError as error:

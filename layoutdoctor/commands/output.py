@@ -11,7 +11,6 @@ import os
 import sys
 import tempfile
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -44,13 +43,11 @@ class OutputFile:
     A file that a report is to be written to.
 
     Attributes:
-        is_redacted: Whether names of modules and files become pseudonyms in it.
         details: The file beside a Markdown report for the rest; None for the other formats.
     """
 
     path: Path
     report_format: str
-    is_redacted: bool = False
     details: Path | None = None
 
     def write(self, text: str) -> None:
@@ -112,7 +109,7 @@ def prepare_outputs(
                 f"cannot write {name!r} with --redact: this {raw} holds every name as it was recorded; leave out "
                 "--redact, or this output"
             )
-        output = OutputFile(_writable(Path(name), read, force=force), raw or format_of_suffix(name), redact)
+        output = OutputFile(_writable(Path(name), read, force=force), raw or format_of_suffix(name))
         if output.report_format == "markdown":
             details = output.path.with_name(f"{output.path.stem}.details.md")
             output = replace(output, details=_writable(details, read, force=force))
@@ -247,14 +244,15 @@ def for_others(record: AnyRecord, *, redact_names: bool = False) -> AnyRecord:
 
 
 def save_reports(
-    diagnosis: Diagnosis,
+    shown: Diagnosis,
     outputs: Sequence[OutputFile],
     further: Mapping[str, Callable[[Diagnosis, Path], None]] = MappingProxyType({}),
 ) -> tuple[Path, ...]:
     """
-    Writes the report to every file, each as ``for_others`` makes it.
+    Writes the report to every file.
 
     Args:
+        shown: From ``for_others``.
         further: The functions that write the formats that no report has.
 
     Returns:
@@ -263,18 +261,17 @@ def save_reports(
     Raises:
         OutputError: A file could not be written; the others were.
     """
-    cleaned = cache(lambda is_redacted: for_others(diagnosis, redact_names=is_redacted))
     written: list[Path] = []
 
     def write(output: OutputFile) -> None:
         if output.report_format in further:
-            further[output.report_format](diagnosis, output.path)
+            further[output.report_format](shown, output.path)
         elif output.details is None:
-            output.write(renderer_of(output.report_format)(cleaned(output.is_redacted)))
+            output.write(renderer_of(output.report_format)(shown))
         else:
             from layoutdoctor.reports.markdown import markdown_parts  # late: the other formats need none of it
 
-            report, details = markdown_parts(cleaned(output.is_redacted), output.details.name)
+            report, details = markdown_parts(shown, output.details.name)
             if details is not None:
                 write_file(output.details, details)
                 written.append(output.details)
@@ -311,12 +308,11 @@ def say_what_was_written(paths: Sequence[Path]) -> None:
             logger.info("wrote %s (%s)", path, format_bytes(path.stat().st_size))
 
 
-def print_report(diagnosis: Diagnosis, report_format: str, *, redact: bool = False) -> None:
+def print_report(shown: Diagnosis, report_format: str) -> None:
     """The report to standard output; on a terminal set for its width, and coloured."""
-    diagnosis = for_others(diagnosis, redact_names=redact)
     if report_format == "text" and (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
         from layoutdoctor.commands.terminal import render_terminal
 
-        print_text(render_terminal(diagnosis, terminal_width()))
+        print_text(render_terminal(shown, terminal_width()))
     else:
-        print_text(renderer_of(report_format)(diagnosis))
+        print_text(renderer_of(report_format)(shown))

@@ -31,7 +31,7 @@ def schema_of_kind(kind: str) -> Schema:
             "layoutdoctor comparison",
             comparison.COMPARISON_SCHEMA_VERSION,
         ),
-        "accepted": ([accepted.AcceptedFile], "layoutdoctor accepted findings", accepted.ACCEPTED_SCHEMA_VERSION),
+        "accepted": ([accepted.AcceptedFile], "layoutdoctor accepted findings", 1),
     }
     records, title, version = kinds[kind]
     return schema_of(records, name=kind, title=title, version=version)

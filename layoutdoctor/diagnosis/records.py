@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from layoutdoctor.diagnosis.layout import Layout, MemoryFormat, Size, check_ranks
-from layoutdoctor.errors import UnknownTrialError
+from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -1082,11 +1082,12 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         The trial of that name.
 
         Raises:
-            UnknownTrialError: There is none.
+            UsageError: There is none.
         """
         found = self.find_trial(name)
         if found is None:
-            raise UnknownTrialError(name, [trial.name for trial in self.trials])
+            known = ", ".join(trial.name for trial in self.trials)
+            raise UsageError(f"cannot find trial {name!r} in the diagnosis: expected one of {known}")
         return found
 
     def find_trial(self, name: str) -> Trial | None:

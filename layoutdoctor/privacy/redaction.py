@@ -41,6 +41,7 @@ _SCOPE = re.compile(r"::|\.")
 # Versions, devices and settings (which scrub has seen to), dates, codes and layouts: no names of the user's.
 _KEPT = re.compile(
     r"Environment\.(?!command)|Layout\.|Diagnosis\.(?:created_at|layoutdoctor_version)|Finding\.(?:code|rule)"
+    r"|TracedModel\.text"  # torch's own text, with names of torch only
 )
 _OF_A_LIBRARY = re.compile(
     r"Kernel\.(?:name|problem|implementation)|Conversion\.kernel|Buffer\.kernel|Graph\.kernel_names|Total\.name"

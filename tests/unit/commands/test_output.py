@@ -20,10 +20,9 @@ from builders import (
     a_trial,
     kernels,
 )
-from golden.stories import STORIES
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands.output import prepare_outputs, save_reports
+from layoutdoctor.commands.output import prepare_outputs
 from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import redact, scrub
@@ -126,13 +125,6 @@ def test_a_saved_diagnosis_may_be_gzipped(tmp_path: Path, huge: str, capsys: pyt
     assert Path(packed).stat().st_size < again.stat().st_size / 10
 
 
-def test_where_layouts_do_not_matter_there_is_one_file(tmp_path: Path) -> None:
-    outputs = prepare_outputs([str(tmp_path / "report.md")], force=False)
-    save_reports(STORIES["no_convolution"](), outputs)
-
-    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
-
-
 def test_the_details_are_an_output_as_any_other(folder: Path) -> None:
     (folder / "report.details.md").write_text("mine", encoding="utf-8")
     for names, force, message in (
@@ -144,20 +136,6 @@ def test_the_details_are_an_output_as_any_other(folder: Path) -> None:
         assert str(caught.value) == message
     with pytest.raises(UsageError, match="which this command reads"):
         prepare_outputs(["report.md"], force=True, read=["again/report.details.md", None, "gone"])
-
-
-def test_redacted_details_name_nothing_either(tmp_path: Path) -> None:
-    conversions = tuple(a_conversion(f"reorder {i}", module=f"secret_{i}.block") for i in range(2_000))
-    outputs = prepare_outputs([str(tmp_path / "report.md")], force=False, redact=True)
-    save_reports(a_diagnosis(a_trial(kernels=kernels(*conversions, seconds=9.0))), outputs)
-
-    assert "secret" not in (tmp_path / "report.details.md").read_text(encoding="utf-8")
-
-
-def test_on_standard_output_the_report_says_how_to_have_the_rest(huge: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["render", huge, "--format", "markdown"]) == 0
-
-    assert "`--output report.md` writes every conversion, decision and difference" in capsys.readouterr().out
 
 
 def a_secret_diagnosis(name: str = "tumor_net.py") -> Diagnosis:
@@ -192,6 +170,15 @@ def test_render_scrubs_and_redacts_standard_output_and_files(
     assert load(tmp_path / "tumor.json") == redact(a_secret_diagnosis())
 
 
+def test_a_trace_that_holds_every_name_is_refused_with_redact(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    annotated = tmp_path / "annotated.json.gz"
+    assert main(["trace", str(PATCH_EMBED), "--redact", "--output", str(annotated)]) == 2
+    assert "with --redact: this annotated trace holds every name as it was recorded" in capsys.readouterr().err
+    assert not annotated.exists()
+
+
 def test_trace_redacts_one_and_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", str(PATCH_EMBED), "--redact", "--output", str(tmp_path / "d.json")]) == 0
     assert "patch_embed" not in capsys.readouterr().out
@@ -217,25 +204,4 @@ def test_compare_scrubs_and_redacts(words: list[str], tmp_path: Path, capsys: py
     main(["compare", *pair, *words])
     assert "wilhelmina" not in capsys.readouterr().out
     main(["compare", *pair, *words, "--redact"])
-    assert "tumor" not in capsys.readouterr().out.lower()
-
-
-def test_what_holds_every_name_is_refused_with_redact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    annotated, traces = tmp_path / "annotated.json.gz", tmp_path / "traces"
-
-    assert main(["trace", str(PATCH_EMBED), "--redact", "--output", str(annotated)]) == 2
-    assert "with --redact: this annotated trace holds every name as it was recorded" in capsys.readouterr().err
-    assert main(["model.py", "--redact", "--save-traces", str(traces)]) == 2
-    assert "with --redact: they hold the names of modules and files" in capsys.readouterr().err
-    assert not annotated.exists()
-    assert not traces.exists()
-
-
-def test_a_terminal_shows_the_scrubbed_report(
-    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    main(["render", str(saved)])
-    assert "wilhelmina" not in capsys.readouterr().out
-    main(["render", str(saved), "--redact"])
     assert "tumor" not in capsys.readouterr().out.lower()
