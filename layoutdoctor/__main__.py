@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from layoutdoctor._version import __version__
 from layoutdoctor.commands import COMMANDS
-from layoutdoctor.commands.streams import logger, logging_to_stderr, open_standard_streams, say
+from layoutdoctor.commands.streams import logger, logging_to_stderr, open_standard_streams, say, say_error
 from layoutdoctor.errors import LayoutDoctorError
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the process: the command line is wrong."""
-        message += self.hint
-        self.exit(EXIT_USAGE, f"layoutdoctor: error: {_clean(message)}; see {self.prog} --help\n")
+        say_error(f"{message}{self.hint}; see {self.prog} --help")
+        self.exit(EXIT_USAGE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             status: int = _module_of(words[0]).run(arguments)
         except LayoutDoctorError as error:
-            say(f"error: {_clean(str(error))}")
+            say_error(error)
             return error.exit_status
         except KeyboardInterrupt:
             say("interrupted")
@@ -155,12 +155,6 @@ def with_command(words: Sequence[str]) -> list[str]:
     if name and name[0] in COMMANDS:
         return [*name, *words[:count], *rest]
     return [*name] if name and name[0] in ("-h", "--help", "--version") else [DEFAULT_COMMAND, *words]
-
-
-def _clean(text: str) -> str:
-    from layoutdoctor.reports.sections.wording import clean  # late: where nothing is wrong it is not needed
-
-    return clean(text)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ from layoutdoctor.commands.output import (
     save_reports,
     say_what_was_written,
 )
-from layoutdoctor.commands.streams import OutputError, logger, print_text, say
+from layoutdoctor.commands.streams import OutputError, logger, print_text, say, say_error
 from layoutdoctor.diagnosis.accepted import accept, accept_all, load_accepted, save_accepted
 from layoutdoctor.diagnosis.saved import to_json
-from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.words import count_of, listing
 
@@ -186,6 +186,8 @@ def prepare_conclusion(
     path, accepted, written = None, None, arguments.write_accepted
     if arguments.accepted is not None:
         path = Path(arguments.accepted)
+        if path.exists() and not path.is_file():
+            raise RecordError(f"cannot read accepted findings from {str(path)!r}: it is no file")
         accepted = load_accepted(path)
     elif written is not None:
         if arguments.redact:
@@ -320,11 +322,6 @@ def conclude_several(
     if conclusion.report_format == "json":
         print_records(records)
     return worst_of(statuses)
-
-
-def say_error(error: LayoutDoctorError) -> None:
-    """The sentence of an error, on one line."""
-    say(f"error: {clean(str(error))}")
 
 
 def worst_of(statuses: Sequence[int]) -> int:

@@ -15,7 +15,7 @@ from layoutdoctor.commands.conclusion import (
     refuse_outputs_of_several,
 )
 from layoutdoctor.commands.output import RECORDING_SUFFIX
-from layoutdoctor.commands.streams import say
+from layoutdoctor.commands.streams import say_error
 from layoutdoctor.errors import LayoutDoctorError, RecordError
 
 if TYPE_CHECKING:
@@ -93,5 +93,5 @@ def load_recordings(names: Sequence[str]) -> list[Recording]:
     if not found:
         raise RecordError("; ".join(problems))
     for problem in problems:
-        say(f"error: {problem}")
+        say_error(problem)
     return found

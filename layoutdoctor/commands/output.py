@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width
+from layoutdoctor.diagnosis.records import Record
 from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of, mode_of_file, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
@@ -236,6 +237,12 @@ def save_recordings(recordings: Iterable[Recording], directory: Path, interrupte
             say(f"warning: cannot write {str(path)!r}: {error.strerror or error}")
 
 
+class Words(Record, frozen=True, kw_only=True):
+    """Texts of no other record, to be passed through ``for_others``."""
+
+    words: tuple[str, ...]
+
+
 def for_others(record: AnyRecord, *, redact_names: bool = False) -> AnyRecord:
     """A record as it may leave this process: scrubbed, and redacted if that was asked for."""
     from layoutdoctor import privacy
@@ -311,7 +318,7 @@ def say_what_was_written(paths: Sequence[Path]) -> None:
 def print_report(shown: Diagnosis, report_format: str) -> None:
     """The report to standard output; on a terminal set for its width, and coloured."""
     if report_format == "text" and (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
-        from layoutdoctor.commands.terminal import render_terminal
+        from layoutdoctor.commands.terminal import render_terminal  # late: it imports rich
 
         print_text(render_terminal(shown, terminal_width()))
     else:

@@ -12,6 +12,7 @@ from layoutdoctor.commands.diagnose import (
     prepare_diagnosis,
     with_options,
 )
+from layoutdoctor.commands.output import Words, for_others
 from layoutdoctor.commands.streams import print_text, say, terminal_width
 from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
 from layoutdoctor.reports.sections.wording import clean_name
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
             say(f"interrupted while {script.name} ran")
             return stop.exit_status
         if arguments.module is None:
-            raise _without_module(script.name, outcome.modules)
+            raise _without_module(script.name, outcome.modules, redact=arguments.redact)
         request = Request(
             target=arguments.script,
             subject_directory=directory,
@@ -85,8 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
         return carry_out(arguments, plan, with_options(request, arguments, plan))
 
 
-def _without_module(name: str, modules: Sequence[ModuleTime]) -> UsageError:
-    """Prints the table; what is to be said in a line."""
+def _without_module(name: str, modules: Sequence[ModuleTime], *, redact: bool) -> UsageError:
+    """Prints the table of modules; returns the error that ends the command."""
     if not modules:
         return UsageError(
             f"cannot diagnose {name} without --module: it called no module with convolutions under a name of its own; "
@@ -94,9 +95,10 @@ def _without_module(name: str, modules: Sequence[ModuleTime]) -> UsageError:
         )
     from layoutdoctor.reports.text import plain_table  # late: mostly nothing is listed
 
+    names = for_others(Words(words=tuple(one.name for one in modules)), redact_names=redact).words
     rows = [
-        (clean_name(one.name), str(one.convolution_count), str(one.call_count), f"{100 * one.share:.0f} %")
-        for one in modules
+        (clean_name(name), str(one.convolution_count), str(one.call_count), f"{100 * one.share:.0f} %")
+        for name, one in zip(names, modules, strict=True)
     ]
     print_text(
         plain_table(("module", "convolutions", "calls", "share of the time"), rows, terminal_width() or 100) + "\n"

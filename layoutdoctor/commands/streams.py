@@ -51,6 +51,11 @@ def say(*lines: str) -> None:
         silence(sys.stderr)
 
 
+def say_error(error: object) -> None:
+    """The sentence of an error, on one line whatever it quotes."""
+    say(f"error: {' '.join(str(error).split())}")
+
+
 class _Saying(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         say(record.getMessage())

@@ -9,7 +9,6 @@ from unittest import mock
 
 import msgspec
 import pytest
-from builders import a_diagnosis
 from recorded_builders import a_recording
 
 from layoutdoctor.__main__ import main
@@ -126,21 +125,14 @@ def test_a_diagnosis_keeps_its_recordings_where_it_is_told_to(
     capsys.readouterr()
     assert main(words) == 2
     assert "'eager.recording' is there already; pass --force to replace it" in capsys.readouterr().err
-    assert main([*words, "--force"]) == 0
+    engine.error = Interrupted(signal.SIGINT)
+    assert main([*words, "--force"]) == 130
+    assert load_recording(directory / "eager.recording").head.interrupted == "interrupted from the keyboard"
+    capsys.readouterr()
     assert main([*words, "--force", "--redact"]) == 2
     assert "they hold the names of modules and files" in capsys.readouterr().err
     assert main([*words[:-1], str(directory / "eager.recording")]) == 2
     assert "cannot save recordings in " in capsys.readouterr().err
-
-
-def test_an_interrupted_diagnosis_keeps_its_recordings_too(engine: FakeEngine, tmp_path: Path) -> None:
-    engine.error = Interrupted(signal.SIGINT)
-
-    assert main(["m.py", "--configurations", "eager", "--save-recordings", str(tmp_path)]) == 130
-
-    head = load_recording(tmp_path / "eager.recording").head
-    assert head.interrupted == "interrupted from the keyboard"
-    assert head.created_at == a_diagnosis().created_at
 
 
 def test_a_recording_that_cannot_be_written_costs_itself_only(
