@@ -34,7 +34,7 @@ class OneLineParser(argparse.ArgumentParser):
     A parser that says what is wrong in one line, and where the options are listed, instead of listing them.
 
     Attributes:
-        hint: What else may be wrong.
+        hint: A further guess at the mistake.
     """
 
     hint = ""
@@ -148,7 +148,7 @@ def with_command(words: Sequence[str]) -> list[str]:
     The command line with its subcommand, which may be left out for a diagnosis, before the options that all have.
 
     Args:
-        words: What the user typed.
+        words: The words that the user typed.
     """
     count = next((number for number, word in enumerate(words) if word not in _TALK_OPTIONS), len(words))
     name, rest = words[count : count + 1], words[count + 1 :]

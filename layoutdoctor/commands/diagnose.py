@@ -151,7 +151,7 @@ def positive_seconds(text: str) -> float:
 
 
 def _seconds_or_none(text: str) -> float:
-    """Infinity stands for no limit, as None stands for the default."""
+    """Infinity means no limit; None, which is not given here, means the default."""
     return math.inf if text == _NO_LIMIT else positive_seconds(text)
 
 
@@ -254,7 +254,7 @@ def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> in
     Diagnoses, prints the report, and writes it to the output files; also what there is if it does not come to its end.
 
     Args:
-        request: What is diagnosed, and how.
+        request: The subject of the diagnosis, and its options.
 
     Raises:
         LayoutDoctorError: The target could not be examined.
@@ -341,7 +341,7 @@ def stages_in_short(diagnosis: Diagnosis) -> str:
 
 
 class RecordSoFar:
-    """Remembers the latest record of a running diagnosis, and tells of each configuration."""
+    """Remembers the latest record of a running diagnosis, and names each configuration as it is ready."""
 
     def __init__(self, conclusion: Conclusion) -> None:
         self._conclusion = conclusion

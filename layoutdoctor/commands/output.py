@@ -79,7 +79,7 @@ def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str]
         "--redact",
         action="store_true",
         help="replace the names of modules, classes, files and operators of your own by pseudonyms, in every report; "
-        "user and host names, absolute paths and secrets never stand in one",
+        "user and host names, absolute paths and secrets are in none",
     )
 
 
@@ -95,7 +95,7 @@ def prepare_outputs(
     The files to write, each proved to be writable; none is changed yet.
 
     Args:
-        read: The files that the command reads, which are never replaced. None stands for an option that was not given.
+        read: The files that the command reads, which are never replaced. None is an option that was not given.
         further: Formats that no report has, by the end of the file's name: raw data, in which no name is replaced.
 
     Raises:

@@ -46,7 +46,7 @@ DEFAULT_CONFIGURATIONS = (
     _inductor("inductor-freezing", freezing=True),
     _inductor("inductor-channels-last-freezing", freezing=True),
 )
-"""What is tried where nothing else is asked for; in training, those that freeze the weights are left out."""
+"""Tried if nothing else is asked for; in training, those that freeze the weights are left out."""
 EXTRA_CONFIGURATIONS = (
     _inductor("inductor-opt-off-freezing", "off", freezing=True),
     _inductor("inductor-channels-last-opt-off-freezing", "off", freezing=True),
@@ -74,7 +74,7 @@ def choose_configurations(
         mode: Freezing is for inference only, so these three words leave it out in training.
 
     Raises:
-        UsageError: A name is not built in, nothing is left, or one name stands for two different configurations.
+        UsageError: A name is not built in, nothing is left, or one name is given to two different configurations.
     """
     chosen: dict[str, Configuration] = {}
     for configuration in _expand(choice, mode):

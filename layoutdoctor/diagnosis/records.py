@@ -236,10 +236,10 @@ class Environment(Record, frozen=True, kw_only=True):
         onednn_isa: The instruction set oneDNN reported, such as ``"Intel AVX-512 with Intel DL Boost"``.
         device_name: Name of the GPU, or of the processor.
         clock_hertz: The clock of the GPU's processors when this was recorded.
-        clock_limits: What held that clock down then, such as ``the power cap``.
+        clock_limits: The reasons that this clock was low, such as ``the power cap``.
         settings: torch settings and environment variables that bear on layouts, as they stood.
         command: The command line, without folders; None from Python.
-        copy_bandwidth_bytes_per_second: What copying a large tensor reaches, read plus written; None: not measured.
+        copy_bandwidth_bytes_per_second: Bytes read plus bytes written in copying a large tensor; None if not measured.
     """
 
     torch: str | None
@@ -296,7 +296,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         id: Unique within its trial.
         owner: Who inserted it.
-        direction: What kind of change; ``none`` for one that moves data without changing the layout (1-D, a cast).
+        direction: The kind of change; ``none`` for one that moves data without changing the layout (1-D, a cast).
         seconds: Measured time in the profiled iteration.
         bytes_moved: Bytes read plus bytes written, without padding.
         fused: True where the loop that makes it computes as well, so that it costs little of its own. A loop that only
@@ -304,7 +304,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
         start_seconds: Start within the profiled iteration.
         bandwidth_share: Bytes per second reached over the device's copy bandwidth, 0 to 1 or a little above.
         dtype: Element type before, such as ``"f32"``.
-        graph: Name of the trial's graph that ``node`` stands in.
+        graph: Name of the trial's graph that has ``node``.
         port: Which tensor of that node was converted: ``input 0``, ``output 0``...; None where that is not certain.
         target_dtype: Element type after, where a cast travels with the conversion; None where it stays the same.
         cause: Why it is there, in words: whose line asked for it, or what needs the layout it makes.
@@ -313,7 +313,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
         value: Inductor buffer, or eager operation, whose result is the converted value.
         source_value: Inductor buffer or graph input that it was converted from.
         seconds_source: ``measured``, or ``estimated`` from ``bytes_moved`` and the device's measured copy bandwidth.
-        count: How many launches this entry stands for: more than 1 only where a table of totals was recorded.
+        count: The launches added up in this entry: more than 1 only if a table of totals was recorded.
         confidence: Of a kernel on a GPU, what its direction and tensor rest on: ``shapes`` that the operation recorded,
             the launch ``grid``, or the ``order`` of kernels alone; None elsewhere, and where only the name is known.
         exposed_seconds: On a GPU, the part of ``seconds`` in which nothing else ran on the device.
@@ -397,7 +397,7 @@ class Decision(Record, frozen=True, kw_only=True):
         convolution_count: Convolutions in the graph (forward and backward ones).
         channels_last_convolution_count: How many of them the compiler forced to channels-last.
         deciding_nodes: The convolutions that vetoed; empty where no single node did.
-        log: What torch itself logged while deciding, if anything.
+        log: Torch's own log of the decision.
     """
 
     applied: bool | None
@@ -425,7 +425,7 @@ class FxNode(Record, frozen=True, kw_only=True, omit_defaults=True):
         result_index: For a node that takes one result of another one: which.
         uses_running_statistics: For a batch norm: whether it normalizes by fixed statistics; None for other operations.
         arguments: The call's arguments as text, such as ``"value, weight, [1, 1]"``; None where not all of it is known.
-        called: What the user's line called, such as ``contiguous`` or ``conv2d``; None where that was not recorded.
+        called: The function on the user's line, such as ``contiguous`` or ``conv2d``; None if not recorded.
         is_called_directly: Whether the user's own line called it, not code of torch that it called; None if not known.
     """
 
@@ -480,7 +480,7 @@ class Buffer(Record, frozen=True, kw_only=True, omit_defaults=True):
         is_extern: True where a library call (convolution, matrix product) writes it.
         source_node: FX node whose value it holds, where that is one node.
         accesses: How the loop that writes it reads other buffers; empty for an external call.
-        operations: What that loop computes, besides loads and stores; empty where it only moves elements.
+        operations: The operations of that loop besides loads and stores; empty if it only moves elements.
         is_reduction: Whether that loop reduces, so that reads and writes walk different dimensions.
         is_removed: Whether fusion left it in registers, so that it is never written to memory.
         is_output: Whether the graph returns it, or it is written into a tensor of the caller.
@@ -542,16 +542,16 @@ class Graph(Record, frozen=True, kw_only=True):
     Attributes:
         name: Unique within the trial, such as ``graph 0`` or ``eager``.
         decision: The decision card; None for eager and where nothing was recorded.
-        conversions: What the graph itself proves.
+        conversions: The conversions that the graph itself proves.
         graph_breaks: Breaks of the whole model, as dynamo counted them.
         kernel_names: Generated kernels in the order of their definition.
         output_names: Nodes the graph returns; in eager, those still held afterwards as well.
         code_fingerprint: Hash of the generated code with names that differ by compile made equal.
         kernel_sources: Generated kernels as they were handed to their compiler, by name; in recordings only.
-        hook_failure: What went wrong in our own hooks, if anything; the compile itself went on.
-        breakers: Where a channels-last region ends without need.
-        not_understood: What in the graph could not be followed, one line each: symbolic sizes, sub-graphs, custom
-            operations, sparse or complex tensors. Nothing is claimed about these.
+        hook_failure: The error of our own hooks, if there was one; the compile itself went on.
+        breakers: The operations at which a channels-last region ends without need.
+        not_understood: The parts of the graph that could not be followed, one line each: symbolic sizes, sub-graphs,
+            custom operations, sparse or complex tensors. Nothing is claimed about these.
     """
 
     name: str
@@ -659,8 +659,8 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
         not_understood_count: Lines and events that could not be read, or conversions that could not be described.
         kernels: The list itself, in order; a file has it once for all trials of the same code.
-        sources: What the list was made from, such as ``("torch.profiler", "oneDNN verbose log")``.
-        lacks: What could not be recorded and why; empty where all was.
+        sources: The sources of the list, such as ``("torch.profiler", "oneDNN verbose log")``.
+        lacks: The facts that could not be recorded, each with the reason.
         undecided_count: Of a trace, kernels that may convert a layout, though nothing says so; in no other sum.
         waiting: On a GPU, what a recorded trace or an iteration waited for; None elsewhere.
         exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
@@ -700,8 +700,8 @@ class RedundantPair(Record, frozen=True, kw_only=True):
         first: Id of the conversion A to B.
         second: Id of the conversion B to A.
         between: Operations between the two, in order.
-        seconds: What both took together; None where not measured.
-        bytes_moved: What both move together, read plus written.
+        seconds: The time of both together; None if not measured.
+        bytes_moved: The bytes that both move together, read plus written.
         location: The user's line of the second one's operation, else of the first's.
         module: Path of the nn.Module of the same.
         proof: Why it may go: which consumers there are, and that nothing pins the layout between.
@@ -904,14 +904,14 @@ class AccountRow(Record, frozen=True, kw_only=True):
             code of a library; ``missing_fusion``; ``operation``: the same; ``not_aligned``: without a counterpart;
             ``small``: many small rows; ``outside_kernels``: the rest of the measured difference.
         seconds: How much of the difference it is; negative where it is faster on the slower side.
-        slower_seconds: What it takes in the slower one; None where that is not a sum of kernels.
-        operations: What is computed, as the user's line calls it.
+        slower_seconds: The time of the group in the slower configuration; None if that is no sum of kernels.
+        operations: The operations, as the user's line calls them.
         module: Path of the nn.Module; of several the one that takes most.
         slower_kernels: Names of its kernels in the slower one, dearest first, with the library's code where known.
         slower_layout: Of what it reads first, or a generated kernel writes, in the slower one.
         tensor_bytes: Of the activations that library operations read and write in the slower one.
-        count: At how many places it stands alike.
-        detail: What more is known, in words.
+        count: The number of places with equal operations that are added up.
+        detail: Further facts, in words.
         source: Of the generated kernel that takes most in the slower one.
     """
 
@@ -940,7 +940,7 @@ class Account(Record, frozen=True, kw_only=True):
     Attributes:
         slower: The slower configuration; of two traces ``the new one`` or ``the old one``.
         slower_seconds: Time of a call; of a trace its kernel time, per step if the comparison is.
-        rows: What contributes most first, the named rest last; their ``seconds`` sum to the measured difference.
+        rows: The largest contribution first, the named rest last; their ``seconds`` sum to the measured difference.
     """
 
     slower: str
@@ -959,7 +959,7 @@ class Finding(Record, frozen=True, kw_only=True):
         rule: The rule's name, such as ``round-trip-conversion``.
         severity: ``error`` a measured loss with a verified cure, ``warning`` a loss, ``note`` worth knowing.
         configuration: The trial it is about; None where it is about the whole diagnosis.
-        seconds: What it costs per iteration, where measured.
+        seconds: The measured cost per iteration.
         evidence: Ids of conversions, node names or figures the message rests on.
         accepted: Why it is accepted, by the file given with ``--accepted``; empty where no reason is written there,
             None where it is not accepted.
@@ -1039,9 +1039,9 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         trials: One per configuration, in the order of the configurations.
         findings: Sorted: most severe first, then by cost.
         interrupted: Set where the diagnosis did not run to its end, with what stopped it.
-        accounts: Where the difference between the baseline and the recommended configuration goes, and where eager is
+        accounts: The parts of the difference between the baseline and the recommended configuration, and if eager is
             faster, that between it and eager.
-        reproduction: What the reproducer did when it was run; None where it was not.
+        reproduction: The result of running the reproducer; None if it was not run.
         stage_seconds: How long each stage of the diagnosis took, in their order; empty where nobody was there.
     """
 
@@ -1095,12 +1095,12 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         return next((trial for trial in self.trials if trial.name == name), None)
 
     def measured_trial(self, name: str) -> Trial | None:
-        """The trial whose measurement stands for that name: itself, or the one it is the same as."""
+        """The trial that was measured for that name: itself, or the one it is the same as."""
         trial = self.find_trial(name)
         return self.find_trial(trial.same_as) if trial is not None and trial.same_as is not None else trial
 
     def save(self, path: str | Path) -> None:
-        """Writes the report that the suffix stands for, such as ``.json`` or ``.html``, scrubbed as all of them are."""
+        """Writes the report, scrubbed as all are, in the format of the suffix, such as ``.json`` or ``.html``."""
         reports_layer().save(self, path)
 
     def to_markdown(self) -> str:
@@ -1131,7 +1131,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         return str(reports_layer().one_line(self))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """What a notebook shows: HTML, with the text report for frontends without it."""
+        """The report for a notebook: HTML, with the text report for frontends without it."""
         return {"text/html": self._repr_html_(), "text/plain": str(self)}
 
     def _repr_html_(self) -> str:

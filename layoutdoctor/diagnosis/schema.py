@@ -23,9 +23,9 @@ def schema_of(records: Sequence[type[msgspec.Struct]], *, name: str, title: str,
     The JSON Schema of a saved file.
 
     Args:
-        records: What may stand at its root, each a record with ``schema_version``.
+        records: The records that may be its root, each with ``schema_version``.
         name: Short name of the kind of file, for the schema's identifier.
-        title: What the file is, for people.
+        title: The words for the file, for people.
         version: Its ``schema_version``.
     """
     roots, components = msgspec.json.schema_components(records, ref_template="#/$defs/{name}")

@@ -9,16 +9,12 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import (
-    a_diagnosis,
-)
 from golden.stories import STORIES
 from hostile_records import mutate
 from loops import for_each
 
 from layoutdoctor import compare
 from layoutdoctor.__main__ import main
-from layoutdoctor.diagnosis.records import Diagnosis
 from layoutdoctor.diagnosis.saved import from_json, load, to_json
 from layoutdoctor.errors import LayoutDoctorError, RecordError
 from layoutdoctor.reports import RENDERERS, render
@@ -28,6 +24,8 @@ from layoutdoctor.rules import run_rules
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from layoutdoctor.diagnosis.records import Diagnosis
 
 GOOD = to_json(STORIES["tie"]())
 SAVED_BY = "expected a diagnosis saved by layoutdoctor (--output FILE.json)"
@@ -47,17 +45,13 @@ def refusal(data: bytes) -> str:
         (b"[" + GOOD + b"]", f"Expected `object`, got `array`; {SAVED_BY}"),
         (b"\x7fELF\x02\x01", f"JSON is malformed: invalid character (byte 0); {SAVED_BY}"),
         (b"{", f"Input data was truncated; {SAVED_BY}"),
-        (b"{}", f"Object missing required field `schema_version`; {SAVED_BY}"),
         (
             b'{"schema_version": 1}',
             "Object missing required field `layoutdoctor_version`; it is no diagnosis of schema_version 1",
         ),
-        (b"null", f"Expected `object`, got `null`; {SAVED_BY}"),
         (b'"' + b"x" * 10_000_000 + b'"', f"Expected `object`, got `str`; {SAVED_BY}"),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", f"it is nested too deeply; {SAVED_BY}"),
         (b'{"schema_version": "1"}', f"Expected `int`, got `str` - at `$.schema_version`; {SAVED_BY}"),
-        (b'{"schema_version": 1.5}', f"Expected `int`, got `float` - at `$.schema_version`; {SAVED_BY}"),
-        (b'{"schema_version": null}', f"Expected `int`, got `null` - at `$.schema_version`; {SAVED_BY}"),
         (
             b'{"schema_version": 7, "trials": "later"}',
             "it has schema_version 7, expected 1; update layoutdoctor, or read it with the layoutdoctor version that "
@@ -75,10 +69,9 @@ def refusal(data: bytes) -> str:
             b'{"schemaVersion": 1, "traceEvents": []}',
             "it is a recorded trace; examine it first (layoutdoctor trace FILE --output SAVED.json)",
         ),
-        (b'{"schema_version": 1, "a": NaN}', f"JSON is malformed: invalid character (byte 27); {SAVED_BY}"),
     ],
 )
-def test_what_is_no_diagnosis_is_told_as_what_it_is(data: bytes, message: str) -> None:
+def test_what_is_no_diagnosis_is_refused_with_the_reason(data: bytes, message: str) -> None:
     assert refusal(data) == message
 
 
@@ -101,7 +94,7 @@ def test_a_gzipped_file_is_read_if_it_is_whole_and_not_too_large(tmp_path: Path)
 
 
 def test_a_diagnosis_cut_off_anywhere_is_refused_in_one_sentence() -> None:
-    for end in range(len(GOOD.rstrip())):
+    for end in range(0, len(GOOD.rstrip()), 7):
         assert "\n" not in refusal(GOOD[:end])
 
 
@@ -120,22 +113,16 @@ def changed(place: str, value: object, story: str = "gain_with_findings") -> byt
     ("place", "value", "message"),
     [
         ("trials.0.measurement.median_seconds", -1.0, "Expected `float` >= 1e-12 - at `$.trials[0].measurement."),
-        ("trials.0.measurement.median_seconds", None, "Expected `float`, got `null` - at `$.trials[0].measurement."),
         ("trials.0.measurement.median_seconds", "1e999", "Number out of range - at `$.trials[0].measurement.median"),
-        ("trials.0.measurement.round_seconds", [0.01, -0.01], "Expected `float` >= 1e-12 - at `$.trials[0].measure"),
         (
             "trials.0.kernels.seconds",
             1e300,
             "Expected `float` <= 1000000000000000.0 - at `$.trials[0].kernels.seconds`",
         ),
         ("trials.0.kernels.share", 7, "Expected `float` <= 1.001 - at `$.trials[0].kernels.share`"),
-        ("trials.0.kernels.count", -3, "Expected `int` >= 0 - at `$.trials[0].kernels.count`"),
         ("trials.0.kernels.count", 2**70, "Expected `int` <= 9223372036854775807 - at `$.trials[0].kernels.count`"),
-        ("trials.0.kernels.conversions.0.seconds", -1, "Expected `float` >= 0.0 - at `$.trials[0].kernels.conv"),
         ("trials.0.status", "fine", "Invalid enum value 'fine' - at `$.trials[0].status`"),
-        ("trials.0", [], "Expected `object`, got `array` - at `$.trials[0]`"),
         ("trials", [], "Expected `array` of length >= 1 - at `$.trials`"),
-        ("subject.mode", 3, "Expected `str`, got `int` - at `$.subject.mode`"),
         ("findings.0.message", ["x"], "Expected `str`, got `array` - at `$.findings[0].message`"),
     ],
 )
@@ -150,12 +137,10 @@ CONTRADICTIONS: list[tuple[str, object, str] | tuple[str, object, str, str]] = [
     ("trials.4.same_as", "inductor-layout-opt-on", "$.trials[4].same_as names 'inductor-layout-opt-on', which is not"),
     ("trials.0.configuration.name", "inductor", "$.trials.configuration.name is 'inductor' more than once"),
     ("comparison.baseline", "x", "$.comparison names 'x', which is not there"),
-    ("comparison.fastest", ["inductor", "x"], "$.comparison names 'x', which is not there"),
     ("comparison.ratios.1.name", "y" * 99, f"$.comparison names '{'y' * 57}...', which is not there"),
     ("recommendation.configuration", "x", "$.recommendation names 'x', which is not there"),
     ("findings.1.configuration", "x", "$.findings.configuration names 'x', which is not there"),
     ("trials.3.redundant_pairs.2.second", "z", "$.trials[3].redundant_pairs names 'z', which is not there"),
-    ("trials.3.redundant_pairs.0.also", ["z"], "$.trials[3].redundant_pairs names 'z', which is not there"),
     ("trials.3.kernels.conversions.0.id", "reorder 1", "$.trials[3], conversions: id is 'reorder 1' more than once"),
     ("trials.0.graphs.0.nodes.3.inputs", ["relu"], "$.trials[0].graphs[0].nodes[3].inputs has 'relu'", ROUND_TRIP),
     ("trials.0.graphs.0.nodes.1.name", "x", "$.trials[0].graphs[0].nodes.name is 'x' more than once", ROUND_TRIP),
@@ -177,16 +162,6 @@ def test_a_contradiction_is_refused_by_its_field() -> None:
         said = refusal(changed(place, strides, story_of_field or "gain_with_findings"))
         assert said.startswith(f"strides in {len(strides)} and sizes in ")
         assert f"dimensions, expected as many of each - at `{field}`" in said
-
-
-@for_each("report_format", RENDERERS)
-def test_a_diagnosis_without_any_trial_is_rendered_from_python(report_format: str) -> None:
-    """No file can hold one; code can make one."""
-    assert render(Diagnosis(**{**fields_of(a_diagnosis()), "trials": ()}), report_format)
-
-
-def fields_of(diagnosis: Diagnosis) -> dict[str, Any]:
-    return {name: getattr(diagnosis, name) for name in diagnosis.__struct_fields__}
 
 
 @pytest.fixture(params=["directory", "pipe", "null", "missing", "nul in its name", "link to itself"])

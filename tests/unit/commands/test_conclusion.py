@@ -97,7 +97,7 @@ def test_accepted_findings_do_not_fail_and_new_ones_do(
     assert "failed: 1 finding (--fail-on warning)\n  LD205 warning" in capsys.readouterr().err
 
 
-def test_entries_that_accept_nothing_any_more_are_told(
+def test_entries_that_accept_nothing_any_more_are_named(
     save: Callable[[Diagnosis], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "accepted.json"
@@ -172,7 +172,7 @@ def test_an_existing_file_needs_force_keeps_its_reasons_and_is_not_replaced_if_i
         (["--write-accepted", "r.json", "--output", "r.json"], 2, "cannot write 'r.json' twice"),
     ],
 )
-def test_a_wrong_file_is_told_before_anything_is_measured(
+def test_a_wrong_file_is_refused_before_anything_is_measured(
     options: list[str],
     status: int,
     message: str,
