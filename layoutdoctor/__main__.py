@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from layoutdoctor._version import __version__
 from layoutdoctor.commands import COMMANDS
-from layoutdoctor.commands.streams import logger, logging_to_stderr, lossy_stderr, open_standard_streams, say
+from layoutdoctor.commands.streams import logger, logging_to_stderr, open_standard_streams, say, say_error
 from layoutdoctor.errors import LayoutDoctorError
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ class OneLineParser(argparse.ArgumentParser):
     A parser that says what is wrong in one line, and where the options are listed, instead of listing them.
 
     Attributes:
-        hint: What else may be wrong.
+        hint: A further guess at the mistake.
     """
 
     hint = ""
 
     def error(self, message: str) -> NoReturn:
         """Ends the process: the command line is wrong."""
-        message += self.hint
-        self.exit(EXIT_USAGE, f"layoutdoctor: error: {_clean(message)}; see {self.prog} --help\n")
+        say_error(f"{message}{self.hint}; see {self.prog} --help")
+        self.exit(EXIT_USAGE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,12 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.words = given
     arguments.words_of_script = words_of_script
     arguments.hint = parser.hint
-    with lossy_stderr(), logging_to_stderr(quiet=arguments.quiet, verbose=arguments.verbose):
+    with logging_to_stderr(quiet=arguments.quiet, verbose=arguments.verbose):
         logger.debug("version %s, Python %s", __version__, sys.version.split()[0])
         try:
             status: int = _module_of(words[0]).run(arguments)
         except LayoutDoctorError as error:
-            say(f"error: {_clean(str(error))}")
+            say_error(error)
             return error.exit_status
         except KeyboardInterrupt:
             say("interrupted")
@@ -148,19 +148,13 @@ def with_command(words: Sequence[str]) -> list[str]:
     The command line with its subcommand, which may be left out for a diagnosis, before the options that all have.
 
     Args:
-        words: What the user typed.
+        words: The words that the user typed.
     """
     count = next((number for number, word in enumerate(words) if word not in _TALK_OPTIONS), len(words))
     name, rest = words[count : count + 1], words[count + 1 :]
     if name and name[0] in COMMANDS:
         return [*name, *words[:count], *rest]
     return [*name] if name and name[0] in ("-h", "--help", "--version") else [DEFAULT_COMMAND, *words]
-
-
-def _clean(text: str) -> str:
-    from layoutdoctor.reports.sections.wording import clean  # late: where nothing is wrong it is not needed
-
-    return clean(text)
 
 
 if __name__ == "__main__":

@@ -73,27 +73,6 @@ class InconclusiveError(LayoutDoctorError):
     exit_status = 4
 
 
-class UnknownConfigurationError(UsageError):
-    """A configuration name that is not built in."""
-
-    def __init__(self, name: str, known: Collection[str]) -> None:
-        super().__init__(
-            f"cannot diagnose under configuration {name!r}: expected one of {', '.join(sorted(known))}, "
-            "or 'default', 'quick' or 'all'; in Python, pass a Configuration object for your own"
-        )
-
-
-class UnknownTrialError(UsageError):
-    """A configuration that a diagnosis has not tried."""
-
-    def __init__(self, name: str, known: Collection[str]) -> None:
-        import difflib
-
-        close = difflib.get_close_matches(name, known, n=1)
-        meant = f"did you mean {close[0]!r}? It has " if close else "expected one of "
-        super().__init__(f"cannot find trial {name!r} in the diagnosis: {meant}{', '.join(known)}")
-
-
 class UnknownRuleError(UsageError):
     """A rule code that does not exist."""
 

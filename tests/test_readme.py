@@ -59,7 +59,7 @@ def test_no_placeholder_is_left() -> None:
     assert not re.search(r"[A-Z]+_HERE|TODO|FIXME", "\n".join(PAGES))
 
 
-@for_each("saved", sorted((ROOT / "tests" / "records").glob("*.json")))
+@for_each("saved", sorted((ROOT / "tests" / "golden").glob("*_*.json")))
 def test_what_the_guide_for_agents_reads_is_there(saved: Path, tmp_path: Path) -> None:
     guide = (ROOT / "docs" / "agent-guide.md").read_text(encoding="utf-8")
     (snippet,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)

@@ -1,8 +1,7 @@
 """
-What every command with a diagnosis ends with: findings that are accepted, reports, what failed, the exit status.
+The end of every command with a diagnosis: accepted findings, reports, the findings that fail it, the exit status.
 
-``--accepted``, ``--write-accepted`` and ``--fail-on`` are proved right, and their files readable or writable, before
-anything is measured.
+The options for it are proved right, and their files readable or writable, before anything is measured.
 """
 
 from __future__ import annotations
@@ -22,34 +21,28 @@ from layoutdoctor.commands.output import (
     save_reports,
     say_what_was_written,
 )
-from layoutdoctor.commands.streams import OutputError, logger, print_text, say
-from layoutdoctor.diagnosis.accepted import (
-    Acceptance,
-    AcceptedFile,
-    accept,
-    accept_all,
-    load_accepted,
-    save_accepted,
-)
+from layoutdoctor.commands.streams import OutputError, logger, print_text, say, say_error
+from layoutdoctor.diagnosis.accepted import accept, accept_all, load_accepted, save_accepted
 from layoutdoctor.diagnosis.saved import to_json
-from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from layoutdoctor.commands.output import InputFile, OutputFile
+    from layoutdoctor.commands.output import AnyRecord, InputFile, OutputFile
+    from layoutdoctor.diagnosis.accepted import Acceptance, AcceptedFile
     from layoutdoctor.diagnosis.records import Diagnosis, Finding
     from layoutdoctor.diagnosis.scan import ScanFinding
 
 EXIT_FOUND = 1
 EXIT_FAILED = 3
 EXIT_INCONCLUSIVE = 4
-EXIT_INTERRUPTED = 130
 _MOST_ENTRIES = 5
 _MOST_FINDINGS = 20
+_JOINED_FORMATS = ("text", "markdown", "json")
 
 
 def add_conclusion_options(parser: argparse.ArgumentParser) -> None:
@@ -80,22 +73,19 @@ class Conclusion:
     How a command is to end.
 
     Attributes:
-        outputs: Report files.
-        report_format: Of the report on standard output.
-        is_redacted: Whether names of modules and files become pseudonyms, in the log as well.
+        report_format: The format on standard output.
         fail_on: A severity, a rule's code, or None.
-        accepted_path: The file of accepted findings; None where there is none.
-        accepted: What it holds; None where it does not exist yet.
-        writes_accepted: Whether it is to be written.
+        accepted_path: The file of accepted findings; None if none was named.
+        accepted: The content of that file; None if it is to be written for the first time.
     """
 
     outputs: tuple[OutputFile, ...]
-    report_format: str = "text"
-    is_redacted: bool = False
-    fail_on: str | None = None
-    accepted_path: Path | None = None
-    accepted: AcceptedFile | None = None
-    writes_accepted: bool = False
+    report_format: str
+    is_redacted: bool
+    fail_on: str | None
+    accepted_path: Path | None
+    accepted: AcceptedFile | None
+    writes_accepted: bool
 
     def conclude(
         self,
@@ -106,74 +96,69 @@ class Conclusion:
         show: Callable[[Diagnosis], None] | None = None,
     ) -> int:
         """
-        Writes and prints the reports of a diagnosis, and says what is accepted and what failed.
+        Writes and prints the reports of a diagnosis, and says which findings are accepted and which fail it.
 
         Args:
-            diagnosis: With its findings. Where no file of accepted ones was given, their marks stay.
-            status: What the command would end with if nothing failed.
-            further: What writes the formats that no report has.
-            show: What to do with the diagnosis, accepted findings marked, in place of printing its report.
+            status: The exit status if nothing fails.
+            further: The functions that write the formats that no report has.
+            show: Takes the diagnosis as it may be shown, in place of printing its report.
 
         Returns:
             The exit status.
 
         Raises:
-            OutputError: Something could not be written after all.
+            OutputError: A file could not be written after all.
         """
-        acceptance, accepted = self._accept(diagnosis)
-        diagnosis = acceptance.diagnosis
+        file, acceptance = self.accepted, None
+        if self.accepted_path is not None:
+            diagnosis = for_others(diagnosis)  # a saved diagnosis is known by these names too
+            file = accept_all(diagnosis, file) if self.writes_accepted else file
+        if file is not None:
+            acceptance = accept(diagnosis, file)
+            diagnosis = acceptance.diagnosis
+        shown = self.for_others(diagnosis)
         written: tuple[Path, ...] = ()
         try:
-            written = save_reports(diagnosis, self.outputs, further)
+            written = save_reports(shown, self.outputs, further)
         finally:
-            (show or self.print_report)(diagnosis)
+            if show is not None:
+                show(shown)
+            else:
+                print_report(shown, self.report_format)
         say_what_was_written(written)
-        self._save_accepted(acceptance, accepted)
+        if self.accepted_path is not None and file is not None and acceptance is not None:
+            self._end_accepted(self.accepted_path, file, acceptance)
         if self.fail_on is None:
             return status
-        _say_what_failed(for_others(diagnosis, redact_names=self.is_redacted), self.fail_on)
-        if failing_findings(diagnosis, self.fail_on):
+        _say_what_failed(shown, self.fail_on)
+        if failing_findings(shown, self.fail_on):
             return EXIT_FOUND
-        return status if can_be_judged(diagnosis) else EXIT_INCONCLUSIVE
+        return status if can_be_judged(shown) else EXIT_INCONCLUSIVE
 
-    def print_report(self, diagnosis: Diagnosis) -> None:
-        """The report to standard output."""
-        print_report(diagnosis, self.report_format, redact=self.is_redacted)
+    def for_others(self, record: AnyRecord) -> AnyRecord:
+        """A record as this command may show it."""
+        return for_others(record, redact_names=self.is_redacted)
 
-    def _accept(self, diagnosis: Diagnosis) -> tuple[Acceptance, AcceptedFile]:
-        """What is accepted, and the file that says so."""
-        if self.accepted_path is None:
-            return Acceptance(diagnosis), AcceptedFile(accepted=())
-        diagnosis = for_others(diagnosis)  # the file is for others too, and a saved diagnosis is known by these names
-        file = (
-            accept_all(diagnosis, self.accepted) if self.writes_accepted else self.accepted or AcceptedFile(accepted=())
-        )
-        return accept(diagnosis, file), file
-
-    def _save_accepted(self, acceptance: Acceptance, file: AcceptedFile) -> None:
-        if self.accepted_path is None:
-            return
+    def _end_accepted(self, path: Path, file: AcceptedFile, acceptance: Acceptance) -> None:
+        """Writes the accepted findings if that was asked for, and says how many there are."""
+        count = count_of(acceptance.count, "finding")
         if self.writes_accepted:
             try:
-                save_accepted(self.accepted_path, file)
+                save_accepted(path, file)
             except OSError as error:
-                raise OutputError(f"cannot write {str(self.accepted_path)!r}: {error.strerror or error}") from error
-        for line in self._notes(clean(str(self.accepted_path), 200), acceptance):
-            logger.info("%s", line)
-
-    def _notes(self, file: str, acceptance: Acceptance) -> Iterator[str]:
-        if self.writes_accepted:
-            yield f"wrote {file}: it accepts {count_of(acceptance.count, 'finding')}; fill in the reasons"
+                raise OutputError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+            logger.info("wrote %s: it accepts %s; fill in the reasons", path, count)
         elif acceptance.count:
-            yield f"{count_of(acceptance.count, 'finding')} accepted by {file}"
+            logger.info("%s accepted by %s", count, path)
         for entries, what in (
-            (acceptance.gone, f"gone, to be removed from {file}"),
-            (acceptance.expired, f"past the last day in {file}"),
-            (acceptance.outgrown, f"with more evidence than {file} accepts"),
+            (acceptance.gone, f"gone, to be removed from {path}"),
+            (acceptance.expired, f"past the last day in {path}"),
+            (acceptance.outgrown, f"with more evidence than {path} accepts"),
         ):
             if entries:
-                shown = [clean_name(entry.code) if self.is_redacted else clean(str(entry), 200) for entry in entries]
-                yield f"{count_of(len(entries), 'accepted finding')} {what}: {listing(shown, _MOST_ENTRIES)}"
+                shown = [entry.code if self.is_redacted else clean(str(entry), 200) for entry in entries]
+                number = count_of(len(entries), "accepted finding")
+                logger.info("%s %s: %s", number, what, listing(shown, _MOST_ENTRIES))
 
 
 def prepare_conclusion(
@@ -185,8 +170,7 @@ def prepare_conclusion(
     Proves that everything that was asked for can be done; nothing is written yet.
 
     Args:
-        arguments: The parsed command line.
-        read: What the command reads beside the accepted findings; none of it is ever written over.
+        read: The files that the command reads beside the accepted findings; they are never replaced.
         further: As for ``prepare_outputs``.
 
     Raises:
@@ -199,28 +183,23 @@ def prepare_conclusion(
     outputs = prepare_outputs(
         arguments.output, force=arguments.force, read=read, further=further, redact=arguments.redact
     )
-    path, accepted = None, None
+    path, accepted, written = None, None, arguments.write_accepted
     if arguments.accepted is not None:
         path = Path(arguments.accepted)
+        if path.exists() and not path.is_file():
+            raise RecordError(f"cannot read accepted findings from {str(path)!r}: it is no file")
         accepted = load_accepted(path)
-    elif arguments.write_accepted is not None:
-        path = _path_to_write(arguments, outputs, read)
+    elif written is not None:
+        if arguments.redact:
+            raise UsageError(
+                f"cannot write {written!r} with --redact: accepted findings are known again by the names of modules "
+                "and files; leave out --redact, or --write-accepted"
+            )
+        path = prepare_outputs([written], force=arguments.force, read=read, further={"": "file"})[0].path
+        if path.absolute() in {output.path.absolute() for output in outputs}:
+            raise UsageError(f"cannot write {str(path)!r} twice: it is given with --output and --write-accepted")
         accepted = load_accepted(path) if path.is_file() else None
-    writes = arguments.write_accepted is not None
-    return Conclusion(outputs, arguments.format, arguments.redact, fail_on, path, accepted, writes)
-
-
-def _path_to_write(arguments: argparse.Namespace, outputs: Sequence[OutputFile], read: Sequence[InputFile]) -> Path:
-    if arguments.redact:
-        raise UsageError(
-            f"cannot write {arguments.write_accepted!r} with --redact: accepted findings are known again by the names "
-            "of modules and files; leave out --redact, or --write-accepted"
-        )
-    further = {"": "accepted findings"}
-    path = prepare_outputs([arguments.write_accepted], force=arguments.force, read=read, further=further)[0].path
-    if path.resolve() in {output.path.resolve() for output in outputs}:
-        raise UsageError(f"cannot write {str(path)!r} twice: it is given with --output and --write-accepted")
-    return path
+    return Conclusion(outputs, arguments.format, arguments.redact, fail_on, path, accepted, written is not None)
 
 
 def check_fail_on(fail_on: str | None) -> str | None:
@@ -232,16 +211,14 @@ def check_fail_on(fail_on: str | None) -> str | None:
     """
     if fail_on is None:
         return None
-    severities = ("error", "warning")
-    if fail_on.lower() in severities:
+    if fail_on.lower() in ("error", "warning"):
         return fail_on.lower()
     from layoutdoctor.rules import ALL_RULES  # late: most runs need none, or only at their end
 
-    codes = {rule.code.lower(): rule.code for rule in ALL_RULES}
-    if fail_on.lower() not in codes:
-        known = ", ".join(sorted(codes.values()))
-        raise UsageError(f"cannot fail on {fail_on!r}: expected error, warning or one of {known}")
-    return codes[fail_on.lower()]
+    codes = [rule.code for rule in ALL_RULES]
+    if fail_on.upper() not in codes:
+        raise UsageError(f"cannot fail on {fail_on!r}: expected error, warning or one of {', '.join(sorted(codes))}")
+    return fail_on.upper()
 
 
 def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding, ...]:
@@ -249,20 +226,19 @@ def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding
     The findings that the user wants to fail on; accepted ones are none of them.
 
     Args:
-        diagnosis: Any diagnosis.
         fail_on: From ``check_fail_on``; None fails on nothing.
     """
     return tuple(finding for finding in diagnosis.findings if finding.accepted is None and is_failing(finding, fail_on))
 
 
 def is_failing(finding: Finding | ScanFinding, fail_on: str | None) -> bool:
-    """Whether a finding, where it is not accepted, is one that the user wants to fail on."""
+    """Whether a finding that is not accepted is one that the user wants to fail on."""
     severities = {"error": ("error",), "warning": ("error", "warning")}.get(fail_on or "", ())
     return finding.code == fail_on or finding.severity in severities
 
 
 def can_be_judged(diagnosis: Diagnosis) -> bool:
-    """Whether any configuration left something to look at: no finding is no pass where nothing was recorded."""
+    """Whether any configuration left something to look at: no finding is no pass if nothing was recorded."""
     return any(trial.status == "ok" and (trial.kernels is not None or trial.graphs) for trial in diagnosis.trials)
 
 
@@ -277,10 +253,9 @@ def _say_what_failed(diagnosis: Diagnosis, fail_on: str) -> None:
     failing = failing_findings(diagnosis, fail_on)
     if not failing:
         return
-    lines = [f"failed: {count_of(len(failing), 'finding')} (--fail-on {fail_on})"]
-    lines += [f"  {_line(finding)}" for finding in failing[:_MOST_FINDINGS]]
-    lines += [f"  and {len(failing) - _MOST_FINDINGS} more"] if len(failing) > _MOST_FINDINGS else []
-    say("\n".join(lines))
+    more = [f"  and {len(failing) - _MOST_FINDINGS} more"] if len(failing) > _MOST_FINDINGS else []
+    lines = [f"  {_line(finding)}" for finding in failing[:_MOST_FINDINGS]]
+    say(f"failed: {count_of(len(failing), 'finding')} (--fail-on {fail_on})", *lines, *more)
     codes = sorted({finding.code for finding in failing[:_MOST_FINDINGS]})[:2]
     how = " or ".join(f"layoutdoctor explain {code}" for code in codes)
     logger.info("what they mean: %s; to live with them: --write-accepted FILE", how)
@@ -296,16 +271,18 @@ def _line(finding: Finding) -> str:
 
 def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: str) -> None:
     """
-    Refuses output files that could hold one diagnosis only.
+    Refuses output files and formats that could hold one diagnosis only.
 
     Raises:
-        UsageError: There are several, and an output was asked for.
+        UsageError: There are several, and such an output was asked for.
     """
     if count > 1 and (arguments.output or arguments.write_accepted is not None):
         raise UsageError(
             f"cannot write one file for {count} {what}: --output and --write-accepted take those of one; examine them "
             "one at a time, with --force for --write-accepted from the second one on"
         )
+    if count > 1 and arguments.format not in _JOINED_FORMATS:
+        raise UsageError(f"cannot print {count} {what} as {arguments.format}: expected {', '.join(_JOINED_FORMATS)}")
 
 
 def conclude_several(
@@ -324,23 +301,20 @@ def conclude_several(
     """
     statuses: list[int] = []
     records: list[bytes] = []
-    is_first = True
 
     def show(diagnosis: Diagnosis) -> None:
-        nonlocal is_first
         if conclusion.report_format == "json":
-            records.append(to_json(for_others(diagnosis, redact_names=conclusion.is_redacted)))
+            records.append(to_json(diagnosis))
             return
-        if not is_first:
+        if any(status < EXIT_FAILED for status in statuses):
             print_text("\n")
-        is_first = False
-        conclusion.print_report(diagnosis)
+        print_report(diagnosis, conclusion.report_format)
 
     for make in makers:
         try:
             diagnosis = make()
         except LayoutDoctorError as error:
-            say(f"error: {clean(str(error))}")
+            say_error(error)
             statuses.append(error.exit_status)
         else:
             statuses.append(conclusion.conclude(diagnosis, status_of(diagnosis), show=show))

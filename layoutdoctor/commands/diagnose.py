@@ -1,8 +1,7 @@
 """
 ``diagnose``: a model under several layout configurations. The subcommand's name may be left out.
 
-Everything that can be wrong with the command line is found before torch is imported. What was measured is never lost:
-after each trial the record so far is written to every JSON output.
+Everything that can be wrong with the command line is found before torch is imported.
 """
 
 from __future__ import annotations
@@ -17,25 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from layoutdoctor.commands import several
-from layoutdoctor.commands.conclusion import (
-    EXIT_INCONCLUSIVE,
-    EXIT_INTERRUPTED,
-    add_conclusion_options,
-    prepare_conclusion,
-)
-from layoutdoctor.commands.output import (
-    OutputFile,
-    files_of_target,
-    for_others,
-    prepare_raw,
-    save_recordings,
-    save_reports,
-)
+from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE, add_conclusion_options, prepare_conclusion
+from layoutdoctor.commands.output import files_of_target, prepare_raw, print_report, save_recordings, save_reports
 from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
 from layoutdoctor.diagnosis.configurations import ALL, QUICK, TARGETS, choose_configurations, find_target, is_a_group
-from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
+from layoutdoctor.errors import UsageError, first_line
 from layoutdoctor.reports.sections.rows import trial_in_short
-from layoutdoctor.reports.sections.wording import clean_name
 from layoutdoctor.units import format_seconds
 from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS
 
@@ -43,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from layoutdoctor.commands.conclusion import Conclusion
+    from layoutdoctor.commands.output import OutputFile
     from layoutdoctor.commands.running import Folder, Running
     from layoutdoctor.diagnosis.records import Configuration, Diagnosis
     from layoutdoctor.workers.messages import Request
@@ -164,7 +151,7 @@ def positive_seconds(text: str) -> float:
 
 
 def _seconds_or_none(text: str) -> float:
-    """Infinity stands for no limit, as None stands for the default."""
+    """Infinity means no limit; None, which is not given here, means the default."""
     return math.inf if text == _NO_LIMIT else positive_seconds(text)
 
 
@@ -182,18 +169,18 @@ def run(arguments: argparse.Namespace) -> int:
     targets = several.targets_of(arguments)
     if len(targets) > 1:
         several.refuse_what_is_of_one(arguments, targets)
-        choose_configurations(arguments.configurations, arguments.mode)  # before the first of them runs
-        prepare_conclusion(arguments, arguments.targets)
-        return several.diagnose_several(arguments, targets, _diagnose_one, status_of, _command_of)
     arguments.target = targets[0]
-    plan, request = _prepared(arguments)
-    return carry_out(arguments, plan, request)
+    plan = prepare_diagnosis(arguments, targets)
+    if len(targets) > 1:
+        return several.diagnose_several(
+            arguments, targets, lambda one, running: _diagnose_one(one, plan, running), status_of
+        )
+    return carry_out(arguments, plan, _request(arguments, plan))
 
 
-def _diagnose_one(arguments: argparse.Namespace, running: Running) -> Diagnosis:
+def _diagnose_one(arguments: argparse.Namespace, plan: Plan, running: Running) -> Diagnosis:
     """The diagnosis of one of several targets, whose report nobody has asked for."""
-    plan, request = _prepared(arguments)
-    record = RecordSoFar((), is_redacted=plan.conclusion.is_redacted)
+    request, record = _request(arguments, plan), RecordSoFar(plan.conclusion)
     with showing_progress(quiet=arguments.quiet) as display:
         return running.diagnose(request, display, record, record.show_table, _folder(arguments, request))
 
@@ -204,10 +191,9 @@ def _folder(arguments: argparse.Namespace, request: Request) -> Folder | None:
     return None if arguments.resume is None else Folder(Path(arguments.resume), request)
 
 
-def _prepared(arguments: argparse.Namespace) -> tuple[Plan, Request]:
+def _request(arguments: argparse.Namespace, plan: Plan) -> Request:
     from layoutdoctor.workers.messages import Request  # late: what is wrong with the command line is said at once
 
-    plan = prepare_diagnosis(arguments, arguments.target)
     request = Request(
         target=arguments.target,
         inputs=tuple(arguments.input),
@@ -215,13 +201,14 @@ def _prepared(arguments: argparse.Namespace) -> tuple[Plan, Request]:
         device=arguments.device if arguments.lower_for is None else "cpu",
         dtype=arguments.dtype,
         module=arguments.module,
-        command=_command_of(arguments),
+        command=command_without_folders(arguments.words),
     )
-    return plan, with_options(request, arguments, plan)
+    return with_options(request, arguments, plan)
 
 
 def with_options(request: Request, arguments: argparse.Namespace, plan: Plan) -> Request:
     """A request for a target with how it is to be diagnosed."""
+    limit = arguments.timeout or DEFAULT_TIMEOUT_SECONDS
     return msgspec.structs.replace(
         request,
         mode=arguments.mode,
@@ -231,30 +218,12 @@ def with_options(request: Request, arguments: argparse.Namespace, plan: Plan) ->
         lower_for=arguments.lower_for,
         budget_seconds=arguments.budget,
         trace_directory=str(plan.traces) if plan.traces is not None else None,
-        timeout_seconds=_limit(arguments.timeout),
+        timeout_seconds=None if limit == math.inf else limit,
     )
 
 
-def _limit(seconds: float | None) -> float | None:
-    if seconds is None:
-        return DEFAULT_TIMEOUT_SECONDS
-    return None if seconds == math.inf else seconds
-
-
-def _command_of(arguments: argparse.Namespace) -> str:
-    """The command line for the record; of one of several targets without the others, and where they are kept."""
-    words = list(arguments.words)
-    if arguments.targets == [arguments.target] and arguments.list is None:
-        return command_without_folders(words)
-    for option in ("--list", "--resume"):
-        words = [word for word in words if not word.startswith(f"{option}=")]
-        while option in words:
-            del words[words.index(option) : words.index(option) + 2]
-    return command_without_folders([arguments.target, *(word for word in words if word not in arguments.targets)])
-
-
 class Plan(NamedTuple):
-    """What a diagnosis is to do and to write, as far as it can be checked before anything runs."""
+    """All that a diagnosis is to do and to write, as far as it can be checked before anything runs."""
 
     configurations: tuple[Configuration, ...]
     conclusion: Conclusion
@@ -262,98 +231,80 @@ class Plan(NamedTuple):
     recordings: Path | None
 
 
-def prepare_diagnosis(arguments: argparse.Namespace, target: str) -> Plan:
+def prepare_diagnosis(arguments: argparse.Namespace, targets: list[str]) -> Plan:
     """
     Checks the options and prepares the outputs.
 
     Args:
-        target: What is read, and never written over.
+        targets: Their files are never written over.
 
     Raises:
         LayoutDoctorError: The command line is wrong.
     """
-    configurations = choose_configurations(arguments.configurations, arguments.mode)
-    read = files_of_target(target)
-    conclusion = prepare_conclusion(arguments, read)
-    is_static = arguments.lower_for is not None
-    traces = None if is_static else prepare_raw(arguments, "traces", configurations, (*read, arguments.accepted))
-    recordings = prepare_raw(arguments, "recordings", configurations)
-    return Plan(configurations, conclusion, traces, recordings)
+    return Plan(
+        choose_configurations(arguments.configurations, arguments.mode),
+        prepare_conclusion(arguments, [file for target in targets for file in files_of_target(target)]),
+        prepare_raw(arguments, "traces") if arguments.lower_for is None else None,
+        prepare_raw(arguments, "recordings"),
+    )
 
 
 def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> int:
     """
-    Diagnoses, prints the report, and writes it to the output files.
+    Diagnoses, prints the report, and writes it to the output files; also what there is if it does not come to its end.
 
     Args:
-        request: What is diagnosed, and how.
+        request: The subject of the diagnosis, and its options.
 
     Raises:
         LayoutDoctorError: The target could not be examined.
     """
-    from layoutdoctor.commands.running import Running, Terminated, ending_signals, say_how_to_continue
+    from layoutdoctor.commands.running import Interrupted, Running, ending_signals, say_how_to_continue
 
-    _, conclusion, _, recordings = plan
-    kept = tuple(output for output in conclusion.outputs if output.report_format == "json")
-    record = RecordSoFar(kept, is_redacted=conclusion.is_redacted)
-    folder = _folder(arguments, request)
+    record, folder = RecordSoFar(plan.conclusion), _folder(arguments, request)
     with Running() as running:
         try:
             with ending_signals(), showing_progress(quiet=arguments.quiet) as display:
                 diagnosis = running.diagnose(request, display, record, record.show_table, folder)
-        except (KeyboardInterrupt, Terminated) as stop:
-            how = stop.how if isinstance(stop, Terminated) else "interrupted from the keyboard"
-            _save(recordings, running, how)
-            if _save_interrupted(how, record, conclusion):
+        except BaseException as error:
+            how = str(error) if isinstance(error, Interrupted) else first_line(error)
+            _save_recordings(plan, running, how)
+            partial = record.stopped(how)
+            if not isinstance(error, Interrupted):
+                raise
+            if partial is None:
+                say("interrupted before the first configuration was ready")
+            else:
+                say("interrupted; the report holds what was measured until then")
+                print_report(partial, plan.conclusion.report_format)
                 say_how_to_continue(arguments.words)
-            return stop.exit_status if isinstance(stop, Terminated) else EXIT_INTERRUPTED
-        except LayoutDoctorError as error:
-            _save(recordings, running, first_line(error))
-            _save_partial(record, conclusion.outputs, first_line(error))
-            raise
-        _save(recordings, running)
-    diagnosis = _with_reproduction(diagnosis, conclusion.outputs, quiet=arguments.quiet)
+            return error.exit_status
+        _save_recordings(plan, running)
+    diagnosis = _with_reproduction(diagnosis, plan.conclusion.outputs, quiet=arguments.quiet)
     logger.debug("%s", stages_in_short(diagnosis))
-    return conclusion.conclude(diagnosis, status_of(diagnosis))
+    return plan.conclusion.conclude(diagnosis, status_of(diagnosis))
 
 
-def _save(directory: Path | None, running: Running, interrupted: str | None = None) -> None:
-    """Writes what was seen of each configuration, if that was asked for."""
-    if directory is not None and running.watch is not None:
-        save_recordings(running.watch.latest, directory, interrupted)
+def _save_recordings(plan: Plan, running: Running, interrupted: str | None = None) -> None:
+    if plan.recordings is not None and running.watch is not None:
+        save_recordings(running.watch.latest, plan.recordings, interrupted)
 
 
 def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], *, quiet: bool) -> Diagnosis:
-    """With what the reproducer printed where a report will hold one; an interruption costs only that."""
-    from layoutdoctor.commands import reproduction  # late, as below: few runs come to it
-    from layoutdoctor.commands.running import Terminated, ending_signals
+    """With the output of the reproducer if a report will hold one; an interruption costs only that."""
+    from layoutdoctor.commands import reproduction  # late: few runs come to it
+    from layoutdoctor.commands.running import Interrupted, ending_signals
     from layoutdoctor.workers.messages import Progress
 
     if not reproduction.is_wanted(outputs, diagnosis):
         return diagnosis
-    with ending_signals(), showing_progress(quiet=quiet) as display:
-        display(Progress(stage="running the reproducer", done=99))
-        try:
+    try:
+        with ending_signals(), showing_progress(quiet=quiet) as display:
+            display(Progress(stage="running the reproducer", done=99))
             return reproduction.with_reproduction(diagnosis)
-        except Terminated as stop:
-            why = stop.how
-        except KeyboardInterrupt:
-            why = "interrupted from the keyboard"
-        except OSError as error:
-            why = first_line(error)
-        say(f"the reproducer was not run to its end: {why}")
+    except (Interrupted, OSError) as error:
+        say(f"the reproducer was not run to its end: {error}")
         return diagnosis
-
-
-def _save_interrupted(how: str, record: RecordSoFar, conclusion: Conclusion) -> bool:
-    """Writes and prints what there is; False if there is nothing."""
-    partial = _save_partial(record, conclusion.outputs, how)
-    if partial is None:
-        say("interrupted before the first configuration was ready")
-        return False
-    say("interrupted; the report holds what was measured until then")
-    conclusion.print_report(partial)
-    return True
 
 
 def check_target(target: str | None, device: str | None) -> None:
@@ -377,7 +328,7 @@ def check_target(target: str | None, device: str | None) -> None:
         )
 
 
-def command_without_folders(words: Sequence[str]) -> str:
+def command_without_folders(words: list[str]) -> str:
     """The command line as it goes into the record: folders are nobody else's business."""
     return shlex.join(["layoutdoctor", *(re.sub(r"[^\s=]*/", "", word) for word in words)])
 
@@ -385,63 +336,51 @@ def command_without_folders(words: Sequence[str]) -> str:
 def stages_in_short(diagnosis: Diagnosis) -> str:
     """How long the stages of a diagnosis took, the longest first."""
     longest = sorted(diagnosis.stage_seconds.items(), key=lambda stage: -stage[1])
-    stages = (f"{clean_name(name)} {format_seconds(seconds)}" for name, seconds in longest)
+    stages = (f"{name} {format_seconds(seconds)}" for name, seconds in longest)
     return f"took {format_seconds(sum(diagnosis.stage_seconds.values()))}: {', '.join(stages)}"
 
 
 class RecordSoFar:
-    """
-    Remembers the latest record of a running diagnosis, tells of each configuration, and keeps it in the JSON outputs.
+    """Remembers the latest record of a running diagnosis, and names each configuration as it is ready."""
 
-    Attributes:
-        latest: The record so far; None before the first configuration is ready.
-    """
-
-    def __init__(self, outputs: Sequence[OutputFile], *, is_redacted: bool = False) -> None:
-        self._outputs = outputs
-        self._is_redacted = is_redacted
+    def __init__(self, conclusion: Conclusion) -> None:
+        self._conclusion = conclusion
         self._named: set[str] = set()
-        self.latest: Diagnosis | None = None
+        self._latest: Diagnosis | None = None
 
     def __call__(self, diagnosis: Diagnosis) -> None:
         """Takes the record so far."""
-        self.latest = diagnosis
+        self._latest = diagnosis
         for trial in diagnosis.trials:
             if trial.name not in self._named:
                 self._named.add(trial.name)
-                # A failure's text may name what is the user's.
-                shown = trial if trial.failure is None else for_others(trial, redact_names=self._is_redacted)
-                logger.info("%s", trial_in_short(shown))
-        try:
-            save_reports(diagnosis, self._outputs)
-        except OutputError as error:
-            # The diagnosis goes on: its end may be printed, or the disk have room again.
-            say(f"warning: {error}")
+                failure = trial.failure and self._conclusion.for_others(trial.failure)  # its text may hold a path
+                logger.info("%s", trial_in_short(msgspec.structs.replace(trial, failure=failure)))
 
     def show_table(self, diagnosis: Diagnosis) -> None:
         """Prints the first table, whose times are provisional."""
         from layoutdoctor.reports.sections.view import build_view  # late, as the reports take their time
         from layoutdoctor.reports.text import table_lines
 
-        shown = for_others(diagnosis, redact_names=self._is_redacted)
-        rows = [line for table in build_view(shown).tables[:1] for _, line in table_lines(table.narrow, 100)]
-        logger.info("first times, provisional (others are still compiling):\n%s", "\n".join(rows))
+        logger.info("first times, provisional (others are still compiling):")
+        for table in build_view(self._conclusion.for_others(diagnosis)).tables[:1]:
+            for _, line in table_lines(table.narrow, 100):
+                logger.info("%s", line)
 
-
-def _save_partial(record: RecordSoFar, outputs: Sequence[OutputFile], reason: str) -> Diagnosis | None:
-    """What there is of a diagnosis that was stopped, saved to every output; None where no trial was done."""
-    if record.latest is None:
-        return None
-    partial = msgspec.structs.replace(record.latest, interrupted=reason)
-    try:
-        save_reports(partial, outputs)
-    except OutputError as error:
-        say(f"warning: {error}")
-    return partial
+    def stopped(self, reason: str) -> Diagnosis | None:
+        """The results of a diagnosis that was stopped, as they may be shown, and saved; None if no trial was done."""
+        if self._latest is None:
+            return None
+        partial = self._conclusion.for_others(msgspec.structs.replace(self._latest, interrupted=reason))
+        try:
+            save_reports(partial, self._conclusion.outputs)
+        except OutputError as error:
+            say(f"warning: {error}")
+        return partial
 
 
 def status_of(diagnosis: Diagnosis) -> int:
-    """What the command ends with: 0 if anything was measured or lowered, or there is no convolution."""
+    """The exit status of the command: 0 if anything was measured or lowered, or there is no convolution."""
     was_lowered = diagnosis.subject.target is not None and any(trial.status == "ok" for trial in diagnosis.trials)
     was_measured = any(trial.measurement is not None for trial in diagnosis.trials)
     has_no_convolution = all(trial.status == "skipped" and trial.failure is None for trial in diagnosis.trials)

@@ -15,9 +15,8 @@ from layoutdoctor.commands.conclusion import (
     refuse_outputs_of_several,
 )
 from layoutdoctor.commands.output import RECORDING_SUFFIX
-from layoutdoctor.commands.streams import say
+from layoutdoctor.commands.streams import say_error
 from layoutdoctor.errors import LayoutDoctorError, RecordError
-from layoutdoctor.reports.sections.wording import clean
 
 if TYPE_CHECKING:
     import argparse
@@ -91,9 +90,8 @@ def load_recordings(names: Sequence[str]) -> list[Recording]:
                 found.append(load_recording(file))
             except LayoutDoctorError as error:
                 problems.append(str(error))
-    last = [] if found else problems[-1:]
-    for problem in problems[: len(problems) - len(last)]:
-        say(f"error: {clean(problem)}")
-    if last:
-        raise RecordError(last[0])
+    if not found:
+        raise RecordError("; ".join(problems))
+    for problem in problems:
+        say_error(problem)
     return found

@@ -1,25 +1,23 @@
-"""Where reports and recordings go: files that are proved writable before anything is measured, and standard output."""
+"""
+Where the answer of a command goes: files that are proved writable before anything runs, and standard output.
+
+Every record that leaves the process passes ``for_others``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import tempfile
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width, wants_colour
-from layoutdoctor.diagnosis.writing import (
-    TRACE_SUFFIX,
-    check_directory,
-    file_name_of,
-    is_packed_name,
-    target_of,
-    write_file,
-)
+from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width
+from layoutdoctor.diagnosis.records import Record
+from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of, mode_of_file, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
 
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from layoutdoctor.diagnosis.records import Configuration, Diagnosis
+    from layoutdoctor.diagnosis.records import Diagnosis
     from layoutdoctor.recording.recording import Recording
 
     AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
@@ -46,22 +44,16 @@ class OutputFile:
     A file that a report is to be written to.
 
     Attributes:
-        path: Where: what the user named, and where that was a link what it led to.
-        report_format: What to write.
-        is_redacted: Whether names of modules and files become pseudonyms in it.
-        details: Where to write what does not fit into a Markdown report; None for the other formats.
-        is_packed: Whether it is gzipped.
+        details: The file beside a Markdown report for the rest; None for the other formats.
     """
 
     path: Path
     report_format: str
-    is_redacted: bool = False
     details: Path | None = None
-    is_packed: bool = False
 
     def write(self, text: str) -> None:
-        """Writes it; a link is replaced, as those that the user meant were followed by ``prepare_outputs``."""
-        write_file(self.path, text, follow=False, is_packed=self.is_packed)
+        """Replaces the file."""
+        write_file(self.path, text)
 
 
 def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str] = RENDERERS) -> None:
@@ -87,7 +79,7 @@ def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str]
         "--redact",
         action="store_true",
         help="replace the names of modules, classes, files and operators of your own by pseudonyms, in every report; "
-        "user and host names, absolute paths and secrets never stand in one",
+        "user and host names, absolute paths and secrets are in none",
     )
 
 
@@ -103,64 +95,61 @@ def prepare_outputs(
     The files to write, each proved to be writable; none is changed yet.
 
     Args:
-        paths: What the user gave with ``--output``.
-        force: Whether an existing file may be replaced.
-        read: What the command reads; none of it is ever replaced. None stands for what was not given.
+        read: The files that the command reads, which are never replaced. None is an option that was not given.
         further: Formats that no report has, by the end of the file's name: raw data, in which no name is replaced.
-        redact: Whether reports are to be redacted.
 
     Raises:
         UsageError: A file is read by the command, its suffix names no format, it exists already, it is named twice, it
             cannot be written, or it would hold raw data though reports are to be redacted.
     """
-    taken: set[Path] = set()
-
-    def claim(name: str) -> Path:
-        refuse_what_is_read(name, read)
-        path = _writable(name, force=force)
-        if path.resolve() in taken:
-            raise UsageError(f"cannot write {name!r} twice: it is given with --output more than once")
-        taken.add(path.resolve())
-        return path
-
-    outputs = []
+    outputs: list[OutputFile] = []
     for name in paths:
-        other = next((kind for end, kind in further.items() if name.lower().endswith(end)), None)
-        if redact and other is not None:
+        raw = next((kind for end, kind in further.items() if name.lower().endswith(end)), None)
+        if redact and raw is not None:
             raise UsageError(
-                f"cannot write {name!r} with --redact: this {other} holds every name as it was recorded; leave out "
+                f"cannot write {name!r} with --redact: this {raw} holds every name as it was recorded; leave out "
                 "--redact, or this output"
             )
-        path = claim(name)
-        outputs.append(OutputFile(path, other or format_of_suffix(name), redact, is_packed=is_packed_name(name)))
-    return tuple(
-        replace(output, details=claim(_details_name(output.path))) if output.report_format == "markdown" else output
-        for output in outputs
-    )
+        output = OutputFile(_writable(Path(name), read, force=force), raw or format_of_suffix(name))
+        if output.report_format == "markdown":
+            details = output.path.with_name(f"{output.path.stem}.details.md")
+            output = replace(output, details=_writable(details, read, force=force))
+        outputs.append(output)
+    taken: set[Path] = set()
+    for path in (path for output in outputs for path in (output.path, output.details) if path is not None):
+        if path.absolute() in taken:
+            raise UsageError(f"cannot write {str(path)!r} twice: it is given with --output more than once")
+        taken.add(path.absolute())
+    return tuple(outputs)
 
 
-def _details_name(report: Path) -> str:
-    """The file beside a Markdown report for what does not fit into it; nobody named it, so no link is followed."""
-    path = report.with_name(f"{report.stem}.details.md")
-    if path.is_symlink():
-        raise UsageError(f"cannot write {str(path)!r}, which belongs to the report: it is a link; remove it")
-    return str(path)
+def _writable(path: Path, read: Iterable[InputFile], *, force: bool) -> Path:
+    """A path that can be written, without changing anything there."""
+    refuse_what_is_read(path, read)
+    try:
+        mode_of_file(path)
+        if os.path.lexists(path) and not force:
+            raise UsageError(f"cannot write {str(path)!r}: it exists already; pass --force to replace it")
+        if not path.parent.is_dir():
+            raise UsageError(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}; make it first")
+        with tempfile.TemporaryFile(dir=path.parent):
+            return path
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot write {str(path)!r}: {reason}; name another file") from error
 
 
 def files_of_target(target: str) -> list[Path]:
     """
-    The files that a target is loaded from, as far as its name tells; some may not be there. Nothing of it is run.
+    The files that a target is loaded from, as far as its name says; some may not be there.
 
     Args:
         target: As on the command line: a file, a file with the name of an attribute, or ``package.module:attr``.
     """
-    found = [path_of_target(target)]
+    found = path_of_target(target)
     parts = target.partition(":")[0].split(".") if ":" in target and ".py:" not in target else []
-    for end in range(1, len(parts) + 1):
-        stems = [Path(place, *parts[:end]) for place in (str(Path.cwd()), *sys.path)]
-        candidates = (path for stem in stems for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")))
-        found += [path for path in candidates if path.is_file()]
-    return found
+    modules = [Path(*parts[:end]) for end in range(1, len(parts) + 1)]
+    return [found, *(file for one in modules for file in (one / "__init__.py", Path(f"{one}.py")))]
 
 
 def path_of_target(target: str) -> Path:
@@ -169,13 +158,7 @@ def path_of_target(target: str) -> Path:
 
 
 def refuse_what_is_read(name: str | Path, read: Iterable[InputFile]) -> None:
-    """
-    Refuses to write over a file that the command reads, under whatever name.
-
-    Args:
-        name: Where to write.
-        read: As for ``prepare_outputs``.
-    """
+    """Refuses to write over a file that the command reads, under whatever name."""
     for source in read:
         with contextlib.suppress(OSError, ValueError):  # there is no such file, or can be none
             if source is not None and Path(name).samefile(source):
@@ -184,80 +167,35 @@ def refuse_what_is_read(name: str | Path, read: Iterable[InputFile]) -> None:
                 )
 
 
-def _writable(name: str, *, force: bool) -> Path:
-    """
-    The file that a name stands for, through links, proved to be writable.
-
-    It is fixed here, so that a link that is put in its place later on is replaced and not followed.
-    """
-    try:
-        return _checked(Path(name), force=force)
-    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: links in a circle
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot write {name!r}: {reason}; name another file") from error
-
-
-def _checked(path: Path, *, force: bool) -> Path:
-    if path.is_dir():
-        raise UsageError(f"cannot write {str(path)!r}: it is a directory; name a file in it")
-    if not path.parent.is_dir():
-        raise UsageError(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}; make it first")
-    with contextlib.suppress(FileNotFoundError):
-        path.lstat()  # a name that is too long, or that no system allows, is found out now
-    if os.path.lexists(path) and not force:
-        what = "it exists already" if path.exists() else "it is a link to a file that is not there"
-        raise UsageError(f"cannot write {str(path)!r}: {what}; pass --force to replace it")
-    target = target_of(path)
-    if target.exists() and not target.is_file():
-        return target  # a pipe or a device: opening it now could block, or swallow what it is for
-    if target.exists():
-        os.close(os.open(target, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NONBLOCK", 0)))
-    elif not target.parent.is_dir():
-        raise UsageError(f"cannot write {str(path)!r}: it is a link into a directory that is not there; remove it")
-    check_directory(target.parent)
-    return target
-
-
 def prepare_directory(name: str, what: str) -> Path:
     """
     Makes a directory and proves that files can be made in it.
 
     Args:
-        name: As given.
-        what: What is to be saved in it.
+        what: The kind of files that are to be saved in it.
 
     Raises:
-        UsageError: That is not so.
+        UsageError: They cannot.
     """
-    directory = Path(name)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        check_directory(directory)
+        Path(name).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=name):
+            return Path(name).absolute()  # the model may change the current folder
     except OSError as error:
         raise UsageError(
             f"cannot save {what} in {name!r}: {error.strerror or error}; name another directory"
         ) from error
-    return directory.absolute()  # the model may change the current folder
 
 
-def prepare_raw(
-    arguments: argparse.Namespace,
-    what: str,
-    configurations: Sequence[Configuration],
-    read: Sequence[InputFile] = (),
-) -> Path | None:
+def prepare_raw(arguments: argparse.Namespace, what: str) -> Path | None:
     """
-    The directory that raw data of each configuration go to; None where none were asked for.
+    The directory of ``--save-recordings`` or ``--save-traces``; None if it was not given.
 
     Args:
-        arguments: The parsed command line.
-        what: ``recordings`` or ``traces``, as in ``--save-traces``.
-        configurations: What will be recorded.
-        read: What the command reads; none of it is ever replaced.
+        what: ``recordings`` or ``traces``.
 
     Raises:
-        UsageError: A file is there already, that of a cure (NAME+CURE) included, or is read, the directory cannot be
-            used, or reports are to be redacted.
+        UsageError: It holds such files already, cannot be used, or reports are to be redacted.
     """
     name = getattr(arguments, f"save_{what}")
     if name is None:
@@ -267,89 +205,82 @@ def prepare_raw(
             f"cannot save {what} in {name!r} with --redact: they hold the names of modules and files; leave out "
             f"--redact, or --save-{what}"
         )
-    directory, suffix = prepare_directory(name, what), _RAW_SUFFIXES[what]
-    names = [configuration.name for configuration in configurations]
-    files = [directory / f"{file_name_of(name)}{suffix}" for name in names]
-    for file in files:
-        refuse_what_is_read(file, read)
-    there = [file.name for file in files if os.path.lexists(file)]
-    there += [p.name for p in sorted(directory.glob("*+*" + suffix)) if p.name.partition("+")[0] in names]
-    if there and not arguments.force:
+    directory = prepare_directory(name, what)
+    there = min(directory.glob(f"*{_RAW_SUFFIXES[what]}"), default=None)
+    if there is not None and not arguments.force:
         raise UsageError(
-            f"cannot save {what} in {str(directory)!r}: {there[0]!r} is there already; pass --force to replace it, or "
-            "name another directory"
+            f"cannot save {what} in {str(directory)!r}: {there.name!r} is there already; pass --force to replace it, "
+            "or name another directory"
         )
     return directory
 
 
 def save_recordings(recordings: Iterable[Recording], directory: Path, interrupted: str | None = None) -> None:
     """
-    Writes recordings, one file for each configuration, without user and host names, absolute paths and secrets.
+    Writes recordings, one file for each configuration.
 
     One that cannot be written costs itself only, and is named on standard error.
 
     Args:
-        recordings: Of one diagnosis.
-        directory: From ``prepare_recordings``.
-        interrupted: What stopped the diagnosis; None where it came to its end.
+        interrupted: How the diagnosis was stopped; None if it came to its end.
     """
     import msgspec
 
     from layoutdoctor.recording.saved import save_recording
 
     for recording in recordings:
-        if interrupted is not None:
-            head = msgspec.structs.replace(recording.head, interrupted=interrupted)
-            recording = msgspec.structs.replace(recording, head=head)
+        head = msgspec.structs.replace(recording.head, interrupted=interrupted or recording.head.interrupted)
         path = directory / f"{file_name_of(recording.name)}{RECORDING_SUFFIX}"
         try:
-            save_recording(for_others(recording), path)
+            save_recording(for_others(msgspec.structs.replace(recording, head=head)), path)
         except OSError as error:
             say(f"warning: cannot write {str(path)!r}: {error.strerror or error}")
 
 
+class Words(Record, frozen=True, kw_only=True):
+    """Texts of no other record, to be passed through ``for_others``."""
+
+    words: tuple[str, ...]
+
+
 def for_others(record: AnyRecord, *, redact_names: bool = False) -> AnyRecord:
-    """A record as it may be written: scrubbed, and redacted where that was asked for."""
+    """A record as it may leave this process: scrubbed, and redacted if that was asked for."""
     from layoutdoctor import privacy
 
     return privacy.redact(record) if redact_names else privacy.scrub(record)
 
 
 def save_reports(
-    diagnosis: Diagnosis,
+    shown: Diagnosis,
     outputs: Sequence[OutputFile],
     further: Mapping[str, Callable[[Diagnosis, Path], None]] = MappingProxyType({}),
 ) -> tuple[Path, ...]:
     """
-    Writes the report to every file; a reader sees the old file or the new one, never half of one.
+    Writes the report to every file.
 
     Args:
-        diagnosis: As it is; every report is scrubbed, and redacted where that was asked for.
-        outputs: What ``prepare_outputs`` returned.
-        further: What writes the formats that no report has.
+        shown: From ``for_others``.
+        further: The functions that write the formats that no report has.
 
     Returns:
-        Every file that was written, those with what did not fit into a report among them.
+        Every file that was written, those beside a Markdown report among them.
 
     Raises:
         OutputError: A file could not be written; the others were.
     """
-    cleaned = cache(lambda is_redacted: for_others(diagnosis, redact_names=is_redacted))
     written: list[Path] = []
 
     def write(output: OutputFile) -> None:
         if output.report_format in further:
-            further[output.report_format](diagnosis, output.path)
-            written.append(output.path)
-            return
-        if output.details is None:
-            output.write(renderer_of(output.report_format)(cleaned(output.is_redacted)))
+            further[output.report_format](shown, output.path)
+        elif output.details is None:
+            output.write(renderer_of(output.report_format)(shown))
         else:
             from layoutdoctor.reports.markdown import markdown_parts  # late: the other formats need none of it
 
-            report, details = markdown_parts(cleaned(output.is_redacted), output.details.name)
+            report, details = markdown_parts(shown, output.details.name)
             if details is not None:
-                write_file(output.details, details, follow=False)
+                write_file(output.details, details)
                 written.append(output.details)
             output.write(report)
         written.append(output.path)
@@ -377,27 +308,18 @@ def write_outputs(outputs: Sequence[OutputFile], write: Callable[[OutputFile], N
 
 def say_what_was_written(paths: Sequence[Path]) -> None:
     """Each file with its size."""
-    from layoutdoctor.reports.sections.wording import clean  # late: most commands write no file
     from layoutdoctor.units import format_bytes
 
     for path in paths:
         with contextlib.suppress(OSError):  # gone already
-            size = path.stat().st_size
-            shown = f" ({format_bytes(size)})" if size else ""
-            logger.info("wrote %s%s", clean(str(path), 200), shown)
+            logger.info("wrote %s (%s)", path, format_bytes(path.stat().st_size))
 
 
-def print_report(diagnosis: Diagnosis, report_format: str, *, redact: bool = False) -> None:
-    """The report to standard output; on a terminal laid out for its width, and coloured unless NO_COLOR is set."""
-    diagnosis = for_others(diagnosis, redact_names=redact)
-    if report_format != "text":
-        print_text(renderer_of(report_format)(diagnosis))
-        return
-    is_coloured = wants_colour(sys.stdout)
-    width = terminal_width()
-    if width is None and not is_coloured:
-        print_text(renderer_of("text")(diagnosis))
+def print_report(shown: Diagnosis, report_format: str) -> None:
+    """The report to standard output; on a terminal set for its width, and coloured."""
+    if report_format == "text" and (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
+        from layoutdoctor.commands.terminal import render_terminal  # late: it imports rich
+
+        print_text(render_terminal(shown, terminal_width()))
     else:
-        from layoutdoctor.commands.terminal import render_terminal
-
-        print_text(render_terminal(diagnosis, width, is_coloured=is_coloured))
+        print_text(renderer_of(report_format)(shown))

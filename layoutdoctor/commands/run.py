@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from layoutdoctor.commands.conclusion import EXIT_INTERRUPTED
 from layoutdoctor.commands.diagnose import (
     add_options_of_diagnosis,
     carry_out,
@@ -13,8 +12,10 @@ from layoutdoctor.commands.diagnose import (
     prepare_diagnosis,
     with_options,
 )
+from layoutdoctor.commands.output import Words, for_others
 from layoutdoctor.commands.streams import print_text, say, terminal_width
 from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
+from layoutdoctor.reports.sections.wording import clean_name
 
 if TYPE_CHECKING:
     import argparse
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         LayoutDoctorError: The command line is wrong, the script failed, or the module could not be examined.
     """
-    from layoutdoctor.commands.running import Terminated, can_import_torch, ending_signals  # late, as it takes its time
+    from layoutdoctor.commands.running import Interrupted, can_import_torch, ending_signals  # late: it takes its time
     from layoutdoctor.workers.messages import Request
     from layoutdoctor.workers.processes import private_directory
     from layoutdoctor.workers.program import run_script
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     script = Path(arguments.script)
     if not script.is_file():
         raise UsageError(f"cannot run {arguments.script!r}: there is no such file; give the path of a Python script")
-    plan = prepare_diagnosis(arguments, arguments.script)
+    plan = prepare_diagnosis(arguments, [arguments.script])
     if not can_import_torch():
         raise UnsupportedTorchError(NO_TORCH)
     with private_directory() as directory:
@@ -70,11 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             with ending_signals():
                 outcome = run_script(script, arguments.module, arguments.words_of_script, Path(directory))
-        except (KeyboardInterrupt, Terminated) as stop:
+        except Interrupted as stop:
             say(f"interrupted while {script.name} ran")
-            return stop.exit_status if isinstance(stop, Terminated) else EXIT_INTERRUPTED
+            return stop.exit_status
         if arguments.module is None:
-            raise _without_module(script.name, outcome.modules)
+            raise _without_module(script.name, outcome.modules, redact=arguments.redact)
         request = Request(
             target=arguments.script,
             subject_directory=directory,
@@ -85,8 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
         return carry_out(arguments, plan, with_options(request, arguments, plan))
 
 
-def _without_module(name: str, modules: Sequence[ModuleTime]) -> UsageError:
-    """Prints the table; what is to be said in a line."""
+def _without_module(name: str, modules: Sequence[ModuleTime], *, redact: bool) -> UsageError:
+    """Prints the table of modules; returns the error that ends the command."""
     if not modules:
         return UsageError(
             f"cannot diagnose {name} without --module: it called no module with convolutions under a name of its own; "
@@ -94,7 +95,11 @@ def _without_module(name: str, modules: Sequence[ModuleTime]) -> UsageError:
         )
     from layoutdoctor.reports.text import plain_table  # late: mostly nothing is listed
 
-    rows = [(one.name, str(one.convolution_count), str(one.call_count), f"{100 * one.share:.0f} %") for one in modules]
+    names = for_others(Words(words=tuple(one.name for one in modules)), redact_names=redact).words
+    rows = [
+        (clean_name(name), str(one.convolution_count), str(one.call_count), f"{100 * one.share:.0f} %")
+        for name, one in zip(names, modules, strict=True)
+    ]
     print_text(
         plain_table(("module", "convolutions", "calls", "share of the time"), rows, terminal_width() or 100) + "\n"
     )

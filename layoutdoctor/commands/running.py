@@ -1,4 +1,4 @@
-"""How commands run a diagnosis: signals that end it, what is shown meanwhile, and a folder to go on from."""
+"""How commands run a diagnosis: signals that end it, one launcher for all targets, and a folder to go on from."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from layoutdoctor.commands.output import path_of_target, prepare_directory, save
 from layoutdoctor.commands.streams import say
 from layoutdoctor.errors import NO_TORCH, RecordError, UnsupportedTorchError, UsageError
 from layoutdoctor.recording.saved import SUFFIX, load_recording
-from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.run.diagnose import diagnose_request
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.watching import Watch
 from layoutdoctor.workers.launcher import Launcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from types import FrameType
 
@@ -33,35 +32,37 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.workers.messages import Progress, Request
 
-_ENDING = {"SIGTERM": "ended from outside (SIGTERM)", "SIGHUP": "its terminal was closed (SIGHUP)"}
+_ENDING = {
+    "SIGINT": "interrupted from the keyboard",
+    "SIGTERM": "ended from outside (SIGTERM)",
+    "SIGHUP": "its terminal was closed (SIGHUP)",
+}
 _KEY, _DONE = "request.sha256", "done"
 
 
-class Terminated(BaseException):
+class Interrupted(KeyboardInterrupt):
     """
-    The command was told to end by a signal.
+    The command was stopped by a signal, from the keyboard or from outside; its text says which.
 
     Attributes:
-        how: In words, for the record.
         exit_status: 128 and the signal's number, as shells have it.
     """
 
     def __init__(self, number: int) -> None:
-        super().__init__(number)
-        name = signal.Signals(number).name
-        self.how = _ENDING.get(name, name)
+        super().__init__(_ENDING[signal.Signals(number).name])
         self.exit_status = 128 + number
 
 
 @contextlib.contextmanager
 def ending_signals() -> Iterator[None]:
-    """Meanwhile the signals that end a process become an exception, so that what was done is written first."""
+    """Meanwhile the signals that end a process become an exception, so that the results so far are written first."""
     before = {}
     if threading.current_thread() is threading.main_thread():
         for name in _ENDING:
             number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # under nohup it is ignored
-                before[number] = signal.signal(number, _raise_terminated)
+            # Under nohup it is ignored.
+            if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                before[number] = signal.signal(number, _raise_interrupted)
     try:
         yield
     finally:
@@ -69,9 +70,9 @@ def ending_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
+def _raise_interrupted(number: int, frame: FrameType | None) -> NoReturn:
     del frame
-    raise Terminated(number)
+    raise Interrupted(number)
 
 
 def check_request(request: Request) -> None:
@@ -105,11 +106,11 @@ class Folder:
     """
     A folder of recordings that a run writes, and that the next one goes on from.
 
-    What it holds of configurations that failed, hung or crashed is not tried again. A finished run is examined once
-    more. All other configurations are compiled and timed again, with the compiler's caches warm.
+    Configurations that failed, hung or crashed are not tried again. A finished run is examined once more. All other
+    configurations are compiled and timed again, with the compiler's caches warm.
 
     Attributes:
-        recordings: What an earlier run left there.
+        recordings: Those that an earlier run left there.
         is_done: Whether that run came to its end.
     """
 
@@ -122,44 +123,41 @@ class Folder:
         """
         self._path = prepare_directory(str(path), "recordings")
         key, file = _key_of(request), self._path / _KEY
-        others = [one.name for one in self._path.iterdir() if one.name not in (_KEY, _DONE) and one.suffix != SUFFIX]
-        if not file.exists() and (others or any(self._path.glob(f"*{SUFFIX}"))):
+        if not file.exists() and any(self._path.iterdir()):
             raise UsageError(
                 f"cannot resume from {str(path)!r}: it holds other files; give a folder that --resume wrote, or an "
                 "empty or new one"
             )
-        if file.exists() and file.read_text(encoding="utf-8").strip() != key:
+        if file.exists() and file.read_bytes().strip() != key.encode():
             raise UsageError(
                 f"cannot resume from {str(path)!r}: it is of another target, or of other options or versions; give "
                 "the same command line, or another folder"
             )
         file.write_text(key + "\n", encoding="utf-8")
         files = sorted(self._path.glob(f"*{SUFFIX}"))
-        self.recordings = tuple(_readable(files))
-        self.is_done = (self._path / _DONE).exists() and 0 < len(files) == len(self.recordings)
+        found = []
+        for one in files:
+            with contextlib.suppress(RecordError):  # half a file: it is recorded again
+                found.append(load_recording(one))
+        self.recordings = tuple(found)
+        self.is_done = (self._path / _DONE).exists() and 0 < len(files) == len(found)
 
     def lost(self) -> tuple[Recording, ...]:
         """Configurations that need not be tried again."""
         return tuple(one for one in self.recordings if one.trial.status in ("failed", "crashed", "timed_out"))
 
     def keep(self, recordings: Sequence[Recording]) -> None:
-        """Writes what was seen until now."""
+        """Writes the recordings so far."""
         save_recordings(recordings, self._path)
 
     def finish(self) -> None:
         """Notes that the run came to its end."""
         with contextlib.suppress(OSError):
-            (self._path / _DONE).write_text("", encoding="utf-8")
-
-
-def _readable(files: Iterable[Path]) -> Iterator[Recording]:
-    for file in files:
-        with contextlib.suppress(RecordError):  # half a file: it is recorded again
-            yield load_recording(file)
+            (self._path / _DONE).touch()
 
 
 def _key_of(request: Request) -> str:
-    """What has to be the same for a run to be continued."""
+    """A hash of all that has to be the same for a run to be continued."""
     source, content = path_of_target(str(request.target)), ""
     with contextlib.suppress(OSError):
         content = hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else ""
@@ -177,7 +175,7 @@ class Running:
     One command's diagnoses, with a launcher that all of them share.
 
     Attributes:
-        watch: Of the diagnosis under way.
+        watch: That of the diagnosis under way.
     """
 
     def __init__(self) -> None:
@@ -205,7 +203,7 @@ class Running:
         Args:
             on_trial: Called with the diagnosis so far whenever there is more of it.
             on_table: Called with the first, provisional table.
-            folder: Where recordings are kept meanwhile; None keeps none.
+            folder: Keeps the recordings meanwhile.
 
         Raises:
             LayoutDoctorError: The target could not be examined.
@@ -214,12 +212,10 @@ class Running:
         if folder is not None and folder.is_done:
             return diagnose_recordings(folder.recordings)
         lost = () if folder is None else folder.lost()
-        if lost:
-            names = {one.name for one in lost}
-            left = tuple(one for one in request.configurations if one.name not in names)
-            if not left:
-                return diagnose_recordings(lost)
-            request = msgspec.structs.replace(request, configurations=left)
+        names = {one.name for one in lost}
+        left = tuple(one for one in request.configurations if one.name not in names)
+        if lost and not left:
+            return diagnose_recordings(lost)
 
         def show(diagnosis: Diagnosis) -> None:
             if folder is not None and self.watch is not None:
@@ -229,6 +225,7 @@ class Running:
         self.watch = Watch(progress, show, on_table, lost=lost)
         if self._launcher is None or not self._launcher.is_alive:
             self._launcher = Launcher()
+        request = msgspec.structs.replace(request, configurations=left)
         diagnosis = diagnose_request(self._launcher, request, self.watch)
         if folder is not None:
             folder.keep(self.watch.latest)
@@ -237,9 +234,9 @@ class Running:
 
 
 def say_how_to_continue(words: Sequence[str]) -> None:
-    """One line on standard error: the command again, with what it wrote allowed to be replaced."""
-    written = ("--output", "--save-recordings", "--save-traces")  # what this run wrote is there by then
+    """One line on standard error: the command again, with its files of this run allowed to be replaced."""
+    written = ("--output", "--save-recordings", "--save-traces")
     words = list(words)
     if any(word.startswith(written) for word in words) and "--force" not in words:
         words.append("--force")
-    say(f"continue with: {clean(shlex.join(['python', '-m', 'layoutdoctor', *words]))}")
+    say(f"continue with: {shlex.join(['python', '-m', 'layoutdoctor', *words])}")

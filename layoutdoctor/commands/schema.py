@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.output import prepare_outputs, say_what_was_written, write_outputs
@@ -12,36 +11,33 @@ from layoutdoctor.diagnosis.schema import Schema, schema_of, to_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
+
+    import msgspec
 
 
-def diagnosis_schema() -> Schema:
-    """The schema of a saved diagnosis."""
-    return schema_of([Diagnosis], name="diagnosis", title="layoutdoctor diagnosis", version=SCHEMA_VERSION)
+def schema_of_kind(kind: str) -> Schema:
+    """
+    The schema of a saved file.
+
+    Args:
+        kind: One of ``KINDS``.
+    """
+    from layoutdoctor.diagnosis import accepted, comparison
+
+    kinds: dict[str, tuple[list[type[msgspec.Struct]], str, int]] = {
+        "diagnosis": ([Diagnosis], "layoutdoctor diagnosis", SCHEMA_VERSION),
+        "comparison": (
+            [comparison.TraceComparison, comparison.ModelComparison],
+            "layoutdoctor comparison",
+            comparison.COMPARISON_SCHEMA_VERSION,
+        ),
+        "accepted": ([accepted.AcceptedFile], "layoutdoctor accepted findings", 1),
+    }
+    records, title, version = kinds[kind]
+    return schema_of(records, name=kind, title=title, version=version)
 
 
-def comparison_schema() -> Schema:
-    """The schema of what ``compare`` writes: of two recorded traces, or of two diagnoses of models."""
-    from layoutdoctor.diagnosis.comparison import COMPARISON_SCHEMA_VERSION, ModelComparison, TraceComparison
-
-    return schema_of(
-        [TraceComparison, ModelComparison],
-        name="comparison",
-        title="layoutdoctor comparison",
-        version=COMPARISON_SCHEMA_VERSION,
-    )
-
-
-def accepted_schema() -> Schema:
-    """The schema of a file of accepted findings."""
-    from layoutdoctor.diagnosis.accepted import AcceptedFile
-
-    return schema_of([AcceptedFile], name="accepted", title="layoutdoctor accepted findings", version=1)
-
-
-SCHEMAS: Mapping[str, Callable[[], Schema]] = MappingProxyType(
-    {"diagnosis": diagnosis_schema, "comparison": comparison_schema, "accepted": accepted_schema}
-)
+KINDS = ("diagnosis", "comparison", "accepted")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -51,9 +47,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "kind",
         metavar="KIND",
         nargs="?",
-        choices=tuple(SCHEMAS),
+        choices=KINDS,
         default="diagnosis",
-        help=f"which file: {', '.join(SCHEMAS)} (default: diagnosis)",
+        help=f"which file: {', '.join(KINDS)} (default: diagnosis)",
     )
     parser.add_argument(
         "--output", metavar="FILE", action="append", default=[], help="write it to a file instead; may be repeated"
@@ -69,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         OutputError: It could not be written after all.
         UsageError: A file exists, or cannot be written.
     """
-    text = to_text(SCHEMAS[arguments.kind]())
+    text = to_text(schema_of_kind(arguments.kind))
     outputs = prepare_outputs(arguments.output, force=arguments.force, further={"": "schema"})  # whatever its suffix
     write_outputs(outputs, lambda output: output.write(text))
     say_what_was_written([output.path for output in outputs])

@@ -11,36 +11,49 @@ from layoutdoctor.commands.conclusion import (
     EXIT_FAILED,
     EXIT_FOUND,
     EXIT_INCONCLUSIVE,
-    EXIT_INTERRUPTED,
     check_fail_on,
     failing_findings,
     print_records,
+    refuse_outputs_of_several,
     worst_of,
 )
-from layoutdoctor.commands.output import OutputFile, for_others, save_reports
+from layoutdoctor.commands.output import for_others
 from layoutdoctor.commands.streams import logger, print_text, say, terminal_width
-from layoutdoctor.diagnosis.saved import load, to_json
-from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError, first_line
-from layoutdoctor.reports.sections.wording import clean
+from layoutdoctor.diagnosis.records import Diagnosis, Failure, Record
+from layoutdoctor.diagnosis.saved import encoded
+from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
 from layoutdoctor.words import TARGET_FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from layoutdoctor.commands.running import Running
-    from layoutdoctor.diagnosis.records import Diagnosis
 
 _WIDTH = 120
+_OF_ONE = ("output", "input", "module", "config", "save_traces", "save_recordings", "write_accepted")
+
+
+class Found(Record, frozen=True, kw_only=True):
+    """By target its diagnosis, or the reason that there is none."""
+
+    targets: dict[str, Diagnosis | Failure]
+
+
+class FailedTarget(Record, frozen=True, kw_only=True):
+    """In a list of diagnoses as JSON, the entry of a target that has none."""
+
+    target: str
+    failure: Failure
 
 
 def targets_of(arguments: argparse.Namespace) -> list[str]:
     """
-    All that is to be diagnosed: what the command line names, then the lines of the list, each once.
+    The targets on the command line, then the lines of the list, each once.
 
     Raises:
         UsageError: There is none, or the list cannot be read.
     """
-    listed: list[str] = []
+    lines: list[str] = []
     if arguments.list is not None:
         try:
             lines = Path(arguments.list).read_text(encoding="utf-8").splitlines()
@@ -49,7 +62,7 @@ def targets_of(arguments: argparse.Namespace) -> list[str]:
             raise UsageError(
                 f"cannot read the list {arguments.list!r}: {reason}; give a file with a target a line"
             ) from None
-        listed = [line.partition(" #")[0].strip() for line in lines if not line.lstrip().startswith("#")]
+    listed = [re.sub(r"(^|\s)#.*", "", line).strip() for line in lines]
     targets = list(dict.fromkeys(target for target in [*arguments.targets, *listed] if target))
     if not targets:
         raise UsageError("cannot diagnose nothing: expected a TARGET such as model.py, or --list FILE with one a line")
@@ -63,20 +76,13 @@ def refuse_what_is_of_one(arguments: argparse.Namespace, targets: Sequence[str])
     Raises:
         UsageError: One was given, or a word is no target but a command written wrong.
     """
-    given = [
-        name
-        for name in ("output", "input", "module", "config", "save_traces", "save_recordings")
-        if getattr(arguments, name)
-    ]
-    given += ["write_accepted"] if arguments.write_accepted is not None else []
-    if given:
-        option = given[0].replace("_", "-")
+    given = next((name.replace("_", "-") for name in _OF_ONE if getattr(arguments, name)), None)
+    if given is not None:
         raise UsageError(
-            f"cannot use --{option} with {len(targets)} targets: it is about one model; --resume DIR keeps the "
-            "diagnosis of each as JSON, which 'layoutdoctor render' makes a report of"
+            f"cannot use --{given} with {len(targets)} targets: it is about one model; --resume DIR keeps the "
+            "recordings of each, which 'layoutdoctor examine' makes a report of"
         )
-    if arguments.format == "html":
-        raise UsageError("cannot write several diagnoses as html: expected text, markdown or json")
+    refuse_outputs_of_several(arguments, len(targets), "diagnoses")
     wrong = next((target for target in targets if not re.search(r"[.:]", target)), None)
     if wrong is not None:
         raise UsageError(f"cannot load {wrong!r}: expected {TARGET_FORMS}{arguments.hint}")
@@ -87,53 +93,47 @@ def diagnose_several(
     targets: Sequence[str],
     diagnose: Callable[[argparse.Namespace, Running], Diagnosis],
     status_of: Callable[[Diagnosis], int],
-    command_of: Callable[[argparse.Namespace], str],
 ) -> int:
     """
-    Diagnoses one target after the other; each row is told as soon as it is known, the table printed at the end.
+    Diagnoses one target after the other; each row is said as soon as it is known, the table printed at the end.
 
     Args:
         diagnose: Diagnoses one of them.
         status_of: The exit status that one of them would have alone if nothing failed.
-        command_of: The command line for one of them.
 
     Returns:
         The worst of them.
     """
-    from layoutdoctor.commands.running import Running, Terminated, ending_signals  # late: it takes its time
+    from layoutdoctor.commands.running import Interrupted, Running, ending_signals  # late: it takes its time
 
-    folder, fail_on = None if arguments.resume is None else Path(arguments.resume), check_fail_on(arguments.fail_on)
-    found: dict[str, Diagnosis | str] = {}
+    fail_on = check_fail_on(arguments.fail_on)
+    found: dict[str, Diagnosis | Failure] = {}
     statuses: list[int] = []
     try:
         with ending_signals(), Running() as running:
-            for number, (target, name) in enumerate(zip(targets, _file_names(targets), strict=True), 1):
-                one = argparse.Namespace(**{**vars(arguments), "target": target})
-                one.resume = None if folder is None else str(folder / name)
-                kept = None if folder is None else folder / f"{name}.json"
-                logger.info("%s", clean(f"{target} ({number} of {len(targets)})"))
+            for number, (target, name) in enumerate(zip(targets, _folder_names(targets), strict=True), 1):
+                resume = None if arguments.resume is None else str(Path(arguments.resume) / name)
+                one = argparse.Namespace(**{**vars(arguments), "target": target, "resume": resume})
+                logger.info("%s (%d of %d)", target, number, len(targets))
                 try:
-                    found[target] = diagnosis = _kept(kept, command_of(one)) or diagnose(one, running)
-                    if kept is not None:
-                        save_reports(diagnosis, (OutputFile(kept, "json"),))
+                    found[target] = diagnosis = diagnose(one, running)
                     statuses.append(EXIT_FOUND if failing_findings(diagnosis, fail_on) else status_of(diagnosis))
                 except LayoutDoctorError as error:
-                    found[target] = first_line(error).partition(": ")[2]
+                    kind, _, message = first_line(error).partition(": ")
+                    found[target] = Failure(kind=kind, message=message)
                     statuses.append(EXIT_FAILED if error.exit_status != EXIT_INCONCLUSIVE else EXIT_INCONCLUSIVE)
-                logger.info("%s", _row_in_short(target, found[target]))
-    except (KeyboardInterrupt, Terminated) as stop:
-        say(
-            f"interrupted; {len(found)} of {len(targets)} are done"
-            + ("" if folder else "; --resume DIR would keep them")
-        )
+                logger.info("%s", _row_in_short(target, found[target], arguments))
+    except Interrupted as stop:
+        advice = "" if arguments.resume else "; --resume DIR would keep them"
+        say(f"interrupted; {len(found)} of {len(targets)} are done{advice}")
         _print_table(found, arguments)
-        return stop.exit_status if isinstance(stop, Terminated) else EXIT_INTERRUPTED
+        return stop.exit_status
     _print_table(found, arguments)
     return worst_of(statuses)
 
 
-def _file_names(targets: Sequence[str]) -> list[str]:
-    """What the files of each are called: what a file may have of its name, and a number where two are equal."""
+def _folder_names(targets: Sequence[str]) -> list[str]:
+    """The names of their folders: a target without the characters no file's name has; a number if two are equal."""
     names: list[str] = []
     for target in targets:
         name = re.sub(r"[^\w.-]+", "-", target).strip("-.")[-80:] or "model"
@@ -141,38 +141,31 @@ def _file_names(targets: Sequence[str]) -> list[str]:
     return names
 
 
-def _kept(path: Path | None, command: str | None) -> Diagnosis | None:
-    """What an earlier call made of the same target with the same options."""
-    if path is None or not path.is_file():
-        return None
-    try:
-        diagnosis = load(path)
-    except RecordError:
-        return None
-    if diagnosis.environment.command != command or diagnosis.interrupted is not None:
-        return None
-    logger.info("taken from %s", clean(path.name))
-    return diagnosis
+def _shown(found: dict[str, Diagnosis | Failure], arguments: argparse.Namespace) -> dict[str, Diagnosis | Failure]:
+    return for_others(Found(targets=found), redact_names=arguments.redact).targets
 
 
-def _row_in_short(target: str, found: Diagnosis | str) -> str:
+def _row_in_short(target: str, found: Diagnosis | Failure, arguments: argparse.Namespace) -> str:
     from layoutdoctor.reports.sections.several import build_row_of_model
 
-    row = build_row_of_model(target, found)
+    ((name, one),) = _shown({target: found}, arguments).items()
+    row = build_row_of_model(name, one.message if isinstance(one, Failure) else one)
     return f"{row.cells[0]}: {row.clause or ', '.join(cell for cell in row.cells[1:4] if cell != '-')}"
 
 
-def _print_table(found: dict[str, Diagnosis | str], arguments: argparse.Namespace) -> None:
+def _print_table(found: dict[str, Diagnosis | Failure], arguments: argparse.Namespace) -> None:
     from layoutdoctor.reports.sections.several import build_table_of_models
 
-    shown = {
-        target: one if isinstance(one, str) else for_others(one, redact_names=arguments.redact)
-        for target, one in found.items()
-    }
+    shown = _shown(found, arguments)
     if arguments.format == "json":
-        print_records(to_json(one) for one in shown.values() if not isinstance(one, str))
+        print_records(
+            encoded(FailedTarget(target=target, failure=one) if isinstance(one, Failure) else one)
+            for target, one in shown.items()
+        )
         return
-    table = build_table_of_models(shown)
+    table = build_table_of_models(
+        {target: one.message if isinstance(one, Failure) else one for target, one in shown.items()}
+    )
     if arguments.format == "markdown":
         from layoutdoctor.reports.markdown import table_of
 

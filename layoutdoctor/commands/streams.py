@@ -1,4 +1,4 @@
-"""The standard streams: what is printed, what is said beside it, progress, and streams that cannot be written."""
+"""Standard output, standard error and progress; no escape sequence of a model, a trace or a message passes them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import os
 import re
 import shutil
 import sys
-import threading
 import time
-from typing import TYPE_CHECKING, TextIO, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 from layoutdoctor.errors import LayoutDoctorError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from layoutdoctor.workers.messages import Progress
 
@@ -25,32 +25,47 @@ WIDEST_REPORT = 140
 
 _SILENT_SECONDS = 8.0  # a stage that only counts on is shown again after so long
 _COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)
+_ACTS_ON_A_TERMINAL = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?!\[[0-9;]*m)")
+"""Control characters but line breaks, tabs and the sequences of colours and weight."""
 
 logger = logging.getLogger("layoutdoctor")
-"""Notes (info), which ``-q`` leaves out, and what only ``-v`` shows (debug); errors and warnings are ``said``."""
+"""Notes (info), which ``-q`` leaves out, and further ones that only ``-v`` shows (debug)."""
 
 
 class OutputError(LayoutDoctorError):
     """A report could not be written after all (exit status 3)."""
 
 
-def say(text: str) -> None:
+def say(*lines: str) -> None:
     """
-    One line on standard error, also with ``-q``: an error, a warning, why the command ends as it does.
+    Lines on standard error, also with ``-q``: an error, a warning, why the command ends as it does.
 
-    Args:
-        text: Cleaned already.
+    What cannot be written is lost: progress that nobody can read costs no diagnosis.
     """
-    print(f"layoutdoctor: {text}", file=sys.stderr, flush=True)
+    from layoutdoctor.reports.sections.wording import clean_line  # late: if nothing is said it is not needed
+
+    shown = "\n".join(map(clean_line, lines))
+    try:
+        print(f"layoutdoctor: {shown}", file=sys.stderr, flush=True)
+    except OSError:
+        silence(sys.stderr)
+
+
+def say_error(error: object) -> None:
+    """The sentence of an error, on one line whatever it quotes."""
+    say(f"error: {' '.join(str(error).split())}")
+
+
+class _Saying(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
 
 
 @contextlib.contextmanager
 def logging_to_stderr(*, quiet: bool, verbose: bool) -> Iterator[None]:
     """Meanwhile standard error shows the log: notes; with ``-q`` none of them, with ``-v`` more."""
     before = logger.handlers, logger.level, logger.propagate
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("layoutdoctor: %(message)s"))
-    logger.handlers, logger.propagate = [handler], False
+    logger.handlers, logger.propagate = [_Saying()], False
     logger.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
     try:
         yield
@@ -59,29 +74,8 @@ def logging_to_stderr(*, quiet: bool, verbose: bool) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def wants_colour(stream: TextIO, environment: Mapping[str, str] | None = None) -> bool:
-    """
-    Whether a stream is to get colours.
-
-    ``NO_COLOR`` set to anything wins; then ``FORCE_COLOR`` (``0`` is no); else a terminal that is not dumb gets them.
-
-    Args:
-        stream: Where the report goes.
-        environment: Environment variables; those of this process if None.
-
-    Source:
-        https://no-color.org, https://force-color.org
-    """
-    variables = os.environ if environment is None else environment
-    if variables.get("NO_COLOR"):
-        return False
-    if variables.get("FORCE_COLOR"):
-        return variables["FORCE_COLOR"] != "0"
-    return stream.isatty() and variables.get("TERM") != "dumb"
-
-
 def terminal_width() -> int | None:
-    """Characters per line of the report on standard output; None where that is no terminal."""
+    """Characters per line of the report on standard output; None if that is no terminal."""
     return min(shutil.get_terminal_size().columns, WIDEST_REPORT) if sys.stdout.isatty() else None
 
 
@@ -93,6 +87,7 @@ def print_text(text: str) -> None:
         OutputError: It could not be written, as where the disk is full.
     """
     encoding = sys.stdout.encoding or "utf-8"
+    text = _ACTS_ON_A_TERMINAL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
     text = without_workflow_commands(text) if os.environ.get("GITHUB_ACTIONS") else text
     try:
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
@@ -124,20 +119,15 @@ def open_standard_streams() -> None:
     """
     Opens the standard streams that this process was started without (``>&-``), on nothing.
 
-    Otherwise the next file to be opened takes the number of a standard stream, and gets what is written to that.
+    Otherwise the next file to be opened takes the number of a standard stream, and a child's words go into it.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            null = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
-            if null != number:
-                os.dup2(null, number)
-                os.close(null)
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 
 
 def silence(stream: TextIO) -> None:
@@ -149,43 +139,9 @@ def silence(stream: TextIO) -> None:
         os.close(null)
 
 
-class _Lossy:
-    """A stream that loses what it cannot write, as on a full disk or to a reader that went away."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except OSError:
-            silence(self._stream)
-            return len(text)
-
-    def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except OSError:
-            silence(self._stream)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
-
-
-@contextlib.contextmanager
-def lossy_stderr() -> Iterator[None]:
-    """Meanwhile standard error loses what cannot be written: progress that nobody can read costs no diagnosis."""
-    stream = sys.stderr
-    sys.stderr = cast("TextIO", _Lossy(stream))
-    try:
-        yield
-    finally:
-        sys.stderr = stream
-
-
 @contextlib.contextmanager
 def showing_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """What shows each step: on a terminal a bar that is gone at the end, plain lines elsewhere, nothing if quiet."""
+    """A function that shows each step: by a bar on a terminal, else by plain lines; it shows nothing if quiet."""
     if quiet:
         yield lambda progress: None
         return
@@ -195,8 +151,7 @@ def showing_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
-        with _Lines() as lines:
-            yield lines.show
+        yield _Lines().show
         return
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
@@ -210,44 +165,17 @@ def showing_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
 
 class _Lines:
-    """Plain lines: one for each stage, and one more after eight seconds of silence."""
+    """Plain lines: one for each stage, and another one if the stage still counts on after eight seconds."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
         self._stage, self._shown = "", -math.inf
-        self._latest: Progress | None = None
-        self._thread = threading.Thread(target=self._break_silence, daemon=True)
-
-    def __enter__(self) -> _Lines:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._ended.set()
-        self._thread.join()
 
     def show(self, progress: Progress) -> None:
-        """Prints a line if the stage is another one, or nothing was printed for a while."""
-        with self._lock:
-            self._latest = progress
-            stage = re.sub(r"\d+", "#", progress.stage)  # a stage that only counts on is still the same
-            if stage != self._stage or time.monotonic() - self._shown > _SILENT_SECONDS:
-                self._stage = stage
-                self._say(progress)
-
-    def _say(self, progress: Progress) -> None:
-        from layoutdoctor.reports.sections.wording import clean
-
-        self._shown = time.monotonic()
-        share = 100 * progress.done // max(progress.total, 1)
-        say(f"[{share:3d} %] {clean(progress.stage)}{_estimate(progress)}")
-
-    def _break_silence(self) -> None:
-        while not self._ended.wait(1.0):
-            with self._lock:
-                if self._latest is not None and time.monotonic() - self._shown > _SILENT_SECONDS:
-                    self._say(self._latest)
+        stage = re.sub(r"\d+", "#", progress.stage)
+        if stage != self._stage or time.monotonic() - self._shown > _SILENT_SECONDS:
+            self._stage, self._shown = stage, time.monotonic()
+            share = 100 * progress.done // max(progress.total, 1)
+            say(f"[{share:3d} %] {progress.stage}{_estimate(progress)}")
 
 
 def _estimate(progress: Progress) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from io import StringIO
+import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -33,27 +33,18 @@ _FINDING = re.compile(r"LD\d+ (error|warning|note) ")
 _FASTER = re.compile(r"[\d.]+x faster ")
 
 
-def render_terminal(diagnosis: Diagnosis, width: int | None, *, is_coloured: bool) -> str:
+def render_terminal(diagnosis: Diagnosis, width: int | None) -> str:
     """
-    The report with colours, if wanted.
+    The report for standard output, with colours if rich finds that it takes them (``NO_COLOR``, ``FORCE_COLOR``).
 
     Args:
         width: Characters per line, None for 100; lines to paste are never broken.
-        is_coloured: Whether escape sequences may be used at all.
-
-    Returns:
-        Lines with a line break at the end; escape sequences of colours and weight only.
     """
-    lines = list(text_lines(build_view(diagnosis), width))
-    if not is_coloured:
-        return "".join(f"{line}\n" for _, line in lines)
-    stream = StringIO()
-    console = Console(
-        file=stream, force_terminal=True, color_system="standard", highlight=False, markup=False, emoji=False
-    )
-    for role, line in lines:
-        console.print(_coloured(role, line), soft_wrap=True)
-    return stream.getvalue()
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        for role, line in text_lines(build_view(diagnosis), width):
+            console.print(_coloured(role, line), soft_wrap=True)
+    return captured.get()
 
 
 def _coloured(role: Role, line: str) -> Text:

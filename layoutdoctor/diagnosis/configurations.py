@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.records import Configuration
-from layoutdoctor.errors import UnknownConfigurationError, UsageError
+from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import FormatChoice, LayoutOptimization, Mode, OptionValue
 
 BASELINE = "inductor"
+"""The configuration that ratios refer to: torch.compile as torch ships it."""
+
 FORCED = "inductor-layout-opt-forced"
 ALL = "all"
-"""The configuration that ratios refer to: torch.compile as torch ships it."""
 
 
 def _inductor(name: str, optimization: LayoutOptimization = "default", **options: OptionValue) -> Configuration:
@@ -45,7 +46,7 @@ DEFAULT_CONFIGURATIONS = (
     _inductor("inductor-freezing", freezing=True),
     _inductor("inductor-channels-last-freezing", freezing=True),
 )
-"""What is tried where nothing else is asked for; in training, those that freeze the weights are left out."""
+"""Tried if nothing else is asked for; in training, those that freeze the weights are left out."""
 EXTRA_CONFIGURATIONS = (
     _inductor("inductor-opt-off-freezing", "off", freezing=True),
     _inductor("inductor-channels-last-opt-off-freezing", "off", freezing=True),
@@ -73,8 +74,7 @@ def choose_configurations(
         mode: Freezing is for inference only, so these three words leave it out in training.
 
     Raises:
-        UnknownConfigurationError: A name is not built in.
-        UsageError: Nothing is left, or one name stands for two different configurations.
+        UsageError: A name is not built in, nothing is left, or one name is given to two different configurations.
     """
     chosen: dict[str, Configuration] = {}
     for configuration in _expand(choice, mode):
@@ -113,7 +113,10 @@ def _expand(choice: str | Configuration | Iterable[str | Configuration], mode: M
         elif name in _BY_NAME:
             found.append(_BY_NAME[name])
         elif name:
-            raise UnknownConfigurationError(name, _BY_NAME)
+            raise UsageError(
+                f"cannot diagnose under configuration {name!r}: expected one of {', '.join(sorted(_BY_NAME))}, "
+                "or 'default', 'quick' or 'all'; in Python, pass a Configuration object for your own"
+            )
     return found
 
 
@@ -126,15 +129,9 @@ class Target:
     One GPU as a compiler sees it.
 
     Attributes:
-        name: What the user writes: ``cuda:`` and the compute capability without its dot.
-        capability: Compute capability, major and minor.
-        device_name: The card these facts are of.
-        multiprocessor_count: Streaming multiprocessors.
-        threads_per_multiprocessor: Most resident threads of one multiprocessor.
-        shared_bytes_per_block: Most shared memory one block may ask for.
-        shared_bytes_per_multiprocessor: Shared memory of one multiprocessor.
-        l2_bytes: L2 cache.
-        memory_bytes: Device memory.
+        name: ``cuda:`` and the compute capability without its dot.
+        threads_per_multiprocessor: The most that are resident at once.
+        shared_bytes_per_block: The most that one block may ask for.
     """
 
     name: str

@@ -6,6 +6,7 @@ Pure values, no torch; torch is the oracle in the tests.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -40,6 +41,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     dispatched: MemoryFormat | None = None
 
     def __post_init__(self) -> None:
+        check_ranks(self.shape, self.stride)
         msgspec.structs.force_setattr(self, "dispatched", dispatched_format(self.shape, self.stride))
 
     @property
@@ -49,13 +51,21 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def element_count(self) -> int | None:
-        """How many elements the tensor has; None where a size is symbolic."""
-        count = 1
-        for size in self.shape:
-            if isinstance(size, str):
-                return None
-            count *= size
-        return count
+        """How many elements the tensor has; None if a size is symbolic, or there are more than torch can count."""
+        sizes = [size for size in self.shape if isinstance(size, int)]
+        count = math.prod(sizes)
+        return count if len(sizes) == len(self.shape) and count < 2**63 else None
+
+
+def check_ranks(shape: Sequence[Size], stride: Sequence[Size] | None) -> None:
+    """
+    Holds for every tensor in a record, so that a file that says otherwise is refused as it is decoded.
+
+    Raises:
+        ValueError: There are strides in another number of dimensions than sizes.
+    """
+    if stride is not None and len(stride) != len(shape):
+        raise ValueError(f"strides in {len(stride)} and sizes in {len(shape)} dimensions, expected as many of each")
 
 
 def strided_layout(shape: Sequence[Size], stride: Sequence[Size]) -> Layout:

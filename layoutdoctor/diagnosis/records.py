@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from layoutdoctor.diagnosis.layout import Layout, MemoryFormat, Size
-from layoutdoctor.errors import UnknownTrialError
+from layoutdoctor.diagnosis.layout import Layout, MemoryFormat, Size, check_ranks
+from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,23 +67,12 @@ REPR_LENGTH = 200
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What all records share: frozen, built by keyword, shown on one line."""
+    """The base of all records: frozen, built by keyword, shown on one line."""
 
     def __repr__(self) -> str:
-        shown = (_in_short(name, getattr(self, name)) for name in self.__struct_fields__)
-        text = f"{type(self).__name__}({', '.join(part for part in shown if part)})"
-        return text if len(text) <= REPR_LENGTH else f"{text[: REPR_LENGTH - 4]}...)"
-
-
-def _in_short(name: str, value: object) -> str:
-    """A field as a part of a line: of a tuple or a dict how many entries; nothing if it is empty."""
-    if value is None or value == () or value == {}:
-        return ""
-    if isinstance(value, tuple | dict):
-        return f"{len(value)} {name}"
-    if isinstance(value, Record):
-        return f"{name}={type(value).__name__}"
-    return f"{name}={f'{value:.4g}' if isinstance(value, float) else repr(value)[:60]}"
+        fields = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        shown = (f"{name}={value!r:.60}" for name, value in fields if isinstance(value, str | int | float) and value)
+        return f"{type(self).__name__}({', '.join(shown)})"[:REPR_LENGTH]
 
 
 class SourceLocation(Record, frozen=True, kw_only=True):
@@ -128,7 +117,6 @@ class Configuration(Record, frozen=True, kw_only=True):
     One way to lay out and run a model.
 
     Attributes:
-        name: Short and stable; it appears in reports and saved records.
         backend: ``eager`` or ``inductor``; ``recorded`` for a trace from elsewhere.
         layout_optimization: ``default`` leaves torch's own default; None for eager.
         model_format: Memory format given to the parameters and buffers of a copy, by rank (4-D and 5-D).
@@ -159,9 +147,7 @@ class InputTensor(Record, frozen=True, kw_only=True):
     One tensor of the example input, as the caller gave it.
 
     Attributes:
-        shape: Sizes.
         stride: Strides in elements; None where it is no strided tensor.
-        dtype: Such as ``float32``.
         memory_formats: Every memory format it satisfies.
         name: Its parameter in the model's signature, or its key; None where it is the only input.
     """
@@ -171,6 +157,9 @@ class InputTensor(Record, frozen=True, kw_only=True):
     dtype: str
     memory_formats: tuple[MemoryFormat, ...]
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_ranks(self.shape, self.stride)
 
 
 class Subject(Record, frozen=True, kw_only=True):
@@ -208,23 +197,18 @@ class Environment(Record, frozen=True, kw_only=True):
 
     Attributes:
         torch: torch's version; None in a trace that does not say.
-        python: Python's version.
         platform: Operating system, its release, and the processor family.
-        triton: Triton's version.
         cuda: Version of the CUDA (or ROCm) runtime that torch was built with.
-        driver: Version of the GPU's driver.
-        cudnn: cuDNN's version.
-        onednn: oneDNN's version.
         compiler: The C++ compiler that Inductor used on a CPU.
         cpu_count: Processors of the machine.
         thread_count: Threads torch used inside one operation, on a CPU.
         onednn_isa: The instruction set oneDNN reported, such as ``"Intel AVX-512 with Intel DL Boost"``.
         device_name: Name of the GPU, or of the processor.
         clock_hertz: The clock of the GPU's processors when this was recorded.
-        clock_limits: What held that clock down then, such as ``the power cap``.
+        clock_limits: The reasons that this clock was low, such as ``the power cap``.
         settings: torch settings and environment variables that bear on layouts, as they stood.
         command: The command line, without folders; None from Python.
-        copy_bandwidth_bytes_per_second: What copying a large tensor reaches, read plus written; None: not measured.
+        copy_bandwidth_bytes_per_second: Bytes read plus bytes written in copying a large tensor; None if not measured.
     """
 
     torch: str | None
@@ -281,24 +265,15 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         id: Unique within its trial.
         owner: Who inserted it.
-        kernel: Name of the kernel or primitive that ran it.
-        node: FX node it belongs to.
-        op: ATen operation that ran it.
-        location: The user's line.
-        module: Path of the nn.Module.
-        source: Layout before.
-        target: Layout after.
-        direction: What kind of change; ``none`` for one that moves data without changing the layout (1-D, a cast).
-        tensor: What kind of tensor was converted.
+        direction: The kind of change; ``none`` for one that moves data without changing the layout (1-D, a cast).
         seconds: Measured time in the profiled iteration.
         bytes_moved: Bytes read plus bytes written, without padding.
         fused: True where the loop that makes it computes as well, so that it costs little of its own. A loop that only
             moves is a conversion of its own, also where its kernel runs other loops.
-        stream: Device stream, on a GPU.
         start_seconds: Start within the profiled iteration.
         bandwidth_share: Bytes per second reached over the device's copy bandwidth, 0 to 1 or a little above.
         dtype: Element type before, such as ``"f32"``.
-        graph: Name of the trial's graph that ``node`` stands in.
+        graph: Name of the trial's graph that has ``node``.
         port: Which tensor of that node was converted: ``input 0``, ``output 0``...; None where that is not certain.
         target_dtype: Element type after, where a cast travels with the conversion; None where it stays the same.
         cause: Why it is there, in words: whose line asked for it, or what needs the layout it makes.
@@ -307,7 +282,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
         value: Inductor buffer, or eager operation, whose result is the converted value.
         source_value: Inductor buffer or graph input that it was converted from.
         seconds_source: ``measured``, or ``estimated`` from ``bytes_moved`` and the device's measured copy bandwidth.
-        count: How many launches this entry stands for: more than 1 only where a table of totals was recorded.
+        count: The launches added up in this entry: more than 1 only if a table of totals was recorded.
         confidence: Of a kernel on a GPU, what its direction and tensor rest on: ``shapes`` that the operation recorded,
             the launch ``grid``, or the ``order`` of kernels alone; None elsewhere, and where only the name is known.
         exposed_seconds: On a GPU, the part of ``seconds`` in which nothing else ran on the device.
@@ -353,18 +328,12 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "
     One convolution of a compiled graph, as Inductor's heuristic saw it.
 
     Attributes:
-        node: FX node name.
         class_: ``grouped`` (groups > 1 and more than one input channel per group), ``small`` (both channel counts
             <= 64), ``in_out`` (output channels at most half of the input channels, kernel > 1), ``default``.
         channels_last: Whether its output is channels-last in the generated code; None where not recorded.
         rank: Spatial rank: 1, 2 or 3.
-        location: The user's line.
-        module: Path of the nn.Module.
         weight_shape: ``[C_out, C_in / groups, ...]``.
-        groups: The convolution's groups.
         stride: Its stride, one number per spatial dimension; None where not recorded.
-        padding: Its padding likewise.
-        dilation: Its dilation likewise.
         is_transposed: Whether it is a transposed convolution; None where not recorded.
         is_backward: True for a ``convolution_backward``.
     """
@@ -394,9 +363,8 @@ class Decision(Record, frozen=True, kw_only=True):
         explanation: The same in our own words, with the numbers.
         convolution_count: Convolutions in the graph (forward and backward ones).
         channels_last_convolution_count: How many of them the compiler forced to channels-last.
-        convolutions: Each of them.
         deciding_nodes: The convolutions that vetoed; empty where no single node did.
-        log: What torch itself logged while deciding, if anything.
+        log: Torch's own log of the decision.
     """
 
     applied: bool | None
@@ -419,14 +387,11 @@ class FxNode(Record, frozen=True, kw_only=True, omit_defaults=True):
         target: The operator, such as ``aten.convolution.default``.
         inputs: Names of the nodes whose values it reads, in argument order, repeated where read twice.
         layout: Layout of its (first) result.
-        dtype: Such as ``float32``.
-        location: The user's line.
-        module: Path of the nn.Module.
         tensor: For a placeholder: what kind of tensor it is.
         backward: True for an operation that autograd ran.
         result_index: For a node that takes one result of another one: which.
         uses_running_statistics: For a batch norm: whether it normalizes by fixed statistics; None for other operations.
-        called: What the user's line called, such as ``contiguous`` or ``conv2d``; None where that was not recorded.
+        called: The function on the user's line, such as ``contiguous`` or ``conv2d``; None if not recorded.
         is_called_directly: Whether the user's own line called it, not code of torch that it called; None if not known.
     """
 
@@ -475,14 +440,12 @@ class Buffer(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         name: Inductor's name, such as ``buf3``.
         layout: Layout in the generated code.
-        dtype: Such as ``float32``.
         kernel: Name of the generated kernel, or of the external call, that writes it.
-        origins: FX nodes it comes from.
         reads: Names of the buffers and graph inputs it is computed from.
         is_extern: True where a library call (convolution, matrix product) writes it.
         source_node: FX node whose value it holds, where that is one node.
         accesses: How the loop that writes it reads other buffers; empty for an external call.
-        operations: What that loop computes, besides loads and stores; empty where it only moves elements.
+        operations: The operations of that loop besides loads and stores; empty if it only moves elements.
         is_reduction: Whether that loop reduces, so that reads and writes walk different dimensions.
         is_removed: Whether fusion left it in registers, so that it is never written to memory.
         is_output: Whether the graph returns it, or it is written into a tensor of the caller.
@@ -522,13 +485,7 @@ class LayoutBreaker(Record, frozen=True, kw_only=True):
         node: FX node, or eager operation, that returns another layout than it was given.
         op: The operation, as a person calls it: ``instance_norm``, ``contiguous``, ``channel_shuffle``.
         reason: Why the layout is lost there, in words.
-        location: The user's line.
-        module: Path of the nn.Module.
-        source: Layout it was given.
-        target: Layout it returned.
         conversions: Ids of the conversions that its neighbours pay: out of the region, and back into it.
-        seconds: What those take; None where not recorded.
-        bytes_moved: What those move; None where not known.
     """
 
     node: str
@@ -549,20 +506,17 @@ class Graph(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: Unique within the trial, such as ``graph 0`` or ``eager``.
-        direction: ``inference``, ``forward`` or ``backward``.
         decision: The decision card; None for eager and where nothing was recorded.
-        conversions: What the graph itself proves.
+        conversions: The conversions that the graph itself proves.
         graph_breaks: Breaks of the whole model, as dynamo counted them.
-        nodes: FX nodes in order.
-        buffers: Inductor's buffers in scheduled order.
         kernel_names: Generated kernels in the order of their definition.
         output_names: Nodes the graph returns; in eager, those still held afterwards as well.
         code_fingerprint: Hash of the generated code with names that differ by compile made equal.
         kernel_sources: Generated kernels as they were handed to their compiler, by name; in recordings only.
-        hook_failure: What went wrong in our own hooks, if anything; the compile itself went on.
-        breakers: Where a channels-last region ends without need.
-        not_understood: What in the graph could not be followed, one line each: symbolic sizes, sub-graphs, custom
-            operations, sparse or complex tensors. Nothing is claimed about these.
+        hook_failure: The error of our own hooks, if there was one; the compile itself went on.
+        breakers: The operations at which a channels-last region ends without need.
+        not_understood: The parts of the graph that could not be followed, one line each: symbolic sizes, sub-graphs,
+            custom operations, sparse or complex tensors. Nothing is claimed about these.
     """
 
     name: str
@@ -593,10 +547,7 @@ class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
         library: ``onednn``, ``inductor``, ``aten``, ``cudnn``...; None where not known.
         problem: The library's own description, such as ``mb4_ic64oc64_ih56...``.
         implementation: The library's name of the code it chose, such as ``brg_conv_fwd:avx512_core``.
-        stream: Device stream, on a GPU.
-        backward: True where autograd ran it.
         node: FX node, or eager operation, that ran it, where that is certain.
-        graph: Name of that node's graph.
     """
 
     name: str
@@ -617,12 +568,6 @@ class Total(Record, frozen=True, kw_only=True):
     Kernels of a recorded trace or of an iteration on a GPU, added up.
 
     Attributes:
-        kind: What they have in common: their ``kernel`` name, ``operation``, ``module`` or profiler ``step``.
-        name: Its name.
-        count: Kernels.
-        seconds: Their time, summed.
-        conversion_count: How many of them are library conversions that change a layout.
-        conversion_seconds: Time of these.
         library: Whose kernels they are; for ``kernel`` only, None where not known.
     """
 
@@ -675,15 +620,13 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         count: Kernels in the list.
         seconds: Sum of their times; not the wall time. None, as all of their times, where what was seen cannot be true.
         conversion_count: Library conversions that change a layout (direction other than ``none``).
-        conversion_seconds: Their time.
         share: ``conversion_seconds`` over ``seconds``; None where no kernel was recorded.
         conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
         not_understood_count: Lines and events that could not be read, or conversions that could not be described.
         kernels: The list itself, in order; a file has it once for all trials of the same code.
-        sources: What the list was made from, such as ``("torch.profiler", "oneDNN verbose log")``.
-        lacks: What could not be recorded and why; empty where all was.
+        sources: The sources of the list, such as ``("torch.profiler", "oneDNN verbose log")``.
+        lacks: The facts that could not be recorded, each with the reason.
         undecided_count: Of a trace, kernels that may convert a layout, though nothing says so; in no other sum.
-        undecided_seconds: Their time.
         waiting: On a GPU, what a recorded trace or an iteration waited for; None elsewhere.
         exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
             device: what the run really waited for.
@@ -722,8 +665,8 @@ class RedundantPair(Record, frozen=True, kw_only=True):
         first: Id of the conversion A to B.
         second: Id of the conversion B to A.
         between: Operations between the two, in order.
-        seconds: What both took together; None where not measured.
-        bytes_moved: What both move together, read plus written.
+        seconds: The time of both together; None if not measured.
+        bytes_moved: The bytes that both move together, read plus written.
         location: The user's line of the second one's operation, else of the first's.
         module: Path of the nn.Module of the same.
         proof: Why it may go: which consumers there are, and that nothing pins the layout between.
@@ -798,7 +741,6 @@ class Equivalence(Record, frozen=True, kw_only=True):
             more exact ran.
         detail: Why it was not checked, or which tensor is the worst and by how much it differs.
         gradients_checked: Whether parameter gradients were compared as well.
-        output_layouts: Layout of every output tensor.
         output_layouts_differ: Whether they satisfy other memory formats than eager's on the caller's input.
     """
 
@@ -815,14 +757,7 @@ class Equivalence(Record, frozen=True, kw_only=True):
 
 
 class GradientLayout(Record, frozen=True, kw_only=True):
-    """
-    A parameter whose gradient came with other strides.
-
-    Attributes:
-        parameter: Its name in the model.
-        layout: Its own layout.
-        gradient: The gradient's layout.
-    """
+    """A parameter whose gradient came with other strides."""
 
     parameter: str
     layout: Layout
@@ -866,16 +801,9 @@ class Trial(Record, frozen=True, kw_only=True):
     One configuration captured and measured.
 
     Attributes:
-        configuration: What was varied.
         status: ``same_as`` where the options or the generated code equal another trial's: it is measured there, and the
             kernel list and pairs here are that one's.
-        same_as: Name of that other configuration.
-        failure: Why there is no result.
         graphs: Every compiled graph; for eager the recorded operations as one.
-        kernels: The kernel list; None where not recorded.
-        redundant_pairs: What the records prove.
-        measurement: Times; None where not measured.
-        equivalence: Comparison of outputs; None where the trial did not run.
         recompile_count: Compiles beyond the first of the same code, during this trial.
         graph_break_reasons: Dynamo's reasons, one line each.
         notes: Facts about this trial the reader should know.
@@ -930,11 +858,9 @@ class Ratio(Record, frozen=True, kw_only=True):
     How many times faster than the baseline a configuration is: the baseline's time over the configuration's.
 
     Attributes:
-        name: The configuration.
         low: Lower end of the 95 % interval.
         median: Geometric mean over the further starts if there are two or more, else the median over the rounds; above
             1 is faster.
-        high: Upper end.
         verdict: ``faster`` and ``slower``: the interval is beyond 1 by 1 %. ``equal``: it lies within 3 % of 1.
             ``inconclusive``: the rest.
         round_count: Rounds of the process that compiled the configuration.
@@ -977,19 +903,14 @@ class AccountRow(Record, frozen=True, kw_only=True):
             code of a library; ``missing_fusion``; ``operation``: the same; ``not_aligned``: without a counterpart;
             ``small``: many small rows; ``outside_kernels``: the rest of the measured difference.
         seconds: How much of the difference it is; negative where it is faster on the slower side.
-        slower_seconds: What it takes in the slower one; None where that is not a sum of kernels.
-        faster_seconds: What it takes in the faster one.
-        operations: What is computed, as the user's line calls it.
-        backward: Whether it runs in the backward.
+        slower_seconds: The time of the group in the slower configuration; None if that is no sum of kernels.
+        operations: The operations, as the user's line calls them.
         module: Path of the nn.Module; of several the one that takes most.
-        locations: The user's lines.
         slower_kernels: Names of its kernels in the slower one, dearest first, with the library's code where known.
-        faster_kernels: Those in the faster one.
         slower_layout: Of what it reads first, or a generated kernel writes, in the slower one.
-        faster_layout: The same in the faster one.
         tensor_bytes: Of the activations that library operations read and write in the slower one.
-        count: At how many places it stands alike.
-        detail: What more is known, in words.
+        count: The number of places with equal operations that are added up.
+        detail: Further facts, in words.
         source: Of the generated kernel that takes most in the slower one.
     """
 
@@ -1017,10 +938,8 @@ class Account(Record, frozen=True, kw_only=True):
 
     Attributes:
         slower: The slower configuration; of two traces ``the new one`` or ``the old one``.
-        faster: The faster one.
         slower_seconds: Time of a call; of a trace its kernel time, per step if the comparison is.
-        faster_seconds: The same.
-        rows: What contributes most first, the named rest last; their ``seconds`` sum to the measured difference.
+        rows: The largest contribution first, the named rest last; their ``seconds`` sum to the measured difference.
     """
 
     slower: str
@@ -1039,12 +958,7 @@ class Finding(Record, frozen=True, kw_only=True):
         rule: The rule's name, such as ``round-trip-conversion``.
         severity: ``error`` a measured loss with a verified cure, ``warning`` a loss, ``note`` worth knowing.
         configuration: The trial it is about; None where it is about the whole diagnosis.
-        message: The fact, with numbers.
-        suggestion: What to do.
-        location: The user's line.
-        module: Path of the nn.Module.
-        seconds: What it costs per iteration, where measured.
-        bytes_moved: What it moves.
+        seconds: The measured cost per iteration.
         evidence: Ids of conversions, node names or figures the message rests on.
         accepted: Why it is accepted, by the file given with ``--accepted``; empty where no reason is written there,
             None where it is not accepted.
@@ -1071,7 +985,6 @@ class WithoutFreezing(Record, frozen=True, kw_only=True):
     Attributes:
         configuration: The baseline if no other one is faster.
         speedup: As in ``Recommendation``; None for the baseline.
-        how: Lines to paste.
     """
 
     configuration: str
@@ -1120,19 +1033,12 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     ``print(diagnosis)`` is the text report. In a notebook it shows as rich output.
 
     Attributes:
-        schema_version: Version of the JSON contract.
-        layoutdoctor_version: What wrote it.
-        created_at: UTC, ISO 8601.
-        environment: The machine and versions.
-        subject: What was diagnosed.
         trials: One per configuration, in the order of the configurations.
-        comparison: None where fewer than two trials were measured.
         findings: Sorted: most severe first, then by cost.
-        recommendation: What to do; None where nothing was concluded.
         interrupted: Set where the diagnosis did not run to its end, with what stopped it.
-        accounts: Where the difference between the baseline and the recommended configuration goes, and where eager is
+        accounts: The parts of the difference between the baseline and the recommended configuration, and if eager is
             faster, that between it and eager.
-        reproduction: What the reproducer did when it was run; None where it was not.
+        reproduction: The result of running the reproducer; None if it was not run.
         stage_seconds: How long each stage of the diagnosis took, in their order; empty where nobody was there.
     """
 
@@ -1173,11 +1079,12 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         The trial of that name.
 
         Raises:
-            UnknownTrialError: There is none.
+            UsageError: There is none.
         """
         found = self.find_trial(name)
         if found is None:
-            raise UnknownTrialError(name, [trial.name for trial in self.trials])
+            known = ", ".join(trial.name for trial in self.trials)
+            raise UsageError(f"cannot find trial {name!r} in the diagnosis: expected one of {known}")
         return found
 
     def find_trial(self, name: str) -> Trial | None:
@@ -1185,12 +1092,12 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         return next((trial for trial in self.trials if trial.name == name), None)
 
     def measured_trial(self, name: str) -> Trial | None:
-        """The trial whose measurement stands for that name: itself, or the one it is the same as."""
+        """The trial that was measured for that name: itself, or the one it is the same as."""
         trial = self.find_trial(name)
         return self.find_trial(trial.same_as) if trial is not None and trial.same_as is not None else trial
 
     def save(self, path: str | Path) -> None:
-        """Writes the report that the suffix stands for, such as ``.json`` or ``.html``, scrubbed as all of them are."""
+        """Writes the report, scrubbed as all are, in the format of the suffix, such as ``.json`` or ``.html``."""
         reports_layer().save(self, path)
 
     def to_markdown(self) -> str:
@@ -1221,7 +1128,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         return str(reports_layer().one_line(self))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """What a notebook shows: HTML, with the text report for frontends without it."""
+        """The report for a notebook: HTML, with the text report for frontends without it."""
         return {"text/html": self._repr_html_(), "text/plain": str(self)}
 
     def _repr_html_(self) -> str:

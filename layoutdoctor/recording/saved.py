@@ -61,7 +61,7 @@ def save_recording(recording: Recording, path: Path) -> None:
         OSError: It could not be written.
     """
     data = gzip.compress(pack(_File(recording_version=VERSION, recording=recording)), mtime=0)
-    with replacing(path, follow=False) as stream:
+    with replacing(path) as stream:
         stream.write(data)
 
 

@@ -96,7 +96,7 @@ def save(diagnosis: Diagnosis, path: str | PurePath) -> None:
         UsageError: No format has this suffix.
         OSError: The file cannot be written.
     """
-    write_file(Path(path), render(diagnosis, format_of_suffix(path)), is_packed=is_packed_name(path))
+    write_file(Path(path), render(diagnosis, format_of_suffix(path)))
 
 
 def one_line(diagnosis: Diagnosis) -> str:

@@ -6,8 +6,6 @@ from loops import for_each
 from layoutdoctor import errors
 from layoutdoctor.errors import (
     LayoutDoctorError,
-    UnknownConfigurationError,
-    UnknownRuleError,
     first_line,
     text_of,
 )
@@ -22,7 +20,6 @@ from layoutdoctor.errors import (
         ("RecordError", 3),
         ("UnsupportedTorchError", 3),
         ("InconclusiveError", 4),
-        ("UnknownConfigurationError", 2),
         ("UnknownRuleError", 2),
     ],
 )
@@ -31,15 +28,6 @@ def test_each_error_has_its_exit_status(name: str, status: int) -> None:
 
     assert issubclass(error, LayoutDoctorError)
     assert error.exit_status == status
-
-
-def test_an_error_about_a_name_says_what_was_expected() -> None:
-    assert str(UnknownConfigurationError("x", ["b", "a"])).startswith(
-        "cannot diagnose under configuration 'x': expected one of a, b, or 'default', 'quick' or 'all'"
-    )
-    assert str(UnknownRuleError("LD9", ["LD102", "LD101"])) == (
-        "cannot explain rule 'LD9': expected one of LD101, LD102"
-    )
 
 
 @pytest.mark.parametrize(

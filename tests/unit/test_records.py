@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import msgspec
 import pytest
 from builders import a_comparison, a_diagnosis, a_ratio, a_recommendation, a_subject, a_trial
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import REPR_LENGTH, Configuration
 from layoutdoctor.diagnosis.saved import from_json, load, to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
@@ -52,21 +50,10 @@ def test_a_prompt_shows_one_line_and_a_suffix_says_what_is_saved(story: str, tmp
         diagnosis.save("d.data")
 
 
-def test_every_record_is_shown_on_one_line() -> None:
-    trial = a_trial()
-    assert trial.kernels is not None
-    for record in (trial, trial.kernels, trial.measurement, a_diagnosis().environment):
-        assert len(repr(record)) <= REPR_LENGTH
-        assert "\n" not in repr(record)
-    assert repr(trial.configuration).startswith("Configuration(name='inductor', backend='inductor'")
-
-
-def test_a_trial_that_is_not_there_is_an_error_with_the_nearest_name() -> None:
+def test_a_trial_that_is_not_there_is_an_error_with_the_names_there_are() -> None:
     diagnosis = a_diagnosis(a_trial("inductor"), a_trial("eager"))
 
     assert diagnosis.trial("eager") == diagnosis.trials[1]
-    with pytest.raises(UsageError, match=r"^cannot find trial 'eagr' in the diagnosis: did you mean 'eager'\?"):
-        diagnosis.trial("eagr")
     with pytest.raises(UsageError, match=r"^cannot find trial 'cuda' in the diagnosis: expected one of ind"):
         diagnosis.trial("cuda")
 
@@ -88,11 +75,6 @@ def test_nothing_in_json_acts_on_a_terminal_or_hides() -> None:
     assert [character for character in data.rstrip("\n") if not character.isprintable()] == []
     assert "é\u4e2d" in data
     assert data.count("\n") == 1
-
-
-def test_records_are_frozen() -> None:
-    with pytest.raises(AttributeError, match="immutable"):
-        a_trial().configuration.name = "other"
 
 
 def test_the_fastest_is_the_recommended_one_or_the_first_of_the_comparison() -> None:
@@ -126,11 +108,3 @@ def test_printing_a_diagnosis_is_the_text_report_and_a_notebook_gets_html() -> N
     assert str(diagnosis).startswith("model.py · ")
     bundle = diagnosis._repr_mimebundle_()
     assert bundle == {"text/html": diagnosis._repr_html_(), "text/plain": str(diagnosis)}
-
-
-def test_a_configuration_survives_json_with_its_options() -> None:
-    configuration = Configuration(
-        name="mine", backend="inductor", inductor_options={"freezing": True, "size": 3, "x": None}
-    )
-
-    assert msgspec.json.decode(msgspec.json.encode(configuration), type=Configuration) == configuration

@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import msgspec
@@ -18,12 +18,12 @@ from loops import for_each
 
 from layoutdoctor import compare
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands.schema import SCHEMAS, diagnosis_schema
+from layoutdoctor.commands.schema import KINDS, schema_of_kind
 from layoutdoctor.diagnosis.accepted import accept_all
 from layoutdoctor.diagnosis.comparison import comparison_to_json
 from layoutdoctor.diagnosis.records import Diagnosis
 from layoutdoctor.diagnosis.saved import to_json
-from layoutdoctor.diagnosis.schema import schema_of, to_text
+from layoutdoctor.diagnosis.schema import to_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parents[1]
 COPIES = TESTS.parent / "docs" / "schema"
 CONTRACT: dict[str, Any] = json.loads((TESTS / "diagnosis.schema.json").read_text(encoding="utf-8"))
-SAVED = sorted([*(TESTS / "golden").glob("*.json"), *(TESTS / "records").glob("*.json")])
-OURS: dict[str, Any] = diagnosis_schema()
+SAVED = sorted((TESTS / "golden").glob("*.json"))
+OURS: dict[str, Any] = schema_of_kind("diagnosis")
 MUTATIONS = 200
 VALUES: tuple[object, ...] = (None, True, -1, 0, 3, 1.5, -0.5, 2**63, "x", "", [], {}, ["x"], [1], {"a": 1})
 
 
 def validator(kind: str = "diagnosis") -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(SCHEMAS[kind]())
+    return jsonschema.Draft202012Validator(schema_of_kind(kind))
 
 
-@pytest.mark.parametrize("kind", SCHEMAS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_committed_copy_is_up_to_date_and_a_schema_of_the_dialect_it_names(kind: str, update_golden: bool) -> None:
-    schema = SCHEMAS[kind]()
+    schema = schema_of_kind(kind)
     path = COPIES / f"{kind}-{str(schema['$id']).rsplit(':', 1)[1]}.json"
     if update_golden:
         path.write_text(to_text(schema), encoding="utf-8")
@@ -64,7 +64,6 @@ def test_every_saved_example_is_valid_by_our_schema_and_by_the_contract(path: Pa
 
 
 def test_comparisons_and_accepted_findings_are_valid_by_their_schemas() -> None:
-    assert {path.parent.name for path in SAVED} == {"golden", "records"}
     model = compare(STORIES["gain_with_findings"](), STORIES["failures_and_same"]())
     trace = compare(STORIES["trace_with_round_trips"](), STORIES["trace_of_owners"]())
 
@@ -112,29 +111,21 @@ def test_a_mutated_diagnosis_is_valid_exactly_where_it_can_be_decoded() -> None:
 def is_decodable(data: bytes) -> bool:
     try:
         msgspec.json.decode(data, type=Diagnosis)
-    except msgspec.ValidationError:
-        return False
+    except msgspec.ValidationError as error:
+        return "expected as many of each" in str(error)  # strides and sizes, of which a schema cannot speak
     return True
 
 
-def test_every_record_and_field_is_described_with_its_unit() -> None:
-    definitions: Any = OURS["$defs"]
-    silent = [
-        f"{record}.{name}"
-        for record, definition in definitions.items()
-        for name, field in definition["properties"].items()
-        if not field.get("description")
-    ]
-
-    assert silent == []
-    assert all(definition["title"] and definition["description"] for definition in definitions.values())
-    assert definitions["Kernel"]["properties"]["seconds"] == {
+def test_words_and_bounds_come_from_the_records() -> None:
+    conversion: Any = OURS["$defs"]["Conversion"]
+    assert conversion["description"] == ("One layout conversion: a kernel, a part of one, or a step inside a library.")
+    assert conversion["properties"]["seconds"] == {
         "anyOf": [{"type": "number", "minimum": 0, "maximum": 1e15}, {"type": "null"}],
-        "description": "Its time; the least of several iterations. (seconds)",
+        "description": "Measured time in the profiled iteration.",
     }
-    assert definitions["Conversion"]["properties"]["bytes_moved"]["description"] == (
-        "Bytes read plus bytes written, without padding."
-    )
+    assert "node" in conversion["required"]
+    assert OURS["$defs"]["Diagnosis"]["properties"]["schema_version"] == {"const": 1}
+    assert OURS["$defs"]["Convolution"]["properties"]["class"]["description"].startswith("`grouped` (groups > 1")
 
 
 def test_a_layout_is_a_strided_or_a_blocked_one() -> None:
@@ -147,60 +138,10 @@ def test_a_layout_is_a_strided_or_a_blocked_one() -> None:
     assert not checks.is_valid({"format": 3})
 
 
-class Sample(msgspec.Struct, rename={"class_": "class"}):
-    """
-    A sample.
-
-    Of two paragraphs with ``code``.
-
-    Attributes:
-        class_: Of two
-            lines.
-
-        seconds: How long.
-    """
-
-    class_: str
-    seconds: float
-    schema_version: int = 1
-    silent: int | None = None
-
-
-def test_words_come_from_the_docstring() -> None:
-    definition: Any = schema_of([Sample], name="sample", title="t", version=4)["$defs"]
-    assert definition["Sample"]["description"] == "A sample. Of two paragraphs with `code`."
-    assert definition["Sample"]["properties"] == {
-        "class": {"type": "string", "description": "Of two lines."},
-        "seconds": {"type": "number", "description": "How long. (seconds)"},
-        "schema_version": {"const": 4, "description": ""},
-        "silent": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
-    }
-    assert definition["Sample"]["required"] == ["schema_version", "class", "seconds"]
-
-
-class Holder(msgspec.Struct):
-    """
-    A record in a field that has words of its own.
-
-    Attributes:
-        sample: Which one.
-    """
-
-    sample: Annotated[Sample, msgspec.Meta(description="not these words")]
-    schema_version: int = 1
-
-
-def test_a_record_in_an_annotated_field_is_described_too() -> None:
-    definitions: Any = schema_of([Holder], name="holder", title="t", version=1)["$defs"]
-
-    assert definitions["Sample"]["description"] == "A sample. Of two paragraphs with `code`."
-    assert definitions["Holder"]["properties"]["sample"]["description"] == "Which one."
-
-
-@pytest.mark.parametrize("kind", SCHEMAS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_command_prints_it(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", kind]) == 0
-    assert capsys.readouterr().out == to_text(SCHEMAS[kind]())
+    assert capsys.readouterr().out == to_text(schema_of_kind(kind))
 
 
 def test_the_command_writes_a_file_and_replaces_none_without_force(
@@ -209,7 +150,7 @@ def test_the_command_writes_a_file_and_replaces_none_without_force(
     path = tmp_path / "schema"
     assert main(["schema", "--output", str(path)]) == 0
     assert capsys.readouterr().out == ""
-    assert path.read_text(encoding="utf-8") == to_text(diagnosis_schema())
+    assert path.read_text(encoding="utf-8") == to_text(schema_of_kind("diagnosis"))
 
     path.write_text("mine", encoding="utf-8")
     assert main(["schema", "comparison", "--output", str(path)]) == 2
@@ -217,12 +158,6 @@ def test_the_command_writes_a_file_and_replaces_none_without_force(
     assert path.read_text(encoding="utf-8") == "mine"
     assert main(["schema", "comparison", "--output", str(path), "--force"]) == 0
     assert json.loads(path.read_text(encoding="utf-8"))["$id"] == "urn:layoutdoctor:schema:comparison:1"
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_file_that_cannot_be_written_is_told_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema", "--output", "/dev/full", "--force"]) == 3
-    assert capsys.readouterr() == ("", "layoutdoctor: error: cannot write '/dev/full': No space left on device\n")
 
 
 @pytest.mark.thorough

@@ -14,8 +14,7 @@ import pytest
 from builders import a_diagnosis, a_failed_trial, a_location, a_trial
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.diagnosis.accepted import load_accepted
-from layoutdoctor.diagnosis.saved import load, to_json
+from layoutdoctor.diagnosis.saved import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,21 +69,6 @@ def test_the_first_findings_that_failed_it_are_named_on_standard_error(
     assert "  and 5 more\n" in error
 
 
-def test_redacted_reports_name_no_module_in_the_log(
-    save: Callable[[Diagnosis], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    secret = a_diagnosis(a_trial(), findings=(a_finding(module="moonshot_encoder.proj"),))
-    accepted = tmp_path / "accepted.json"
-    assert main(["render", save(secret), "--write-accepted", str(accepted), "--redact"]) == 2
-    assert main(["render", save(secret), "--write-accepted", str(accepted)]) == 0
-    capsys.readouterr()
-
-    assert main(["render", save(secret), "--fail-on", "warning", "--redact"]) == 1
-    assert main(["render", save(a_diagnosis(a_trial())), "--accepted", str(accepted), "--redact"]) == 0
-
-    assert "moonshot" not in "".join(capsys.readouterr())
-
-
 def test_a_configuration_that_was_not_examined_is_named_and_nothing_recorded_is_no_pass(
     save: Callable[[Diagnosis], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,7 +97,7 @@ def test_accepted_findings_do_not_fail_and_new_ones_do(
     assert "failed: 1 finding (--fail-on warning)\n  LD205 warning" in capsys.readouterr().err
 
 
-def test_entries_that_accept_nothing_any_more_are_told(
+def test_entries_that_accept_nothing_any_more_are_named(
     save: Callable[[Diagnosis], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "accepted.json"
@@ -141,6 +125,21 @@ def test_entries_that_accept_nothing_any_more_are_told(
     assert f"1 accepted finding with more evidence than {path} accepts: LD103 [inductor] model.py stem\n" in error
 
 
+def test_redacted_reports_name_no_module_in_the_log(
+    save: Callable[[Diagnosis], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = a_diagnosis(a_trial(), findings=(a_finding(module="moonshot_encoder.proj"),))
+    accepted = tmp_path / "accepted.json"
+    assert main(["render", save(secret), "--write-accepted", str(accepted), "--redact"]) == 2
+    assert main(["render", save(secret), "--write-accepted", str(accepted)]) == 0
+    capsys.readouterr()
+
+    assert main(["render", save(secret), "--fail-on", "warning", "--redact"]) == 1
+    assert main(["render", save(a_diagnosis(a_trial())), "--accepted", str(accepted), "--redact"]) == 0
+
+    assert "moonshot" not in "".join(capsys.readouterr())
+
+
 def test_an_existing_file_needs_force_keeps_its_reasons_and_is_not_replaced_if_it_holds_something_else(
     save: Callable[[Diagnosis], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,28 +162,17 @@ def test_an_existing_file_needs_force_keeps_its_reasons_and_is_not_replaced_if_i
     assert path.read_text() == "my notes"
 
 
-def test_the_saved_report_shows_what_is_accepted(save: Callable[[Diagnosis], str], tmp_path: Path) -> None:
-    path, sarif, again = (tmp_path / name for name in ("accepted.json", "report.sarif", "again.json"))
-    main(["render", save(FOUND), "--write-accepted", str(path)])
-
-    words = ["render", save(FOUND), "--accepted", str(path), "--output", str(sarif), "--output", str(again)]
-    assert main(words) == 0
-
-    assert all("suppressions" in result for result in json.loads(sarif.read_text())["runs"][0]["results"])
-    assert [finding.accepted for finding in load(again).findings] == ["", ""]
-    assert main(["render", str(again), "--fail-on", "warning"]) == 0
-
-
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
+        (["--accepted", "/dev/null"], 3, "cannot read accepted findings from '/dev/null': it is no file"),
         (["--accepted", "none.json"], 3, "cannot read accepted findings from 'none.json': No such file"),
         (["--accepted", "a.json", "--write-accepted", "b.json"], 2, "not allowed with argument"),
         (["--write-accepted", "no/folder/a.json"], 2, "there is no directory"),
         (["--write-accepted", "r.json", "--output", "r.json"], 2, "cannot write 'r.json' twice"),
     ],
 )
-def test_a_wrong_file_is_told_before_anything_is_measured(
+def test_a_wrong_file_is_refused_before_anything_is_measured(
     options: list[str],
     status: int,
     message: str,
@@ -213,15 +201,3 @@ def test_a_file_that_cannot_be_written_after_all_costs_no_report(
     assert "layoutdoctor explain LD205" in captured.out
     assert captured.err.endswith("accepted.json': No space left on device\n")
     assert (tmp_path / "r.json").exists()
-
-
-def test_traces_are_accepted_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "accepted.json"
-    trace = ["trace", str(PATCH_EMBED), "--fail-on", "LD103"]
-    assert main(trace) == 1
-    assert main([*trace, "--write-accepted", str(path)]) == 0
-    assert main([*trace, "--accepted", str(path)]) == 0
-    assert main(["trace", str(PATCH_EMBED), str(PATCH_EMBED), "--fail-on", "LD103", "--accepted", str(path)]) == 0
-    assert main(["trace", str(PATCH_EMBED), str(PATCH_EMBED), "--write-accepted", str(path), "--force"]) == 2
-    assert "cannot write one file for 2 traces" in capsys.readouterr().err
-    assert {entry.subject for entry in load_accepted(path).accepted} == {PATCH_EMBED.name}

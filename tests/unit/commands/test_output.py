@@ -10,31 +10,22 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 from builders import (
     a_conversion,
     a_diagnosis,
-    a_failed_trial,
     a_location,
     a_pair,
     a_subject,
     a_trial,
-    an_environment,
     kernels,
 )
-from golden.stories import STORIES
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands import diagnose
-from layoutdoctor.commands.diagnose import RecordSoFar
-from layoutdoctor.commands.output import files_of_target, prepare_outputs, save_reports
-from layoutdoctor.commands.streams import logging_to_stderr
-from layoutdoctor.diagnosis.records import Failure
+from layoutdoctor.commands.output import prepare_outputs
 from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import redact, scrub
-from layoutdoctor.run.recorded import compare
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis
@@ -66,68 +57,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_read_is_never_an_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_read_are_never_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(folder)
-    for words, output, read in (
-        (["model.py"], "model.py", "model.py"),
-        (["model.py"], "./model.py", "model.py"),
-        (["model.py"], "link.py", "model.py"),
-        (["model.py"], "hard.py", "model.py"),
-        (["model.py"], "again/model.py", "model.py"),
-        (["link.py:Net"], "model.py", "link.py"),
-        (["./package/../model.py:Net"], "model.py", "package/../model.py"),
-        (["model.pt2"], "model.pt2", "model.pt2"),
-        (["package.inner.net:Net"], "package/inner/net.py", "{folder}/package/inner/net.py"),
-        (["package.inner.net:Net"], "package/__init__.py", "{folder}/package/__init__.py"),
-        (["model.py", "--accepted", "accepted.json"], "accepted.json", "accepted.json"),
-        (["render", "old.json"], "./old.json", "old.json"),
-        (["render", "old.json", "--recheck"], "hard.json", "old.json"),
-        (["render", "old.json", "--accepted", "accepted.json"], "accepted.json", "accepted.json"),
-        (["compare", "old.json", "new.json"], "old.json", "old.json"),
-        (["compare", "old.json", "new.json"], "new.json", "new.json"),
-        (["trace", "trace.json.gz"], "again/trace.json.gz", "trace.json.gz"),
-        (["trace", "trace.json.gz", "--accepted", "accepted.json"], "accepted.json", "accepted.json"),
+    for words, output in (
+        (["model.py"], "./model.py"),
+        (["model.py"], "hard.py"),
+        (["model.py"], "again/model.py"),
+        (["link.py:Net"], "model.py"),
+        (["./package/../model.py:Net"], "model.py"),
+        (["package.inner.net:Net"], "package/inner/net.py"),
+        (["package.inner.net:Net"], "package/__init__.py"),
+        (["model.py", "--accepted", "accepted.json"], "accepted.json"),
+        (["render", "old.json"], "hard.json"),
+        (["compare", "old.json", "new.json"], "new.json"),
+        (["trace", "trace.json.gz", "--accepted", "accepted.json"], "accepted.json"),
     ):
-        for force in ([], ["--force"]):
-            assert main([*words, "--output", output, *force]) == 2, words
-            assert capsys.readouterr().err == (
-                f"layoutdoctor: error: cannot write {output!r}: it is {read.format(folder=folder)!r}, which this "
-                "command reads; name another file\n"
-            )
-    assert contents(folder) == before
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_neither_accepted_findings_nor_traces_are_written_over_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = contents(folder)
+        assert main([*words, "--output", output, "--force"]) == 2, words
+        assert "which this command reads; name another file" in capsys.readouterr().err
     for words in (
         ["model.py", "--write-accepted", "hard.py"],
         ["render", "old.json", "--write-accepted", "./old.json"],
         ["trace", "trace.json.gz", "--write-accepted", "trace.json.gz"],
-        ["model.py", "--save-traces", "traces"],
     ):
         assert main([*words, "--force"]) == 2, words
         assert "which this command reads; name another file" in capsys.readouterr().err
     assert contents(folder) == before
-
-
-def test_the_files_of_a_target_are_found_without_running_any(folder: Path) -> None:
-    for target, *files in (
-        ("model.py",),
-        ("model.pt2",),  # and not model.py, which is a module of that name
-        ("a\0b:c",),
-        ("package.inner.net:Net.part", "package/__init__.py", "package/inner/net.py"),
-        ("package.gone.net:Net", "package/__init__.py"),
-        ("layoutdoctor_gone:Net",),
-        (":Net",),
-    ):
-        assert [str(path).removeprefix(f"{folder}/") for path in files_of_target(target)] == [target, *files]
     assert "package" not in sys.modules
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def diagnosis_of(count: int) -> Diagnosis:
@@ -166,19 +125,10 @@ def test_a_saved_diagnosis_may_be_gzipped(tmp_path: Path, huge: str, capsys: pyt
     assert Path(packed).stat().st_size < again.stat().st_size / 10
 
 
-def test_where_layouts_do_not_matter_there_is_one_file(tmp_path: Path) -> None:
-    outputs = prepare_outputs([str(tmp_path / "report.md")], force=False)
-    save_reports(STORIES["no_convolution"](), outputs)
-
-    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
-
-
-def test_the_details_are_an_output_as_any_other_that_no_link_is_followed_for(folder: Path) -> None:
+def test_the_details_are_an_output_as_any_other(folder: Path) -> None:
     (folder / "report.details.md").write_text("mine", encoding="utf-8")
-    (folder / "link.details.md").symlink_to("report.details.md")
     for names, force, message in (
         (["report.md"], False, "cannot write 'report.details.md': it exists already; pass --force to replace it"),
-        (["link.md"], True, "cannot write 'link.details.md', which belongs to the report: it is a link; remove it"),
         (["a.md", "a.markdown"], True, "cannot write 'a.details.md' twice: it is given with --output more than once"),
     ):
         with pytest.raises(UsageError) as caught:
@@ -186,33 +136,6 @@ def test_the_details_are_an_output_as_any_other_that_no_link_is_followed_for(fol
         assert str(caught.value) == message
     with pytest.raises(UsageError, match="which this command reads"):
         prepare_outputs(["report.md"], force=True, read=["again/report.details.md", None, "gone"])
-
-    (output,) = prepare_outputs(["report.md"], force=True)
-    save_reports(diagnosis_of(2_000), [output])
-
-    assert (folder / "report.details.md").read_text(encoding="utf-8").startswith("## model.py")
-
-
-def test_all_saves_of_one_run_write_the_same_files(tmp_path: Path) -> None:
-    outputs = prepare_outputs([str(tmp_path / "report.md")], force=False)
-    save_reports(diagnosis_of(2_000), outputs)
-    save_reports(diagnosis_of(2_001), outputs)
-
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.details.md", "report.md"]
-
-
-def test_redacted_details_name_nothing_either(tmp_path: Path) -> None:
-    conversions = tuple(a_conversion(f"reorder {i}", module=f"secret_{i}.block") for i in range(2_000))
-    outputs = prepare_outputs([str(tmp_path / "report.md")], force=False, redact=True)
-    save_reports(a_diagnosis(a_trial(kernels=kernels(*conversions, seconds=9.0))), outputs)
-
-    assert "secret" not in (tmp_path / "report.details.md").read_text(encoding="utf-8")
-
-
-def test_on_standard_output_the_report_says_how_to_have_the_rest(huge: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["render", huge, "--format", "markdown"]) == 0
-
-    assert "`--output report.md` writes every conversion, decision and difference" in capsys.readouterr().out
 
 
 def a_secret_diagnosis(name: str = "tumor_net.py") -> Diagnosis:
@@ -247,13 +170,13 @@ def test_render_scrubs_and_redacts_standard_output_and_files(
     assert load(tmp_path / "tumor.json") == redact(a_secret_diagnosis())
 
 
-def test_render_rechecks_before_it_redacts(saved: Path, tmp_path: Path) -> None:
-    for words in ([], ["--redact"]):
-        assert main(["render", str(saved), "--recheck", *words, "--output", str(tmp_path / f"{len(words)}.json")]) == 0
-
-    plain, redacted = load(tmp_path / "0.json"), load(tmp_path / "1.json")
-    assert [finding.code for finding in redacted.findings] == [finding.code for finding in plain.findings]
-    assert plain.findings
+def test_a_trace_that_holds_every_name_is_refused_with_redact(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    annotated = tmp_path / "annotated.json.gz"
+    assert main(["trace", str(PATCH_EMBED), "--redact", "--output", str(annotated)]) == 2
+    assert "with --redact: this annotated trace holds every name as it was recorded" in capsys.readouterr().err
+    assert not annotated.exists()
 
 
 def test_trace_redacts_one_and_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,64 +204,4 @@ def test_compare_scrubs_and_redacts(words: list[str], tmp_path: Path, capsys: py
     main(["compare", *pair, *words])
     assert "wilhelmina" not in capsys.readouterr().out
     main(["compare", *pair, *words, "--redact"])
-    assert "tumor" not in capsys.readouterr().out.lower()
-
-
-def test_a_diagnosis_does_not_differ_from_itself_saved(tmp_path: Path) -> None:
-    environment = an_environment(settings={"KMP_AFFINITY": "orchard"})
-    diagnosis = msgspec.structs.replace(a_secret_diagnosis(), environment=environment)
-    diagnosis.save(tmp_path / "d.json")
-
-    comparison = compare(diagnosis, tmp_path / "d.json")
-    assert comparison.environment == ()
-    assert "orchard" not in str(comparison)
-
-
-def test_what_holds_every_name_is_refused_with_redact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    annotated, traces = tmp_path / "annotated.json.gz", tmp_path / "traces"
-
-    assert main(["trace", str(PATCH_EMBED), "--redact", "--output", str(annotated)]) == 2
-    assert "with --redact: this annotated trace holds every name as it was recorded" in capsys.readouterr().err
-    assert main(["model.py", "--redact", "--save-traces", str(traces)]) == 2
-    assert "with --redact: they hold the names of modules and files" in capsys.readouterr().err
-    assert not annotated.exists()
-    assert not traces.exists()
-
-
-@pytest.mark.parametrize("is_redacted", [False, True])
-def test_the_record_so_far_is_clean(tmp_path: Path, *, is_redacted: bool) -> None:
-    outputs = prepare_outputs([str(tmp_path / "d.json")], force=False, redact=is_redacted)
-    record = RecordSoFar(outputs)
-    record(a_secret_diagnosis())
-
-    text = (tmp_path / "d.json").read_text(encoding="utf-8")
-    assert "wilhelmina" not in text
-    assert ("tumor" in text) is not is_redacted
-    partial = diagnose._save_partial(record, outputs, f"interrupted in {SECRET_PATH}")
-    assert partial is not None
-    text = (tmp_path / "d.json").read_text(encoding="utf-8")
-    assert "wilhelmina" not in text
-    assert ("tumor" in text) is not is_redacted
-
-
-@pytest.mark.parametrize("is_redacted", [False, True])
-def test_a_failure_is_told_as_it_may_be_written(capsys: pytest.CaptureFixture[str], *, is_redacted: bool) -> None:
-    failure = Failure(kind="run", message=f"boom in {SECRET_PATH}", location=a_location(9, "tumor_net.py"))
-    trial = msgspec.structs.replace(a_failed_trial("eager"), failure=failure)
-    with logging_to_stderr(quiet=False, verbose=False):
-        RecordSoFar((), is_redacted=is_redacted)(a_diagnosis(trial))
-
-    told = capsys.readouterr().err
-    assert told.startswith("layoutdoctor: eager: failed (run)")
-    assert "wilhelmina" not in told
-    assert ("tumor" in told) is not is_redacted
-
-
-def test_a_terminal_shows_the_scrubbed_report(
-    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    main(["render", str(saved)])
-    assert "wilhelmina" not in capsys.readouterr().out
-    main(["render", str(saved), "--redact"])
     assert "tumor" not in capsys.readouterr().out.lower()

@@ -15,22 +15,20 @@ from layoutdoctor.commands import running as module
 from layoutdoctor.commands.output import save_recordings
 from layoutdoctor.commands.running import (
     Folder,
+    Interrupted,
     Running,
-    Terminated,
     check_request,
     ending_signals,
     say_how_to_continue,
 )
-from layoutdoctor.errors import SubjectError, UnsupportedTorchError, UsageError
+from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.workers.messages import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from layoutdoctor.diagnosis.records import Diagnosis
-    from layoutdoctor.recording.recording import Recording
     from layoutdoctor.run.watching import Watch
 
 REQUEST = Request(
@@ -43,9 +41,8 @@ class FakeEngine:
     """Stands for launcher and diagnosis: shows recordings of what it was asked for, then ends as the test says."""
 
     def __init__(self) -> None:
-        self.asked: list[Request] = []
+        self.asked: list[list[str]] = []
         self.launchers: list[FakeEngine] = []
-        self.recordings: Sequence[Recording] = MEASURED
         self.error: BaseException | None = None
         self.is_alive, self.is_closed = True, False
 
@@ -58,9 +55,8 @@ class FakeEngine:
 
     def diagnose(self, launcher: object, request: Request, watch: Watch) -> Diagnosis:
         assert launcher is self.launchers[-1]
-        self.asked.append(request)
-        names = [configuration.name for configuration in request.configurations]
-        found = [one for one in self.recordings if one.name in names or "+" in one.name]
+        self.asked.append([configuration.name for configuration in request.configurations])
+        found = [one for one in MEASURED if one.name in self.asked[-1]]
         head = msgspec.structs.replace(found[0].head, configurations=tuple(one.name for one in found))
         found = [msgspec.structs.replace(one, head=head) for one in found]
         watch.show(found)
@@ -77,172 +73,87 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     return fake
 
 
-def run(folder: Path | None, request: Request = REQUEST, shown: list[Diagnosis] | None = None) -> Diagnosis:
-    seen = [] if shown is None else shown
+def run(folder: Path, request: Request = REQUEST) -> list[str]:
+    """The names of the trials."""
     with Running() as running:
-        kept = None if folder is None else Folder(folder, request)
-        return running.diagnose(request, lambda progress: None, seen.append, lambda table: None, kept)
-
-
-def names(diagnosis: Diagnosis) -> list[str]:
+        diagnosis = running.diagnose(request, lambda p: None, lambda d: None, lambda t: None, Folder(folder, request))
     return [trial.name for trial in diagnosis.trials]
 
 
-# ---------------------------------------------------------------------------------------------- a folder
-def test_a_run_that_came_to_its_end_is_examined_again_and_nothing_runs(engine: FakeEngine, tmp_path: Path) -> None:
+def test_a_run_that_came_to_its_end_is_examined_again_and_half_a_file_is_recorded_again(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
     first = run(tmp_path / "new")
-    again = run(tmp_path / "new")
-
+    assert sorted(run(tmp_path / "new")) == sorted(first)
     assert len(engine.asked) == 1
-    assert sorted(names(again)) == sorted(names(first))
-    assert (tmp_path / "new" / "done").exists()
+
+    half = tmp_path / "new" / "eager.recording"
+    half.write_bytes(half.read_bytes()[:-100])
+    run(tmp_path / "new")
+    assert engine.asked[1:] == [["inductor", "eager"]]
 
 
-def test_what_failed_in_a_run_that_was_interrupted_is_not_tried_again(engine: FakeEngine, tmp_path: Path) -> None:
+def test_a_failure_in_a_run_that_was_interrupted_is_not_tried_again(engine: FakeEngine, tmp_path: Path) -> None:
     engine.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
     assert len(list(tmp_path.glob("*.recording"))) == 3
     engine.error = None
-    shown: list[Diagnosis] = []
 
-    diagnosis = run(tmp_path, shown=shown)
-
-    assert [one.name for one in engine.asked[1].configurations] == ["inductor", "eager"]
-    assert names(diagnosis) == names(shown[0]) == ["inductor", "eager", "inductor-layout-opt-on"]
-    assert diagnosis.trials[2].status == "failed"
-    assert len(engine.launchers) == 2
+    assert run(tmp_path) == ["inductor", "eager", "inductor-layout-opt-on"]
+    assert engine.asked[1:] == [["inductor", "eager"]]
 
 
-@for_each("status", ["failed", "crashed", "timed_out"])
-def test_what_is_lost_is_what_failed_crashed_or_hung(status: str) -> None:
-    trial = msgspec.structs.replace(a_failed_trial("eager"), status=status)
-    folder = Folder.__new__(Folder)
-    folder.recordings = recordings_of(
-        a_diagnosis(a_trial("inductor"), trial, a_trial("a", status="same_as", same_as="inductor"))
-    )
-
-    assert [one.name for one in folder.lost()] == ["eager"]
-
-
-def test_where_all_are_lost_nothing_runs(engine: FakeEngine, tmp_path: Path) -> None:
+def test_if_all_failed_nothing_runs(engine: FakeEngine, tmp_path: Path) -> None:
     request = msgspec.structs.replace(REQUEST, configurations=(a_configuration("inductor-layout-opt-on"),))
     Folder(tmp_path, request)
     save_recordings(MEASURED[2:], tmp_path)
 
-    assert names(run(tmp_path, request)) == ["inductor-layout-opt-on"]
+    assert run(tmp_path, request) == ["inductor-layout-opt-on"]
     assert engine.launchers == []
 
 
-def test_a_derived_configuration_that_is_tried_again_has_one_row(engine: FakeEngine, tmp_path: Path) -> None:
-    cured = a_failed_trial("inductor+flat-conv3d")
-    Folder(tmp_path, REQUEST)
-    save_recordings(recordings_of(a_diagnosis(cured)), tmp_path)
-    engine.recordings = recordings_of(a_diagnosis(a_trial("inductor"), a_trial("inductor+flat-conv3d")))
-
-    diagnosis = run(tmp_path)
-
-    assert [(trial.name, trial.status) for trial in diagnosis.trials] == [
-        ("inductor", "ok"),
-        ("inductor+flat-conv3d", "ok"),
-    ]
-
-
-def test_half_a_file_is_recorded_again_even_in_a_run_that_came_to_its_end(engine: FakeEngine, tmp_path: Path) -> None:
-    run(tmp_path)
-    half = tmp_path / "eager.recording"
-    half.write_bytes(half.read_bytes()[:-100])
-
-    folder = Folder(tmp_path, REQUEST)
-    assert sorted(one.name for one in folder.recordings) == ["inductor", "inductor-layout-opt-on"]
-    assert not folder.is_done
-    run(tmp_path)
-    assert [one.name for one in engine.asked[1].configurations] == ["inductor", "eager"]
-
-
-def test_a_run_without_recordings_is_not_at_its_end(tmp_path: Path) -> None:
-    Folder(tmp_path, REQUEST).finish()
-
-    assert not Folder(tmp_path, REQUEST).is_done
-
-
-@for_each(
-    "changes",
-    [
-        {"target": "other.py"},
-        {"mode": "training"},
-        {"inputs": ("f32[2]",)},
-        {"module": "vae"},
-        {"configurations": REQUEST.configurations[:1]},
-        {"derives": True},
-    ],
-)
-def test_a_folder_of_another_run_is_refused(changes: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("folder")
-    Folder(folder, REQUEST)
-
-    with pytest.raises(UsageError, match="it is of another target, or of other options or versions; give the same"):
-        Folder(folder, msgspec.structs.replace(REQUEST, **changes))
-
-
-def test_a_folder_serves_the_same_run_with_other_limits(tmp_path: Path) -> None:
-    Folder(tmp_path, REQUEST)
-    changed = msgspec.structs.replace(
-        REQUEST, timeout_seconds=3.0, budget_seconds=9.0, command="another", trace_directory="t"
-    )
-
-    assert Folder(tmp_path, changed).recordings == ()
-
-
-def test_a_model_that_was_edited_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "model.py").write_text("one", encoding="utf-8")
-    Folder(tmp_path / "kept", REQUEST)
-    Folder(tmp_path / "kept", REQUEST)
-    (tmp_path / "model.py").write_text("other", encoding="utf-8")
-
-    with pytest.raises(UsageError, match="it is of another target"):
-        Folder(tmp_path / "kept", REQUEST)
-
-
-@for_each("name", ["notes.txt", "eager.recording"])
-def test_a_folder_with_files_of_somebody_else_is_refused_and_left_alone(
-    name: str, tmp_path_factory: pytest.TempPathFactory
+@for_each("changes", [{"target": "other.py"}, {"inputs": ("f32[2]",)}, {"configurations": REQUEST.configurations[:1]}])
+def test_a_folder_is_of_one_target_and_its_options_but_for_limits(
+    changes: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path_factory.mktemp("folder")
-    (folder / name).write_text("mine", encoding="utf-8")
+    monkeypatch.chdir(folder.parent)
+    (folder.parent / "model.py").write_text("one", encoding="utf-8")
+    Folder(folder, REQUEST)
+    Folder(folder, msgspec.structs.replace(REQUEST, timeout_seconds=3.0, budget_seconds=9.0, command="another"))
+
+    of_another = "it is of another target, or of other options or versions; give the same"
+    with pytest.raises(UsageError, match=of_another):
+        Folder(folder, msgspec.structs.replace(REQUEST, **changes))
+    (folder.parent / "model.py").write_text("edited", encoding="utf-8")
+    with pytest.raises(UsageError, match=of_another):
+        Folder(folder, REQUEST)
+
+
+def test_a_folder_with_files_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "eager.recording").write_text("mine", encoding="utf-8")
 
     with pytest.raises(UsageError, match="it holds other files; give a folder that --resume wrote, or an empty"):
-        Folder(folder, REQUEST)
-    assert [one.name for one in folder.iterdir()] == [name]
+        Folder(tmp_path, REQUEST)
+    assert [one.name for one in tmp_path.iterdir()] == ["eager.recording"]
 
 
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    with pytest.raises(UsageError, match=r"cannot save recordings in .*file': File exists; name another directory"):
-        Folder(tmp_path / "file", REQUEST)
-
-
-# ---------------------------------------------------------------------------------------------- a launcher
 def test_diagnoses_of_one_command_share_a_launcher_that_is_closed_at_the_end(engine: FakeEngine) -> None:
-    with Running() as running:
-        for _ in range(2):
+    def diagnose_with_errors() -> None:
+        with Running() as running:
+            for is_alive in (True, True, False):
+                if engine.launchers:
+                    engine.launchers[0].is_alive = is_alive
+                running.diagnose(REQUEST, lambda p: None, lambda d: None, lambda t: None)
+            engine.error = SubjectError("cannot run it")
             running.diagnose(REQUEST, lambda p: None, lambda d: None, lambda t: None)
-        assert len(engine.launchers) == 1
-        engine.launchers[0].is_alive = False
-        running.diagnose(REQUEST, lambda p: None, lambda d: None, lambda t: None)
+
+    with pytest.raises(SubjectError):
+        diagnose_with_errors()
 
     assert len(engine.launchers) == 2
     assert engine.launchers[1].is_closed
-
-
-def test_an_error_closes_the_launcher_too(engine: FakeEngine) -> None:
-    engine.error = SubjectError("cannot run it")
-    with pytest.raises(SubjectError):
-        run(None)
-
-    assert engine.launchers[0].is_closed
 
 
 @for_each("changes", [{"target": "\udcff.py"}, {"inputs": ("\udcff",)}, {"config": ("\udcff",)}])
@@ -251,51 +162,34 @@ def test_a_word_that_is_no_text_is_refused(changes: dict[str, Any]) -> None:
         check_request(msgspec.structs.replace(REQUEST, **changes))
 
 
-def test_without_torch_nothing_is_started(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "can_import_torch", lambda: False)
-
-    with pytest.raises(UnsupportedTorchError, match="torch is not installed; install it"):
-        run(None)
-    assert engine.launchers == []
-
-
-# ---------------------------------------------------------------------------------------------- signals
 def test_signals_that_end_a_process_are_raised_and_put_back() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     found = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which the tests may run under, ignores it
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
-    for number, how in (("SIGTERM", "ended from outside (SIGTERM)"), ("SIGHUP", "its terminal was closed (SIGHUP)")):
-        with pytest.raises(Terminated) as caught, ending_signals():
-            os.kill(os.getpid(), getattr(signal, number))
-        assert caught.value.how == how
-        assert caught.value.exit_status == 128 + getattr(signal, number)
+    before = [signal.getsignal(number) for number in numbers]
+    hows = "interrupted from the keyboard", "ended from outside (SIGTERM)", "its terminal was closed (SIGHUP)"
+    for number, how in zip(numbers, hows, strict=True):
+        with pytest.raises(Interrupted) as caught, ending_signals():
+            os.kill(os.getpid(), number)
+        assert (str(caught.value), caught.value.exit_status) == (how, 128 + number)
+    assert [signal.getsignal(number) for number in numbers] == before
 
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)) == before
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with ending_signals():
+        os.kill(os.getpid(), signal.SIGHUP)
     signal.signal(signal.SIGHUP, found)
-
-
-def test_under_nohup_a_closed_terminal_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with ending_signals():
-            os.kill(os.getpid(), signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 @for_each(
     ("words", "said"),
     [
         (["m.py", "--resume", "a b"], "m.py --resume 'a b'"),
-        (["m.py", "--output", "r.md"], "m.py --output r.md --force"),
         (["m.py", "--output=r.md", "--force"], "m.py --output=r.md --force"),
         (["m.py", "--save-recordings", "r"], "m.py --save-recordings r --force"),
-        (["m\x1b[31m.py"], "'m\\x1b[31m.py'"),
     ],
 )
-def test_how_to_continue_is_the_command_with_what_it_wrote_allowed_to_be_replaced(words: list[str], said: str) -> None:
-    lines: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "say", lines.append)
-        say_how_to_continue(words)
+def test_how_to_continue_is_the_command_with_its_files_allowed_to_be_replaced(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say_how_to_continue(words)
 
-    assert lines == [f"continue with: python -m layoutdoctor {said}"]
+    assert capsys.readouterr().err == f"layoutdoctor: continue with: python -m layoutdoctor {said}\n"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
+from unittest import mock
 
 import layoutdoctor
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.saved import load
+
+if TYPE_CHECKING:
+    import pytest
 
 TRACES = Path(__file__).parents[2] / "traces"
 PATCH_EMBED = TRACES / "h100_vit_patch_embed.json.gz"
@@ -48,11 +51,11 @@ def test_outputs_are_written_in_the_format_of_their_suffix(tmp_path: Path) -> No
     assert any("layoutdoctor" in str(event.get("cat")) for event in annotated["traceEvents"])
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_an_annotated_trace_that_cannot_be_written_costs_no_report_and_one_that_exists_needs_force(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "annotated.json.gz").symlink_to("/dev/full")
+    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
+    monkeypatch.setattr("layoutdoctor.reports.annotated_trace.write_annotated_trace", full)
 
     status = main(["trace", str(PATCH_EMBED), "--output", str(tmp_path / "annotated.json.gz"), "--force"])
 
