@@ -1,4 +1,4 @@
-"""The machine, versions and settings a verdict is true on; what copying reaches on a device, and whether it works."""
+"""The machine, versions and settings that a verdict holds for, and the bandwidth that a copy reaches on a device."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def describe_environment(
     device: str, *, triton: str | None, onednn: tuple[str | None, str | None], command: str | None
 ) -> Environment:
     """
-    The environment as it stands.
+    The environment of this process.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
@@ -97,15 +97,17 @@ def _processor_name() -> str | None:
 
 
 def _settings() -> dict[str, str]:
-    found = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-    found["torch.backends.mkldnn.enabled"] = str(torch.backends.mkldnn.enabled)
-    found["torch.backends.cudnn.benchmark"] = str(torch.backends.cudnn.benchmark)
-    found["torch.backends.cudnn.deterministic"] = str(torch.backends.cudnn.deterministic)
-    found["torch.backends.cudnn.allow_tf32"] = str(torch.backends.cudnn.allow_tf32)
-    found["torch.backends.cuda.matmul.allow_tf32"] = str(torch.backends.cuda.matmul.allow_tf32)
-    found["torch.get_float32_matmul_precision"] = torch.get_float32_matmul_precision()
-    found["torch.backends.cpu.get_cpu_capability"] = torch.backends.cpu.get_cpu_capability()
-    return found
+    backends = torch.backends
+    return {
+        **{name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        "torch.backends.mkldnn.enabled": str(backends.mkldnn.enabled),
+        "torch.backends.cudnn.benchmark": str(backends.cudnn.benchmark),
+        "torch.backends.cudnn.deterministic": str(backends.cudnn.deterministic),
+        "torch.backends.cudnn.allow_tf32": str(backends.cudnn.allow_tf32),
+        "torch.backends.cuda.matmul.allow_tf32": str(backends.cuda.matmul.allow_tf32),
+        "torch.get_float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "torch.backends.cpu.get_cpu_capability": backends.cpu.get_cpu_capability(),
+    }
 
 
 COPY_BYTES = {"cpu": 64 * 1024**2, "cuda": 256 * 1024**2}

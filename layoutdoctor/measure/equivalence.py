@@ -78,7 +78,7 @@ class StepResults:
 @dataclass(frozen=True)
 class Reference:
     """
-    What the model computes, and how exactly.
+    The outputs and gradients of the model, and how exact they are.
 
     Attributes:
         name: ``float64``; ``float32`` for half precision on a GPU; ``eager bfloat16`` and the like if eager itself is
@@ -110,9 +110,9 @@ class Reference:
         torch.save(plain, path)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], *, mmap: bool = True) -> Reference:
-        """Reads what ``save`` wrote; with ``mmap`` each value when it is compared."""
-        plain: dict[str, Any] = torch.load(path, map_location="cpu", mmap=mmap, weights_only=True)
+    def load(cls, path: str | PathLike[str]) -> Reference:
+        """Reads what ``save`` wrote, each value when it is compared."""
+        plain: dict[str, Any] = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         plain["output_layouts"] = msgspec.json.decode(plain["output_layouts"], type=tuple[Layout, ...])
         plain["tensors"] = {name: ReferenceTensor(*fields) for name, fields in plain["tensors"].items()}
         return cls(**plain)
@@ -179,27 +179,25 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
         numbers than eager.
     """
     compared = _compare_all(reference, named(results))
-    told = [one for one in compared if one.tolerance < math.inf]
-    worst = max(told or compared, key=lambda one: one.share)
+    known = [one for one in compared if one.tolerance < math.inf]
+    worst = max(known or compared, key=lambda one: one.share)
     has_figures = worst.largest_error is not None
+    kinds = {_kind(one.name) for one in known}
+    status: Literal["equal", "different", "not_checked"] = "equal" if "output" in kinds else "not_checked"
+    if worst.share > 1:
+        status = "different" if reference.random is None else "not_checked"
     return Equivalence(
-        status=_status(worst, {_kind(one.name) for one in told}, reference),
+        status=status,
         max_abs_error=worst.largest_error,
         relative_error=worst.error if has_figures else None,
         eager_relative_error=worst.eager_error if has_figures and reference.has_yardstick else None,
         tolerance=worst.tolerance if has_figures and worst.tolerance < math.inf else None,
         reference=reference.name,
         detail=_detail(worst, compared, reference),
-        gradients_checked=any(_kind(one.name) == "gradient" for one in told),
+        gradients_checked="gradient" in kinds,
         output_layouts=results.output_layouts,
         output_layouts_differ=_formats(results.output_layouts) != _formats(reference.output_layouts),
     )
-
-
-def _status(worst: _Compared, told: set[str], reference: Reference) -> Literal["equal", "different", "not_checked"]:
-    if worst.share > 1:
-        return "different" if reference.random is None else "not_checked"
-    return "equal" if "output" in told else "not_checked"
 
 
 def _formats(layouts: tuple[Layout, ...]) -> list[frozenset[str]]:
@@ -209,18 +207,18 @@ def _formats(layouts: tuple[Layout, ...]) -> list[frozenset[str]]:
 def _detail(worst: _Compared, compared: list[_Compared], reference: Reference) -> str:
     if worst.share > 1 and reference.random is not None:
         return f"the model is random: {reference.random}, and this configuration drew other numbers"
-    untold = [one.eager_error for one in compared if one.tolerance == math.inf]
+    unknown = [one.eager_error for one in compared if one.tolerance == math.inf]
     own = f", eager's own {worst.eager_error:.2g}" if reference.has_yardstick else ""
     figures = f"relative error {worst.error:.2g}, allowed {worst.tolerance:.2g}{own}"
     figures = f"{worst.name}: {worst.problem or figures}"
-    text = f"{count_of(len(compared) - len(untold), 'tensor')} compared"
+    text = f"{count_of(len(compared) - len(unknown), 'tensor')} compared"
     if worst.share > 1:
         text = figures
     elif worst.error and worst.tolerance < math.inf:
         text += f"; closest to its tolerance: {figures}"
-    if untold:
-        count = count_of(len(untold), "tensor")
-        text += f"; {count} not compared: eager's own relative error is up to {max(untold):.2g}"
+    if unknown:
+        count = count_of(len(unknown), "tensor")
+        text += f"; {count} not compared: eager's own relative error is up to {max(unknown):.2g}"
     if reference.why_not_exact is not None:
         text += f"; eager itself is the reference: {reference.why_not_exact}"
     return text
@@ -302,13 +300,6 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 def _pieces(*tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:
     """Dense tensors of one shape piece by piece, on the GPU that one of them is on, else on the host."""
-    first = tensors[0]
     device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), torch.device("cpu"))
-    if not first.dim() or first.numel() <= _PIECE:
-        yield [tensor.to(device) for tensor in tensors]
-        return
-    longest = max(range(first.dim()), key=lambda dimension: first.shape[dimension])
-    length = max(_PIECE * first.shape[longest] // first.numel(), 1)
-    for start in range(0, first.shape[longest], length):
-        count = min(length, first.shape[longest] - start)
-        yield [tensor.narrow(longest, start, count).to(device) for tensor in tensors]
+    for pieces in zip(*(tensor.reshape(-1).split(_PIECE) for tensor in tensors), strict=True):
+        yield [piece.to(device) for piece in pieces]

@@ -1,4 +1,4 @@
-"""What is known of a GPU beside its times: the driver, its clock, who else uses it, and why there is none."""
+"""Facts about a GPU beside its times: the driver, its clock, who else uses it, and why there is none."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def card_state(device: str) -> CardState:
     """A GPU as it is now; call it while its clock is still raised. Empty on a CPU and without nvidia-smi."""
     # The second name is that of drivers before 535.
     for reasons in ("clocks_event_reasons.active", "clocks_throttle_reasons.active"):
-        told = _ask(device, "driver_version", "clocks.sm", reasons)
-        if told is not None:
-            bits, clock = _number(told[2], 16), _number(told[1])
+        values = _ask(device, "driver_version", "clocks.sm", reasons)
+        if values is not None:
+            bits, clock = _number(values[2], 16), _number(values[1])
             limits = tuple(words for bit, words in _LIMITS.items() if (bits or 0) & bit)
-            return CardState(told[0], None if clock is None else clock * 1e6, limits)
+            return CardState(values[0], None if clock is None else clock * 1e6, limits)
     return CardState()
 
 
@@ -73,8 +73,8 @@ def free_device_bytes(device: str) -> Bytes | None:
     if torch.cuda.is_initialized():
         with contextlib.suppress(Exception):  # a device that cannot say it says nothing against trying
             return int(torch.cuda.mem_get_info(device)[0])
-    told = _ask(device, "memory.free")
-    mebibytes = None if told is None else _number(told[0])
+    values = _ask(device, "memory.free")
+    mebibytes = None if values is None else _number(values[0])
     return None if mebibytes is None else mebibytes << 20
 
 
@@ -89,20 +89,8 @@ def used_device_bytes(device: str) -> Bytes | None:
     return int(torch.cuda.max_memory_reserved(device)) + _CONTEXT_BYTES
 
 
-def held_by_others(device: str) -> Bytes:
-    """Bytes of a GPU's memory that other processes hold, about; 0 where it is too little to matter, or not known."""
-    if kind_of(device) != "cuda":
-        return 0
-    try:
-        free, total = torch.cuda.mem_get_info(device)
-        held = total - free - torch.cuda.memory_reserved(device)
-    except Exception:  # a device that cannot say it
-        return 0
-    return int(held) if held > _WORTH_A_NOTE_BYTES else 0
-
-
 def notes_on_gpu(device: str) -> tuple[str, ...]:
-    """What makes times of a GPU say less, each with what to do; empty on a CPU."""
+    """Facts that make times of a GPU less reliable, each with what to do; empty on a CPU."""
     if kind_of(device) != "cuda":
         return ()
     notes = []
@@ -111,13 +99,14 @@ def notes_on_gpu(device: str) -> tuple[str, ...]:
             "CUDA_LAUNCH_BLOCKING=1: every launch waits for its kernel, so that short steps look slower than they are; "
             "unset it"
         )
-    held = held_by_others(device)
-    if held:
-        notes.append(
-            f"other programs hold {format_bytes(held)} of {device}'s memory: its times vary while they run; end them, "
-            "or name another GPU (--device)"
-        )
-    with contextlib.suppress(Exception):  # a lost device has no name
+    with contextlib.suppress(Exception):  # a device that cannot say it, or is lost
+        free, total = torch.cuda.mem_get_info(device)
+        held = total - free - torch.cuda.memory_reserved(device)
+        if held > _WORTH_A_NOTE_BYTES:
+            notes.append(
+                f"other programs hold {format_bytes(held)} of {device}'s memory: its times vary while they run; end "
+                "them, or name another GPU (--device)"
+            )
         if " MIG " in torch.cuda.get_device_name(device):
             notes.append(f"{device} is a part of a GPU (MIG): its times do not hold for the whole GPU; diagnose there")
     return tuple(notes)
@@ -138,17 +127,11 @@ def why_no_gpu(device: torch.device) -> str | None:
     if count:
         known = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
         return f"{version} sees {known} only{hidden}; use one of these, or cpu"
+    reason = "no GPU was found"
     try:
         torch.cuda.init()
     except Exception as error:
         reason = first_line(error)
-    else:
-        reason = "no GPU was found"
-    if "driver" in reason and "too old" in reason:
-        return (
-            f"its driver is too old for {version} (CUDA {torch.version.cuda}); update the driver, install a torch of "
-            "an older CUDA, or use cpu"
-        )
     return f"{version} sees no GPU{hidden} ({reason}); see whether nvidia-smi lists one, or use cpu"
 
 

@@ -13,7 +13,6 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,18 +35,20 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.onednn import OnednnLog
 
     GeneratedCode = tuple[str, Iterable[str], Any]
-    """What a graph is called, its kernels' names, and the generated module that runs it."""
+    """A graph's name, its kernels' names, and the generated module that runs it."""
 
 _TIMESTAMP_VARIABLES = ("ONEDNN_VERBOSE_TIMESTAMP", "DNNL_VERBOSE_TIMESTAMP")
 """Read by oneDNN when it first prints; with it every line says when its primitive started."""
 
+_NOISE = ("USDT:", "ActivityProfiler", "Memory block of unknown size")
+"""In lines that the profiler prints."""
 
 MOST_ITERATIONS = 5
 """Of a short call: of each operation the least of their times counts, as any may have met another program."""
 
 _LEAST_ITERATIONS = 3
 _ENOUGH_SECONDS = 1.0
-"""After which no more than the least are recorded."""
+"""After this time no more than the least are recorded."""
 
 _LONG_ITERATION_NANOSECONDS = 2_000_000_000
 
@@ -63,31 +64,27 @@ def record_iterations(
 
     Args:
         prepare: Makes one iteration, already warm, ready to run.
-        trace_file: Where to keep the Chrome trace of the quietest one.
+        trace_file: Where to keep the Chrome trace (``.json`` or ``.json.gz``) of the quietest one.
 
     Raises:
         Exception: Whatever the step raises.
     """
     start = time.perf_counter()
-    best = record_iteration(prepare(), device, generated, trace_file)
-    found = [best]
-    while len(found) < MOST_ITERATIONS and busy_nanoseconds(best.events) <= _LONG_ITERATION_NANOSECONDS:
-        if len(found) >= _LEAST_ITERATIONS and time.perf_counter() - start > _ENOUGH_SECONDS:
-            break
-        with tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid())) as directory:
-            kept = None if trace_file is None else Path(directory) / trace_file.name
-            again = record_iteration(prepare(), device, generated, kept)
-            found.append(again)
-            if unrest(again) < unrest(best):
-                best = again
-                if kept is not None and trace_file is not None:
-                    _keep(trace_file, kept.read_bytes())
+    found: list[Iteration] = []
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid())) as directory:
+        traces = [Path(directory) / f"{number}.json" for number in range(MOST_ITERATIONS)]
+        for number, trace in enumerate(traces):
+            if number >= _LEAST_ITERATIONS and time.perf_counter() - start > _ENOUGH_SECONDS:
+                break
+            found.append(record_iteration(prepare(), device, generated, trace))
+            if busy_nanoseconds(found[0].events) > _LONG_ITERATION_NANOSECONDS:
+                break
+        if trace_file is not None:
+            quietest = min(range(len(found)), key=lambda number: unrest(found[number]))
+            data = traces[quietest].read_bytes()
+            with replacing(trace_file) as stream:
+                stream.write(gzip.compress(data) if trace_file.suffix == ".gz" else data)
     return tuple(found)
-
-
-def _keep(trace_file: Path, data: bytes) -> None:
-    with replacing(trace_file) as stream:
-        stream.write(data)
 
 
 def record_iteration(
@@ -99,8 +96,8 @@ def record_iteration(
     Args:
         step: One iteration, already warm.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        generated: What may run in it; its kernels are named in the record.
-        trace_file: Where to keep the Chrome trace (``.json`` or ``.json.gz``); None keeps none.
+        generated: The graphs that may run in it; their kernels are named in the record.
+        trace_file: Where the profiler's Chrome trace goes; None keeps none.
 
     Raises:
         LayoutDoctorError: A profiler is running already, which ours would end; or its trace cannot be read.
@@ -108,32 +105,27 @@ def record_iteration(
     """
     if profiler_is_running():
         raise LayoutDoctorError(
-            "a profiler is running already, and torch has one at a time; the times include what it costs: "
+            "a profiler is running already, and torch has one at a time; the times include its cost: "
             "diagnose outside of it"
         )
     activities = [torch.profiler.ProfilerActivity.CPU]
     if kind_of(device) == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    lacks: list[str] = []
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()))))
         stack.enter_context(quiet_profiler())
-        _synchronize(device)  # what was queued before, such as copies of the inputs, is no part of the iteration
+        _synchronize(device)  # work that was queued before, such as copies of the inputs, is no part of the iteration
         with (
-            named_kernels(generated) as unnamed,
-            verbose_onednn(enabled=device == "cpu") as capture,
+            named_kernels(generated) as lacks,
+            verbose_onednn(lacks, enabled=device == "cpu") as logged,
             torch.profiler.profile(activities=activities, record_shapes=True) as profiler,
         ):
             step()
             _synchronize(device)
-        target = directory / "trace.json"
+        target = trace_file or directory / "trace.json"
         profiler.export_chrome_trace(str(target))
-        if trace_file is not None:  # the profiler hands out its trace once only
-            data = target.read_bytes()
-            _keep(trace_file, gzip.compress(data) if trace_file.suffix == ".gz" else data)
         events = read_chrome_trace(TraceFile(target, target.stat().st_size))
-    lacks += unnamed + capture.lacks
-    log = _with_header(read_onednn_log(capture.text)) if capture.text is not None else None
+    log = _with_header(read_onednn_log("".join(logged))) if logged else None
     if log is not None:
         log.other_lines.clear()  # they are the model's own, and were passed on
     if log is not None and log.primitives and not log.has_timestamps:
@@ -165,33 +157,23 @@ def named_kernels(generated: Sequence[GeneratedCode]) -> Iterator[list[str]]:
     Meanwhile every generated C++ kernel runs inside a profiler range that names its graph and itself.
 
     Inductor's own ``cpp.enable_kernel_profile`` would change the generated source, so that no two configurations could
-    share a compiled kernel; here the compiled functions are wrapped in the generated module's globals, and put back.
+    share a compiled kernel; here the compiled functions are wrapped in the globals that the generated ``call`` uses,
+    and put back. The list holds the graphs whose kernels could not be named, and why.
     """
     problems: list[str] = []
-    replaced: list[tuple[dict[str, Any], str, Any]] = []
-    for graph, names, module in generated:
-        try:
-            namespace = _namespace(module)
-            for name in names:
-                original = namespace.get(name)
-                if callable(original) and not hasattr(original, "run"):  # Triton kernels show up on the device
-                    namespace[name] = _ranged(original, f"{GENERATED_PREFIX}{graph}::{name}")
-                    replaced.append((namespace, name, original))
-        except Exception as error:  # without names the list is poorer, the iteration still runs
-            problems.append(f"kernels of {graph} are not named: {first_line(error)}")
-    try:
+    with contextlib.ExitStack() as stack:
+        for graph, names, module in generated:
+            try:
+                namespace = getattr(getattr(module.call, "__func__", module.call), "__globals__", {})
+                kernels = {name: namespace[name] for name in names if callable(namespace.get(name))}
+            except Exception as error:  # without names the list is poorer, the iteration still runs
+                problems.append(f"kernels of {graph} are not named: {first_line(error)}")
+                continue
+            stack.callback(namespace.update, kernels)
+            for name, kernel in kernels.items():
+                if not hasattr(kernel, "run"):  # Triton kernels show up on the device
+                    namespace[name] = _ranged(kernel, f"{GENERATED_PREFIX}{graph}::{name}")
         yield problems
-    finally:
-        for namespace, name, original in replaced:
-            namespace[name] = original
-
-
-def _namespace(module: Any) -> dict[str, Any]:
-    """The globals that the generated ``call`` really uses."""
-    call = getattr(module, "call", None)
-    function = getattr(call, "__func__", call)
-    namespace = getattr(function, "__globals__", None)
-    return namespace if isinstance(namespace, dict) else dict(vars(module))
 
 
 def _ranged(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -202,87 +184,63 @@ def _ranged(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-@dataclass
-class LogCapture:
-    """
-    What was written to standard output meanwhile.
-
-    Attributes:
-        text: All of it; None where nothing was captured.
-    """
-
-    text: str | None
-    lacks: list[str]
-
-
 @contextlib.contextmanager
-def verbose_onednn(*, enabled: bool) -> Iterator[LogCapture]:
+def verbose_onednn(lacks: list[str], *, enabled: bool) -> Iterator[list[str]]:
     """
     OneDNN's verbose log of this region, read from the C-level standard output it prints to.
 
-    Lines that are not oneDNN's are written back to standard output afterwards.
+    Lines that are not oneDNN's are written back to standard output afterwards. The list holds the whole text once the
+    block is over; it stays empty if nothing was captured.
+
+    Args:
+        lacks: Gets the reason if there is no log.
     """
-    capture = LogCapture(None, [])
-    if not enabled:
-        yield capture
+    if not enabled or not torch.backends.mkldnn.is_available():
+        if enabled:
+            lacks.append("this torch was built without oneDNN: there is no log of its primitives")
+        yield []
         return
-    if not torch.backends.mkldnn.is_available():
-        capture.lacks.append("this torch was built without oneDNN: there is no log of its primitives")
-        yield capture
-        return
+    written: list[str] = []
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_timestamps())
-            stack.enter_context(_captured_stdout(capture))
+            stack.callback(lambda: _write_lines(1, read_onednn_log("".join(written)).other_lines))
+            stack.enter_context(_captured_descriptor(1, sys.stdout, written))
             stack.enter_context(torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON))
         except (OSError, RuntimeError) as error:
-            capture.lacks.append(f"oneDNN's log could not be captured: {first_line(error)}")
-        yield capture
+            lacks.append(f"oneDNN's log could not be captured: {first_line(error)}")
+        yield written
 
 
 @contextlib.contextmanager
 def _timestamps() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in _TIMESTAMP_VARIABLES}
+    before = {name: os.environ[name] for name in _TIMESTAMP_VARIABLES if name in os.environ}
     os.environ.update(dict.fromkeys(_TIMESTAMP_VARIABLES, "1"))
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in _TIMESTAMP_VARIABLES:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @contextlib.contextmanager
-def _captured_stdout(capture: LogCapture) -> Iterator[None]:
-    """Sends file descriptor 1 to a temporary file meanwhile; what is not oneDNN's is written back at the end."""
-    with _captured_descriptor(1, sys.stdout) as written:
-        yield
-    capture.text = "".join(written)
-    _write_lines(1, read_onednn_log(capture.text).other_lines)
-
-
-@contextlib.contextmanager
-def _captured_descriptor(number: int, stream: Any) -> Iterator[list[str]]:
+def _captured_descriptor(number: int, stream: Any, written: list[str]) -> Iterator[None]:
     """
-    Sends a file descriptor to a temporary file meanwhile; the list holds what was written, once the block is over.
+    Sends a file descriptor to a temporary file meanwhile; its text is in the list once the block is over.
 
     Raises:
         OSError: The descriptor is closed.
     """
-    written: list[str] = []
     _flush(stream)
-    _flush_c()
     saved = os.dup(number)
     try:
         with tempfile.TemporaryFile() as file:
             os.dup2(file.fileno(), number)
             try:
-                yield written
+                yield
             finally:
                 _flush(stream)
-                _flush_c()
                 os.dup2(saved, number)
                 file.seek(0)
                 written.append(file.read().decode(errors="replace"))
@@ -299,9 +257,6 @@ def _write_lines(number: int, lines: Sequence[str]) -> None:
 def _flush(stream: Any) -> None:
     with contextlib.suppress(Exception):  # a closed or replaced stream has nothing of ours
         stream.flush()
-
-
-def _flush_c() -> None:
     with contextlib.suppress(Exception):
         ctypes.CDLL(None).fflush(None)
 
@@ -309,7 +264,7 @@ def _flush_c() -> None:
 @contextlib.contextmanager
 def quiet_profiler() -> Iterator[None]:
     """
-    Keeps what the profiler itself prints at C level (``USDT:``, ``profiler_start``) off standard error.
+    Keeps the profiler's own lines at C level (``USDT:``, ``profiler_start``) off standard error.
 
     Everything else written to standard error meanwhile is passed on afterwards.
     """
@@ -317,12 +272,8 @@ def quiet_profiler() -> Iterator[None]:
     try:
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # standard error is closed: there is nothing to keep clean
-                written = stack.enter_context(_captured_descriptor(2, sys.stderr))
+                stack.enter_context(_captured_descriptor(2, sys.stderr, written))
             yield
     finally:
-        lines = [line for text in written for line in text.splitlines()]
-        _write_lines(2, [line for line in lines if line.strip() and not _is_profiler_noise(line)])
-
-
-def _is_profiler_noise(line: str) -> bool:
-    return line.startswith("USDT:") or "ActivityProfiler" in line or "Memory block of unknown size" in line
+        lines = "".join(written).splitlines()
+        _write_lines(2, [line for line in lines if line.strip() and not any(noise in line for noise in _NOISE)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from layoutdoctor.errors import UsageError
 from layoutdoctor.recording.reading import garbage_collection_paused
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from layoutdoctor.units import Seconds
+
+    Timer = Callable[[Callable[[], None], int], tuple[Seconds, ...]]
+    """Calls a step so many times and gives the seconds of every call, in order."""
 
 SHORTEST_SECONDS = 1e-9
 """A clock may not have moved during the shortest of steps; ratios need times above 0."""
@@ -28,13 +31,6 @@ _LONG_SECONDS = 0.02
 def kind_of(device: str) -> str:
     """A device without its number: ``cuda`` of ``cuda:1``."""
     return device.partition(":")[0]
-
-
-class Timer(Protocol):
-    """Calls a step so many times and says what each call took."""
-
-    def __call__(self, step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
-        """Seconds of every call, in order."""
 
 
 def cpu_timer(step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
@@ -106,6 +102,4 @@ def choose_timer(device: str) -> Timer:
         return cpu_timer
     if kind_of(device) == "cuda":
         return CudaTimer(device)
-    raise UsageError(
-        f"cannot time a model on device {device!r}: expected cpu or cuda; pass a timer of your own with timer="
-    )
+    raise UsageError(f"cannot time a model on device {device!r}: expected cpu or cuda")

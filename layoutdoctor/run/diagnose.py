@@ -18,7 +18,7 @@ import msgspec
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.configurations import ALL, BASELINE, choose_configurations, find_target, is_a_group
-from layoutdoctor.diagnosis.records import Configuration, Trial
+from layoutdoctor.diagnosis.records import Configuration, Failure, Trial
 from layoutdoctor.errors import SubjectError, TransportError, UsageError, needs_torch
 from layoutdoctor.examination.choice import compare, recommend
 from layoutdoctor.examination.examine import diagnosis_of
@@ -32,10 +32,11 @@ from layoutdoctor.workers.launcher import LostError
 from layoutdoctor.workers.messages import (
     DEFAULT_TIMEOUT_SECONDS,
     Bandwidth,
+    Compile,
+    Compiled,
     Copied,
-    Finished,
     Loaded,
-    Lowered,
+    Prepared,
     Progress,
     Referred,
     Request,
@@ -62,6 +63,11 @@ if TYPE_CHECKING:
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.launcher import Host, Launcher, Process
 
+_LOWERS_NO_EAGER = "eager runs no compiler: nothing to lower for a GPU that is not there"
+_LOWERS_NO_FREEZING = (
+    "freezing folds the weights into the CPU's own convolutions before a graph is lowered; "
+    "diagnose it on a machine with the GPU"
+)
 _LEAST_BUDGET_SECONDS = 10.0
 _MOST_BUDGET_SECONDS = 60.0
 _ROUNDS_SHARE = 0.5
@@ -171,25 +177,24 @@ def diagnose_request(
     """
     watch.begin("loading the model")
     with launcher.folder():
-        scout = None if request.lower_for is not None else launcher.scout(request)
+        scout = launcher.scout(request)
         try:
             recordings = _recorded(launcher, request, watch, scout)
         finally:
-            if scout is not None:
-                scout.end()
+            scout.end()
     watch.begin("looking for findings")
     diagnosis = diagnosis_of(watch.finished(recordings))
     return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
 
 
-def _recorded(launcher: Launcher, request: Request, watch: Watch, scout: Process | None) -> Sequence[Recording]:
+def _recorded(launcher: Launcher, request: Request, watch: Watch, scout: Process) -> Sequence[Recording]:
     host = launcher.load(request, scout)
     if isinstance(host, Loaded):
         return _without_convolution(host, request)
     try:
-        return (
-            _lowered(host, request, watch) if request.lower_for is not None else _measured(host, request, watch, scout)
-        )
+        if request.lower_for is not None:
+            return _lowered(host, request, watch, scout)
+        return _measured(host, request, watch, scout)
     finally:
         host.end()
 
@@ -214,7 +219,7 @@ def _head_of(loaded: Loaded) -> Head:
     )
 
 
-def _measured(host: Host, request: Request, watch: Watch, scout: Process | None) -> Sequence[Recording]:
+def _measured(host: Host, request: Request, watch: Watch, scout: Process) -> Sequence[Recording]:
     run = Run(host, request, watch, scout)
     try:
         run.go()
@@ -224,29 +229,76 @@ def _measured(host: Host, request: Request, watch: Watch, scout: Process | None)
     return run.recordings()
 
 
-def _lowered(host: Host, request: Request, watch: Watch) -> list[Recording]:
-    """Every configuration lowered for a GPU that is not there, by one process; if that is lost, so is the rest."""
+def _seen_in_eager(scout: Process, request: Request, name: str) -> Scouted:
+    """
+    What one eager call showed.
+
+    Raises:
+        SubjectError: The model does not run.
+    """
+    try:
+        return scout.answer(Scouted, request.timeout_seconds)
+    except LostError as lost:
+        raise SubjectError(f"cannot run {name} in eager mode: {lost}") from lost
+
+
+def _lowered(host: Host, request: Request, watch: Watch, scout: Process) -> list[Recording]:
+    """Every configuration lowered for a GPU that is not there, one after the other, each in a process of its own."""
+    head, target = _head_of(host.loaded), find_target(request.lower_for)
+    _seen_in_eager(scout, request, head.subject.name)
+    note = f"{target.name}: what Inductor asks the device about was answered as for {target.device_name}"
+    notes = (*head.subject.notes, note)
+    head = msgspec.structs.replace(
+        head,
+        subject=msgspec.structs.replace(head.subject, device="cuda", target=target.name, notes=notes),
+        # Processor and threads have no part in it.
+        environment=msgspec.structs.replace(head.environment, device_name=None, thread_count=None),
+        configurations=tuple(configuration.name for configuration in request.configurations),
+    )
     found: list[Recording] = []
+    known: dict[str, str] = {}
+    for number, configuration in enumerate(request.configurations):
+        done = 20 + 80 * number // len(request.configurations)
+        watch.progress(Progress(stage=f"{configuration.name}: lowering for {target.name}", done=done))
+        trial = _lowered_trial(host, configuration, request, known)
+        found.append(Recording(head=head, trial=trial, source="static", was_profiled=trial.status == "ok"))
+        watch.show(found)
+    return found
+
+
+def _lowered_trial(host: Host, configuration: Configuration, request: Request, known: dict[str, str]) -> Trial:
+    """
+    One configuration, lowered.
+
+    Args:
+        known: Names of the configurations before it, by the key of their options and of their code; this one is added.
+    """
+    trial = Trial(configuration=configuration, status="ok", is_static=True)
+    reason = _LOWERS_NO_EAGER if configuration.backend != "inductor" else _LOWERS_NO_FREEZING
+    if configuration.backend != "inductor" or configuration.freezes:
+        return msgspec.structs.replace(trial, status="skipped", failure=Failure(kind="target", message=reason))
     process = None
     try:
-        process = host.begin("static")
-        while not isinstance(message := process.answer((Lowered, Progress, Finished)), Finished):
-            if isinstance(message, Lowered):
-                found.append(message.recording)
-                watch.show(found)
-            elif isinstance(message, Progress):
-                watch.progress(message)
+        process = host.begin("static", configuration)
+        key = process.answer(Prepared, request.timeout_seconds).key
+        if key in known:
+            return _same_as(trial, known[key], "options and formats")
+        compiled = process.ask(Compile(), Compiled, request.timeout_seconds)
     except LostError as lost:
-        if not found:
-            raise SubjectError(f"cannot lower the model: {lost}") from lost
-        names = {one.name for one in found}
-        for one in (one for one in request.configurations if one.name not in names):
-            trial = Trial(configuration=one, status=lost.status, failure=lost.failure, is_static=True)
-            found.append(Recording(head=found[0].head, trial=trial, source="static"))
+        return msgspec.structs.replace(trial, status=lost.status, failure=lost.failure)
     finally:
         if process is not None:
             process.end()
-    return found
+    if compiled.code is not None and compiled.code in known:
+        return _same_as(compiled.trial, known[compiled.code], "generated code")
+    if compiled.trial.status == "ok":
+        known.update({one: configuration.name for one in (key, compiled.code) if one is not None})
+    return compiled.trial
+
+
+def _same_as(trial: Trial, other: str, what: str) -> Trial:
+    notes = (*trial.notes, f"the same {what} as {other}")
+    return msgspec.structs.replace(trial, status="same_as", same_as=other, notes=notes)
 
 
 class Run:
@@ -301,10 +353,7 @@ class Run:
         """
         if self._scout is None:
             return True
-        try:
-            seen = self._scout.answer(Scouted, self._request.timeout_seconds)
-        except LostError as lost:
-            raise SubjectError(f"cannot run {self._head.subject.name} in eager mode: {lost}") from lost
+        seen = _seen_in_eager(self._scout, self._request, self._head.subject.name)
         self._note(seen.notes)
         self._nothing_to_try = seen.loaded
         return seen.has_convolution

@@ -144,12 +144,19 @@ def _host(channel: Channel, order: Load) -> None:
 
 def _load(request: Request) -> LoadedSubject:
     from layoutdoctor.run.work import noting_threads
-    from layoutdoctor.subjects.load import load_requested
+    from layoutdoctor.subjects.load import load_target
     from layoutdoctor.subjects.transport import load_subject, take_over_settings
 
     with noting_threads():
         if request.subject_directory is None:
-            return load_requested(request)
+            return load_target(
+                request.target or "",
+                inputs=request.inputs,
+                device=request.device,
+                dtype=request.dtype,
+                module=request.module,
+                config=request.config,
+            )
         directory = Path(request.subject_directory)
         try:
             take_over_settings(directory)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +22,13 @@ from layoutdoctor.measure.equivalence import Reference, named, reference_tensor,
 from layoutdoctor.measure.memory import out_of_memory, release_memory
 from layoutdoctor.subjects.copies import copy_model, input_tensors
 from layoutdoctor.subjects.step import FIRST_CALL_SEED, Step
-from layoutdoctor.subjects.subject import owned_module
+from layoutdoctor.subjects.subject import owned_module, set_mode
 from layoutdoctor.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.records import Mode
-    from layoutdoctor.measure.equivalence import StepResults
     from layoutdoctor.subjects.subject import LoadedSubject
 
 _FAST_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
@@ -57,9 +57,7 @@ def check_runs(subject: LoadedSubject, mode: Mode) -> tuple[str, ...]:
         SubjectError: It raised: with the model's own exception, the line in the user's file and the inputs given.
     """
     with in_eager_mode(subject):
-        copied = copy_model(subject.model)
-        copied.set_mode(mode)
-        step = Step(copied.run, copied.module, subject.args, subject.kwargs, mode)
+        step = _step(subject, mode)
         results = step.results()
     return (*step.notes, *_notes_on_values(results.outputs))
 
@@ -137,7 +135,7 @@ def _module_of(error: BaseException) -> str | None:
 
 def compute_reference(subject: LoadedSubject, mode: Mode) -> Reference:
     """
-    Runs the model in eager on copies: in its own dtype, once more with another seed, and more exactly.
+    Runs the model in eager: in its own dtype, once more with another seed, and more exactly.
 
     The more exact run is in float64. On a GPU it is in float32 without TF32 if the model is in half precision, or if
     the GPU computes float64 slowly. If the model is random or refuses float64, eager itself is the reference.
@@ -146,10 +144,10 @@ def compute_reference(subject: LoadedSubject, mode: Mode) -> Reference:
         SubjectError: The model raised, though its first run did not.
     """
     with in_eager_mode(subject):
-        results = _run(subject, mode)
+        results = _step(_fresh(subject), mode).results()
         layouts, eager = results.output_layouts, {name: one.cpu() for name, one in named(results).items()}
         del results
-        random = why_random(eager, named(_run(subject, mode, seed=FIRST_CALL_SEED + 1)))
+        random = why_random(eager, named(_step(_fresh(subject), mode, FIRST_CALL_SEED + 1).results()))
     device = _device_of(subject)
     tf32, dtype = may_use_tf32(device), _exact_dtype(subject, device)
     name, exact, problem = str(dtype).removeprefix("torch."), None, None
@@ -193,20 +191,15 @@ def _run_exactly(
             return leaf
         return leaf.detach().to(dtype).requires_grad_(leaf.requires_grad)
 
-    def parameter(tensor: torch.Tensor) -> torch.Tensor | None:
-        """Converted when it is copied, so that no copy in its own dtype lies beside it."""
-        is_plain = type(tensor) is nn.Parameter and tensor.is_floating_point() and tensor.dtype != dtype
-        return nn.Parameter(tensor.detach().to(dtype), tensor.requires_grad) if is_plain else None
-
     try:
-        copied = copy_model(subject.model, parameter)
-        copied.set_mode(mode)
-        if copied.module is not None:
-            copied.module.to(dtype)  # the buffers
+        fresh = _fresh(subject)
+        module = owned_module(fresh)
+        if module is not None:
+            module.to(dtype)
         args, kwargs = pytree.tree_map(converted, (subject.args, subject.kwargs))
         if may_use_tf32(_device_of(subject)):
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-        exact = named(Step(copied.run, copied.module, args, kwargs, mode).results())
+        exact = named(_step(replace(fresh, args=args, kwargs=kwargs), mode).results())
     except (Exception, SystemExit) as error:  # what a model does with another dtype is not known here
         shortage = out_of_memory(error)
         return None, shortage, shortage or first_line(error)
@@ -230,10 +223,17 @@ def _smallest_bytes(subject: LoadedSubject) -> int:
     return min((one.element_size() for one in _tensors_of(subject) if one.is_floating_point()), default=8)
 
 
-def _run(subject: LoadedSubject, mode: Mode, *, seed: int = FIRST_CALL_SEED) -> StepResults:
-    copied = copy_model(subject.model)
-    copied.set_mode(mode)
-    return Step(copied.run, copied.module, subject.args, subject.kwargs, mode, first_seed=seed).results()
+def _fresh(subject: LoadedSubject) -> LoadedSubject:
+    """The subject with a copy of its model, if Python can copy it: each run starts from what was loaded."""
+    with contextlib.suppress(SubjectError):
+        return replace(subject, model=copy_model(subject.model))
+    return subject
+
+
+def _step(subject: LoadedSubject, mode: Mode, seed: int = FIRST_CALL_SEED) -> Step:
+    module = owned_module(subject)
+    set_mode(module, mode)
+    return Step(subject.model, module, subject.args, subject.kwargs, mode, first_seed=seed)
 
 
 def _floating_dtype(tensors: dict[str, torch.Tensor]) -> str:

@@ -34,7 +34,13 @@ from layoutdoctor.rules.decisions import leaves_out_backward
 from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures import propose
 from layoutdoctor.subjects.cures.cure import Seen
-from layoutdoctor.subjects.prepare import formats_in_effect, options_beside_code, prepare, same_preparation_key
+from layoutdoctor.subjects.prepare import (
+    formats_in_effect,
+    global_settings,
+    options_beside_code,
+    prepare,
+    same_preparation_key,
+)
 from layoutdoctor.words import joined
 from layoutdoctor.workers.messages import Checked, Compiled, Profiled
 
@@ -96,7 +102,7 @@ class TrialWork:
             What configurations with the same options and formats in effect have in common.
         """
         self._prepared = prepared = prepare(self._subject, self._configuration, self._mode)
-        self.step = prepared.step(self._mode, fresh_inputs=False)
+        self.step = prepared.step(self._mode)
         return fingerprint(same_preparation_key(prepared, self._configuration))
 
     def compile(self) -> Compiled:
@@ -149,7 +155,7 @@ class TrialWork:
         if self._configuration.backend == "inductor":
             self.stage = "compile"
             step.run = torch.compile(step.run, options=effective_options(self._configuration) or None)
-        with _frozen(self._configuration):
+        with global_settings(self._configuration):
             self._first_call()
 
     def _first_call(self, *, again: bool = False) -> None:
@@ -229,7 +235,7 @@ class TrialWork:
         prepared, step = self._ready()
         self.stage = "measure"
         timer = choose_timer(prepared.device)
-        with _frozen(self._configuration):
+        with global_settings(self._configuration):
             seconds = [*timer(step, 1)]
             while len(seconds) <= _WARM_UP_CALLS and (len(seconds) < 2 or sum(seconds) < _WARM_UP_SECONDS):
                 seconds += timer(step, 1)
@@ -246,7 +252,7 @@ class TrialWork:
         prepared, step = self._ready()
         self.stage = "measure"
         device = prepared.device
-        with _frozen(self._configuration):
+        with global_settings(self._configuration):
             if device == "cpu" and settles:
                 end = time.perf_counter() + _SETTLE_SECONDS
                 step()
@@ -261,7 +267,7 @@ class TrialWork:
         device = prepared.device
         notes: list[str] = []
         found: tuple[Iteration, ...] = ()
-        with _frozen(self._configuration):
+        with global_settings(self._configuration):
             try:
                 generated = [(graph.name, graph.kernel_names, module) for graph, module in self._capture.captured]
                 found = record_iterations(
@@ -274,19 +280,6 @@ class TrialWork:
             with contextlib.suppress(Exception):
                 peak = peak_memory(step, device)
         return Profiled(iterations=found, peak_memory_bytes=peak, notes=tuple(notes))
-
-
-@contextlib.contextmanager
-def _frozen(configuration: Configuration) -> Iterator[None]:
-    """Inductor's global settings that dynamo looks at whenever it compiles, also for a later input."""
-    options = global_options(configuration)
-    if not options:
-        yield
-        return
-    from layoutdoctor.capture.compat import inductor_config
-
-    with inductor_config().patch(options):
-        yield
 
 
 def keep_memory() -> None:
@@ -408,6 +401,7 @@ def _eager_graph(step: Step, prepared: PreparedModel) -> Graph:
         return record_eager_iteration(step.ready(), prepared.module, lambda: (kept, _gradients(prepared)))
     finally:
         step.run = run
+        step.release()
 
 
 def _gradients(prepared: PreparedModel) -> list[Any]:

@@ -18,7 +18,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.capture.compat import notes_on_torch, triton_version
-from layoutdoctor.diagnosis.configurations import find_target
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
 from layoutdoctor.measure.gpu import free_device_bytes, used_device_bytes
@@ -34,7 +33,6 @@ from layoutdoctor.workers.messages import (
     Compile,
     Copied,
     Failed,
-    Finished,
     Fork,
     Loaded,
     Prepared,
@@ -68,9 +66,14 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
     subject = replace(subject, notes=(*subject.notes, *lost))
     if request.mode == "training":
         subject = with_something_to_train(subject)
+    if request.lower_for is not None:
+        from layoutdoctor.run.static import check_on_cpu
+
+        check_on_cpu(subject, request.lower_for)
     described = describe(subject, request.mode)
     device = device_of(owned_module(subject), subject.args, subject.kwargs) or "cpu"
-    described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
+    if request.lower_for is None:
+        described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
     environment = describe_environment(device, triton=triton_version(), onednn=(None, None), command=request.command)
     environment = msgspec.structs.replace(environment, thread_count=_threads)
     loaded = Loaded(
@@ -126,8 +129,10 @@ def work_on(subject: LoadedSubject, request: Request, begin: Begin, channel: Cha
     try:
         if begin.role == "reference":
             channel.send(_reference(subject, request, begin.path))
-        elif begin.role == "static":
-            _lower(subject, request, channel)
+        elif begin.role == "static" and begin.configuration is not None:
+            from layoutdoctor.run.static import lower
+
+            lower(subject, begin.configuration, request, channel)
         elif begin.configuration is not None:
             _Worker(TrialWork(subject, begin.configuration, request.mode), channel).run(begin.role == "again")
     except ClosedError:
@@ -148,8 +153,9 @@ def scout(subject: LoadedSubject, request: Request) -> Scouted:
         subject = with_something_to_train(subject)
     with _Operations() as operations:
         notes = check_runs(subject, request.mode)
-    loaded = None if operations.may_convolve else describe_loaded(subject, request, None)[0]
-    return Scouted(has_convolution=operations.may_convolve, notes=notes, loaded=loaded)
+    may_convolve = operations.may_convolve or request.lower_for is not None
+    loaded = None if may_convolve else describe_loaded(subject, request, None)[0]
+    return Scouted(has_convolution=may_convolve, notes=notes, loaded=loaded)
 
 
 _BY_LAYOUT = tuple(
@@ -190,14 +196,6 @@ def _reference(subject: LoadedSubject, request: Request, path: str) -> Referred:
     reference = compute_reference(subject, request.mode)
     reference.save(path)
     return Referred(notes=reference.notes)
-
-
-def _lower(subject: LoadedSubject, request: Request, channel: Channel) -> None:
-    from layoutdoctor.run.static import record_for_target
-
-    for message in record_for_target(subject, find_target(request.lower_for), request):
-        channel.send(message)
-    channel.send(Finished())
 
 
 class _Worker:

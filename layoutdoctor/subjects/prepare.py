@@ -1,4 +1,4 @@
-"""A configuration applied to copies of the model and its inputs; the caller's own are left alone."""
+"""A configuration applied to a model and its inputs: in a process of its own, or to a copy for the caller."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from layoutdoctor.examination.applying import effective_options, global_options
 from layoutdoctor.state.switches import switched
 from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
-    CopiedModel,
-    check_has_data,
-    copy_inputs,
     copy_model,
     device_of,
     in_format,
@@ -26,11 +23,12 @@ from layoutdoctor.subjects.copies import (
     with_dynamo_marks,
 )
 from layoutdoctor.subjects.cures import apply_cures
+from layoutdoctor.subjects.reach import outermost_modules
 from layoutdoctor.subjects.step import Step
-from layoutdoctor.subjects.subject import unwrap
+from layoutdoctor.subjects.subject import callable_name, owned_module, set_mode, unwrap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
     from layoutdoctor.diagnosis.records import Configuration, FormatChoice, Mode
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -41,7 +39,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class PreparedModel:
     """
-    A copy of the subject as one configuration wants it, not compiled yet.
+    The subject as one configuration wants it, not compiled yet.
 
     Attributes:
         module: The module that owns the parameters; None for a function without any.
@@ -60,54 +58,29 @@ class PreparedModel:
         """Where it runs, such as ``cpu`` or ``cuda:1``."""
         return device_of(self.module, self.args, self.kwargs) or "cpu"
 
-    def step(self, mode: Mode, *, fresh_inputs: bool) -> Step:
+    def step(self, mode: Mode) -> Step:
         """One iteration of it."""
-        return Step(
-            self.run,
-            self.module,
-            self.args,
-            self.kwargs,
-            mode,
-            fresh_inputs,
-            switches=self.switches,
-        )
+        return Step(self.run, self.module, self.args, self.kwargs, mode, switches=self.switches)
 
 
-def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode, *, copies: bool = False) -> PreparedModel:
+def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) -> PreparedModel:
     """
-    Gives a subject the configuration's memory formats, and applies its cures.
-
-    Args:
-        copies: Whether somebody else uses the subject too, so that its model and inputs are copied. A process that
-            was forked for one configuration has them for itself.
+    Gives a subject the configuration's memory formats, and applies its cures: to the subject's own model.
 
     Raises:
-        SubjectError: The model cannot be copied.
+        SubjectError: A parameter of the model holds no data.
     """
-    model_format, input_format = configuration.model_format or "preserve", configuration.input_format or "preserve"
-    model, args, kwargs = subject.model, subject.args, subject.kwargs
-    if copies:
-        copied = copy_model(model)
-        args, kwargs = copy_inputs(args, kwargs)
-    elif isinstance(model, nn.Module):
-        check_has_data(model)
-        copied = CopiedModel(model, model)
-    else:
-        copied = copy_model(model, _as_it_is)
-    notes = [*copied.set_mode(mode)]
-    if copied.module is not None:
-        converted = apply_model_format(copied.module, model_format)
+    module = owned_module(subject)
+    notes = [*set_mode(module, mode)]
+    if module is not None:
+        converted = apply_model_format(module, configuration.model_format or "preserve")
         if configuration.model_format == "channels_last" and not converted:
-            notes.append(_why_nothing_changed(copied.module))
-        apply_cures(copied.module, configuration)
+            notes.append(_why_nothing_changed(module))
+        apply_cures(module, configuration)
     elif configuration.model_format not in (None, "preserve"):
         notes.append(f"{configuration.model_format} was given to the inputs only: the function uses no module")
-    args, kwargs = apply_input_format((args, kwargs), input_format)
-    return PreparedModel(copied.run, copied.module, args, kwargs, tuple(notes), dict(configuration.library_switches))
-
-
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+    args, kwargs = apply_input_format((subject.args, subject.kwargs), configuration.input_format or "preserve")
+    return PreparedModel(subject.model, module, args, kwargs, tuple(notes), dict(configuration.library_switches))
 
 
 def _why_nothing_changed(module: nn.Module) -> str:
@@ -153,7 +126,7 @@ def apply_input_format(inputs: T, choice: FormatChoice) -> T:
 
 
 def same_preparation_key(prepared: PreparedModel, configuration: Configuration) -> Hashable:
-    """What is in effect for a prepared model: configurations with equal keys are the same without compiling either."""
+    """Options and formats in effect: configurations with equal keys are the same, without compiling either."""
     options: dict[str, object] = {}
     if configuration.backend == "inductor":
         options = {
@@ -192,40 +165,45 @@ def _strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
     return tuple(tensor.stride()) if tensor.layout == torch.strided else None
 
 
+@contextlib.contextmanager
+def global_settings(configuration: Configuration) -> Iterator[None]:
+    """
+    Inductor's global settings that a configuration needs whenever dynamo compiles, also for a later input.
+
+    Weights are frozen only without gradients.
+    """
+    options = global_options(configuration)
+    if not options:
+        yield
+        return
+    with (
+        inductor_config().patch(options),
+        torch.set_grad_enabled(torch.is_grad_enabled() and not options.get("freezing")),
+    ):
+        yield
+
+
 class ReadyModel:
     """
     A model prepared as a configuration says: converts its inputs, then calls the (compiled) copy.
 
     Attributes:
-        module: The copy that owns the parameters; None for a function without any. Train or save this one.
+        module: The copied module, to train or to save; None for a function.
     """
 
-    def __init__(
-        self,
-        run: Callable[..., Any],
-        module: nn.Module | None,
-        compiled: Callable[..., Any],
-        configuration: Configuration,
-    ) -> None:
-        self.module = module
+    def __init__(self, run: Callable[..., Any], compiled: Callable[..., Any], configuration: Configuration) -> None:
+        self.module = run if isinstance(run, nn.Module) else None
         self.configuration = configuration
-        self._run = run
-        self._compiled = compiled
+        self._run, self._compiled = run, compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the copy on the inputs in the configuration's memory format."""
         args, kwargs = apply_input_format((args, kwargs), self.configuration.input_format or "preserve")
-        settings = global_options(self.configuration)
-        with switched(self.configuration.library_switches):
-            if not settings:
-                return self._compiled(*args, **kwargs)
-            # Dynamo looks at the global setting whenever it compiles, also for a later input of another shape.
-            with inductor_config().patch(settings), _no_grad_if(needed=bool(settings.get("freezing"))):
-                return self._compiled(*args, **kwargs)
+        with switched(self.configuration.library_switches), global_settings(self.configuration):
+            return self._compiled(*args, **kwargs)
 
     def __repr__(self) -> str:
-        name = type(self.module).__name__ if self.module is not None else getattr(self._run, "__name__", "function")
-        return f"<{name} as configuration {self.configuration.name!r}>"
+        return f"<{callable_name(self._run)} as configuration {self.configuration.name!r}>"
 
 
 def compile_for(model: Callable[..., Any], configuration: Configuration) -> ReadyModel:
@@ -244,19 +222,21 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
         raise UsageError(
             f"cannot compile for {configuration.name!r}: it is a recorded trace; choose a measured configuration"
         )
-    copied = copy_model(unwrap(model)[0])
-    if copied.module is not None:
+    model = unwrap(model)[0]
+    run = copy_model(model)
+    modules = outermost_modules(run)
+    is_changed = configuration.freezes or configuration.cures or configuration.model_format not in (None, "preserve")
+    if is_changed and not {id(one) for one in modules}.isdisjoint(id(one) for one in outermost_modules(model)):
+        raise UsageError(
+            f"cannot apply {configuration.name!r} to {callable_name(model)}: it changes the module that this function "
+            "uses; give the module itself"
+        )
+    for module in modules:
         if configuration.freezes:
-            copied.set_mode("inference")
-        apply_model_format(copied.module, configuration.model_format or "preserve")
-        apply_cures(copied.module, configuration)
-    elif configuration.cures:
-        raise UsageError(f"cannot apply {configuration.name!r} to a function: its cures change a module")
-    compiled = copied.run
+            set_mode(module, "inference")
+        apply_model_format(module, configuration.model_format or "preserve")
+        apply_cures(module, configuration)
+    compiled = run
     if configuration.backend == "inductor":
-        compiled = torch.compile(copied.run, options=effective_options(configuration) or None)
-    return ReadyModel(copied.run, copied.module, compiled, configuration)
-
-
-def _no_grad_if(*, needed: bool) -> contextlib.AbstractContextManager[Any]:
-    return torch.no_grad() if needed else contextlib.nullcontext()
+        compiled = torch.compile(run, options=effective_options(configuration) or None)
+    return ReadyModel(run, compiled, configuration)

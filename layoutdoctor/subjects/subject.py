@@ -20,7 +20,8 @@ from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.measure.gpu import notes_on_gpu
 from layoutdoctor.measure.timing import kind_of
-from layoutdoctor.subjects.copies import check_has_data, copy_inputs, copy_model, device_of, input_tensors, layout_of
+from layoutdoctor.subjects.copies import check_has_data, copy_inputs, device_of, input_tensors, layout_of
+from layoutdoctor.subjects.reach import outermost_modules
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
 
 if TYPE_CHECKING:
@@ -34,13 +35,12 @@ _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 @dataclass(frozen=True)
 class LoadedSubject:
     """
-    A model and what to call it with. The caller's own objects: whoever works on them copies first.
+    A model and what to call it with.
 
     Attributes:
         model: A module or any other callable, never a compiled one.
         notes: Facts the reader should know, such as what was unwrapped.
-        is_ours: Whether nobody else holds the model: its own memory may then serve the configurations that keep its
-            format. It is not changed either.
+        source: The user's file.
     """
 
     name: str
@@ -49,7 +49,6 @@ class LoadedSubject:
     kwargs: dict[str, Any]
     notes: tuple[str, ...] = ()
     source: str | None = None
-    is_ours: bool = False
 
 
 def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: str | None = None) -> LoadedSubject:
@@ -158,8 +157,7 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
     The subject's record.
 
     Raises:
-        SubjectError: A parameter or input holds no data, a function's modules cannot be copied, or tensors are on
-            several GPUs.
+        SubjectError: A parameter or input holds no data, or tensors are on several GPUs.
     """
     module = owned_module(subject)
     device = device_of(module, subject.args, subject.kwargs, subject.name)
@@ -209,15 +207,32 @@ def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
 
 def owned_module(subject: LoadedSubject) -> nn.Module | None:
     """
-    The module whose parameters the subject uses: itself, or one with those a function reads; None without any.
+    The module whose parameters the subject uses: itself, or one around those that a function uses; None without any.
 
     Raises:
-        SubjectError: A parameter holds no data, or a function's modules cannot be copied.
+        SubjectError: A parameter holds no data.
     """
+    modules = outermost_modules(subject.model)
+    for module in modules:
+        check_has_data(module)
     if isinstance(subject.model, nn.Module):
-        check_has_data(subject.model)
         return subject.model
-    return copy_model(subject.model, lambda tensor: tensor).module
+    return nn.ModuleList(modules) if modules else None
+
+
+def set_mode(module: nn.Module | None, mode: Mode) -> tuple[str, ...]:
+    """
+    Puts a module in train mode for ``training``, in eval mode for everything else.
+
+    Returns:
+        A note if the module cannot change its mode, as one from an exported program.
+    """
+    try:
+        if module is not None:
+            module.train(mode == "training")
+    except NotImplementedError:
+        return ("the model cannot change between train and eval mode: it runs in the one it was exported in",)
+    return ()
 
 
 def parameter_ranks(subject: LoadedSubject) -> frozenset[int]:

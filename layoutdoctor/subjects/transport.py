@@ -1,25 +1,17 @@
-"""
-A subject on its way to another process of the same interpreter: written to a private directory and rebuilt.
-
-Below: how pickle takes apart what it cannot take apart by itself, and which part of an object it cannot take at all.
-"""
+"""A subject on its way to another process of the same interpreter: written to a private directory and rebuilt."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import importlib
-import inspect
 import io
 import linecache
-import os
 import pickle
 import shutil
-import stat
 import sys
 import types
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,22 +22,20 @@ from torch.nn.utils import parametrize
 
 from layoutdoctor.errors import SubjectError, first_line
 from layoutdoctor.state.switches import apply_settings, current_settings
-from layoutdoctor.subjects.reach import parts_of
-from layoutdoctor.subjects.subject import LoadedSubject
+from layoutdoctor.subjects.reach import reached
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from io import BufferedWriter
+    from collections.abc import Callable, Iterator
+
+    from layoutdoctor.subjects.subject import LoadedSubject
 
 Reduced = tuple[Any, ...]
 
 OBJECTS_FILE = "subject.pickle"
 SETTINGS_FILE = "settings.pickle"
-STORAGES_FILE = "storages.bin"
-
-_ALIGNMENT_BYTES = 64  # as torch aligns what it allocates on a CPU
-_CHUNK_BYTES = 64 * 2**20  # what of a GPU's storage is held in memory at a time
+STORAGES_FILE = "storages.pt"
+_ELSEWHERE = "set TMPDIR to a folder with room, or diagnose it as a file"
 
 
 def save_subject(subject: LoadedSubject, directory: Path) -> None:
@@ -53,40 +43,36 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
     Writes a subject so that ``load_subject`` can rebuild it in another process of this interpreter.
 
     Values, strides, shared storage, dtype, device, ``requires_grad``, train and eval modes and hooks of the modules
-    stay; gradients and hooks on tensors do not travel, as with every copy of ours. Weights go from where they are to
-    the disk, a chunk at a time. Classes and functions that the other process cannot import travel by value, all others
-    by their name. What torch is set to goes with them, for ``take_over_settings``. Pickling calls what the model's
-    classes define for it, such as ``__getstate__``: code of the user's.
+    stay; gradients and hooks on tensors do not travel. Classes and functions that the other process cannot import
+    travel by value, all others by their name. torch's settings go with them, for ``take_over_settings``. Pickling calls
+    what the model's classes define for it, such as ``__getstate__``: code of the user's.
 
     Args:
         directory: An empty one of ours that nobody else may enter (mode 0700).
 
     Raises:
-        SubjectError: Something in it cannot be pickled, the disk has no room, or it depends on this process's state;
-            nothing is left behind.
+        SubjectError: Something in it cannot be pickled, the disk has no room, or it depends on this process's state.
     """
-    _check_private(directory, stat.S_ISDIR)
-    _check_no_global_hooks(subject.name)
-    paths = [directory / name for name in (OBJECTS_FILE, STORAGES_FILE, SETTINGS_FILE)]
+    name = subject.name
+    if nn.modules.module._has_any_global_hook():
+        raise SubjectError(
+            f"cannot hand {name} to another process: hooks on all modules are registered in this one "
+            "(register_module_forward_hook and the like); remove them, or diagnose it as a file"
+        )
+    storages = _Storages()
     try:
-        with _quietly(), ValueModules() as modules:
-            storages = _Storages()
-            with _created(paths[0]) as file:
-                _dump(subject, file, storages, modules)
-            _check_room(subject.name, storages.total_bytes, directory)
-            with _created(paths[1]) as file:
-                storages.write(file)
-            with _created(paths[2]) as file:
-                _dump_settings(subject.name, file, modules)
-    except BaseException as error:
-        for path in paths:
-            path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
+        with _quietly(), _ByValue() as by_value:
+            _dump(name, current_settings(), "setting", directory / SETTINGS_FILE, _Storages(), by_value)
+            _dump(name, subject, "subject", directory / OBJECTS_FILE, storages, by_value)
+        size, room = storages.total_bytes(), shutil.disk_usage(directory).free
+        if size > room:
             raise SubjectError(
-                f"cannot hand {subject.name} to another process: {error.strerror or error}; "
-                "set TMPDIR to a folder with room, or diagnose it as a file"
-            ) from error
-        raise
+                f"cannot hand {name} to another process: its tensors take {format_bytes(size)} on disk, "
+                f"{format_bytes(room)} are free in {directory}; {_ELSEWHERE}"
+            )
+        torch.save([storages.flat(one) for one in storages.found], directory / STORAGES_FILE)
+    except (OSError, RuntimeError) as error:
+        raise SubjectError(f"cannot hand {name} to another process: {first_line(error)}; {_ELSEWHERE}") from error
 
 
 def take_over_settings(directory: Path) -> None:
@@ -94,13 +80,11 @@ def take_over_settings(directory: Path) -> None:
     Sets this process, which is to run the subject, as the one was that saved it: threads, dtypes, compilers' settings.
 
     Raises:
-        SubjectError: It is not private to this user, or a setting cannot be made here.
+        SubjectError: A setting cannot be made here.
     """
-    _check_private(directory, stat.S_ISDIR)
-    _check_private(directory / SETTINGS_FILE, stat.S_ISREG)
     try:
         with _quietly(), (directory / SETTINGS_FILE).open("rb") as file:
-            apply_settings(pickle.load(file))
+            apply_settings(_Unpickler(file, []).load())
     except Exception as error:  # a setting may hold an object of the user's
         raise SubjectError(
             f"cannot set up another process like this one: {first_line(error)}; diagnose it as a file"
@@ -111,20 +95,17 @@ def load_subject(directory: Path) -> LoadedSubject:
     """
     Rebuilds the subject that ``save_subject`` wrote; its tensors are mapped from the file, which may then be deleted.
 
-    Unpickling runs whatever the file says. That is fine here and nowhere else: the file is what our own parent wrote a
-    moment ago from the user's live objects, into a directory that belongs to this user and that no other may enter,
-    both of which is looked at before a byte is read. A saved diagnosis, trace or model file never comes this way.
+    Unpickling runs whatever the file says. That is fine here and nowhere else: our own parent wrote the file a moment
+    ago from the user's live objects, into a directory that no other user may enter. A saved diagnosis, trace or model
+    file never comes this way.
 
     Raises:
-        SubjectError: The directory or a file is not private to this user, or an object cannot be built here.
+        SubjectError: An object cannot be built here.
     """
-    _check_private(directory, stat.S_ISDIR)
-    for name in (OBJECTS_FILE, STORAGES_FILE):
-        _check_private(directory / name, stat.S_ISREG)
     try:
         with _quietly(), (directory / OBJECTS_FILE).open("rb") as file:
-            unpickler = _Unpickler(file, directory / STORAGES_FILE)
-            subject = unpickler.load()
+            unpickler = _Unpickler(file, torch.load(directory / STORAGES_FILE, mmap=True, weights_only=True))
+            subject: LoadedSubject = unpickler.load()
             linecache.cache.update(unpickler.load())
             torch._utils._validate_loaded_sparse_tensors()  # or they are kept until somebody calls it
     except Exception as error:  # the user's classes run here
@@ -132,100 +113,60 @@ def load_subject(directory: Path) -> LoadedSubject:
             f"cannot rebuild the model in another process: {first_line(error)}; "
             "import what defines it from a module, or diagnose it as a file"
         ) from error
-    if not isinstance(subject, LoadedSubject):
-        raise SubjectError(f"cannot rebuild the model in another process: {directory} holds {type(subject).__name__}")
-    return replace(subject, is_ours=True)
-
-
-def _check_private(path: Path, is_kind: Any) -> None:
-    try:
-        status = path.lstat()
-    except OSError as error:
-        raise SubjectError(f"cannot use {path} to hand over a model: {error.strerror or error}") from error
-    if not is_kind(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise SubjectError(
-            f"cannot use {path} to hand over a model: expected a directory and files of this user that no other may "
-            f"read or write, got {stat.filemode(status.st_mode)}, owner {status.st_uid}"
-        )
-
-
-def _check_room(name: str, needed_bytes: int, directory: Path) -> None:
-    room = shutil.disk_usage(directory).free
-    if needed_bytes > room:
-        raise SubjectError(
-            f"cannot hand {name} to another process: its tensors take {format_bytes(needed_bytes)} on disk, "
-            f"{format_bytes(room)} are free in {directory}; set TMPDIR to a folder with room, or diagnose it as a file"
-        )
-
-
-def _check_no_global_hooks(name: str) -> None:
-    """
-    Refuses where every module's call runs hooks that belong to this process.
-
-    Source:
-        ``_global_forward_hooks`` and the like, torch/nn/modules/module.py, torch 2.7 to 2.13.
-    """
-    kinds = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
-    if any(getattr(nn.modules.module, f"_global_{kind}", None) for kind in kinds):
-        raise SubjectError(
-            f"cannot hand {name} to another process: hooks on all modules are registered in this one "
-            "(register_module_forward_hook and the like); remove them, or diagnose it as a file"
-        )
+    return subject
 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """No warnings meanwhile: torch's own, on hooks of tensors and on layouts in beta, tell the user nothing here."""
+    """No warnings meanwhile: torch's own, on hooks of tensors and on layouts in beta, say nothing to the user here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-@contextlib.contextmanager
-def _created(path: Path) -> Iterator[BufferedWriter]:
-    """A new file that only this user may read; never one that is there already."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        yield file
-
-
 class _Storages:
-    """The memory behind tensors, each region once, in the order in which it is to be written."""
+    """
+    The memory behind tensors, each once.
+
+    Attributes:
+        found: In the order in which they were met.
+    """
 
     def __init__(self) -> None:
-        self.total_bytes = 0
-        self._offsets: dict[tuple[str, int, int], int] = {}
-        self._storages: list[tuple[int, torch.UntypedStorage]] = []  # kept, so that no address is used again
+        self.found: list[torch.UntypedStorage] = []
+        self._numbers: dict[int, int] = {}
 
-    def place(self, storage: torch.UntypedStorage) -> tuple[int, int, str]:
-        """Where in the file a storage goes: offset and size in bytes, and its device."""
-        size, device = storage.nbytes(), str(storage.device)
-        if size == 0:
-            return 0, 0, device
-        key = (device, storage.data_ptr(), size)
-        if key not in self._offsets:
-            self._offsets[key] = self.total_bytes
-            self._storages.append((self.total_bytes, storage))
-            self.total_bytes += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        return self._offsets[key], size, device
+    def number(self, storage: torch.UntypedStorage) -> int:
+        """Which one a storage is, from 0 on."""
+        if storage._cdata not in self._numbers:
+            self._numbers[storage._cdata] = len(self.found)
+            self.found.append(storage)
+        return self._numbers[storage._cdata]
 
-    def write(self, file: BufferedWriter) -> None:
-        """Writes every storage to its place, a chunk at a time, and gives the file its full size."""
-        for offset, storage in self._storages:
-            flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-            for start in range(0, flat.numel(), _CHUNK_BYTES):
-                file.seek(offset + start)
-                file.write(memoryview(flat[start : start + _CHUNK_BYTES].cpu().numpy()))
-        file.truncate(self.total_bytes)
+    def total_bytes(self) -> int:
+        """What all of them take."""
+        return sum(storage.nbytes() for storage in self.found)
+
+    @staticmethod
+    def flat(storage: torch.UntypedStorage) -> torch.Tensor:
+        """A tensor of its bytes, which shares its memory."""
+        return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle with tensors' memory kept out of the stream, and with what torch makes hard made possible."""
+    """
+    cloudpickle with tensors' memory kept out of the stream, and with reducers for objects that torch cannot pickle.
 
-    def __init__(self, file: Any, storages: _Storages, modules: ValueModules) -> None:
+    Attributes:
+        last: The object that was looked at last: if pickling fails, the one that cannot be pickled.
+    """
+
+    def __init__(self, file: Any, storages: _Storages, by_value: _ByValue) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._storages, self._modules = storages, modules
+        self._storages, self._by_value = storages, by_value
         self._to_detach: set[int] = set()
         self._code_files: set[str] = set()
+        self.last: object = None
 
     def code_without_file(self) -> dict[str, tuple[int, None, list[str], str]]:
         """Lines of the code met that is in no file, such as a notebook's cell, as ``linecache`` keeps them."""
@@ -241,18 +182,19 @@ class _Pickler(cloudpickle.Pickler):
             torch/serialization.py, torch 2.7 to 2.13.
         """
         if isinstance(value, torch.TypedStorage):
-            return (*self._storages.place(value._untyped_storage), value.dtype)
+            return self._storages.number(value._untyped_storage), value.dtype
         if isinstance(value, torch.UntypedStorage):
-            return (*self._storages.place(value), torch.uint8)
+            return self._storages.number(value), torch.uint8
         return None
 
     def reducer_override(self, value: Any) -> Any:
         """How to take an object apart: ours first, then cloudpickle's."""
-        self._modules.meet(value)
+        self.last = value
+        self._by_value.meet(value)
         if isinstance(value, types.CodeType):
             self._code_files.add(value.co_filename)
         if isinstance(value, nn.Module):
-            # As copy_module has it: a result of autograd kept as an attribute is a constant in the copy.
+            # A result of autograd kept as an attribute, as weight_norm does, is a constant in the other process.
             kept = (*vars(value).values(), *value._buffers.values())
             self._to_detach.update(id(t) for t in kept if isinstance(t, torch.Tensor) and not t.is_leaf)
         elif id(value) in self._to_detach and isinstance(value, torch.Tensor):
@@ -262,13 +204,11 @@ class _Pickler(cloudpickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Rebuilds objects around storages that are mapped from a file, each change a private one."""
+    """Rebuilds objects around storages that are mapped from a file; a change to one stays in this process."""
 
-    def __init__(self, file: Any, storages_path: Path) -> None:
+    def __init__(self, file: Any, storages: list[torch.Tensor]) -> None:
         super().__init__(file)
-        size = storages_path.stat().st_size
-        self._mapped = torch.UntypedStorage.from_file(str(storages_path), False, size) if size else None
-        self._storages: dict[tuple[int, int, str], torch.UntypedStorage] = {}
+        self._storages = [flat.untyped_storage() for flat in storages]
 
     def find_class(self, module: str, name: str) -> Any:
         """What pickle asks for by name; functions that travel by value are made here."""
@@ -277,21 +217,9 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
     def persistent_load(self, place: Any) -> torch.TypedStorage:
-        """The storage that an identification stands for, on the device where it was."""
-        *where, dtype = place
-        key = (int(where[0]), int(where[1]), str(where[2]))
-        if key not in self._storages:
-            self._storages[key] = self._storage(*key)
-        return torch.TypedStorage(wrap_storage=self._storages[key], dtype=dtype, _internal=True)
-
-    def _storage(self, offset: int, size: int, device: str) -> torch.UntypedStorage:
-        if self._mapped is None or size == 0:
-            return torch.UntypedStorage(0, device=device)
-        storage = self._mapped[offset : offset + size]
-        if device == "cpu":
-            return storage
-        flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-        return torch.empty(size, dtype=torch.uint8, device=device).copy_(flat).untyped_storage()
+        """The storage that an identification stands for."""
+        number, dtype = place
+        return torch.TypedStorage(wrap_storage=self._storages[number], dtype=dtype, _internal=True)
 
 
 def _make_function(code: types.CodeType, scope: dict[str, Any], *rest: Any) -> types.FunctionType:
@@ -310,49 +238,32 @@ def _make_function(code: types.CodeType, scope: dict[str, Any], *rest: Any) -> t
     return types.FunctionType(code, scope, *rest)
 
 
-def _dump(subject: LoadedSubject, file: Any, storages: _Storages, modules: ValueModules) -> None:
-    try:
-        pickler = _Pickler(file, storages, modules)
-        pickler.dump(subject)
-        pickler.dump(pickler.code_without_file())
-    except OSError:
-        raise
-    except Exception as error:
-        inputs = (("its positional inputs", subject.args), ("its keyword inputs", subject.kwargs))
-        parts = (("model", subject.model), *inputs)
-        place, culprit, why = _find_culprit(parts, error, modules)
-        kind = culprit.__name__ if isinstance(culprit, type) else type(culprit).__name__
-        raise SubjectError(
-            f"cannot hand {subject.name} to another process: {place} ({kind}) cannot be pickled: {first_line(why)}; "
-            "make it when it is first needed, leave it out in __getstate__, or diagnose it as a file"
-        ) from error
+def _dump(name: str, value: Any, what: str, path: Path, storages: _Storages, by_value: _ByValue) -> None:
+    with path.open("xb") as file:
+        pickler = _Pickler(file, storages, by_value)
+        try:
+            pickler.dump(value)
+            pickler.dump(pickler.code_without_file())
+        except OSError:
+            raise
+        except Exception as error:
+            place = _place_of(pickler.last, value) or f"something that the {what} uses"
+            kind = pickler.last.__name__ if isinstance(pickler.last, type) else type(pickler.last).__name__
+            raise SubjectError(
+                f"cannot hand {name} to another process: {place} ({kind}) cannot be pickled: {first_line(error)}; "
+                "make it when it is first needed, leave it out in __getstate__, or diagnose it as a file"
+            ) from error
 
 
-def _dump_settings(name: str, file: Any, modules: ValueModules) -> None:
-    settings = current_settings()
-    try:
-        _Pickler(file, _Storages(), modules).dump(settings)
-    except OSError:
-        raise
-    except Exception as error:
-        found = (
-            f"{module}.{key}"
-            for module, values in settings["compilers"].items()
-            for key, value in values.items()
-            if _refusal(value, modules) is not None
-        )
-        raise SubjectError(
-            f"cannot hand {name} to another process: the setting {next(found, 'of torch')} cannot be pickled: "
-            f"{first_line(error)}; reset it, or diagnose it as a file"
-        ) from error
-
-
-def _refusal(value: Any, modules: ValueModules) -> Exception | None:
-    try:
-        _Pickler(io.BytesIO(), _Storages(), modules).dump(value)
-    except Exception as error:
-        return error
-    return None
+def _place_of(culprit: object, holder: Any) -> str | None:
+    """The way to an object that cannot be pickled, such as ``model.blocks[1].lock``; None if it is not found."""
+    if isinstance(holder, dict):
+        compilers = holder["compilers"].items()
+        roots = [(f"the setting {name}.{key}", value) for name, held in compilers for key, value in held.items()]
+        return next((path for path, root in roots for _, met in reached(root) if met is culprit), None)
+    inputs = (("its positional inputs", holder.args), ("its keyword inputs", holder.kwargs))
+    roots = [("model", holder.model), *inputs]
+    return next((place for path, root in roots for place, met in reached(root, path) if met is culprit), None)
 
 
 def reduce(value: Any) -> Reduced | None:
@@ -366,17 +277,15 @@ def reduce(value: Any) -> Reduced | None:
     if isinstance(value, types.CodeType):
         _check_operators(value)
         return _code_of_file, (value.co_filename, *cloudpickle.Pickler.dispatch_table[types.CodeType](value))
-    if isinstance(value, torch._ops._OpNamespace):
-        return getattr, (torch.ops, value.name)
+    if isinstance(value, (torch._ops._OpNamespace, torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        path = value.name if isinstance(value, torch._ops._OpNamespace) else str(value)
+        return _operator, tuple(path.split("."))
     if isinstance(value, fx.GraphModule):
         return _reduce_graph_module(value)
     if isinstance(value, nn.Module) and type(value).__name__ == "GuardsFn":
-        return _reduce_guards(value)
+        return NoGuards, ()
     if isinstance(value, nn.Module) and parametrize.is_parametrized(value):
         return _reduce_parametrized(value)
-    if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        name, _, overload = str(value).partition(".")[2].partition(".")
-        return _operator, (str(value).partition(".")[0], name, overload)
     if isinstance(value, functools._lru_cache_wrapper) and not _is_found_by_name(value):
         return _with_cache, (value.__wrapped__, value.cache_parameters())
     if type(value) is not types.ModuleType and isinstance(value, types.ModuleType) and is_importable(value):
@@ -398,31 +307,25 @@ def _check_operators(code: types.CodeType) -> None:
     Source:
         ``torch.library._defs``, such as ``{"mylib::double"}``, torch 2.7 to 2.15.
     """
-    used = set(code.co_names)
-    if "ops" not in used:
-        return
-    for operator in getattr(torch.library, "_defs", ()):
+    for operator in getattr(torch.library, "_defs", ()) if "ops" in code.co_names else ():
         namespace, _, name = str(operator).partition("::")
-        if {namespace, name.partition(".")[0]} <= used:
-            raise pickle.PicklingError(f"it calls the operator {operator}, which is registered in this process only")
+        if {namespace, name.partition(".")[0]} <= set(code.co_names):
+            where = f"{code.co_name} calls the operator {operator}"
+            raise pickle.PicklingError(f"{where}, which is registered in this process only")
 
 
 def _is_found_by_name(value: Any) -> bool:
     module = sys.modules.get(value.__module__)
-    found: Any = module if module is not None and is_importable(module) else None
-    for name in value.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is value
+    return "<locals>" not in value.__qualname__ and module is not None and is_importable(module)
 
 
 def _with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
     return functools.lru_cache(**parameters)(function)
 
 
-def _operator(namespace: str, name: str, overload: str) -> Any:
-    """``torch.ops.aten.relu.default``; raises where this process has no operator of that name."""
-    packet = getattr(getattr(torch.ops, namespace), name)
-    return getattr(packet, overload) if overload else packet
+def _operator(*names: str) -> Any:
+    """``torch.ops.aten.relu.default``; raises if this process has no operator of that name."""
+    return functools.reduce(getattr, names, torch.ops)
 
 
 def _reduce_parametrized(module: nn.Module) -> Reduced:
@@ -443,6 +346,19 @@ def _set_parametrized(module: nn.Module, state: dict[str, Any]) -> None:
         parametrize._inject_property(module, name)
 
 
+class NoGuards(nn.Module):
+    """
+    Takes the place of the checks that an exported program makes of its inputs, which are a function that only dynamo
+    can build.
+
+    Source:
+        ``GuardsFn``, ``_convert_guards_code_to_fn``, torch/export/_unlift.py, torch 2.13; not in torch 2.7.
+    """
+
+    def forward(self, *inputs: Any) -> None:
+        """Checks nothing."""
+
+
 def _reduce_graph_module(module: fx.GraphModule) -> Reduced:
     """
     A graph module, as torch.fx or torch.export made it, node by node; torch's own way traces it again instead.
@@ -451,45 +367,20 @@ def _reduce_graph_module(module: fx.GraphModule) -> Reduced:
         ``GraphModule.__reduce__``, torch/fx/graph_module.py; an exported program's module holds methods bound to
         itself, which sends that way round in circles. ``_codegen`` says how inputs are unpacked; torch 2.7 to 2.13.
     """
+
+    def named(arguments: Any) -> Any:
+        return fx.node.map_arg(arguments, lambda other: _NodeName(other.name))
+
     nodes = [
-        (
-            node.op,
-            node.target,
-            fx.node.map_arg(node.args, lambda other: _NodeName(other.name)),
-            fx.node.map_arg(node.kwargs, lambda other: _NodeName(other.name)),
-            node.name,
-            node.type,
-            {"stack_trace": node.meta["stack_trace"]} if node.meta.get("stack_trace") else {},
-        )
+        ((node.op, node.target, named(node.args), named(node.kwargs), node.name, node.type), node.stack_trace)
         for node in module.graph.nodes
     ]
     attributes = {name: value for name, value in vars(module).items() if name != "_graph"}
     return _empty_graph_module, (), (nodes, module.graph._codegen, attributes), None, None, _set_graph_module
 
 
-def _reduce_guards(module: nn.Module) -> Reduced | None:
-    """
-    What an exported program checks its inputs with: a function within a setting of dynamo's, which is no data.
-
-    Source:
-        ``GuardsFn``, ``_convert_guards_code_to_fn``, torch/export/_unlift.py, torch 2.13; not in torch 2.7.
-    """
-    forward = vars(module).get("forward")
-    if not isinstance(forward, types.FunctionType) or "func" not in forward.__code__.co_freevars:
-        return None
-    check = inspect.getclosurevars(forward).nonlocals["func"]
-    attributes = {name: value for name, value in vars(module).items() if name != "forward"}
-    return type(module).__new__, (type(module),), (attributes, check), None, None, _set_guards
-
-
-def _set_guards(module: nn.Module, state: Reduced) -> None:
-    attributes, check = state
-    module.__dict__.update(attributes)
-    module.forward = torch._dynamo.dont_skip_tracing(check)
-
-
 class _NodeName(str):
-    """Stands for a node among another node's arguments, where a plain string is an argument of its own."""
+    """Stands for a node among another node's arguments; a plain string there is an argument of its own."""
 
     __slots__ = ()
 
@@ -507,41 +398,37 @@ def _set_graph_module(module: fx.GraphModule, state: Reduced) -> None:
     def resolve(argument: Any) -> Any:
         return made[argument] if isinstance(argument, _NodeName) else argument
 
-    for op, target, args, kwargs, name, annotation, meta in nodes:
+    for (op, target, args, kwargs, name, annotation), stack_trace in nodes:
         args, kwargs = fx.node.map_aggregate(args, resolve), fx.node.map_aggregate(kwargs, resolve)
         made[name] = graph.create_node(op, target, args, kwargs, name, annotation)
-        made[name].meta.update(meta)
+        made[name].stack_trace = stack_trace
     graph._codegen = codegen
     module.graph = graph
 
 
-class ValueModules(contextlib.ExitStack):
+class _ByValue(contextlib.ExitStack):
     """
-    Modules that another process cannot import, whose classes and functions have to travel by value.
+    A block in which modules that another process cannot import travel by value: their classes and functions.
 
     Such are a module that a notebook or layoutdoctor made, one loaded from a file by its path, and one whose folder is
-    on ``sys.path`` no more. cloudpickle knows ``__main__`` only; it is told of each as it is met, and told to forget it
-    at the end of the block.
+    on ``sys.path`` no more. cloudpickle knows ``__main__`` only; each other one is registered as it is met, and
+    forgotten at the end of the block.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._met: set[str] = set()
+        self._met = {"__main__"}
 
     def meet(self, value: Any) -> None:
-        """Registers the module that a class or function comes from, or that the value is, where it must be."""
-        if isinstance(value, (type, types.FunctionType)):
-            name = getattr(value, "__module__", None)
-        elif isinstance(value, types.ModuleType):
-            name = value.__name__
-        else:
+        """Registers the module that a class or function comes from, or that the value is, if it must be."""
+        if not isinstance(value, (type, types.FunctionType, types.ModuleType)):
             return
-        if not isinstance(name, str) or name in self._met:
+        name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+        module = sys.modules.get(str(name))
+        if name in self._met or not isinstance(module, types.ModuleType):
             return
         self._met.add(name)
-        module = sys.modules.get(name)
-        known = (*cloudpickle.list_registry_pickle_by_value(), "__main__")
-        if isinstance(module, types.ModuleType) and name not in known and not is_importable(module):
+        if name not in cloudpickle.list_registry_pickle_by_value() and not is_importable(module):
             cloudpickle.register_pickle_by_value(module)
             self.callback(cloudpickle.unregister_pickle_by_value, module)
 
@@ -549,49 +436,16 @@ class ValueModules(contextlib.ExitStack):
 def is_importable(module: types.ModuleType) -> bool:
     """Whether a process with the same ``sys.path`` finds this module under its name, and in the same file."""
     name, own = module.__name__, getattr(module, "__spec__", None)
-    parent, _, _ = name.rpartition(".")
+    parent = sys.modules.get(name.rpartition(".")[0])
     if name.partition(".")[0] in sys.stdlib_module_names:
         return True
-    if parent and not is_importable(sys.modules.get(parent, types.ModuleType("_missing"))):
+    if "." in name and (parent is None or not is_importable(parent)):
         return False
     if own is None:
-        return bool(parent)  # such as torch.ops: made by its package, which can be imported
-    path = getattr(sys.modules[parent], "__path__", None) if parent else None
+        return parent is not None  # such as torch.ops: made by its package, which can be imported
     for finder in sys.meta_path:
-        try:
-            found = finder.find_spec(name, path)
-        except Exception:  # a finder of the user's own; another one may know
-            continue
-        if found is not None:
-            return bool(found.origin == own.origin)
-    return bool(parent) and own.origin is None
-
-
-def _find_culprit(
-    parts: Iterable[tuple[str, Any]], error: Exception, modules: ValueModules
-) -> tuple[str, object, Exception]:
-    """Of parts with the way to each, the innermost that cannot be pickled by itself, and what it raises."""
-    place, value, why = "it", object(), error
-    seen: set[int] = set()
-    while True:
-        for name, part in parts:
-            if id(part) in seen:
-                continue
-            seen.add(id(part))
-            refused = _refusal(part, modules)
-            if refused is not None:
-                place, value, why = name, part, refused
-                break
-        else:
-            return place, value, why
-        parts = _parts(value, place)
-
-
-def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """What an object is made of as pickle sees it, each with the way to it."""
-    # Functions last: a class's methods know the class, and with it whatever else it holds.
-    parts = vars(value).items() if isinstance(value, type) else ()
-    named = [(f"{place}.{name}", part) for name, part in parts] or list(parts_of(value, place))
-    yield from sorted(named, key=lambda item: isinstance(item[1], types.FunctionType))
-    if not isinstance(value, (type, types.FunctionType, types.ModuleType)):
-        yield f"class {type(value).__name__}", type(value)
+        with contextlib.suppress(Exception):  # a finder of the user's own; another one may know
+            found = finder.find_spec(name, getattr(parent, "__path__", None))
+            if found is not None:
+                return bool(found.origin == own.origin)
+    return parent is not None and own.origin is None

@@ -31,7 +31,7 @@ from layoutdoctor.diagnosis.records import (
 )
 from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.examination.applying import Call
-from layoutdoctor.recording.recording import Iteration, Recording
+from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.recording.saved import pack, unpacked_column
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Begin(Message, frozen=True, kw_only=True, tag=True):
     Attributes:
         role: ``worker`` compiles a configuration under capture; ``again`` compiles it as a user does, to be timed;
             ``reference`` computes the outputs as they should be; ``static`` lowers for a GPU that is not there.
-        configuration: None for ``reference`` and ``static``.
+        configuration: None for ``reference``.
         path: Where the reference goes.
         log: File that its standard output and error go to.
         here: Whether the process itself takes the role, because forking it is not safe.
@@ -334,16 +334,6 @@ class Copied(Message, frozen=True, kw_only=True, tag=True):
     bytes_per_second: float | None
 
 
-class Lowered(Message, frozen=True, kw_only=True, tag=True):
-    """A configuration was lowered for a target."""
-
-    recording: Recording
-
-
-class Finished(Message, frozen=True, kw_only=True, tag=True):
-    """All that was asked for is done."""
-
-
 class Failed(Message, frozen=True, kw_only=True, tag=True):
     """The model raised; ``proposals`` are the cures that may help against that."""
 
@@ -371,8 +361,6 @@ Answer = (
     | Turned
     | Profiled
     | Copied
-    | Lowered
-    | Finished
     | Failed
     | Refused
     | Progress

@@ -33,6 +33,8 @@ FORBIDDEN_METHODS = frozenset({"extractall", "extract", "enable_load_extension",
 
 # (file, what) -> why it may stand there.
 REASONS = {
+    ("subjects/cures/cure.py", "exec"): "runs the lines of a cure of its own; none that was read from a record",
+    ("subjects/cures/cure.py", "compile"): "compiles the lines of a cure of its own",
     ("subjects/load.py", "exec"): "runs the TARGET, as the user asked",
     ("subjects/load.py", "compile"): "compiles the TARGET, as the user asked",
     ("subjects/load.py", "importlib.import_module"): "imports the TARGET package.module, as the user asked",
@@ -55,6 +57,7 @@ REASONS = {
     ("fleet/sources.py", "fsspec"): "opens the URLs that the user named, and no other",
     ("fleet/sources.py", "tarfile.open"): "reads one member after the other as a stream; none is unpacked by its name",
     ("subjects/transport.py", "pickle"): "the caller's own live model, to a child process, by a private directory",
+    ("subjects/transport.py", "torch.load"): "its tensors, by a private directory, with weights_only",
     ("subjects/transport.py", "cloudpickle"): "the caller's own live model, to a child process, by a private directory",
 }
 

@@ -36,10 +36,10 @@ def propose(seen: Seen) -> tuple[Proposal, ...]:
 
 def apply_cures(module: nn.Module, configuration: Configuration) -> None:
     """
-    Changes a copy of a model as a configuration's cures say, in place.
+    Changes a model as a configuration's cures say, in place.
 
     Raises:
-        UsageError: A cure is not known, or the model has not the modules that it changes.
+        UsageError: A cure is not known, or the model lacks a module that it changes.
     """
     by_name = {cure.name: cure for cure in ALL_CURES}
     for cure in configuration.cures:
@@ -54,5 +54,4 @@ def apply_cures(module: nn.Module, configuration: Configuration) -> None:
                 f"cannot apply {configuration.name!r} to {type(module).__name__}: it has no module {missing[0]!r}; "
                 "give the model that was diagnosed"
             )
-        for part in map(module.get_submodule, cure.modules or ("",)):
-            by_name[cure.name].apply(part, cure)
+        by_name[cure.name].apply(module, cure)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
@@ -26,16 +25,10 @@ for name in {modules}:
     model.get_submodule(name).to(torch.{dtype})  # autocast would cast it on every call"""
 
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-_CAST_BY_AUTOCAST = (
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-    nn.Linear,
-)
+_DTYPES = ("bfloat16", "float16")
+_NARROW_BYTES = 2
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_CAST_BY_AUTOCAST = (*_CONVOLUTIONS, nn.Linear)
 
 
 def _casts(seen: Seen) -> Iterator[tuple[str, str, int]]:
@@ -59,11 +52,8 @@ def _propose(seen: Seen) -> Proposal | None:
         return None
     dtype = Counter(dtype for _, dtype, _ in found).most_common(1)[0][0]
     names = dict.fromkeys(name for name, given, _ in found if given == dtype)
-    narrow = _DTYPES[dtype].itemsize
-    moved = sum((ELEMENT_BYTES + narrow) * count for _, given, count in found if given == dtype)
+    moved = sum((ELEMENT_BYTES + _NARROW_BYTES) * count for _, given, count in found if given == dtype)
     return AUTOCAST_DTYPE.proposal(names, moved, dtype=dtype)
 
 
-AUTOCAST_DTYPE = KnownCure(
-    "autocast-dtype", _propose, lambda part, cure: part.to(_DTYPES[str(cure.dtype)]), HOW, "LD106"
-)
+AUTOCAST_DTYPE = KnownCure("autocast-dtype", _propose, HOW, "LD106")

@@ -1,16 +1,14 @@
 """
 Calls that the model's own code makes, answered in another way: ``.contiguous()`` left out, ``.view`` as ``.reshape``.
 
-The same as to edit the lines that call; done here by a mode of torch around the model's forward, which torch.compile
-traces through. In eager the mode itself takes time, so that an edit brings a little more than was measured.
+It has the same effect as an edit of the lines that call, by a mode of torch around the model's forward, which
+torch.compile traces through. In eager the mode itself takes time, so that an edit saves a little more than was
+measured.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import torch
-from torch.overrides import TorchFunctionMode
+from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.records import is_refused_view
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last
@@ -18,15 +16,11 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, element_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from torch import nn
+    from collections.abc import Iterator
 
     from layoutdoctor.diagnosis.records import FxNode
     from layoutdoctor.subjects.cures.cure import Seen
     from layoutdoctor.workers.messages import Proposal
-
-    Answer = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
 HOW = """\
 class {mode}(torch.overrides.TorchFunctionMode):
@@ -41,30 +35,6 @@ def call(*args, **kwargs):
 model.forward = call  # or {edit}"""
 
 _COPIES = frozenset({"clone", "contiguous", "_to_copy"})
-
-
-class WithoutContiguous(TorchFunctionMode):
-    """``.contiguous()`` gives the tensor as it is."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Every call of torch within."""
-        if function is torch.Tensor.contiguous and len(args) == 1 and not kwargs:
-            return args[0]
-        return function(*args, **(kwargs or {}))
-
-
-class ViewAsReshape(TorchFunctionMode):
-    """``.view`` copies where it has to."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Every call of torch within."""
-        if function is torch.Tensor.view and not kwargs and not isinstance(args[1], torch.dtype):
-            return args[0].reshape(*args[1:])
-        return function(*args, **(kwargs or {}))
 
 
 def _calls_of_contiguous(seen: Seen) -> Iterator[tuple[FxNode, int]]:
@@ -95,49 +65,38 @@ def _propose_without_contiguous(seen: Seen) -> Proposal | None:
     )
     return WITHOUT_CONTIGUOUS.proposal(
         bytes_moved=READ_AND_WRITTEN * sum(count for _, count in found),
-        mode="WithoutContiguous",
-        function="torch.Tensor.contiguous",
-        condition="len(args) == 1 and not kwargs",
-        answer="args[0]",
         edit=f"take .contiguous() out at {', '.join(lines)}" if lines else "take .contiguous() out",
     )
 
 
 def _propose_view_as_reshape(seen: Seen) -> Proposal | None:
-    """Of a trial that failed for it."""
-    if not is_refused_view(seen.failure):
-        return None
-    return VIEW_AS_RESHAPE.proposal(
-        mode="ViewAsReshape",
-        function="torch.Tensor.view",
-        condition="not kwargs and not isinstance(args[1], torch.dtype)",
-        answer="args[0].reshape(*args[1:])",
-        edit="write .reshape where .view fails",
-    )
+    """Of a trial that failed because of a view."""
+    return VIEW_AS_RESHAPE.proposal(edit="write .reshape where .view fails") if is_refused_view(seen.failure) else None
 
 
-def _run_within(module: nn.Module, mode: Callable[[], TorchFunctionMode]) -> None:
-    forward = module.forward
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with mode():
-            return forward(*args, **kwargs)
-
-    module.forward = call
+def _answering(mode: str, function: str, condition: str, answer: str) -> str:
+    words = {"mode": mode, "function": function, "condition": condition, "answer": answer}
+    lines = HOW
+    for word, value in words.items():
+        lines = lines.replace(f"{{{word}}}", value)
+    return lines
 
 
 WITHOUT_CONTIGUOUS = KnownCure(
     "without-contiguous",
     _propose_without_contiguous,
-    lambda module, _: _run_within(module, WithoutContiguous),
-    HOW,
+    _answering("WithoutContiguous", "torch.Tensor.contiguous", "len(args) == 1 and not kwargs", "args[0]"),
     "LD501",
 )
 VIEW_AS_RESHAPE = KnownCure(
     "view-as-reshape",
     _propose_view_as_reshape,
-    lambda module, _: _run_within(module, ViewAsReshape),
-    HOW,
+    _answering(
+        "ViewAsReshape",
+        "torch.Tensor.view",
+        "not kwargs and not isinstance(args[1], torch.dtype)",
+        "args[0].reshape(*args[1:])",
+    ),
     "LD507",
     mends_a_failure=True,
 )

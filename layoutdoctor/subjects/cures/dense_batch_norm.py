@@ -1,13 +1,13 @@
 """
-A dense input before a batch norm that is given a strided one, though the model is contiguous.
+A dense input for a batch norm that is given a strided one, though the model is contiguous.
 
-Which kernel a batch norm runs follows the layout of its input; one made by a matrix product and a transpose is
+The layout of its input decides which kernel a batch norm runs; an input made by a matrix product and a transpose is
 channels-last, or in no memory format at all.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -28,11 +28,6 @@ for name in {modules}:
 _BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-def _dense(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    del module
-    return (inputs[0].contiguous(), *inputs[1:])
-
-
 def _propose(seen: Seen) -> Proposal | None:
     if any("contiguous_format" not in layout_of(tensor).memory_formats for tensor in seen.module.parameters()):
         return None  # its formats are mixed on purpose, or channels-last
@@ -47,6 +42,4 @@ def _propose(seen: Seen) -> Proposal | None:
     return DENSE_BATCH_NORM.proposal(found, moved) if found else None
 
 
-DENSE_BATCH_NORM = KnownCure(
-    "dense-batch-norm-input", _propose, lambda part, _: part.register_forward_pre_hook(_dense), HOW, "LD302"
-)
+DENSE_BATCH_NORM = KnownCure("dense-batch-norm-input", _propose, HOW, "LD302")

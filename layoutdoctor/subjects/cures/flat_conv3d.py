@@ -1,21 +1,18 @@
 """
 A Conv3d whose kernel is 1 deep, run as a Conv2d on every frame.
 
-The module stays what it is, with its weight and its name: only the way it computes is another one.
+The module keeps its weight and its name, and computes in another way.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
-from torch.nn import functional
 
 from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, element_count
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Cure
     from layoutdoctor.subjects.cures.cure import Seen
     from layoutdoctor.workers.messages import Proposal
 
@@ -32,26 +29,6 @@ class FlatConv3d(torch.nn.Conv3d):
         return frames.unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
 for name in {modules}:
     model.get_submodule(name).__class__ = FlatConv3d"""
-
-
-class FlatConv3d(nn.Conv3d):
-    """A Conv3d with a kernel of 1 in depth as a Conv2d on every frame."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of a video ``[N, C, T, H, W]``; one without a batch is convolved as before."""
-        if x.dim() != 5:
-            return super().forward(x)
-        padding = self.padding if isinstance(self.padding, str) else self.padding[1:]
-        frames = functional.conv2d(
-            x.transpose(1, 2).flatten(0, 1),
-            self.weight.squeeze(2),
-            self.bias,
-            self.stride[1:],
-            padding,
-            self.dilation[1:],
-            self.groups,
-        )
-        return frames.unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
 
 
 def _is_flat(module: nn.Module) -> bool:
@@ -74,10 +51,4 @@ def _propose(seen: Seen) -> Proposal | None:
     return FLAT_CONV3D.proposal(flat, READ_AND_WRITTEN * moved) if flat else None
 
 
-def _apply(part: nn.Module, cure: Cure) -> None:
-    del cure
-    if _is_flat(part):
-        part.__class__ = FlatConv3d
-
-
-FLAT_CONV3D = KnownCure("flat-conv3d", _propose, _apply, HOW, "LD503")
+FLAT_CONV3D = KnownCure("flat-conv3d", _propose, HOW, "LD503")

@@ -1,14 +1,12 @@
 """
-Channels-last restored behind the module that lost it, instead of by everything further down.
+Channels-last restored behind the module that lost it, instead of by each module further down.
 
-One conversion takes the place of those that the neighbours pay, where there are several.
+One conversion takes the place of several.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last, is_only_contiguous
 from layoutdoctor.subjects.copies import CHANNELS_LAST
@@ -16,8 +14,6 @@ from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, elemen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from torch import nn
 
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import FxNode, Graph
@@ -29,13 +25,6 @@ def restored(module, inputs, output):
     return output.contiguous(memory_format={format})
 for name in {modules}:
     model.get_submodule(name).register_forward_hook(restored)"""
-
-
-def _restored(module: nn.Module, inputs: Any, output: Any) -> Any:
-    del module, inputs
-    if not isinstance(output, torch.Tensor) or output.dim() not in CHANNELS_LAST:
-        return output
-    return output.contiguous(memory_format=CHANNELS_LAST[output.dim()])
 
 
 def _losses(graph: Graph, leaves: set[str]) -> Iterator[tuple[str, Layout]]:
@@ -78,6 +67,4 @@ def _propose(seen: Seen) -> Proposal | None:
     return RESTORED_FORMAT.proposal(found, moved, format=str(CHANNELS_LAST[ranks.pop()]))
 
 
-RESTORED_FORMAT = KnownCure(
-    "restored-format", _propose, lambda part, _: part.register_forward_hook(_restored), HOW, "LD104"
-)
+RESTORED_FORMAT = KnownCure("restored-format", _propose, HOW, "LD104")

@@ -12,7 +12,6 @@ from layoutdoctor.measure.gpu import (
     CardState,
     card_state,
     free_device_bytes,
-    held_by_others,
     notes_on_gpu,
     why_no_gpu,
 )
@@ -103,13 +102,11 @@ def test_a_process_with_a_context_asks_that_and_names_the_card_by_its_own_number
 def test_what_other_programs_hold_is_told_if_it_is_more_than_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
     with_context(monkeypatch, free=10 * GIB, total=80 * GIB, reserved=20 * GIB)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
-    assert held_by_others("cuda:0") == 50 * GIB
     assert notes_on_gpu("cuda:0") == (
         "other programs hold 50.0 GiB of cuda:0's memory: its times vary while they run; end them, or name another GPU "
         "(--device)",
     )
     with_context(monkeypatch, free=79 * GIB + GIB // 2, total=80 * GIB)
-    assert held_by_others("cuda:0") == held_by_others("cpu") == 0
     assert notes_on_gpu("cuda:0") == ()
 
 
@@ -124,9 +121,6 @@ def test_blocking_launches_and_a_part_of_a_gpu_are_noted(monkeypatch: pytest.Mon
         "cuda:0 is a part of a GPU (MIG): its times do not hold for the whole GPU; diagnose there",
     )
     assert notes_on_gpu("cpu") == ()
-
-
-OLD_DRIVER = "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver."
 
 
 @pytest.mark.parametrize(
@@ -144,21 +138,13 @@ OLD_DRIVER = "The NVIDIA driver on your system is too old (found version 11040).
         (
             "13.0",
             0,
-            None,
-            OLD_DRIVER,
-            "its driver is too old for torch 2.11.0 (CUDA 13.0); update the driver, install a torch of an older CUDA, "
-            "or use cpu",
-        ),
-        (
-            "13.0",
-            0,
             "",
             "No CUDA GPUs are available",
             "torch 2.11.0 sees no GPU, as CUDA_VISIBLE_DEVICES is '' (RuntimeError: No CUDA GPUs are available); "
             "see whether nvidia-smi lists one, or use cpu",
         ),
     ],
-    ids=["a CPU build", "one GPU", "hidden GPUs", "an old driver", "no GPU"],
+    ids=["a CPU build", "one GPU", "hidden GPUs", "no GPU"],
 )
 def test_a_gpu_that_is_not_there_is_refused_with_what_to_do(
     cuda: str | None,

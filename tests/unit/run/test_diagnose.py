@@ -1,89 +1,86 @@
-"""What a diagnosis makes of processes that are lost on the way, with processes that are scripts."""
+"""What a diagnosis makes of processes that lower for a target, with processes that are scripts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
-import pytest
-from builders import a_configuration, a_diagnosis, a_trial, recordings_of
+from builders import a_configuration, a_graph, a_subject, a_trial, an_environment
 from fake_workers import CRASH
 
-from layoutdoctor.errors import SubjectError
+from layoutdoctor.examination.applying import Call
 from layoutdoctor.run.diagnose import _lowered
 from layoutdoctor.run.watching import Watch
-from layoutdoctor.workers.messages import Finished, Lowered, Progress, Request
+from layoutdoctor.workers.messages import Compiled, Loaded, Prepared, Request, Scouted
 
-if TYPE_CHECKING:
-    from layoutdoctor.workers.messages import Answer
-
-STATIC = {"measurement": None, "kernels": None, "equivalence": None, "is_static": True}
-REQUEST = Request(configurations=tuple(map(a_configuration, ("eager", "inductor", "inductor-layout-opt-off"))))
+NAMES = ("eager", "inductor", "inductor-layout-opt-on", "inductor-layout-opt-off", "inductor-channels-last")
+REQUEST = Request(configurations=tuple(map(a_configuration, NAMES)), lower_for="cuda:90")
 
 
 class Scripted:
-    """Stands for a host and for the process that it begins."""
+    """Stands for a host, for the processes that it begins, and for the scout."""
 
-    def __init__(self, *answers: Answer | BaseException) -> None:
+    def __init__(self, *answers: object) -> None:
+        environment = an_environment(thread_count=4)
+        self.loaded = Loaded(
+            subject=a_subject(), environment=environment, parameter_ranks=(), call=Call("model(x)", {})
+        )
         self._answers = list(answers)
-        self.is_ended = False
+        self.begun: list[str] = []
+        self.ended = 0
 
-    def begin(self, role: str) -> Scripted:
+    def begin(self, role: str, configuration: Any) -> Scripted:
         assert role == "static"
+        self.begun.append(configuration.name)
         return self
 
-    def answer(self, kind: Any) -> Answer:
+    def answer(self, kind: Any, timeout_seconds: float | None = None) -> object:
         answer = self._answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
         assert isinstance(answer, kind)
         return answer
 
+    def ask(self, order: object, kind: Any, timeout_seconds: float | None = None) -> object:
+        return self.answer(kind)
+
     def end(self) -> None:
-        self.is_ended = True
+        self.ended += 1
 
 
-def lowered(host: Scripted) -> tuple[list[Any], list[str]]:
-    """The trials, and the stages that were told."""
-    told: list[str] = []
-    watch = Watch(lambda step: told.append(step.stage))
-    recordings = _lowered(host, REQUEST, watch)  # type: ignore[arg-type]
-    assert host.is_ended
-    assert [one.name for one in watch.latest] == [one.name for one in recordings if one.trial.status == "ok"]
-    return [recording.trial for recording in recordings], told
+def a_compiled(name: str, code: str) -> Compiled:
+    trial = a_trial(name, measurement=None, kernels=None, equivalence=None, is_static=True, graphs=(a_graph(),))
+    return Compiled(trial=trial, code=code)
 
 
-def a_lowered(name: str) -> Lowered:
-    (recording,) = recordings_of(a_diagnosis(a_trial(name, **STATIC)))
-    head = msgspec.structs.replace(recording.head, configurations=tuple(one.name for one in REQUEST.configurations))
-    return Lowered(recording=msgspec.structs.replace(recording, head=head))
-
-
-def test_configurations_are_lowered_one_after_the_other_by_a_process_that_ends() -> None:
-    trials, told = lowered(
-        Scripted(
-            Progress("lowering", 20), a_lowered("eager"), Progress("lowering on", 50), a_lowered("inductor"), Finished()
-        )
+def test_each_configuration_is_lowered_once_and_one_that_is_lost_costs_only_itself() -> None:
+    host = Scripted(
+        *(Prepared(key="a"), a_compiled("inductor", "code")),
+        Prepared(key="a"),
+        *(Prepared(key="b"), CRASH),
+        *(Prepared(key="c"), a_compiled("inductor-channels-last", "code")),
     )
+    told: list[str] = []
+    scout: Any = SimpleNamespace(answer=lambda *_: Scouted(has_convolution=True))
 
-    assert [trial.name for trial in trials] == ["eager", "inductor"]
-    assert told == ["lowering", "lowering on"]
+    found = _lowered(host, REQUEST, Watch(lambda step: told.append(step.stage)), scout)  # type: ignore[arg-type]
 
-
-def test_a_process_that_is_lost_while_lowering_costs_what_it_had_not_lowered() -> None:
-    trials, _ = lowered(Scripted(a_lowered("eager"), CRASH))
-
-    assert [(trial.name, trial.status, trial.failure) for trial in trials] == [
-        ("eager", "ok", None),
-        ("inductor", "crashed", CRASH.failure),
-        ("inductor-layout-opt-off", "crashed", CRASH.failure),
+    assert [(one.name, one.trial.status, one.trial.same_as, one.was_profiled) for one in found] == [
+        ("eager", "skipped", None, False),
+        ("inductor", "ok", None, True),
+        ("inductor-layout-opt-on", "same_as", "inductor", False),
+        ("inductor-layout-opt-off", "crashed", None, False),
+        ("inductor-channels-last", "same_as", "inductor", False),
     ]
-    assert all(trial.is_static for trial in trials)
-
-
-def test_a_process_that_is_lost_before_it_lowered_anything_is_an_error() -> None:
-    host = Scripted(CRASH)
-    with pytest.raises(SubjectError, match=r"^cannot lower the model: the process died of signal 11$"):
-        lowered(host)
-
-    assert host.is_ended
+    assert [one.trial.notes for one in found if one.trial.same_as] == [
+        ("the same options and formats as inductor",),
+        ("the same generated code as inductor",),
+    ]
+    assert found[3].trial.failure == CRASH.failure
+    assert all(one.trial.is_static for one in found)
+    assert told == [f"{name}: lowering for cuda:90" for name in NAMES]
+    assert (host.begun, host.ended) == (list(NAMES[1:]), 4)
+    subject, environment = found[0].head.subject, found[0].head.environment
+    assert (subject.device, subject.target, len(subject.notes)) == ("cuda", "cuda:90", 1)
+    assert environment == msgspec.structs.replace(host.loaded.environment, device_name=None, thread_count=None)

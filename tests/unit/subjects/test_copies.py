@@ -1,6 +1,11 @@
+"""Copies of tensors, inputs and models, and the modules that a callable uses."""
+
 from __future__ import annotations
 
+import collections
 import functools
+import threading
+import types
 from typing import Any
 
 import pytest
@@ -9,13 +14,11 @@ from loops import for_each
 from torch import nn
 
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.subjects.copies import clone_tensor, copy_model, copy_module, layout_of
+from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, copy_model, layout_of
+from layoutdoctor.subjects.reach import outermost_modules
 
 GLOBAL_NET = nn.Conv2d(3, 4, 3)
-
-
-def function_of_a_global(x: torch.Tensor) -> Any:
-    return GLOBAL_NET(x)
+GLOBAL_NETS = {"nets": [GLOBAL_NET]}
 
 
 def test_a_clone_has_the_values_and_strides_but_not_the_memory() -> None:
@@ -26,7 +29,6 @@ def test_a_clone_has_the_values_and_strides_but_not_the_memory() -> None:
         torch.randn(12).as_strided((3, 4), (2, 1), 2),  # overlapping
         torch.randn(0, 3),
         torch.randn(()),
-        torch.arange(6).reshape(2, 3).t(),
         torch.randn(2, 2, dtype=torch.complex64).conj(),
         torch.randn(2, requires_grad=True) * 2,
     ):
@@ -40,113 +42,114 @@ def test_a_clone_has_the_values_and_strides_but_not_the_memory() -> None:
     assert layout_of(sparse).stride is None
 
 
-def test_a_copied_module_keeps_strides_and_ties_and_carries_no_gradient() -> None:
+def test_inputs_are_copied_once_each_and_what_cannot_be_copied_is_passed_on() -> None:
+    x, lock, size = torch.ones(2), threading.Lock(), types.SimpleNamespace(n=torch.ones(1))
+
+    (one, other), keywords = copy_inputs((x, [x]), {"lock": lock, "size": size, "flag": True})
+
+    assert one is other[0]
+    assert one is not x
+    assert keywords["lock"] is lock
+    assert keywords["size"].n is not size.n
+    assert keywords["flag"] is True
+
+
+def test_a_copied_model_keeps_strides_and_ties_and_carries_no_gradient() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)).to(
         memory_format=torch.channels_last
     )
     model[2].weight = model[1].weight
-    model[0].bias = nn.Parameter(torch.randn(8)[::2])
     model[0].weight.grad = torch.ones_like(model[0].weight)
+    model.kept = model[1](torch.ones(4))  # a result of autograd, as weight_norm keeps one
+    for original in (model, model.forward, functools.partial(model)):
+        (copied,) = outermost_modules(copy_model(original))
 
-    copied = copy_module(model)
-
-    assert [p.stride() for p in copied.parameters()] == [p.stride() for p in model.parameters()]
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(copied.parameters(), model.parameters(), strict=True))
-    assert copied[2].weight is copied[1].weight
-    assert copied[0].weight.grad is None
+        assert [p.stride() for p in copied.parameters()] == [p.stride() for p in model.parameters()]
+        assert all(map(torch.equal, copied.parameters(), model.parameters()))
+        assert copied[0].weight is not model[0].weight
+        assert copied[2].weight is copied[1].weight
+        assert not copied.kept.requires_grad
+    assert copy_model(model)[0].weight.grad is None
     assert model[0].weight.grad is not None
+    assert copy_model(layout_of) is layout_of
 
 
-def test_a_module_that_cannot_be_copied_is_refused_with_the_reason() -> None:
+def test_a_model_that_cannot_be_copied_is_refused_with_the_reason() -> None:
     class Stubborn(nn.Linear):
         def __deepcopy__(self, memo: Any) -> Any:
             raise TypeError("holds a socket")
 
-    with pytest.raises(SubjectError, match=r"cannot copy Stubborn.*TypeError: holds a socket; give it a __deepcopy__"):
-        copy_module(Stubborn(1, 1))
+    with pytest.raises(SubjectError) as caught:
+        copy_model(Stubborn(1, 1))
+
+    assert str(caught.value) == "cannot copy Stubborn: TypeError: holds a socket; give it a __deepcopy__"
 
 
-class Itself:
-    """A constant, its author thought: there is no need to copy it."""
+class Caller:
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
 
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self
-
-
-class Frozen(Itself, nn.Conv2d):
-    pass
+    def __call__(self, x: torch.Tensor) -> Any:
+        return self.net(x)
 
 
-@for_each("holder", [lambda net: net, nn.Sequential])
-def test_a_copy_that_holds_the_parameters_of_the_original_is_refused(holder: Any) -> None:
-    model = holder(Frozen(3, 3, 3))
+class Slotted:
+    __slots__ = ("net",)
 
-    with pytest.raises(SubjectError, match=r"its copy holds the parameters of the original; make __deepcopy__ return"):
-        copy_model(model)
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
 
-
-class Copied(nn.Linear):
-    """Copies itself, without the memo."""
-
-    def __deepcopy__(self, memo: Any) -> Copied:
-        made = Copied(self.in_features, self.out_features)
-        made.load_state_dict(self.state_dict())
-        return made
+    def __call__(self, x: torch.Tensor) -> Any:
+        return self.net(x)
 
 
-def test_real_copies_ties_views_and_tensors_without_memory_pass() -> None:
-    net = nn.Sequential(Copied(2, 2), nn.Linear(2, 2), nn.Linear(2, 2), nn.LSTM(2, 2))
-    net[2].weight = net[1].weight
-    nn.utils.parametrizations.weight_norm(net[1], "bias")
-    net.register_buffer("view", net[1].weight.data.view(-1))
-    net.register_buffer("nothing", torch.empty(0))
-    net.register_buffer("sparse", torch.eye(2).to_sparse())
-    net.later, net.again, net.cycle = torch.empty(2, device="meta"), [net[1].weight], {}
-    net.cycle["self"] = net.cycle
-    net.script = torch.jit.script(nn.Linear(2, 2))
+def callables(net: nn.Module) -> dict[str, Any]:
+    """Every way in which a function comes by a module."""
+    nets, table, plain, queue = [net], {"a": (net,)}, types.SimpleNamespace(net=net), collections.deque([net])
+    around = Caller(net)
+    around.again = [around, lambda x: around.net(x)]  # type: ignore[attr-defined]
 
-    copied = copy_module(net)
+    def helper(x: torch.Tensor) -> Any:
+        return net(x)
 
-    assert copied[2].weight is copied[1].weight is copied.again[0]
-    assert copied[1].weight is not net[1].weight
+    def by_helper(x: torch.Tensor) -> Any:
+        return (lambda y: helper(y))(x)
 
-
-def make_functions(net: nn.Module) -> dict[str, Any]:
-    def default(x: torch.Tensor, used: nn.Module = net) -> Any:
+    def with_default(x: torch.Tensor, used: Any = net) -> Any:
         return used(x)
 
+    def with_keyword(x: torch.Tensor, *, used: Any = nets) -> Any:
+        return used[0](x)
+
+    def with_attribute(x: torch.Tensor) -> Any:
+        return with_attribute.net(x)  # type: ignore[attr-defined]
+
+    with_attribute.net = net  # type: ignore[attr-defined]
     return {
+        "module": net,
         "closure": lambda x: net(x),
-        "default": default,
+        "list": lambda x: nets[0](x),
+        "dict of tuples": lambda x: table["a"][0](x),
+        "plain object": lambda x: plain.net(x),
+        "deque": lambda x: queue[0](x),
+        "circle": lambda x: around.again[1](x),  # type: ignore[attr-defined]
+        "helper": by_helper,
+        "default": with_default,
+        "keyword default": with_keyword,
+        "decorated": torch.enable_grad()(helper),
+        "attribute of a function": with_attribute,
         "partial": functools.partial(lambda used, x: used(x), net),
+        "object": Caller(net),
+        "slots": Slotted(net),
         "bound method": net.forward,
-        "global": function_of_a_global,
+        "global": lambda x: GLOBAL_NET(x),
+        "global collection": lambda x: GLOBAL_NETS["nets"][0](x),
     }
 
 
-@for_each("kind", ["closure", "default", "partial", "bound method", "global"])
-def test_a_functions_copy_uses_copies_of_the_modules_it_reads(kind: str) -> None:
-    net = GLOBAL_NET if kind == "global" else nn.Conv2d(3, 4, 3)
-    x = torch.randn(1, 3, 5, 5)
-    expected = net(x).detach()
+@for_each("kind", list(callables(nn.Identity())))
+def test_the_modules_that_a_callable_uses_are_found(kind: str) -> None:
+    net = GLOBAL_NET if kind.startswith("global") else nn.Sequential(nn.Conv2d(3, 4, 3))
 
-    copied = copy_model(make_functions(net)[kind])
-    assert copied.module is not None
-    assert torch.equal(copied.run(x), expected)
-    with torch.no_grad():
-        for parameter in copied.module.parameters():
-            parameter.zero_()
-
-    assert torch.equal(copied.run(x), torch.zeros_like(expected))
-    assert torch.equal(net(x), expected)
-    assert copy_model(layout_of) == (layout_of, None)  # which reads none
-
-
-def test_a_module_that_cannot_change_its_mode_says_so() -> None:
-    class Exported(nn.ReLU):
-        def train(self, mode: bool = True) -> Any:
-            raise NotImplementedError("Calling train() is not supported yet.")  # as torch.export's modules say
-
-    assert copy_model(Exported()).set_mode("training") == (
-        "the model cannot change between train and eval mode: it runs in the one it was exported in",
-    )
+    assert outermost_modules(callables(net)[kind]) == [net]
+    assert outermost_modules(layout_of) == []

@@ -16,11 +16,9 @@ from layoutdoctor import subjects
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.records import Cure
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.run.deriving import with_cures
 from layoutdoctor.subjects.cures import ALL_CURES
 from layoutdoctor.subjects.cures.cure import KnownCure
-from layoutdoctor.subjects.cures.flat_conv3d import FlatConv3d
 from layoutdoctor.subjects.prepare import compile_for
 from layoutdoctor.workers.messages import Proposal
 
@@ -84,20 +82,18 @@ def test_a_cure_leaves_outputs_and_names_as_they_are(tried: Any) -> None:
     assert "forward" not in vars(model)
 
 
-def test_a_cure_changes_what_runs_and_the_lines_as_pasted_do_the_same(tried: Any) -> None:
+def test_a_cure_changes_what_runs(tried: Any) -> None:
     case, model, x, configuration = tried
     before = compile_for(model, BY_NAME[case.configuration]).module
-    scope: dict[str, Any] = {"torch": torch, "model": compile_for(model, BY_NAME["eager"]).module, "x": x}
+    x = x.to(memory_format=torch.channels_last) if "channels-last" in case.configuration else x
 
-    exec(how_to_apply(configuration, frozenset({len(case.shape)})), scope)
-    pasted = operations(scope["model"], scope["x"])
+    after = operations(compile_for(model, configuration).module, x)
 
-    assert pasted == operations(compile_for(model, configuration).module, scope["x"])
     if case.cure == "view-as-reshape":
         with pytest.raises(RuntimeError, match="view size is not compatible"):
-            operations(before, scope["x"])
+            operations(before, x)
     else:
-        assert pasted != operations(before, scope["x"])
+        assert after != operations(before, x)
 
 
 @pytest.mark.thorough
@@ -114,25 +110,21 @@ def test_gradients_stay_too(case: Case) -> None:
     assert trial.equivalence.gradients_checked
 
 
-@pytest.mark.parametrize("name", ["eager", "eager-channels-last"])
 @pytest.mark.parametrize(
     ("model", "shape", "mode"),
     [
         (Usual, (2, 4, 8, 8), "inference"),
         (Usual, (2, 4, 8, 8), "training"),
         (Volume, (2, 4, 3, 8, 8), "inference"),
+        (Contiguous, (2, 4, 8, 8), "inference"),  # its result is contiguous already
         (Autocast, (2, 4, 8, 8), "training"),  # its float32 weights are what autocast is for
     ],
 )
-def test_a_model_that_no_cure_fits_is_left_alone(model: Any, shape: Any, mode: Mode, name: str) -> None:
-    trial, proposals = run(model(), torch.randn(shape), BY_NAME[name], mode)
+def test_a_model_that_no_cure_fits_is_left_alone(model: Any, shape: Any, mode: Mode) -> None:
+    trial, proposals = run(model(), torch.randn(shape), BY_NAME["eager"], mode)
 
     assert trial.status == "ok"
     assert proposals == ()
-
-
-def test_what_is_contiguous_already_is_no_call_to_leave_out() -> None:
-    assert run(Contiguous().eval(), torch.randn(2, 4, 8, 8), BY_NAME["eager"])[1] == ()
 
 
 def test_a_model_that_is_one_flat_convolution_is_cured_itself() -> None:
@@ -140,7 +132,7 @@ def test_a_model_that_is_one_flat_convolution_is_cured_itself() -> None:
     _, proposals = run(model, x, BY_NAME["eager"])
     ready = compile_for(model, with_cures(BY_NAME["eager"], (proposals[0].cure,)))
 
-    assert type(ready.module) is FlatConv3d
+    assert type(ready.module).__name__ == "FlatConv3d"
     assert type(model) is nn.Conv3d
     torch.testing.assert_close(ready(x), model(x))
     torch.testing.assert_close(ready(x[0]), model(x[0]))  # without a batch
@@ -165,32 +157,16 @@ def test_a_cure_of_another_model_or_version_is_refused(cure: Cure, message: str)
         compile_for(Flat(), with_cures(BY_NAME["eager"], (cure,)))
 
 
-def test_a_cure_that_fails_says_so_and_costs_its_trial_only() -> None:
-    model, x = Flat().eval(), torch.randn(2, 4, 3, 8, 8)
-    configuration = with_cures(BY_NAME["eager"], (Cure(name="flat-conv3d", modules=("gone",)),))
-
-    trial, _ = run(model, x, configuration)
-
-    assert trial.status == "failed"
-    assert trial.failure is not None
-    assert "it has no module 'gone'" in trial.failure.message
-
-
 def test_a_cure_that_breaks_the_model_costs_its_trial_and_one_that_computes_something_else_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def double(module: nn.Module, cure: Cure) -> None:
-        module.register_forward_hook(lambda module, inputs, output: 2 * output)
-
-    def refuse(module: nn.Module, cure: Cure) -> None:
-        def raises(module: nn.Module, inputs: Any) -> None:
-            raise RuntimeError("no such kernel")
-
-        module.register_forward_pre_hook(raises)
-
-    bad = {"double": double, "refuse": refuse}
+    bad = {
+        "double": "model.register_forward_hook(lambda module, inputs, output: 2 * output)",
+        "refuse": "model.register_forward_pre_hook(lambda module, inputs: 1 / 0)",
+    }
     cures = [
-        KnownCure(name, lambda seen, name=name: Proposal(cure=Cure(name=name)), apply) for name, apply in bad.items()
+        KnownCure(name, lambda seen, name=name: Proposal(cure=Cure(name=name)), lines, "LD101")
+        for name, lines in bad.items()
     ]
     monkeypatch.setattr(subjects.cures, "ALL_CURES", (*cures, *ALL_CURES))
     model, x = Flat().eval(), torch.randn(2, 4, 3, 8, 8)
@@ -202,9 +178,8 @@ def test_a_cure_that_breaks_the_model_costs_its_trial_and_one_that_computes_some
     assert [proposal.cure.name for proposal in proposals] == ["double", "refuse", "flat-conv3d"]
     assert doubled.equivalence is not None
     assert (doubled.status, doubled.equivalence.status) == ("ok", "different")
-    assert refused.status == "failed"
     assert refused.failure is not None
-    assert refused.failure.message == "RuntimeError: no such kernel"
+    assert refused.failure.message == "ZeroDivisionError: division by zero"
 
 
 def test_each_cure_has_a_case_and_lines() -> None:

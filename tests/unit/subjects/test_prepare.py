@@ -54,14 +54,26 @@ def test_channels_last_is_given_by_rank_and_keeps_ties() -> None:
     assert prepared.notes == ()
 
 
-def test_the_mode_is_set_and_of_somebody_elses_model_on_a_copy() -> None:
-    for mode, training in (("inference", False), ("training", True)):
-        for copies in (False, True):
-            model = nn.Dropout().train(not training)
-            prepared = prepare(subject_from_python(model, torch.randn(2)), BY_NAME["eager"], mode, copies=copies)  # type: ignore[arg-type]
+def test_a_model_and_its_inputs_are_changed_in_place_and_get_their_mode() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Dropout())
+    x = torch.randn(2, 3, 8, 8)
+    for model in (net, lambda x: net(x)):
+        subject = subject_from_python(model, x)
+        assert prepare(subject, BY_NAME["inductor"], "inference").args[0] is x
+        assert not net[1].training
 
-            assert prepared.run.training is training  # type: ignore[attr-defined]
-            assert model.training is (training if not copies else not training)
+        prepared = prepare(subject, BY_NAME["inductor-channels-last"], "training")
+
+        assert net[0].weight.is_contiguous(memory_format=torch.channels_last)
+        assert net[1].training
+        assert prepared.run is model
+        assert [*prepared.module.parameters()] == [*net.parameters()]  # type: ignore[union-attr]
+        net.to(memory_format=torch.contiguous_format)
+
+
+class Exported(nn.ReLU):
+    def train(self, mode: bool = True) -> Any:
+        raise NotImplementedError("Calling train() is not supported yet.")  # as torch.export's modules say
 
 
 def test_preserve_keeps_the_strides_of_weights_and_inputs_and_contiguous_undoes_channels_last() -> None:
@@ -86,6 +98,9 @@ def test_channels_last_that_changes_no_weight_says_so() -> None:
     ):
         prepared = prepare(subject_from_python(model, x), BY_NAME["eager-channels-last"], "inference")
         assert prepared.notes == (f"channels_last {note}",)
+    assert prepare(subject_from_python(Exported(), x), BY_NAME["eager"], "training").notes == (
+        "the model cannot change between train and eval mode: it runs in the one it was exported in",
+    )
 
 
 def test_equal_preparations_have_equal_keys() -> None:
@@ -120,6 +135,13 @@ def test_compile_for_eager_converts_inputs_and_calls_a_copy() -> None:
     assert repr(ready) == "<Conv2d as configuration 'eager-channels-last'>"
     with pytest.raises(UsageError, match="it is a recorded trace"):
         compile_for(model, Configuration(name="recorded", backend="recorded"))
+    function = compile_for(lambda x: model(x), BY_NAME["eager"])
+    assert torch.equal(function(x), model(x))
+    with pytest.raises(UsageError, match="it changes the module that this function uses; give the module itself"):
+        compile_for(lambda x: model(x), BY_NAME["eager-channels-last"])
+    bound = compile_for(model.forward, BY_NAME["eager-channels-last"])
+    assert bound(x).is_contiguous(memory_format=torch.channels_last)
+    assert model.weight.is_contiguous()
 
 
 def test_compile_for_passes_the_options_and_unwraps_a_compiled_model(monkeypatch: Any) -> None:
@@ -162,7 +184,7 @@ def test_a_switch_is_on_while_the_copy_runs_and_is_put_back_also_where_it_raises
     configuration = Configuration(name="eager+cudnn-benchmark", backend="eager", library_switches={BENCHMARK: True})
     subject = subject_from_python(Noting(), torch.zeros(1))
     prepared = prepare(subject, configuration, "inference")
-    step = prepared.step("inference", fresh_inputs=False)
+    step = prepared.step("inference")
     step()
     step()
     ready = compile_for(Noting(), configuration)
@@ -198,30 +220,3 @@ def test_a_switch_that_nobody_knows_is_refused() -> None:
 
     with pytest.raises(UsageError, match=r"cannot set the library switch 'cudnn.enabled': expected cudnn.benchmark"):
         compile_for(nn.ReLU(), configuration)(torch.zeros(1))
-
-
-def test_where_nobody_else_uses_it_weights_and_inputs_are_taken_as_they_are() -> None:
-    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), torch.randn(2, 3, 8, 8)
-    subject = subject_from_python(model, x)
-
-    copied = prepare(subject, BY_NAME["inductor-channels-last"], "training", copies=True)
-    assert copied.module is not model
-    assert model[0].weight.is_contiguous()
-
-    prepared = prepare(subject, BY_NAME["inductor"], "training")
-    assert prepared.module is model
-    assert prepared.args[0] is x
-    converted = prepare(subject, BY_NAME["inductor-channels-last"], "training")
-    assert converted.module is model
-    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
-    assert converted.args[0].is_contiguous(memory_format=torch.channels_last)
-    assert x.is_contiguous()
-
-
-def test_a_function_has_modules_of_its_own_around_the_same_weights() -> None:
-    net = nn.Conv2d(3, 4, 3)
-    prepared = prepare(subject_from_python(lambda x: net(x), torch.randn(1, 3, 5, 5)), BY_NAME["eager"], "inference")
-
-    assert prepared.module is not None
-    (inner,) = prepared.module.modules() if isinstance(prepared.module, nn.Conv2d) else [*prepared.module.children()]
-    assert inner.weight.data_ptr() == net.weight.data_ptr()

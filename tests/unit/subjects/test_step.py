@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import UserDict
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.run.rehearsal import check_runs
-from layoutdoctor.subjects import step
 from layoutdoctor.subjects.load import load_target
 from layoutdoctor.subjects.step import COPIES_INPUTS_NOTE, Step, tensors_of
 from layoutdoctor.subjects.subject import subject_from_python
@@ -36,20 +36,9 @@ def a_step(run: Any, *args: Any, mode: Any = "training", **changes: Any) -> Step
 
 def test_every_tensor_of_a_nested_output_is_found_in_order() -> None:
     a, b, c, d, e = (torch.tensor(float(n)) for n in range(5))
-    itself: list[Any] = [e]
-    itself.append(itself)
-
-    output = {"x": a, "rest": (b, [None, 3, Result(c, "text")], SimpleNamespace(d=d)), "loop": itself}
+    output = {"x": a, "rest": (b, [None, 3, Result(c, "text")], SimpleNamespace(d=d)), "more": UserDict(e=[e])}
 
     assert [float(tensor) for tensor in tensors_of(output)] == [0, 1, 2, 3, 4]
-
-
-def test_inference_records_no_gradients() -> None:
-    model = nn.Conv2d(3, 4, 3)
-
-    results = a_step(model, X, mode="inference").results()
-
-    assert (results.outputs[0].requires_grad, results.gradients, model.weight.grad) == (False, {}, None)
 
 
 def test_training_gives_the_gradients_of_the_weighted_sum() -> None:
@@ -68,28 +57,21 @@ def test_training_gives_the_gradients_of_the_weighted_sum() -> None:
     assert torch.allclose(results.gradients["input 0"], x.grad)
 
 
-def test_the_loss_weight_is_fixed_has_the_outputs_strides_no_zero_and_repeats_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_loss_weight_is_fixed_and_has_the_outputs_strides_and_no_zero() -> None:
     model = nn.Conv2d(3, 4, 3)
-    for period in (step._LOSS_WEIGHT_PERIOD, 61):
-        monkeypatch.setattr(step, "_LOSS_WEIGHT_PERIOD", period)
-        plain, permuted = a_step(model, X), a_step(model, X.to(memory_format=torch.channels_last))
-        plain()
-        permuted()
-        (first,), (second,) = plain._weights or (), permuted._weights or ()
-        assert first is not None
-        assert second is not None
+    plain, permuted = a_step(model, X), a_step(model, X.to(memory_format=torch.channels_last))
+    plain()
+    permuted()
+    (first,), (second,) = plain._weights or (), permuted._weights or ()
+    assert first is not None
+    assert second is not None
 
-        assert torch.equal(first, second)
-        assert first.is_contiguous()
-        assert second.is_contiguous(memory_format=torch.channels_last)
-        assert (first != 0).all()
-        assert torch.equal(first, first.bfloat16().float())
-    values = first.flatten()
-    assert values.numel() == 128
-    assert torch.equal(values[:-61], values[61:])
-    assert len(values[:61].unique()) > 16
+    assert torch.equal(first, second)
+    assert first.is_contiguous()
+    assert second.is_contiguous(memory_format=torch.channels_last)
+    assert (first != 0).all()
+    assert torch.equal(first, first.bfloat16().float())
+    assert len(first.unique()) > 16
 
 
 def test_a_batch_norm_a_scalar_and_integers_get_the_loss_they_should() -> None:
@@ -134,8 +116,7 @@ def test_results_are_those_of_the_first_call() -> None:
 
     assert step.results().outputs[0].tolist() == [0, 0]
     step.forget_results()
-    with pytest.raises(RuntimeError, match="were forgotten"):
-        step.results()
+    assert step.results().outputs == []
 
 
 def test_gradients_are_kept_where_the_next_iteration_writes_over_the_memory_of_its_own() -> None:
@@ -228,20 +209,13 @@ async def later(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-class Detached(nn.Linear):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x).detach()
-
-
 @for_each(
     ("run", "mode", "message"),
     [
         (lambda x: None, "inference", "its output (NoneType) holds no tensor"),
-        (lambda x: (y for y in [x]), "inference", "it returned a generator, which ran nothing yet; return a list or t"),
-        (later, "inference", "it returned a coroutine, expected tensors; give a function that is not async"),
-        (nn.Linear(2, 2).requires_grad_(False), "training", "no parameter requires a gradient; call model.requires_gr"),
-        (nn.ReLU(), "training", "the model has no parameters; call .requires_grad_(True) on an input"),
-        (Detached(2, 2), "training", "no output depends on a parameter through autograd; let forward run without no_g"),
+        (lambda x: (y for y in [x]), "inference", "its output (generator) holds no tensor, expected at least one"),
+        (later, "inference", "its output (coroutine) holds no tensor, expected at least one; return the tensors"),
+        (nn.ReLU(), "training", "no output requires a gradient; call model.requires_grad_(True), let forward run with"),
     ],
 )
 def test_what_cannot_be_compared_or_trained_says_why(run: Any, mode: str, message: str) -> None:
@@ -267,17 +241,6 @@ def test_a_model_that_raises_names_its_error_its_line_and_its_inputs(tmp_path: P
         "(net.py:7, module conv (Conv2d)); give inputs that the model accepts (--input, or example_input in Python)"
     )
     assert "\n" not in message
-
-
-def test_containers_among_the_arguments_are_told_how_arguments_are_given(tmp_path: Path) -> None:
-    path = tmp_path / "net.py"
-    path.write_text(
-        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x, scale=1):\n"
-        "        return x * scale\ndef get_inputs(): return (torch.ones(2),), {'scale': 2}\n"
-    )
-
-    with pytest.raises(SubjectError, match=r"on tuple, dict: .*; a tuple holds positional arguments, a dict arguments"):
-        check_runs(load_target(str(path)), "inference")
 
 
 def test_missing_arguments_are_told_like_any_other_error() -> None:

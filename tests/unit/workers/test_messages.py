@@ -32,11 +32,9 @@ from layoutdoctor.workers.messages import (
     Copied,
     Ended,
     Failed,
-    Finished,
     Fork,
     Load,
     Loaded,
-    Lowered,
     Opened,
     Order,
     Prepared,
@@ -109,8 +107,6 @@ ANSWERS = [
     Turned(seconds=(1e-3, 2e-3), cpu_seconds=0.5),
     Profiled(iterations=a_recording().iterations, peak_memory_bytes=7),
     Copied(bytes_per_second=None),
-    Lowered(recording=a_recording()),
-    Finished(),
     Failed(failure=FAILURE, proposals=(PROPOSAL,)),
     Refused(kind="UsageError", message="cannot"),
     Progress(stage="compiling", done=20, left_seconds=4.0),
@@ -209,8 +205,8 @@ def test_a_descriptor_travels_beside_its_message(pair: tuple[Channel, Channel]) 
     assert os.read(reading, 100) == b"through"
     assert os.read(reading, 100) == b""  # no copy of the writing end is left open
     os.close(reading)
-    ours.send(Finished())
-    assert theirs.receive(5.0) == (Finished(), None)
+    ours.send(WarmUp())
+    assert theirs.receive(5.0) == (WarmUp(), None)
 
 
 def test_a_socket_that_travelled_is_a_channel(pair: tuple[Channel, Channel]) -> None:
@@ -246,9 +242,9 @@ def test_nothing_within_the_time_is_a_timeout_and_the_next_message_still_arrives
     ours, theirs = pair
     with pytest.raises(TimeoutError):
         ours.receive(1e-3)
-    theirs.send(Finished())
+    theirs.send(WarmUp())
 
-    assert ours.receive(5.0)[0] == Finished()
+    assert ours.receive(5.0)[0] == WarmUp()
 
 
 @pytest.mark.parametrize(
@@ -279,7 +275,7 @@ def test_a_copy_of_the_process_that_writes_ends_and_the_other_end_reads_nothing(
     ours, theirs = pair
     pid = os.fork()
     if not pid:
-        ours.send(Finished())
+        ours.send(WarmUp())
         os._exit(0)  # not reached
     _, status = os.waitpid(pid, 0)
 
@@ -293,11 +289,11 @@ def test_a_process_that_was_forked_by_us_adopts_its_channel(pair: tuple[Channel,
     pid = os.fork()
     if not pid:
         ours.adopt()
-        ours.send(Finished())
+        ours.send(WarmUp())
         os._exit(0)
     os.waitpid(pid, 0)
 
-    assert theirs.receive(5.0)[0] == Finished()
+    assert theirs.receive(5.0)[0] == WarmUp()
 
 
 def test_the_socket_has_a_high_number_that_programs_do_not_inherit(pair: tuple[Channel, Channel]) -> None:
