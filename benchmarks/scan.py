@@ -30,8 +30,8 @@ import trace_reading
 from tabulate import tabulate
 
 from layoutdoctor.diagnosis.scan import ScannedRows
-from layoutdoctor.fleet.examining import Work, examine_source
-from layoutdoctor.fleet.outputs import ParquetTable
+from layoutdoctor.fleet.examining import examine_source
+from layoutdoctor.fleet.outputs import parquet_file
 from layoutdoctor.fleet.sources import find_sources
 
 GIGABYTE = 1_000_000_000
@@ -97,15 +97,13 @@ def asked(trace: Path, folder: Path, count: int) -> dict[str, float]:
     import duckdb
 
     (source,) = find_sources([trace])
-    found = examine_source(Work(source=source))
-    assert found is not None
+    (found,) = examine_source(source)
     path = folder / "rows.parquet"
     start = time.perf_counter()
-    table = ParquetTable(path)
-    for rank in range(count):
-        file = msgspec.structs.replace(found.file, name=f"rank{rank}.json", rank=rank)
-        table.add(ScannedRows(file=file, rows=found.rows))
-    table.close()
+    with parquet_file(path) as add:
+        for rank in range(count):
+            file = msgspec.structs.replace(found.file, name=f"rank{rank}.json", rank=rank)
+            add([ScannedRows(file=file, rows=found.rows)])
     written = time.perf_counter() - start
     times = []
     for _ in range(5):

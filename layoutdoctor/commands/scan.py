@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING
@@ -73,8 +74,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         metavar="DIR",
-        help="keep each file's result in this folder as it ends, and take from there what was examined before: the "
-        "same content, by the same version",
+        help="keep each file's result in this folder as it ends, and take from there what this version examined before "
+        "and did not change since",
     )
     parser.add_argument(
         "--max-bytes",
@@ -114,27 +115,23 @@ def run(arguments: argparse.Namespace) -> int:
             )
     from layoutdoctor.fleet.scanning import scan  # late: what is wrong with the command line is said at once
 
-    jobs = arguments.jobs
     reports = [output for output in outputs if output.report_format in SCAN_FORMATS]
-    sinks = [_Sink(output) for output in outputs if output.report_format in further.values()]
-    try:
+    with contextlib.ExitStack() as stack:
+        sinks = [_Sink(output, stack) for output in outputs if output.report_format in further.values()]
         with showing_progress(quiet=arguments.quiet) as show:
             result = scan(
                 *arguments.paths,
                 pattern=arguments.glob,
                 rank_regex=arguments.rank_regex,
                 max_bytes=arguments.max_bytes,
-                jobs=jobs,
-                scheduler=arguments.scheduler or (os.environ.get(SCHEDULER_VARIABLE) if jobs is None else None),
+                jobs=arguments.jobs,
+                scheduler=arguments.scheduler
+                or (os.environ.get(SCHEDULER_VARIABLE) if arguments.jobs is None else None),
                 resume=arguments.resume,
                 listener=_Listener(sinks, show),
             )
-    except BaseException:
         for sink in sinks:
-            sink.discard()
-        raise
-    for sink in sinks:
-        sink.close()
+            sink.end()
     shown = for_others(result, redact_names=arguments.redact)
     try:
         _write(shown, reports, sinks)
@@ -150,23 +147,21 @@ def run(arguments: argparse.Namespace) -> int:
 class _Sink:
     """A file that takes the conversions of each trace as it ends; one that fails costs itself only."""
 
-    def __init__(self, output: OutputFile) -> None:
-        from layoutdoctor.fleet.outputs import LinesFile, ParquetTable
+    def __init__(self, output: OutputFile, stack: contextlib.ExitStack) -> None:
+        from layoutdoctor.fleet.outputs import lines_file, parquet_file
 
         self.path, self.failure = output.path, ""
-        self._file = (LinesFile if output.report_format == _LINES else ParquetTable)(output.path)
+        self._own = stack.enter_context(contextlib.ExitStack())
+        is_table = output.report_format == _TABLE
+        self._add = self._own.enter_context(parquet_file(output.path)) if is_table else lines_file(output.path)
 
     def add(self, found: ScannedRows) -> None:
         """Adds one trace."""
-        self._do(lambda: self._file.add(found))
+        self._do(lambda: self._add([found]))
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Ends the file."""
-        self._do(self._file.close)
-
-    def discard(self) -> None:
-        """Ends a file that is not whole."""
-        self._file.discard()
+        self._do(self._own.close)
 
     def _do(self, step: Callable[[], None]) -> None:
         if self.failure:
@@ -176,7 +171,8 @@ class _Sink:
         except OSError as error:
             self.failure = f"cannot write {str(self.path)!r}: {error.strerror or error}"
             say(f"warning: {self.failure}; the scan goes on without it")
-            self._file.discard()
+            with contextlib.suppress(OSError):
+                self._own.__exit__(type(error), error, error.__traceback__)
 
 
 class _Listener:

@@ -117,11 +117,11 @@ class ScannedRows(Record, frozen=True, kw_only=True):
     One file and its conversions: a line of what ``layoutdoctor scan --output FILE.jsonl`` writes.
 
     Attributes:
-        digest: BLAKE2 of the file's content; None where nothing was to be resumed.
+        fingerprint: What changes when the file does; None if nothing is to be resumed, or it is not known.
     """
 
     layoutdoctor_version: str = __version__
-    digest: str | None = None
+    fingerprint: str | None = None
     file: ScannedFile
     rows: tuple[ScanRow, ...] = ()
 

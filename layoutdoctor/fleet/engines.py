@@ -1,8 +1,8 @@
 """
 Who examines many files: this process, a pool of processes, a Dask cluster, or any executor of ``concurrent.futures``.
 
-None of it is ours: an executor runs one function on one source after the other, and what comes back is added up here.
-On a cluster a worker that is lost is Dask's to replace; in a pool of this machine the files that it had go to the next.
+An executor runs one function on one source after the other, and what comes back is added up here. On a cluster a worker
+that is lost is Dask's to replace; in a pool of this machine the files that it had are examined again, each alone.
 
 Source:
     ``concurrent.futures`` for executors and broken pools; Dask's documentation for ``Client.get_executor``.
@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
+import re
+import threading
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -21,34 +24,33 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from layoutdoctor._version import __version__
-from layoutdoctor.diagnosis.scan import ScannedFile, ScannedRows
 from layoutdoctor.errors import UsageError, first_line
-from layoutdoctor.fleet.examining import examine_source
+from layoutdoctor.fleet.examining import examine_source, failed
+from layoutdoctor.fleet.sources import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
-    from layoutdoctor.fleet.examining import Work
+    from layoutdoctor.diagnosis.scan import ScannedRows
 
-    Result = tuple[Work, ScannedRows | None]
+    Result = tuple[Source, list[ScannedRows]]
 
-Value = TypeVar("Value")
-
-_WAITING_PER_WORKER = 4
 _WAITING_IN_ALL = 64
+_WAITING_PER_WORKER = 4
 _CONNECT_SECONDS = 10
+_KILLED = "the process that examined it was killed twice; it may be too large for the memory"
+_BROKEN = "the executor broke before it was examined"
 
 
 @contextlib.contextmanager
 def examined(
-    works: Sequence[Work], *, jobs: int = 1, scheduler: str | None = None, executor: Executor | None = None
+    sources: Sequence[Source], *, jobs: int = 1, scheduler: str | None = None, executor: Executor | None = None
 ) -> Iterator[Iterator[Result]]:
     """
-    What examines the sources: an executor where one is given, else a Dask cluster, else this machine.
+    The results of all sources, each as it ends: by an executor if one is given, else a Dask cluster, else this machine.
 
     Args:
         jobs: Processes of this machine; 1 is this one.
@@ -58,51 +60,88 @@ def examined(
         UsageError: The cluster cannot be used.
     """
     if executor is not None:
-        yield examine_by_executor(works, executor, _WAITING_IN_ALL)
+        yield _by_executor(executor, sources, _WAITING_IN_ALL)
     elif scheduler is not None:
-        with dask_executor(scheduler) as (cluster, threads):
-            yield examine_by_executor(works, cluster, max(_WAITING_IN_ALL, _WAITING_PER_WORKER * threads))
-    elif min(jobs, len(works)) > 1:
-        yield examine_in_processes(works, jobs)
+        with _dask_executor(scheduler) as (cluster, threads):
+            yield _by_executor(cluster, sources, max(_WAITING_IN_ALL, _WAITING_PER_WORKER * threads))
+    elif min(jobs, len(sources)) > 1:
+        yield _in_processes(sources, jobs)
     else:
-        yield ((work, examine_source(work)) for work in works)
+        yield ((source, examine_source(source)) for source in sources)
 
 
-def examine_in_processes(works: Sequence[Work], jobs: int) -> Iterator[Result]:
-    """In a pool of processes of this machine; what runs when one is killed is examined again, each file by itself."""
-    make = partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context("spawn"))
-    left = {work.source.name: work for work in works}
-    alone: list[Work] = []
+def _in_processes(sources: Sequence[Source], jobs: int) -> Iterator[Result]:
+    left = sources
     while left:
-        lost: list[Work] = []
-        together = alone[:1] or list(left.values())
-        with make(min(jobs, len(together))) as pool:
-            for work, found in _results(pool, together, _WAITING_PER_WORKER * jobs, lost):
-                del left[work.source.name]
-                yield work, found
-        for work in lost if alone else ():
-            del left[work.source.name]
-            yield work, _lost(work, "the process that examined it was killed twice; it may be too large for the memory")
-        alone = alone[1:] or ([] if alone else lost)
+        with _pool(min(jobs, len(left))) as pool:
+            lost, left = yield from _results(pool, left, 2 * jobs)
+        for source in lost:
+            with _pool(1) as pool:
+                lost_again, _ = yield from _results(pool, [source], 1)
+            if lost_again:
+                yield source, [failed(source.name, _KILLED)]
 
 
-def examine_by_executor(works: Sequence[Work], executor: Executor, most_waiting: int) -> Iterator[Result]:
+def _pool(jobs: int) -> Executor:
+    return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """A process of the pool does not outlive a parent that was killed."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _by_executor(executor: Executor, sources: Sequence[Source], most_waiting: int) -> Iterator[Result]:
+    lost, left = yield from _results(executor, sources, most_waiting)
+    for source in (*lost, *left):
+        yield source, [failed(source.name, _BROKEN)]
+
+
+def _results(
+    executor: Executor, sources: Sequence[Source], most_waiting: int
+) -> Generator[Result, None, tuple[list[Source], list[Source]]]:
     """
-    By an executor of the caller's.
+    Each result as it ends.
 
-    Args:
-        most_waiting: How many files to hand out before the first comes back.
+    Returns:
+        Of an executor that broke: the sources that were handed out, and those that were not.
     """
-    left = {work.source.name: work for work in works}
-    for work, found in _results(executor, works, most_waiting, []):
-        del left[work.source.name]
-        yield work, found
-    for work in left.values():
-        yield work, _lost(work, "the executor broke before it was examined")
+    left, lost = list(reversed(sources)), list[Source]()
+    running: dict[Future[list[ScannedRows]], Source] = {}
+    try:
+        while (left and not lost) or running:
+            with contextlib.suppress(BrokenExecutor):
+                while left and not lost and len(running) < most_waiting:
+                    future = executor.submit(examine_source, left[-1])
+                    running[future] = left.pop()
+            if not running:
+                break
+            ended, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                source = running.pop(future)
+                try:
+                    found = future.result()
+                except (BrokenExecutor, CancelledError):
+                    lost.append(source)
+                except Exception as error:  # what a cluster says of a worker that was lost too often, and the like
+                    yield source, [failed(source.name, f"the worker was lost: {first_line(error)}")]
+                else:
+                    yield source, found
+    finally:
+        for future in running:
+            future.cancel()
+    return lost, left[::-1]
 
 
 @contextlib.contextmanager
-def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
+def _dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
     """
     The executor of a Dask cluster, and how many threads its workers have.
 
@@ -116,17 +155,22 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
         import distributed
     except ImportError as error:
         raise UsageError("cannot use --scheduler: Dask is not installed; pip install 'layoutdoctor[fleet]'") from error
+    shown = _without_user(address)
     try:
         client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise UsageError(
-            f"cannot reach a Dask scheduler at {address!r}: {first_line(error)}; start one with dask scheduler"
+            f"cannot reach a Dask scheduler at {shown!r}: {_without_user(first_line(error))}; start one with "
+            "dask scheduler"
         ) from error
     with client:
-        _check_workers(client, address)
-        threads = sum(client.nthreads().values())
+        _check_workers(client, shown)
         with client.get_executor(pure=False) as executor:
-            yield executor, threads
+            yield executor, sum(client.nthreads().values())
+
+
+def _without_user(text: str) -> str:
+    return re.sub(r"//[^/\s]*@", "//", text)
 
 
 def _check_workers(client: Any, address: str) -> None:
@@ -142,48 +186,9 @@ def _check_workers(client: Any, address: str) -> None:
         raise UsageError(
             f"cannot scan on {address!r}: the scheduler has no workers; start some with dask worker {address}"
         )
-    other = sorted(set(versions.values()) - {__version__})
+    other = [version for version in versions.values() if version != __version__]
     if other:
-        count = sum(version != __version__ for version in versions.values())
         raise UsageError(
-            f"cannot scan on {address!r}: {count} of {len(versions)} workers have layoutdoctor {', '.join(other)}, "
-            f"this is {__version__}; install the same on all of them"
+            f"cannot scan on {address!r}: {len(other)} of {len(versions)} workers have layoutdoctor "
+            f"{', '.join(sorted(set(other)))}, this is {__version__}; install the same on all of them"
         )
-
-
-def _results(executor: Executor, works: Sequence[Work], most_waiting: int, lost: list[Work]) -> Iterator[Result]:
-    """Each as it ends; those that a broken executor lost are added to ``lost``."""
-    left = iter(works)
-    running: dict[Future[ScannedRows | None], Work] = {}
-    is_broken = False
-    try:
-        while True:
-            while len(running) < most_waiting and not is_broken and (work := next(left, None)) is not None:
-                try:
-                    running[executor.submit(examine_source, work)] = work
-                except BrokenExecutor:
-                    is_broken = True
-                    lost.append(work)
-            if not running:
-                return
-            ended, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in ended:
-                work = running.pop(future)
-                try:
-                    found = future.result()
-                except (BrokenExecutor, CancelledError):
-                    is_broken = True
-                    lost.append(work)
-                except Exception as error:  # what a cluster says of a worker that was lost too often, and the like
-                    yield work, _lost(work, f"the worker was lost: {first_line(error)}")
-                else:
-                    yield work, found
-    finally:
-        for future in running:
-            future.cancel()
-
-
-def _lost(work: Work, why: str) -> ScannedRows:
-    source = work.source
-    rank = source.rank if source.rank is not None else source.folder_rank
-    return ScannedRows(file=ScannedFile(name=source.name, rank=rank, failure=why))

@@ -2,105 +2,84 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.scan import ScanFinding, ScannedFile, ScannedRows, ScanRow
-from layoutdoctor.errors import LayoutDoctorError, first_line
+from layoutdoctor.diagnosis.writing import printable
+from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.changes.traces import loose_name
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.examination.examine import diagnosis_of
-from layoutdoctor.fleet.sources import Source, local_file
+from layoutdoctor.fleet.sources import is_archive, local_files
 from layoutdoctor.privacy import scrub
 from layoutdoctor.recording.reading import garbage_collection_paused, read_recorded
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.rules import run_rules
+from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, KernelSummary
+    from layoutdoctor.fleet.sources import Source
     from layoutdoctor.recording.recording import Recording
 
-NANOSECONDS_PER_SECOND = 1_000_000_000
-_DIGEST_BYTES = 16
-_PIECE_BYTES = 1 << 20
+_LARGEST_RANK = 1 << 31
 _MOST_LACKS = 5
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+def examine_source(source: Source) -> list[ScannedRows]:
     """
-    What a worker is to do with one source; small, so that it travels.
+    What each recorded run of a source adds up to: one for a file, one for each trace of an archive.
 
-    Attributes:
-        digest: Of the content that was examined before: the same content is not examined again.
-        is_resumable: Whether the digest of the content is wanted.
+    ``failure`` is set in what could not be examined: this never raises for what a file holds.
     """
-
-    source: Source
-    max_bytes: int = DEFAULT_MOST_BYTES
-    digest: str | None = None
-    is_resumable: bool = False
-
-
-def examine_source(work: Work) -> ScannedRows | None:
-    """
-    Everything of one recorded run that can be added up.
-
-    Returns:
-        The file and its rows, ``failure`` set where it could not be examined: this never raises for what a file holds.
-        None where its content is that of ``work.digest``.
-    """
-    source = work.source
     if source.failure is not None:
-        return _failed(source, source.failure)
-    size: int | None = None
-    digest: str | None = None
+        return [failed(source.name, source.failure)]
+    found: list[ScannedRows] = []
     try:
-        with local_file(source, work.max_bytes) as path:
-            size = path.stat().st_size if path.is_file() else None
-            if work.is_resumable and size is not None:
-                digest = _digest_of(path)
-                if digest == work.digest:
-                    return None
-            with garbage_collection_paused():
-                recording = read_recorded(path, work.max_bytes)
-                diagnosis = diagnosis_of([recording])
-                diagnosis = msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
-                found = _reduced(source, recording, diagnosis, size)
+        for name, path_of in local_files(source):
+            try:
+                path = path_of()
+            except Exception as error:  # each file system has exceptions of its own
+                found.append(failed(name, f"it cannot be read: {_said(error)}"))
+            else:
+                found.append(_examined(name, path, source.max_bytes))
+    except Exception as error:  # so has each kind of archive
+        what = "the archive" if is_archive(source.path) else "it"
+        found.append(failed(source.name, f"{what} cannot be read: {_said(error)}"))
+    return found
+
+
+def _said(error: Exception) -> str:
+    return getattr(error, "strerror", None) or text_of(error).partition("\n")[0] or type(error).__name__
+
+
+def _examined(name: str, path: Path, max_bytes: int) -> ScannedRows:
+    size = path.stat().st_size if path.is_file() else None
+    try:
+        with garbage_collection_paused():
+            recording = read_recorded(path, max_bytes)
+            diagnosis = diagnosis_of([recording])
+            diagnosis = msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
+            return scrub(_reduced(name, recording, diagnosis, size))
     except (LayoutDoctorError, OSError) as error:
-        return _failed(source, first_line(error).partition(": ")[2], size, digest)
+        return failed(name, first_line(error).partition(": ")[2], size)
     except MemoryError:
-        return _failed(source, "there is not enough memory to examine it", size, digest)
+        return failed(name, "there is not enough memory to examine it", size)
     except Exception as error:  # a fault of ours costs this file, not the others
-        return _failed(source, f"layoutdoctor failed: {first_line(error)}; please report it", size, digest)
-    return scrub(msgspec.structs.replace(found, digest=digest))
+        return failed(name, f"layoutdoctor failed: {first_line(error)}; please report it", size)
 
 
-def _failed(source: Source, why: str, size: int | None = None, digest: str | None = None) -> ScannedRows:
-    file = ScannedFile(name=source.name, rank=_rank(source, None), file_bytes=size, failure=why)
-    return scrub(ScannedRows(digest=digest, file=file))
+def failed(name: str, why: str, size: int | None = None) -> ScannedRows:
+    """The row of a file that could not be examined."""
+    return scrub(ScannedRows(file=ScannedFile(name=name, file_bytes=size, failure=str(printable(why)))))
 
 
-def _digest_of(path: Path) -> str:
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    with path.open("rb") as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
-
-
-def _rank(source: Source, recorded: object) -> int | None:
-    """By the name, else by what the trace says of itself, else by the folder."""
-    known = (source.rank, recorded if isinstance(recorded, int) else None, source.folder_rank)
-    return next((rank for rank in known if rank is not None), None)
-
-
-def _reduced(source: Source, recording: Recording, diagnosis: Diagnosis, size: int | None) -> ScannedRows:
+def _reduced(name: str, recording: Recording, diagnosis: Diagnosis, size: int | None) -> ScannedRows:
     trial = diagnosis.trials[0]
     kernels = trial.kernels
     rows = _rows(recording, diagnosis)
@@ -110,8 +89,8 @@ def _reduced(source: Source, recording: Recording, diagnosis: Diagnosis, size: i
             rules[row.rule] = rules.get(row.rule, 0) + row.nanoseconds
     counted = [row for row in rows if row.is_counted]
     file = ScannedFile(
-        name=source.name,
-        rank=_rank(source, _recorded_rank(recording)),
+        name=name,
+        rank=_recorded_rank(recording),
         file_bytes=size,
         torch=diagnosis.environment.torch,
         device_name=diagnosis.environment.device_name,
@@ -152,11 +131,10 @@ def _of_kernels(kernels: KernelSummary) -> dict[str, object]:
     return facts
 
 
-def _recorded_rank(recording: Recording) -> object:
-    if not recording.iterations:
-        return None
-    recorded = recording.iterations[0].events.metadata.get("distributedInfo")
-    return recorded.get("rank") if isinstance(recorded, dict) else None
+def _recorded_rank(recording: Recording) -> int | None:
+    recorded = recording.iterations[0].events.metadata.get("distributedInfo") if recording.iterations else None
+    rank = recorded.get("rank") if isinstance(recorded, dict) else None
+    return rank if isinstance(rank, int) and 0 <= rank < _LARGEST_RANK else None
 
 
 def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:

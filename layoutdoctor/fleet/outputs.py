@@ -1,46 +1,78 @@
-"""Where the conversions of every file go as it ends: a line of JSON each, or rows of a Parquet file."""
+"""The conversions of every file, written as it ends: a line of JSON each, or rows of a Parquet file."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from layoutdoctor.diagnosis.saved import encoded
+import msgspec
+
+from layoutdoctor._version import __version__
+from layoutdoctor.diagnosis.saved import encoded, reason_of
+from layoutdoctor.diagnosis.scan import ScannedRows
+from layoutdoctor.diagnosis.writing import replacing
 from layoutdoctor.errors import UsageError
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.scan import ScannedRows
+    Add = Callable[[Sequence[ScannedRows]], None]
 
 _ROWS_PER_GROUP = 100_000
 
 
-class LinesFile:
-    """Writes each file with its rows as a line of JSON, which can be read at once."""
-
-    def __init__(self, path: Path) -> None:
-        self._stream = path.open("wb")
-
-    def add(self, found: ScannedRows) -> None:
-        """Adds one file."""
-        self._stream.write(encoded(found))
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Ends the file."""
-        self._stream.close()
-
-    def discard(self) -> None:
-        """Keeps what is there: every line is whole."""
-        with contextlib.suppress(OSError):  # the disk may be full
-            self._stream.close()
-
-
-class ParquetTable:
+def lines_file(path: Path, *, is_continued: bool = False) -> Add:
     """
-    Writes rows as files end; the file is there once it is closed.
+    Writes each file with its rows as a line of JSON, which can be read at once; an old file goes with the first line.
+
+    Args:
+        is_continued: Whether lines that are there stay.
+    """
+    mode = "ab" if is_continued else "wb"
+
+    def add(found: Sequence[ScannedRows]) -> None:
+        nonlocal mode
+        with path.open(mode) as stream:
+            stream.write(b"".join(map(encoded, found)))
+        mode = "ab"
+
+    return add
+
+
+def read_lines(path: Path) -> dict[str, list[ScannedRows]]:
+    """
+    What ``lines_file`` wrote with this version, by fingerprint; a last line that was not written to its end goes.
+
+    Raises:
+        UsageError: It holds something else.
+    """
+    found: dict[str, list[ScannedRows]] = {}
+    data = path.read_bytes() if path.exists() else b""
+    start = 0
+    for number, line in enumerate(data.splitlines(keepends=True), start=1):
+        try:
+            rows = msgspec.json.decode(line, type=ScannedRows)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if start and start + len(line) == len(data) and not line.endswith(b"\n"):
+                with path.open("r+b") as stream:
+                    stream.truncate(start)
+                break
+            raise UsageError(
+                f"cannot resume from {str(path)!r}: line {number} is no result of a scan ({reason_of(error)}); "
+                "name another folder"
+            ) from error
+        start += len(line)
+        if rows.fingerprint is not None and rows.layoutdoctor_version == __version__:
+            found.setdefault(rows.fingerprint, []).append(rows)
+    return found
+
+
+@contextlib.contextmanager
+def parquet_file(path: Path) -> Iterator[Add]:
+    """
+    Writes rows as files end; the file is there once the block ends.
 
     Each row has the file's name, rank and device, the step, device index, rule, owner, kernel, op, module, shape and
     direction, whether it is counted, and count, seconds, exposed_seconds and bytes.
@@ -48,69 +80,49 @@ class ParquetTable:
     Raises:
         UsageError: PyArrow is not installed.
     """
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UsageError(
+            f"cannot write {path.name!r}: PyArrow is not installed; pip install 'layoutdoctor[fleet]'"
+        ) from error
+    text, whole = arrow.dictionary(arrow.int32(), arrow.string()), arrow.int64()
+    fields = {"file": text, "rank": whole, "device_name": text, "step": text, "device": whole, "rule": text}
+    fields |= dict.fromkeys(("owner", "kernel", "op", "module", "shape", "direction"), text)
+    fields |= {"is_counted": arrow.bool_(), "count": whole, "seconds": arrow.float64()}
+    fields |= {"exposed_seconds": arrow.float64(), "bytes": whole}
+    schema = arrow.schema(list(fields.items()))
+    rows: list[dict[str, Any]] = []
+    with replacing(path, follow=False) as stream, parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
 
-    def __init__(self, path: Path) -> None:
-        try:
-            import pyarrow as arrow
-            from pyarrow import parquet
-        except ImportError as error:
-            raise UsageError(
-                f"cannot write {path.name!r}: PyArrow is not installed; pip install 'layoutdoctor[fleet]'"
-            ) from error
-        text, whole = arrow.dictionary(arrow.int32(), arrow.string()), arrow.int64()
-        fields = {"file": text, "rank": whole, "device_name": text, "step": text, "device": whole, "rule": text}
-        fields |= dict.fromkeys(("owner", "kernel", "op", "module", "shape", "direction"), text)
-        fields |= {"is_counted": arrow.bool_(), "count": whole, "seconds": arrow.float64()}
-        fields |= {"exposed_seconds": arrow.float64(), "bytes": whole}
-        self._arrow = arrow
-        self._schema = arrow.schema(list(fields.items()))
-        self._path = path
-        self._part = path.with_name(f"{path.name}.part")
-        self._writer = parquet.ParquetWriter(self._part, self._schema, compression="zstd")
-        self._rows: list[dict[str, Any]] = []
+        def flush() -> None:
+            writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
+            rows.clear()
 
-    def add(self, found: ScannedRows) -> None:
-        """Adds one file's rows."""
-        file = found.file
-        for row in found.rows:
-            exposed = row.exposed_nanoseconds
-            self._rows.append(
-                {
-                    "file": file.name,
-                    "rank": file.rank,
-                    "device_name": file.device_name,
-                    "step": row.step,
-                    "device": row.device,
-                    "rule": row.rule,
-                    "owner": row.owner,
-                    "kernel": row.kernel,
-                    "op": row.op,
-                    "module": row.module,
-                    "shape": None if row.shape is None else "x".join(map(str, row.shape)),
-                    "direction": row.direction,
-                    "is_counted": row.is_counted,
-                    "count": row.count,
-                    "seconds": row.nanoseconds / NANOSECONDS_PER_SECOND,
-                    "exposed_seconds": None if exposed is None else exposed / NANOSECONDS_PER_SECOND,
-                    "bytes": row.bytes_moved,
-                }
-            )
-        if len(self._rows) >= _ROWS_PER_GROUP:
-            self._flush()
+        def add(found: Sequence[ScannedRows]) -> None:
+            rows.extend(row for one in found for row in _table_rows(one))
+            if len(rows) >= _ROWS_PER_GROUP:
+                flush()
 
-    def close(self) -> None:
-        """Writes what is left, and gives the file its name."""
-        self._flush()
-        self._writer.close()
-        self._part.replace(self._path)
+        yield add
+        flush()
 
-    def discard(self) -> None:
-        """Leaves nothing behind."""
-        with contextlib.suppress(Exception):  # the disk may be full
-            self._writer.close()
-        self._part.unlink(missing_ok=True)
 
-    def _flush(self) -> None:
-        if self._rows:
-            self._writer.write_table(self._arrow.Table.from_pylist(self._rows, schema=self._schema))
-            self._rows.clear()
+def _table_rows(found: ScannedRows) -> Iterator[dict[str, Any]]:
+    file = found.file
+    for row in found.rows:
+        exposed = row.exposed_nanoseconds
+        yield {
+            **{name: getattr(row, name) for name in _SAME},
+            "file": file.name,
+            "rank": file.rank,
+            "device_name": file.device_name,
+            "shape": None if row.shape is None else "x".join(map(str, row.shape)),
+            "seconds": row.nanoseconds / NANOSECONDS_PER_SECOND,
+            "exposed_seconds": None if exposed is None else exposed / NANOSECONDS_PER_SECOND,
+            "bytes": row.bytes_moved,
+        }
+
+
+_SAME = ("step", "device", "rule", "owner", "kernel", "op", "module", "direction", "is_counted", "count")

@@ -7,22 +7,26 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.scan import ScanSum
 from layoutdoctor.errors import UsageError
 from layoutdoctor.fleet.engines import examined
-from layoutdoctor.fleet.examining import Work
-from layoutdoctor.fleet.journal import Journal
-from layoutdoctor.fleet.sources import find_sources
+from layoutdoctor.fleet.outputs import lines_file, read_lines
+from layoutdoctor.fleet.sources import find_sources, fingerprint_of, rank_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
     from layoutdoctor.diagnosis.scan import Scan, ScannedRows
+    from layoutdoctor.fleet.outputs import Add
     from layoutdoctor.fleet.sources import Source
 
 _BYTES_WORTH_A_POOL = 20 << 20
+RESULTS = "files.jsonl"
+"""In the folder of ``resume``: the same lines as of an output that ends in .jsonl."""
 
 
 def scan(
@@ -51,9 +55,10 @@ def scan(
             their start. A script that asks for more than one must guard its entry with ``if __name__ == "__main__":``.
         scheduler: Address of a Dask scheduler whose workers examine in place of this machine; they open the paths.
         executor: Any other that runs functions elsewhere.
-        resume: A folder that keeps each file's result as it ends; a file whose content is the same as when this version
-            examined it is not examined again.
-        listener: Gets what was found in each file as it ends, and how many there are in all.
+        resume: A folder that keeps each file's result as it ends; a file that this version examined and that did not
+            change since is not examined again.
+        listener: Gets what was found in each file as it ends, and how many there are in all, as far as is known: the
+            traces in an archive are counted when it is opened.
 
     Raises:
         UsageError: There is nothing to scan, or the cluster or the folder cannot be used. A file that cannot be
@@ -62,33 +67,52 @@ def scan(
     """
     if jobs is not None and jobs < 1:
         raise UsageError(f"cannot scan with {jobs} processes: expected 1 or more")
-    sources = find_sources(paths, pattern=pattern, rank_regex=rank_regex)
+    rank_of = rank_reader(rank_regex)
+    sources = find_sources(paths, pattern=pattern, max_bytes=max_bytes)
     if jobs is None:
         jobs = len(os.sched_getaffinity(0)) if _known_bytes(sources) > _BYTES_WORTH_A_POOL else 1
-    total = ScanSum()
-    with contextlib.ExitStack() as stack:
-        journal = None if resume is None else stack.enter_context(contextlib.closing(Journal(Path(resume))))
-        works = [
-            Work(
-                source=source,
-                max_bytes=max_bytes,
-                digest=journal.digest_of(source.name) if journal is not None else None,
-                is_resumable=journal is not None,
-            )
-            for source in sources
-        ]
-        results = stack.enter_context(examined(works, jobs=jobs, scheduler=scheduler, executor=executor))
-        for work, new in results:
-            found = new
-            if found is None:
-                assert journal is not None
-                found = journal.result_of(work.source.name)
-            elif journal is not None:
-                journal.add(found)
-            total.add(found)
+    kept, keep, fingerprints = _resumed(resume, sources)
+    total, file_count = ScanSum(), len(sources)
+
+    def take(rows: Sequence[ScannedRows]) -> None:
+        nonlocal file_count
+        file_count += len(rows) - 1
+        for found in rows:
+            file = msgspec.structs.replace(found.file, rank=rank_of(found.file.name, found.file.rank))
+            ranked = msgspec.structs.replace(found, file=file)
+            total.add(ranked)
             if listener is not None:
-                listener(found, len(works))
+                listener(ranked, file_count)
+
+    for rows in kept.values():
+        take(rows)
+    left = [source for source in sources if fingerprints.get(source.name) not in kept]
+    with examined(left, jobs=jobs, scheduler=scheduler, executor=executor) as results:
+        for source, found in results:
+            if keep is not None:
+                known = fingerprints.get(source.name)
+                keep([msgspec.structs.replace(rows, fingerprint=known) for rows in found])
+            take(found)
     return total.result()
+
+
+def _resumed(
+    resume: str | os.PathLike[str] | None, sources: Sequence[Source]
+) -> tuple[dict[str, list[ScannedRows]], Add | None, dict[str, str]]:
+    """The results that are there already, what keeps further ones, and the fingerprints by the sources' names."""
+    if resume is None:
+        return {}, None, {}
+    folder = Path(resume)
+    fingerprints = {source.name: fingerprint_of(source) for source in sources}
+    known = {name: f"{name} {facts}" for name, facts in fingerprints.items() if facts is not None}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = read_lines(folder / RESULTS)
+        keep = lines_file(folder / RESULTS, is_continued=True)
+        keep([])
+    except OSError as error:
+        raise UsageError(f"cannot resume from {str(folder)!r}: {error.strerror or error}") from error
+    return {fingerprint: kept[fingerprint] for fingerprint in known.values() if fingerprint in kept}, keep, known
 
 
 def _known_bytes(sources: Sequence[Source]) -> float:

@@ -1,7 +1,7 @@
 """
 Which files a scan is of: files, folders, patterns, archives, and anything that fsspec has a URL for.
 
-Nothing is opened but folders and archives, so that ten thousand files are listed in seconds. What cannot be listed is a
+Only folders are opened to find them, so that ten thousand files are listed in seconds. What cannot be listed is a
 source all the same, with the reason: no file is dropped in silence.
 
 Source:
@@ -19,281 +19,252 @@ import stat
 import tarfile
 import tempfile
 import zipfile
+from functools import partial
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any
 
+import fsspec
 import msgspec
 
-from layoutdoctor.errors import TraceError, UsageError, first_line, text_of
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
+from layoutdoctor.diagnosis.writing import printable
+from layoutdoctor.errors import TraceError, UsageError, first_line
+from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# What is looked for in folders and archives where no pattern is given; a file that is named is always examined.
 TRACE_PATTERNS = ("*.json", "*.json.gz", "*.sqlite")
+"""What is looked for in folders and archives if no pattern is given; a file that is named is always examined."""
+
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _RANK_IN_NAME = re.compile(r"(?i)(?:^|[^a-z])rank[_.-]?(\d{1,9})(?!\d)|^r(\d{1,9})(?=\.)")
 _RANK_OF_FOLDER = re.compile(r"(?i)(?:.*[^a-z])?rank[_.-]?(\d{1,9})|r(\d{1,9})|(\d{1,9})")
+_LARGEST_RANK = 1 << 31
 _URL = re.compile(r"(?i)[a-z][a-z0-9+.-]+(?:::[a-z][a-z0-9+.-]+)*://")
 _COPY_BYTES = 1 << 20
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One recorded run, by where it is; small, so that it travels to a worker.
+    A recorded run or an archive of them, by where it is; small, so that it travels to a worker.
 
     Attributes:
         path: A local path, absolute, or a URL.
-        member: Its name in the archive at ``path``; None where ``path`` is the file itself.
         name: What reports call it; no other source of the scan has the name.
-        rank: As its name or a pattern of the user's says.
-        folder_rank: As the folder it lies in says, which counts where neither name nor content do.
-        failure: Why it cannot be examined; None where nothing is known against it.
+        patterns: Names to take in an archive.
+        max_bytes: How much of a trace to read, unpacked.
+        failure: Why it cannot be examined; None if nothing is known against it.
     """
 
     path: str
-    member: str | None = None
     name: str = ""
-    rank: int | None = None
-    folder_rank: int | None = None
+    patterns: tuple[str, ...] = TRACE_PATTERNS
+    max_bytes: int = DEFAULT_MOST_BYTES
     failure: str | None = None
 
 
 def find_sources(
-    paths: Sequence[str | os.PathLike[str]], *, pattern: str | None = None, rank_regex: str | None = None
+    paths: Sequence[str | os.PathLike[str]], *, pattern: str | None = None, max_bytes: int = DEFAULT_MOST_BYTES
 ) -> tuple[Source, ...]:
     """
-    The recorded runs that paths lead to, each once.
+    The recorded runs and archives that paths lead to, each once, in the order of their names.
 
     Args:
         paths: Files, folders, archives, patterns with ``*``, ``?`` or ``[``, and URLs of all of these.
         pattern: Of the names to take in folders and archives; by default what recorded runs are called.
-        rank_regex: Finds the rank in a source's whole name, as its first group.
 
     Raises:
-        UsageError: There is none, the regular expression is none, or a URL needs a package that is not installed.
+        UsageError: There is none.
     """
-    to_rank = _rank_reader(rank_regex)
     patterns = TRACE_PATTERNS if pattern is None else (pattern,)
-    found: dict[tuple[str, str | None], Source] = {}
-    for path in (os.fspath(path) for path in paths):
-        before = len(found)
-        for source in _of_url(path, patterns) if _URL.match(path) else _of_path(path, patterns):
-            found.setdefault((source.path, source.member), source)
-        if len(found) == before and not found:
+    found: dict[str, Source] = {}
+    for path in [os.fspath(path) for path in paths]:
+        for source in _sources_of(path, patterns):
+            found.setdefault(source.path, source)
+        if not found:
             raise UsageError(f"cannot scan {path!r}: there is nothing in it that is called {' or '.join(patterns)}")
-    return _named(list(found.values()), to_rank)
+    whole = [source.path.split("/")[:-1] for source in found.values() if source.failure is None]
+    shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*whole, strict=False))
+    common = "".join(f"{parts[0]}/" for parts in shared)
+    named = [
+        msgspec.structs.replace(
+            source,
+            name=str(printable(source.path.removeprefix("" if common == "/" else common))),
+            patterns=patterns,
+            max_bytes=max_bytes,
+        )
+        for source in found.values()
+    ]
+    return tuple(sorted(named, key=lambda source: source.name))
 
 
-def _rank_reader(rank_regex: str | None) -> Callable[[str], int | None] | None:
-    if rank_regex is None:
-        return None
+def _sources_of(path: str, patterns: Sequence[str]) -> Iterator[Source]:
     try:
-        pattern = re.compile(rank_regex)
+        files, inner = _file_system(path)
+        is_there = files.exists(inner)
+        if not is_there and glob.has_magic(inner):
+            entries = sorted(files.glob(inner))
+            if not entries:
+                yield Source(path=path, failure="no file has such a name; check the path")
+        else:
+            entries = [inner]
+        for entry in entries:
+            if files.isdir(entry):
+                yield from _in_folder(files, entry, patterns)
+            else:
+                yield Source(path=_whole_path(files, entry))
+    except Exception as error:  # each file system has exceptions of its own
+        yield Source(path=path, failure=f"it cannot be listed: {_reason(error)}")
+
+
+def _in_folder(files: Any, folder: str, patterns: Sequence[str]) -> Iterator[Source]:
+    try:
+        entries = sorted(files.ls(folder, detail=True), key=lambda entry: str(entry["name"]))
+    except OSError as error:
+        yield Source(path=_whole_path(files, folder), failure=f"the folder cannot be listed: {_reason(error)}")
+        return
+    for entry in entries:
+        name = str(entry["name"])
+        if entry["type"] == "directory":
+            yield from _in_folder(files, name, patterns)
+        elif _is_asked(name, patterns) or is_archive(name):
+            yield Source(path=_whole_path(files, name))
+
+
+def _is_asked(path: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(PurePosixPath(path).name, pattern) for pattern in patterns)
+
+
+def is_archive(path: str) -> bool:
+    """Whether a name is that of an archive that can be read here."""
+    return path.lower().endswith(_ARCHIVES)
+
+
+def _file_system(path: str) -> tuple[Any, str]:
+    if _URL.match(path):
+        found: tuple[Any, str] = fsspec.core.url_to_fs(path)
+        return found
+    return fsspec.filesystem("file"), os.path.abspath(path)  # noqa: PTH100 - a link keeps its name
+
+
+def _whole_path(files: Any, path: str) -> str:
+    return path if "file" in files.protocol else str(files.unstrip_protocol(path))
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or first_line(error).partition(": ")[2]
+
+
+def fingerprint_of(source: Source) -> str | None:
+    """What changes when the content of a source does: its size and when it was changed; None if that is not known."""
+    try:
+        files, inner = _file_system(source.path)
+        entry = files.info(inner)
+        known = [entry.get(key) for key in ("size", "mtime", "LastModified", "ETag")]
+    except Exception:  # each file system has exceptions of its own
+        return None
+    return " ".join(str(fact) for fact in known if fact is not None) if any(known[1:]) else None
+
+
+# ---------------------------------------------------------------------------------------------- ranks
+def rank_reader(rank_regex: str | None) -> Callable[[str, int | None], int | None]:
+    """
+    Finds the rank of a file by its name, else takes the recorded one, else by the folder.
+
+    Args:
+        rank_regex: Finds the rank in a source's whole name, as its first group; then the folder does not count.
+
+    Raises:
+        UsageError: It is no regular expression with a group.
+    """
+    try:
+        pattern = None if rank_regex is None else re.compile(rank_regex)
     except re.error as error:
         raise UsageError(f"cannot read --rank-regex {rank_regex!r}: {error}") from error
-    if not pattern.groups:
+    if pattern is not None and not pattern.groups:
         raise UsageError(
             f"cannot read --rank-regex {rank_regex!r}: expected a group around the rank, as in 'rank(\\d+)'"
         )
 
-    def read(name: str) -> int | None:
-        match = pattern.search(name)
-        return int(match[1]) if match and match[1] is not None and match[1].isdecimal() else None
+    def read(name: str, recorded: int | None) -> int | None:
+        *folders, file = re.split(r"[/!]", name)
+        own = _number(_RANK_IN_NAME.search(file) if pattern is None else pattern.search(name))
+        of_folders = [] if pattern is not None else [_RANK_OF_FOLDER.fullmatch(part) for part in reversed(folders)]
+        known = (own, recorded, *map(_number, of_folders))
+        return next((rank for rank in known if rank is not None), None)
 
     return read
 
 
-# ---------------------------------------------------------------------------------------------- where they are
-def _of_path(path: str, patterns: Sequence[str]) -> Iterator[Source]:
-    try:
-        mode = os.stat(path).st_mode  # noqa: PTH116 - a path of any kind, patterns among them
-    except (OSError, ValueError) as error:
-        matches = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else []  # noqa: PTH207
-        for match in matches:
-            yield from _of_path(match, patterns)
-        if not matches:
-            why = "no file has such a name" if glob.has_magic(path) else getattr(error, "strerror", None) or str(error)
-            yield Source(path=path, name=path, failure=f"{why}; check the path")
-        return
-    whole = os.path.abspath(path)  # noqa: PTH100 - a link keeps its name
-    if stat.S_ISDIR(mode):
-        yield from _of_folder(whole, patterns)
-    elif path.lower().endswith(_ARCHIVES):
-        yield from _of_archive(whole, patterns)
-    else:
-        yield Source(path=whole)
-
-
-def _of_folder(folder: str, patterns: Sequence[str]) -> Iterator[Source]:
-    problems: list[OSError] = []
-    for root, folders, files in os.walk(folder, onerror=problems.append):
-        folders.sort()
-        for file in sorted(files):
-            path = f"{root.rstrip('/')}/{file}"
-            if _is_asked(file, patterns):
-                yield Source(path=path)
-            elif file.lower().endswith(_ARCHIVES):
-                yield from _of_archive(path, patterns)
-    for problem in problems:
-        yield Source(path=str(problem.filename), failure=f"the folder cannot be listed: {problem.strerror or problem}")
-
-
-def _of_archive(path: str, patterns: Sequence[str]) -> Iterator[Source]:
-    try:
-        with opened(path) as stream:
-            if path.lower().endswith(".zip"):
-                with zipfile.ZipFile(stream) as archive:
-                    names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
-            else:
-                with tarfile.open(fileobj=stream) as unpacked:
-                    names = [entry.name for entry in unpacked if entry.isfile()]
-    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, TraceError) as error:
-        yield Source(path=path, failure=f"the archive cannot be read: {text_of(error) or first_line(error)}")
-        return
-    for name in sorted(set(names)):
-        if _is_asked(PurePosixPath(name).name, patterns):
-            yield Source(path=path, member=name)
-
-
-def _is_asked(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
-
-
-def _of_url(url: str, patterns: Sequence[str]) -> Iterator[Source]:
-    files, path = file_system(url)
-    try:
-        if glob.has_magic(path):
-            matches = sorted(files.glob(path))
-        elif files.isdir(path):
-            matches = [entry for entry in sorted(files.find(path)) if _is_taken(entry, patterns)]
-        else:
-            matches = [path]
-        urls = [files.unstrip_protocol(match) for match in matches]
-    except Exception as error:  # each file system has exceptions of its own
-        yield Source(path=url, failure=f"it cannot be listed: {first_line(error)}")
-        return
-    for one in urls:
-        if one.lower().endswith(_ARCHIVES):
-            yield from _of_archive(one, patterns)
-        else:
-            yield Source(path=one)
-
-
-def _is_taken(path: str, patterns: Sequence[str]) -> bool:
-    name = PurePosixPath(path).name
-    return _is_asked(name, patterns) or name.lower().endswith(_ARCHIVES)
-
-
-def file_system(url: str) -> tuple[Any, str]:
-    """
-    Fsspec's file system of a URL, and the path in it.
-
-    Raises:
-        UsageError: A package that it needs is not installed, or it knows no such protocol.
-    """
-    try:
-        import fsspec
-    except ImportError as error:
-        raise UsageError(f"cannot open {url!r}: URLs need fsspec; pip install 'layoutdoctor[fleet]'") from error
-    try:
-        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
-    except ImportError as error:
-        raise UsageError(f"cannot open {url!r}: {first_line(error).partition(': ')[2]}") from error
-    except ValueError as error:
-        raise UsageError(
-            f"cannot open {url!r}: {first_line(error).partition(': ')[2]}; expected a path or a URL"
-        ) from error
-    except Exception as error:  # no permission, no network: each file system has exceptions of its own
-        raise TraceError(f"cannot open {url!r}: {first_line(error)}") from error
-    return found
-
-
-# ---------------------------------------------------------------------------------------------- what they are called
-def _named(sources: list[Source], to_rank: Callable[[str], int | None] | None) -> tuple[Source, ...]:
-    """Each with a name below the folder that all have in common, in the order of the names, and its rank."""
-    common = _common_folder([source.path.split("/")[:-1] for source in sources if source.failure is None])
-    named = []
-    for source in sources:
-        name = source.path.removeprefix(common).lstrip("/")
-        if source.member is not None:
-            name = f"{name}!{source.member}"
-        parts = re.split(r"[/!]", name)
-        rank = to_rank(name) if to_rank is not None else _group(_RANK_IN_NAME.search(parts[-1]))
-        in_folders = [_group(_RANK_OF_FOLDER.fullmatch(part)) for part in reversed(parts[:-1])]
-        folder = None if to_rank is not None else next((number for number in in_folders if number is not None), None)
-        named.append(msgspec.structs.replace(source, name=name, rank=rank, folder_rank=folder))
-    return tuple(sorted(named, key=lambda source: source.name))
-
-
-def _common_folder(folders: list[list[str]]) -> str:
-    shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*folders, strict=False))
-    return "".join(f"{parts[0]}/" for parts in shared)
-
-
-def _group(match: re.Match[str] | None) -> int | None:
-    return next((int(group) for group in match.groups() if group is not None), None) if match is not None else None
+def _number(match: re.Match[str] | None) -> int | None:
+    groups = [group for group in match.groups() if group is not None] if match is not None else []
+    return int(groups[0]) if groups and groups[0].isdecimal() and int(groups[0]) < _LARGEST_RANK else None
 
 
 # ---------------------------------------------------------------------------------------------- their bytes
-@contextlib.contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
-    """A file or URL to read from."""
-    if _URL.match(path) is None:
-        with Path(path).open("rb") as stream:
-            yield stream
+def local_files(source: Source) -> Iterator[tuple[str, Callable[[], Path]]]:
+    """
+    The recorded runs of a source as files of this machine, one for each trace of an archive.
+
+    Yields:
+        The name of each, and what returns its path: the file itself, or a copy that is gone with the next one; it
+        raises whatever the file system or the archive raises.
+    """
+    if _URL.match(source.path) is None and not is_archive(source.path):
+        yield source.name, lambda: Path(source.path)
         return
-    files, inner = file_system(path)
+    with tempfile.TemporaryDirectory(prefix="layoutdoctor-scan-", ignore_cleanup_errors=True) as folder:
+        place = Path(folder)
+        with _opened(source.path) as stream:
+            if not is_archive(source.path):
+                yield source.name, partial(_copied, contextlib.nullcontext(stream), source.path, place, source)
+                return
+            members = _members_of_zip if source.path.lower().endswith(".zip") else _members_of_tar
+            for member, data in members(stream):
+                if _is_asked(member, source.patterns):
+                    yield str(printable(f"{source.name}!{member}")), partial(_copied, data, member, place, source)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    files, inner = _file_system(path)
+    if "file" in files.protocol and not stat.S_ISREG(Path(path).stat().st_mode):
+        raise TraceError("it is no regular file")
     with files.open(inner, "rb") as stream:
         yield stream
 
 
+def _members_of_zip(stream: IO[bytes]) -> Iterator[tuple[str, contextlib.AbstractContextManager[IO[bytes]]]]:
+    with zipfile.ZipFile(stream) as archive:
+        for entry in archive.infolist():
+            if not entry.is_dir():
+                yield entry.filename, _late(partial(archive.open, entry))
+
+
+def _members_of_tar(stream: IO[bytes]) -> Iterator[tuple[str, contextlib.AbstractContextManager[IO[bytes]]]]:
+    """In the order of the archive: a packed one is not unpacked once more for each member."""
+    with tarfile.open(fileobj=stream) as archive:
+        for entry in archive:
+            if entry.isfile():
+                yield entry.name, _late(partial(archive.extractfile, entry))  # type: ignore[arg-type]
+
+
 @contextlib.contextmanager
-def local_file(source: Source, most_bytes: int) -> Iterator[Path]:
-    """
-    The source as a file on this machine: itself where it is one, a copy that is gone afterwards else.
-
-    Args:
-        most_bytes: How much of it to copy; what is larger is refused.
-
-    Raises:
-        TraceError: It cannot be read.
-    """
-    if source.member is None and _URL.match(source.path) is None:
-        yield Path(source.path)
-        return
-    name = PurePosixPath(source.member or source.path).name or "trace"
-    with tempfile.TemporaryDirectory(prefix="layoutdoctor-scan-", ignore_cleanup_errors=True) as folder:
-        copy = Path(folder) / name[-100:]
-        try:
-            with opened(source.path) as stream, copy.open("wb") as target:
-                _copy(source, stream, target, most_bytes)
-        except (TraceError, UsageError):
-            raise
-        except Exception as error:  # each file system has exceptions of its own
-            raise TraceError(f"cannot read {source.name!r}: {first_line(error)}") from error
-        yield copy
+def _late(opened: Callable[[], IO[bytes]]) -> Iterator[IO[bytes]]:
+    with opened() as stream:
+        yield stream
 
 
-def _copy(source: Source, stream: BinaryIO, target: BinaryIO, most_bytes: int) -> None:
-    if source.member is None:
-        _copy_stream(source, stream, target, most_bytes)
-    elif source.path.lower().endswith(".zip"):
-        with zipfile.ZipFile(stream) as archive, archive.open(source.member) as member:
-            _copy_stream(source, cast("BinaryIO", member), target, most_bytes)
-    else:
-        with tarfile.open(fileobj=stream) as unpacked:
-            found = unpacked.extractfile(source.member)
-            if found is None:
-                raise TraceError(f"cannot read {source.name!r}: it is no file")
-            _copy_stream(source, cast("BinaryIO", found), target, most_bytes)
-
-
-def _copy_stream(source: Source, stream: BinaryIO, target: BinaryIO, most_bytes: int) -> None:
-    count = 0
-    while piece := stream.read(_COPY_BYTES):
-        count += len(piece)
-        if count > most_bytes:
-            raise TraceError(f"cannot read {source.name!r}: it has more than {most_bytes} bytes, which is the limit")
-        target.write(piece)
+def _copied(data: contextlib.AbstractContextManager[IO[bytes]], name: str, folder: Path, source: Source) -> Path:
+    copy, count = folder / (PurePosixPath(name).name or "trace")[-100:], 0
+    for old in folder.iterdir():
+        old.unlink()
+    with data as stream, copy.open("wb") as target:
+        while piece := stream.read(_COPY_BYTES):
+            count += len(piece)
+            if count > source.max_bytes:
+                raise TraceError(f"it has more than {format_bytes(source.max_bytes)}, which is the limit")
+            target.write(piece)
+    return copy

@@ -7,9 +7,10 @@ the frames that name a place are kept: calls of nn.Modules, and functions that a
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from functools import cache
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -17,25 +18,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from layoutdoctor.recording.event_stream import events_of
+from layoutdoctor.recording.event_stream import UNREADABLE, EventStream
 from layoutdoctor.recording.recording import (
+    EVENT_TABLES,
     NONE,
-    FrameEvents,
-    KernelEvents,
-    LaunchEvents,
     OperationArguments,
-    OperationEvents,
     Problem,
     RecordedTrace,
-    TransferEvents,
+    event_tables,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from layoutdoctor.recording.event_stream import EventStream
     from layoutdoctor.recording.files import TraceFile
     from layoutdoctor.recording.recording import Column
 
@@ -58,27 +55,16 @@ _DIGITS = re.compile(r"\d+")
 _NO_JSON = b"\0"  # stands in no JSON, so it can stand between the texts of an operation's arguments
 _NO_ARGUMENT_TEXTS = _NO_JSON * 7
 
-_KERNEL, _TRANSFER, _OPERATION, _LAUNCH, _FRAME, _ANNOTATION = range(6)
-_KINDS = {
-    "kernel": _KERNEL,
-    "gpu_memcpy": _TRANSFER,
-    "gpu_memset": _TRANSFER,
-    "memcpy": _TRANSFER,
-    "memset": _TRANSFER,
-    "cpu_op": _OPERATION,
-    "operator": _OPERATION,
-    "cuda_runtime": _LAUNCH,
-    "cuda_driver": _LAUNCH,
-    "xpu_runtime": _LAUNCH,
-    "xpu_driver": _LAUNCH,
-    "mtia_runtime": _LAUNCH,
-    "privateuse1_runtime": _LAUNCH,
-    "privateuse1_driver": _LAUNCH,
-    "runtime": _LAUNCH,
-    "python_function": _FRAME,
-    "user_annotation": _ANNOTATION,
+_TABLES = {
+    "kernel": "kernels",
+    **dict.fromkeys(("gpu_memcpy", "gpu_memset", "memcpy", "memset"), "transfers"),
+    **dict.fromkeys(("cpu_op", "operator"), "operations"),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver", "mtia_runtime"), "launches"),
+    **dict.fromkeys(("privateuse1_runtime", "privateuse1_driver", "runtime"), "launches"),
+    "python_function": "frames",
+    "user_annotation": "annotations",
 }
-"""Categories, in lower case: those of 2020 began with a capital."""
+"""Tables by category, in lower case: those of 2020 began with a capital."""
 
 FOREIGN_EVENTS = "events of a device that is not understood: "
 # Of devices whose events have other names and meanings; Kineto's ActivityType.
@@ -142,56 +128,39 @@ class ChromeEvent(msgspec.Struct, gc=False):
     name: str = ""
     pid: EventId = None
     tid: EventId = None
-    ts: float | int = _NOT_A_NUMBER  # an event without its time is not understood
-    dur: float | int = _NOT_A_NUMBER
+    ts: float = _NOT_A_NUMBER  # an event without its time is not understood
+    dur: float = _NOT_A_NUMBER
     args: EventArguments = _NO_ARGUMENTS
 
 
 decode_events = msgspec.json.Decoder(list[ChromeEvent]).decode
 _decode_one = msgspec.json.Decoder(ChromeEvent).decode
-_ANYTHING = msgspec.json.Decoder()
 
 
 def decode_loosely(text: bytes) -> ChromeEvent | None:
-    """An event some of whose fields are of another type than profilers write; None where it is no event."""
+    """An event of whose fields some may have another type than profilers write; None if it is no event."""
     try:
         return _decode_one(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         pass
     try:
-        cleaned = _cleaned(_ANYTHING.decode(text.decode("utf-8", "replace")))
-        return _decode_one(msgspec.json.encode(cleaned)) if cleaned is not None else None
-    except (msgspec.MsgspecError, OverflowError, RecursionError, UnicodeEncodeError):
+        found = msgspec.json.decode(text.decode("utf-8", "replace"))
+    except UNREADABLE:
         return None
+    return ChromeEvent(**_fitting_fields(ChromeEvent, found)) if isinstance(found, dict) else None
 
 
-def _cleaned(found: Any) -> dict[str, Any] | None:
-    """The fields of an event that have the types that profilers write; None where it is no event."""
-    if not isinstance(found, dict):
-        return None
-    cleaned = {key: value for key, value in found.items() if _fits(key, value)}
-    arguments = found.get("args")
-    if isinstance(arguments, dict):
-        cleaned["args"] = {key: value for key, value in arguments.items() if key not in _IDS or _is_id(value)}
-    if cleaned.get("ph") == "X" and not cleaned.keys() >= _TIMES:
-        return None  # an event whose time is not known
-    return cleaned
-
-
-_TIMES = {"ts", "dur"}
-_IDS = {"External id", "external id", "correlation", "Sequence number", "Fwd thread id", "stream", "device"}
-
-
-def _fits(key: str, value: object) -> bool:
-    if key in ("ph", "cat", "name"):
-        return isinstance(value, str)
-    if key in _TIMES:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return key in ("pid", "tid") and _is_id(value)
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, (int, str, float)) and not isinstance(value, bool)
+def _fitting_fields(kind: type[msgspec.Struct], found: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the types that profilers write, those of ``args`` among them."""
+    fitting = {}
+    for field in msgspec.structs.fields(kind):
+        value = found.get(field.encode_name)
+        if field.type is EventArguments and isinstance(value, dict):
+            fitting[field.name] = EventArguments(**_fitting_fields(EventArguments, value))
+        elif field.encode_name in found:
+            with contextlib.suppress(*UNREADABLE, UnicodeEncodeError):
+                fitting[field.name] = msgspec.json.decode(msgspec.json.encode(value), type=field.type)
+    return fitting
 
 
 def read_chrome_trace(file: TraceFile) -> RecordedTrace:
@@ -202,8 +171,8 @@ def read_chrome_trace(file: TraceFile) -> RecordedTrace:
         TraceError: It cannot be read, or is no Chrome trace.
     """
     reader = _Reader()
-    stream, batches = events_of(file, decode_events, decode_loosely)
-    for batch in batches:
+    stream = EventStream(file.pieces(), decode_events, decode_loosely, str(file.path))
+    for batch in stream.batches():
         reader.add(batch)
     trace = reader.finish()
     # Recordings are given to others, and nothing asks for the name of the machine.
@@ -225,7 +194,6 @@ def _problems(stream: EventStream[ChromeEvent], reader: _Reader, trace: Recorded
     return found
 
 
-_Column = Callable[[list[ChromeEvent], list[EventArguments]], "Column"]
 _NAME, _START, _DURATION = attrgetter("name"), attrgetter("ts"), attrgetter("dur")
 _THREAD = attrgetter("pid", "tid")
 
@@ -237,34 +205,8 @@ class _Interned(dict[Any, int]):
         number = self[key] = len(self)
         return number
 
-
-class _Takers(dict[str, "Callable[[ChromeEvent], None]"]):
-    """What to do with an event of a category; nothing with those of no kind."""
-
-    def __init__(self, kinds: dict[int, list[ChromeEvent]], foreign: dict[str, list[ChromeEvent]]) -> None:
-        super().__init__()
-        self.kinds, self.foreign = kinds, foreign
-
-    def __missing__(self, category: str) -> Callable[[ChromeEvent], None]:
-        kind = _KINDS.get(category.lower())
-        if kind is None and _FOREIGN.fullmatch(category):
-            take = self.foreign.setdefault(category, []).append
-        else:
-            take = self.kinds[kind].append if kind is not None else _pass_over
-        self[category] = take
-        return take
-
-
-def _pass_over(event: ChromeEvent) -> None:
-    """Of a category that nothing is read of."""
-
-
-class _NamesPlace(dict[str, bool]):
-    """Whether a frame's name is that of a place in the user's program; asked once per name."""
-
-    def __missing__(self, name: str) -> bool:
-        found = self[name] = is_module_call(name) or is_user_function(name)
-        return found
+    def column(self, keys: Iterable[Any], count: int) -> Column:
+        return np.fromiter(map(self.__getitem__, keys), np.int64, count)
 
 
 class _Reader:
@@ -278,42 +220,31 @@ class _Reader:
         self.threads = _Interned()
         self.grids = _Interned()
         self.arguments = _Interned({_NO_ARGUMENT_TEXTS: 0})  # its number less one is NONE
-        self.names_place = _NamesPlace()
         self.has_stack = False
-        threads, external, correlation = self._threads_of, _external, _ids_of("correlation")
-        place = (_devices, _streams)
-        self.further: dict[int, tuple[_Column, ...]] = {
-            _KERNEL: (*place, correlation, external, self._grids_of),
-            _TRANSFER: place,
-            _OPERATION: (threads, external, _ids_of("sequence"), _ids_of("forward_thread"), self._arguments_of),
-            _LAUNCH: (threads, correlation, external),
-            _FRAME: (threads,),
-            _ANNOTATION: (threads,),
-        }
-        """Columns of each table behind name, start and duration."""
-        self.tables: dict[int, list[list[Column]]] = {kind: [] for kind in self.further}
-        """Columns of each batch."""
+        self.columns: dict[str, dict[str, list[Column]]] = {name: defaultdict(list) for name in EVENT_TABLES}
+        """Of each table and column the part of each batch."""
 
     def add(self, batch: list[ChromeEvent]) -> None:
         """Takes the events of one batch that matter."""
         self.event_count += len(batch)
-        kinds: dict[int, list[ChromeEvent]] = {kind: [] for kind in self.tables}
-        foreign: dict[str, list[ChromeEvent]] = {}
-        take = _Takers(kinds, foreign)
+        by_category: defaultdict[str, list[ChromeEvent]] = defaultdict(list)
         for event in batch:
             if event.ph == "X":
-                take[event.cat](event)
-        if kinds[_FRAME]:
-            self.has_stack = True
-            names_place = self.names_place
-            kinds[_FRAME] = [event for event in kinds[_FRAME] if names_place[event.name]]
-        for kind, events in kinds.items():
-            if events:
-                self._add_kind(kind, events)
-        self.foreign.update({category: len(events) for category, events in foreign.items()})
+                by_category[event.cat].append(event)
+        for category, events in by_category.items():
+            table = _TABLES.get(category.lower())
+            if table is not None:
+                self._add_events(table, events)
+            elif _FOREIGN.fullmatch(category):
+                self.foreign[category] += len(events)
 
-    def _add_kind(self, kind: int, events: list[ChromeEvent]) -> None:
-        start, duration = _microseconds(_START, events), _microseconds(_DURATION, events)
+    def _add_events(self, table: str, events: list[ChromeEvent]) -> None:
+        if table == "frames":
+            self.has_stack = True
+            places = {name for name in set(map(_NAME, events)) if _is_place(name)}
+            events = [event for event in events if event.name in places]
+        start = np.fromiter(map(_START, events), np.float64, len(events))
+        duration = np.fromiter(map(_DURATION, events), np.float64, len(events))
         with np.errstate(invalid="ignore"):
             good = (np.abs(start) < _MOST_MICROSECONDS) & (duration >= 0) & (duration < _LONGEST_MICROSECONDS)
         if not good.all():
@@ -322,61 +253,52 @@ class _Reader:
             start, duration = start[good], duration[good]
         if not events:
             return
-        name = np.fromiter(map(self.names.__getitem__, map(_NAME, events)), np.int64, len(events))
-        arguments = [event.args for event in events]
-        further = [column(events, arguments) for column in self.further[kind]]
-        self.tables[kind].append([name, _nanoseconds(start), _nanoseconds(duration), *further])
+        columns = {"start": _nanoseconds(start), "duration": _nanoseconds(duration)}
+        columns["name"] = self.names.column(map(_NAME, events), len(events))
+        columns |= self._further_columns(table, events, [event.args for event in events])
+        for name, column in columns.items():
+            self.columns[table][name].append(column)
 
-    def _threads_of(self, events: list[ChromeEvent], arguments: list[EventArguments]) -> Column:
-        return np.fromiter(map(self.threads.__getitem__, map(_THREAD, events)), np.int64, len(events))
-
-    def _grids_of(self, events: list[ChromeEvent], arguments: list[EventArguments]) -> Column:
-        grids = self.grids
-        return np.array([grids[bytes(a.grid)] if a.grid is not NO_TEXT else NONE for a in arguments], np.int64)
-
-    def _arguments_of(self, events: list[ChromeEvent], arguments: list[EventArguments]) -> Column:
-        keys = (
-            _NO_JSON.join(
-                (a.shapes, a.shapes_2020, a.strides, a.types, a.values, a.kernel_file, a.kernel_options, a.call_stack)
-            )
-            for a in arguments
-        )
-        return np.fromiter(map(self.arguments.__getitem__, keys), np.int64, len(arguments)) - 1
-
-    def _sorted(self, kind: int, *, longest_first: bool = False) -> list[Column]:
-        """The columns of a table by start, and where asked by falling duration."""
-        batches = self.tables.pop(kind)
-        width = 3 + len(self.further[kind])
-        joined = [
-            np.concatenate([batch[place] for batch in batches]) if batches else np.zeros(0, np.int64)
-            for place in range(width)
-        ]
-        order = np.lexsort((-joined[2], joined[1])) if longest_first else np.argsort(joined[1], kind="stable")
-        return [values[order] for values in joined]
+    def _further_columns(
+        self, table: str, events: list[ChromeEvent], arguments: list[EventArguments]
+    ) -> dict[str, Column]:
+        found: dict[str, Column] = {}
+        if table in ("kernels", "transfers"):
+            pairs = list(zip(events, arguments, strict=True))
+            found["device"] = _ids([event.pid if a.device is None else a.device for event, a in pairs])
+            found["stream"] = _ids([event.tid if a.stream is None else a.stream for event, a in pairs])
+        else:
+            found["thread"] = self.threads.column(map(_THREAD, events), len(events))
+        if table in ("kernels", "launches"):
+            found["correlation"] = _ids([a.correlation for a in arguments])
+        if table in ("kernels", "launches", "operations"):
+            found["external"] = _ids([a.external_2020 if a.external is None else a.external for a in arguments])
+        if table == "kernels":
+            grids = self.grids
+            of_each = [grids[bytes(a.grid)] if a.grid is not NO_TEXT else NONE for a in arguments]
+            found["grid"] = np.array(of_each, np.int64)
+        if table == "operations":
+            found["sequence"] = _ids([a.sequence for a in arguments])
+            found["forward_thread"] = _ids([a.forward_thread for a in arguments])
+            found["arguments"] = self.arguments.column(map(_argument_texts, arguments), len(arguments)) - 1
+        return found
 
     def finish(self) -> RecordedTrace:
         """The trace, sorted, with its times from its first event on."""
-        kernels, transfers, launches = (self._sorted(kind) for kind in (_KERNEL, _TRANSFER, _LAUNCH))
-        operations, frames, annotations = (
-            self._sorted(kind, longest_first=True) for kind in (_OPERATION, _FRAME, _ANNOTATION)
-        )
-        first = min((int(table[1][0]) for table in (kernels, operations, launches) if len(table[1])), default=0)
-        for table in (kernels, transfers, operations, launches, frames, annotations):
-            table[1] -= first
+        columns = {
+            table: {name: np.concatenate(parts) for name, parts in of_table.items()}
+            for table, of_table in self.columns.items()
+        }
+        starts = [columns[table]["start"] for table in ("kernels", "operations", "launches") if columns[table]]
+        first = min((int(column.min()) for column in starts), default=0)
         processes = _Interned()
         of_thread = np.array([processes[str(pid)] for pid, _ in self.threads] or [0], np.int64)
-        for table in (kernels, transfers):
-            table.append(np.zeros_like(table[0]))  # of which process: one wrote the file
-        launches[2:] = [*launches[3:], of_thread[launches[3]]]  # how long a launch took is not kept
+        if launches := columns["launches"]:
+            launches["process"] = of_thread[launches["thread"]]
         return RecordedTrace(
             source="Kineto trace",
             names=list(self.names),
-            kernels=KernelEvents(*kernels),
-            transfers=TransferEvents(*transfers),
-            operations=OperationEvents(*operations),
-            launches=LaunchEvents(*launches),
-            frames=FrameEvents(*frames),
-            annotations=FrameEvents(*annotations),
+            **event_tables(columns, first),
             threads=[(str(pid), str(tid)) for pid, tid in self.threads],
             processes=list(processes),
             grids=[_grid(text) for text in self.grids],
@@ -385,14 +307,6 @@ class _Reader:
             has_stack=self.has_stack,
             base_nanoseconds=first,
         )
-
-
-def _microseconds(time_of: attrgetter[float | int], events: Sequence[ChromeEvent]) -> NDArray[np.float64]:
-    try:
-        return np.fromiter(map(time_of, events), np.float64, len(events))
-    except OverflowError:  # a number of hundreds of digits
-        times = (time_of(event) for event in events)
-        return np.array([time if abs(time) < _MOST_MICROSECONDS else np.nan for time in times], np.float64)
 
 
 def _nanoseconds(microseconds: NDArray[np.float64]) -> Column:
@@ -419,27 +333,16 @@ def _id(value: EventId) -> int:
     return int(value)
 
 
-def _ids_of(name: str) -> _Column:
-    of = attrgetter(name)
-    return lambda events, arguments: _ids(list(map(of, arguments)))
-
-
-def _devices(events: list[ChromeEvent], arguments: list[EventArguments]) -> Column:
-    return _ids([event.pid if a.device is None else a.device for event, a in zip(events, arguments, strict=True)])
-
-
-def _streams(events: list[ChromeEvent], arguments: list[EventArguments]) -> Column:
-    return _ids([event.tid if a.stream is None else a.stream for event, a in zip(events, arguments, strict=True)])
-
-
-def _external(events: list[ChromeEvent], arguments: list[EventArguments]) -> Column:
-    return _ids([a.external_2020 if a.external is None else a.external for a in arguments])
-
-
 def _grid(text: bytes) -> tuple[int, int, int]:
     numbers = [int(number[:18]) for number in re.findall(r"\d+", text.decode("utf-8", "replace"))[:3]]
     x, y, z = (*numbers, *([1] * (3 - len(numbers))))
     return (x, y, z)
+
+
+def _argument_texts(a: EventArguments) -> bytes:
+    """What an operation's arguments are numbered by."""
+    texts = (a.shapes, a.shapes_2020, a.strides, a.types, a.values, a.kernel_file, a.kernel_options, a.call_stack)
+    return _NO_JSON.join(texts)
 
 
 def _operation_arguments(key: bytes) -> OperationArguments:
@@ -453,9 +356,15 @@ def _text(text: bytes) -> str:
         return ""
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return ""
     return value if isinstance(value, str) else ""
+
+
+@cache
+def _is_place(name: str) -> bool:
+    """Whether a frame's name is that of a place in the user's program."""
+    return is_module_call(name) or is_user_function(name)
 
 
 def is_module_call(name: str) -> bool:

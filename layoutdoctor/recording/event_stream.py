@@ -1,18 +1,17 @@
 """
 Cuts the JSON of a Chrome trace into batches of events, so that a file of any size is read in little memory.
 
-An event may be written in any style: on many lines, on one, without a space. A batch is cut where an event ends and
-the next one begins, and is right if it decodes: a cut in the wrong place leaves brackets open. What does not decode
-is taken apart event by event: what is whole or can be mended is kept, the rest counted.
+A batch is cut where an event ends and the next one begins, and is right if it decodes: a cut in the wrong place leaves
+brackets open. A batch that does not decode is read event by event: what is whole or can be mended is kept, the rest is
+counted.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
-from collections import Counter, deque
-from itertools import chain, islice
+from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -23,27 +22,38 @@ from layoutdoctor.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.recording.files import TraceFile
-
 NOT_A_NUMBER = "NaN or Infinity"
 NOT_UTF8 = "bytes that are no UTF-8"
 QUOTE = "an unescaped quote"
 
-_MOST_NESTED_STARTS = 8
-"""So many objects within an event may look like the start of another one; more lose an event near a damaged one."""
+BATCH_BYTES = 1 << 18
+"""What is decoded at a time fits a processor's cache."""
+MOST_PENDING_BYTES = 64 << 20
+"""An event, or what is before the first one, may not be larger."""
 
-_MOST_NAMES = 4
-
-_USUAL_START = re.compile(rb'\{\s*"ph"\s*:')
-_START = re.compile(rb'(?P<usual>\{\s*"ph"\s*:)|(?:\A|(?<=[},\]\x00]))\s*(?P<other>\{\s*(?:"[^"\\]{0,100}"\s*:|\}))')
-_SEPARATORS = b" \t\r\n,]["
-_GOES_ON = re.compile(rb'\s*,?\s*["}]')
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
-_OBJECT = msgspec.json.Decoder(dict[str, Any])
+_INVALID = re.compile(r"invalid (?:number|character) \(byte (\d+)\)")
+_ANY_VALUE = msgspec.json.Decoder(msgspec.Raw)
 
-# Kineto escaped nothing in names until July 2026 (pytorch/kineto 1459); ROCm's launches hold the kernel's as "kernel".
+_MOST_CUTS_TRIED = 6
+_CUT_WINDOW_BYTES = 1 << 14
+_MOST_HEADS_TRIED = 100
+_MOST_ENDS_TRIED = 100
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_EVENTS_KEY = re.compile(rb'(?P<before>[{,])\s*"traceEvents"\s*:\s*\[')
+_CUT = re.compile(rb"\}\s*(?:,\s*)?(?=\{)")
+_SEPARATORS = re.compile(rb"[\s,]*")
+_USUAL_START = re.compile(rb'\{\s*"ph"\s*:')
+_START = re.compile(rb'(?P<usual>\{\s*"ph"\s*:)|(?<=[},\]\x00])\s*(?P<other>\{\s*(?:"[^"\\]{0,100}"\s*:|\}))')
+_CONTINUED = re.compile(rb'\s*,?\s*["}]')
+_CLOSED = re.compile(rb'\]\s*(?:,\s*(?:"|\Z)|\}|\]?\Z)')
+_END_OF_EVENTS = re.compile(rb'\}\s*(?:,\s*)?\]\s*(?:,\s*"|\}\s*\Z|\Z)')
+
+# Kineto escaped nothing in names until July 2026 (pytorch/kineto 1459); ROCm's launches name the kernel as "kernel".
 _NAME_STARTS = re.compile(rb'"(?:name|kernel)"\s*:\s*"')
 _NAME_ENDS = re.compile(rb'"\s*(?:,\s*"[A-Za-z_][^"\\]{0,99}"\s*:|\})')
+_MOST_NAMES = 4
 _ESCAPED_OR_QUOTE = re.compile(rb'\\.|"', re.DOTALL)
 _KEY_WITHIN = re.compile(rb'"\s*:')
 _STRING_OR_NO_NUMBER = re.compile(
@@ -52,98 +62,321 @@ _STRING_OR_NO_NUMBER = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 
+EventType = TypeVar("EventType")
 
-class Saved(NamedTuple):
+
+class EventStream(Generic[EventType]):
     """
-    What could be saved of a stretch.
+    The events of one document, batch by batch.
 
     Attributes:
-        events: The text of each event, a JSON object each, in order; what was not damaged stands as it was.
+        metadata: The document's fields beside the events; complete once ``batches`` has ended.
+        damage: How often each kind of damage was mended, in words.
+        lost_count: Pieces that look like events and could not be read.
+        is_truncated: Whether the document ends in the middle; known once ``batches`` has ended.
+    """
+
+    def __init__(
+        self,
+        pieces: Iterator[bytes],
+        decode: Callable[[bytes], list[EventType]],
+        decode_loosely: Callable[[bytes], EventType | None],
+        name: str,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> None:
+        """
+        Args:
+            pieces: The document's bytes.
+            decode: Events from the text of a JSON array; raises ``msgspec.DecodeError`` on what it does not accept.
+            decode_loosely: One event from its JSON text, whatever the types of its fields; None if it is no event.
+            name: The document's, for errors.
+            batch_bytes: How much text a batch is made of, at least; what is read does not depend on it.
+        """
+        self.metadata: dict[str, Any] = {}
+        self.damage: Counter[str] = Counter()
+        self.lost_count = 0
+        self.is_truncated = False
+        self._pieces = pieces
+        self._decode = decode
+        self._decode_loosely = decode_loosely
+        self._name = name
+        self._batch_bytes = batch_bytes
+        self._buffer = b""
+        self._has_ended = False
+        self._is_closed = False
+        self._has_fields = True
+
+    def batches(self) -> Iterator[list[EventType]]:
+        """
+        The events in order; no batch is empty.
+
+        Raises:
+            TraceError: The document is no Chrome trace, or one event is larger than memory allows.
+        """
+        self._skip_head()
+        while not self._is_closed:
+            self._fill(self._batch_bytes)
+            if batch := self._next_batch():
+                yield batch
+        self._read_tail()
+
+    def _fill(self, wanted: int) -> None:
+        """Reads until the buffer holds that many bytes, or the file ends."""
+        parts, size = [self._buffer], len(self._buffer)
+        while size < wanted and not self._has_ended:
+            piece = next(self._pieces, None)
+            self._has_ended = piece is None
+            parts.append(piece or b"")
+            size += len(parts[-1])
+        self._buffer = b"".join(parts)
+
+    def _skip_head(self) -> None:
+        """Moves behind the bracket that opens the events."""
+        start = b""
+        while not start and not self._has_ended:
+            self._fill(max(self._batch_bytes, 2 * len(self._buffer), len(_BYTE_ORDER_MARK)))
+            start = self._buffer.removeprefix(_BYTE_ORDER_MARK).lstrip()
+        if start[:1] == b"[":
+            self._buffer = start[1:]
+            self._has_fields = False
+            return
+        if start[:1] != b"{":
+            raise self._refusal("it does not start as JSON; expected a Chrome trace, which starts with '{' or '['")
+        self._buffer = start
+        while (found := self._find_events()) is None:
+            if self._has_ended:
+                raise self._refusal("it is JSON without a list 'traceEvents'; expected a Chrome trace from a profiler")
+            if len(self._buffer) > MOST_PENDING_BYTES:
+                raise self._refusal(
+                    f"its first {format_bytes(MOST_PENDING_BYTES)} hold no 'traceEvents'; expected a Chrome trace"
+                )
+            self._fill(2 * len(self._buffer))
+        self._buffer = self._buffer[found:]
+
+    def _refusal(self, what: str) -> TraceError:
+        return TraceError(f"cannot read {self._name!r}: {what}")
+
+    def _find_events(self) -> int | None:
+        """Where the array of events starts: the key at the document's own level, else the first one of that name."""
+        nested: int | None = None
+        for match in islice(_EVENTS_KEY.finditer(self._buffer), _MOST_HEADS_TRIED):
+            is_first = match["before"] == b"{"
+            head = self._buffer[: match.start()] + (b"{}" if is_first else b"}")
+            try:
+                self.metadata = _object(head)
+            except (ValueError, RecursionError):
+                if is_first or _is_incomplete(head):
+                    nested = nested or match.end()
+                    continue
+                self.damage["a head that is no JSON"] += 1
+            return match.end()
+        if nested is not None and (self._has_ended or len(self._buffer) > MOST_PENDING_BYTES):
+            self.damage["events that stand within another object"] += 1
+            self._has_fields = False
+            return nested
+        return None
+
+    def _next_batch(self) -> list[EventType]:
+        """Events up to the last place in the buffer where one ends and another begins; none if more is needed."""
+        buffer = self._buffer
+        size = len(buffer)
+        for cut in (size,) if self._has_ended else (*_cuts(buffer), size):
+            bracket = b"]" if self._has_ended or cut < size else b""
+            text = b"".join((b"[", memoryview(buffer)[:cut], bracket))
+            try:
+                events, end = self._array(text)
+            except UNREADABLE as error:
+                if not _is_cut_off(error, text):
+                    return self._recover()
+                continue
+            if end < len(text) or not bracket:
+                self._close(text[end:].removesuffix(bracket) + buffer[cut:])
+            elif self._has_ended:
+                self._close(None)
+            else:
+                self._buffer = buffer[cut:].lstrip().removeprefix(b",")
+            return events
+        if self._has_ended or size > MOST_PENDING_BYTES:
+            return self._recover()
+        self._fill(2 * size)
+        return []
+
+    def _array(self, text: bytes) -> tuple[list[EventType], int]:
+        """The events of the array that a text begins with, and the place behind it."""
+        try:
+            return self._decode(text), len(text)
+        except UNREADABLE as error:
+            end = _end_before_trailing(error)
+            if end is None or _CLOSED.match(text, text.rindex(b"]", 0, end)) is None:
+                raise
+            return self._decode(text[:end]), end
+
+    def _close(self, tail: bytes | None) -> None:
+        """Ends the events; the tail is what follows their array, None if the array was never closed."""
+        self._is_closed = True
+        self.is_truncated = tail is None and self._has_fields
+        self._buffer = tail or b""
+
+    def _recover(self) -> list[EventType]:
+        """The events of a buffer that does not decode as it is."""
+        self._fill(len(self._buffer) + 1)  # to know whether the file ends here
+        text = self._buffer
+        size = len(text)
+        end = _end_of_events(text) if self._has_ended else None
+        found = recover_events(text[:end])
+        self.lost_count += found.lost_count
+        self.damage.update(found.kinds)
+        self._buffer = found.rest
+        if end is not None:
+            self._close(text[end + 1 :])
+        elif found.is_closed:
+            self._close(found.rest)
+        elif self._has_ended:
+            self._close(None)
+            self.is_truncated |= bool(found.rest)
+        elif len(found.rest) == size > MOST_PENDING_BYTES:
+            raise self._refusal(
+                f"{format_bytes(MOST_PENDING_BYTES)} of it hold no whole event; expected a Chrome trace, "
+                "whose events are small"
+            )
+        elif len(found.rest) == size:
+            self._fill(2 * size)
+        decoded = [self._decode_loosely(event) for event in found.events]
+        events = [event for event in decoded if event is not None]
+        self.lost_count += len(decoded) - len(events)
+        return events
+
+    def _read_tail(self) -> None:
+        """The document's fields behind the events."""
+        self._fill(MOST_PENDING_BYTES)
+        if not self._has_fields or self.is_truncated or not self._has_ended:
+            return
+        try:
+            self.metadata.update(_fields(self._buffer))
+        except (ValueError, RecursionError):
+            self.is_truncated = _is_incomplete(b"{" + self._buffer.lstrip(b", \t\r\n"))
+            if not self.is_truncated:
+                self.damage["an end that is no JSON"] += 1
+
+
+def _cuts(buffer: bytes) -> Iterator[int]:
+    """The last places where an event ends and another one follows, the last one first."""
+    found = list(_CUT.finditer(buffer, max(0, len(buffer) - _CUT_WINDOW_BYTES))) or list(_CUT.finditer(buffer))
+    for match in reversed(found[-_MOST_CUTS_TRIED:]):
+        yield match.start() + 1
+
+
+def _is_cut_off(error: Exception, text: bytes | memoryview) -> bool:
+    """Whether nothing is wrong with a JSON text but that it ends too early, if need be in a number."""
+    found = _INVALID.search(str(error))
+    return "truncated" in str(error) or (found is not None and int(found[1]) >= len(text))
+
+
+def _is_incomplete(text: bytes) -> bool:
+    try:
+        _ANY_VALUE.decode(text)
+    except UNREADABLE as error:
+        return _is_cut_off(error, text)
+    return False
+
+
+def _end_before_trailing(error: Exception) -> int | None:
+    """Where a JSON value ends, if all that is wrong is that something follows it."""
+    found = _TRAILING.search(str(error))
+    return int(found[1]) - 1 if found else None  # msgspec counts the first character that follows as read
+
+
+class Recovered(NamedTuple):
+    """
+    What could be read of a damaged stretch.
+
+    Attributes:
+        events: The text of each event, a JSON object each, in order; what was not damaged is unchanged.
         lost_count: Pieces that look like events and could not be read.
         kinds: How many events were mended of each kind of damage, in words.
-        rest: The event at the end of the stretch that is not complete; empty where there is none.
+        rest: What follows the last event: one that is not complete, or what is behind the array's end.
+        is_closed: Whether the array ends in the stretch.
     """
 
     events: list[bytes]
     lost_count: int
     kinds: Counter[str]
-    rest: bytes
+    rest: bytes = b""
+    is_closed: bool = False
 
 
-def save_events(stretch: bytes) -> Saved:
+def recover_events(text: bytes) -> Recovered:
     """
-    Saves what is whole or can be mended.
+    Reads events one by one; a damaged one is mended or left out.
 
     Args:
-        stretch: Events with commas between, from the inside of an array; any bytes.
+        text: From the inside of an array of events; any bytes.
     """
-    starts = [max(match.start("usual"), match.start("other")) for match in _START.finditer(stretch)]
-    view = memoryview(stretch)
+    view = memoryview(text)
     events: list[bytes] = []
     kinds: Counter[str] = Counter()
-    before = stretch[: _at(starts, 0, stretch)].lstrip(_SEPARATORS)
-    if not starts and before.startswith(b"{"):
-        return Saved(events, 0, kinds, before)
-    lost_count = int(bool(before))
-    place, is_certain = 0, True  # behind what was lost, an object may be a part of it
-    while place < len(starts):
-        start, following = starts[place], _at(starts, place + 1, stretch)
-        event, found = stretch[start:following], list[str]()
-        end = _end_of_object(view[start : _at(starts, place + _MOST_NESTED_STARTS, stretch)])
-        if end is None:
-            event, found = _mended(event)
-            end = _end_of_object(event)
-        elif start + end > following:  # objects within the event look like events
-            place = bisect_left(starts, start + end) - 1
-            event = stretch[start : _at(starts, place + 1, stretch)]
-        place += 1
-        behind = b"" if end is None else event[end:]
-        if end is None or _GOES_ON.match(behind):
-            is_last = place == len(starts)
-            if _is_open(event) if is_last else place + _MOST_NESTED_STARTS > len(starts) and _is_cut(stretch[start:]):
-                return Saved(events, lost_count, kinds, stretch[start:])
-            lost_count += is_certain or b'"ph"' in event
-            is_certain = False
+    lost_count, place = 0, 0
+    is_sure = True  # behind a lost event, an object may be a part of it
+    while True:
+        place = _end(_SEPARATORS.match(text, place))
+        if place == len(text):
+            return Recovered(events, lost_count, kinds)
+        if is_sure and _CLOSED.match(text, place):
+            return Recovered(events, lost_count, kinds, text[place + 1 :], is_closed=True)
+        if text[place] in b"[]":
+            place += 1
             continue
-        is_certain |= b'"ph"' in event[:end]
-        if is_certain:
-            events.append(event[:end].rstrip())
-            kinds.update(found)
-        behind = behind.lstrip(_SEPARATORS)
-        if place == len(starts) and behind.startswith(b"{"):
-            return Saved(events, lost_count, kinds, behind)
-        lost_count += bool(behind)
-    return Saved(events, lost_count, kinds, b"")
+        end, is_cut_off = _end_of_object(view[place:])
+        if end is not None and not _CONTINUED.match(text, place + end):
+            event = text[place : place + end].rstrip()
+            is_sure |= b'"ph"' in event
+            if is_sure:
+                kinds.update([NOT_UTF8] * (as_utf8(event) != event))
+                events.append(event)
+            place += end
+            continue
+        border = _START.search(text, place + 1)
+        piece = text[place : None if border is None else _start_of(border)]
+        if _USUAL_START.search(text, place + 1) is None if is_cut_off else border is None and _is_open(piece):
+            return Recovered(events, lost_count, kinds, text[place:])
+        mended, found = _mended(piece)
+        end, is_cut_off = _end_of_object(mended)
+        if is_cut_off and border is None:
+            return Recovered(events, lost_count, kinds, text[place:])
+        if found and end is not None and not mended[end:].strip(b", \t\r\n"):
+            is_sure |= b'"ph"' in mended
+            if is_sure:
+                events.append(mended[:end].rstrip())
+                kinds.update(found)
+        else:
+            lost_count += is_sure or b'"ph"' in piece
+            is_sure = False
+        place += len(piece)
 
 
-def _at(starts: list[int], place: int, stretch: bytes) -> int:
-    return starts[place] if place < len(starts) else len(stretch)
+def _end(match: re.Match[bytes] | None) -> int:
+    assert match is not None  # the pattern matches nothing as well
+    return match.end()
 
 
-def _end_of_object(text: bytes | memoryview) -> int | None:
-    """Behind the JSON object that a text begins with; None where it begins with none."""
-    try:
-        _OBJECT.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        found = _TRAILING.search(str(error))
-        return int(found[1]) - 1 if found else None  # msgspec counts the first character that follows as read
-    return len(text)
+def _start_of(border: re.Match[bytes]) -> int:
+    return max(border.start("usual"), border.start("other"))
 
 
-def _is_open(event: bytes) -> bool:
+def _is_open(piece: bytes) -> bool:
     """Whether an event that cannot be read may go on behind its stretch."""
-    return _is_cut(event) or not event.rstrip(_SEPARATORS).endswith(b"}")
+    return piece.startswith(b"{") and not piece.rstrip(b", \t\r\n]").endswith(b"}")
 
 
-def _is_cut(text: bytes) -> bool:
-    """Whether nothing is wrong with an event but that it ends too early."""
+def _end_of_object(text: bytes | memoryview) -> tuple[int | None, bool]:
+    """Where the JSON object ends that a text begins with, None if it is none; and whether it only ends too early."""
+    if text[:1] != b"{":
+        return None, False
     try:
-        _OBJECT.decode(text)
-    except msgspec.DecodeError as error:
-        return "truncated" in str(error) and _USUAL_START.search(text, 1) is None
-    except (UnicodeDecodeError, RecursionError):
-        return False
-    return False
+        _ANY_VALUE.decode(text)
+    except UNREADABLE as error:
+        return _end_before_trailing(error), _is_cut_off(error, text)
+    return len(text), False
 
 
 def _mended(event: bytes) -> tuple[bytes, list[str]]:
@@ -158,12 +391,12 @@ def _mended(event: bytes) -> tuple[bytes, list[str]]:
 
 
 def as_utf8(text: bytes) -> bytes:
-    """The text itself where it is UTF-8, which is all of JSON that decoding does not check everywhere."""
+    """The text itself if it is UTF-8, which decoding does not check everywhere."""
     return text.decode("utf-8", "replace").encode()
 
 
 def _with_escaped_quotes(event: bytes) -> bytes:
-    """A name ends at the first quote behind which a key or the end of the object stands."""
+    """A name ends at the first quote that a key or the end of the object follows."""
     parts: list[bytes] = []
     done = 0
     for start in islice(_NAME_STARTS.finditer(event), _MOST_NAMES):
@@ -171,7 +404,7 @@ def _with_escaped_quotes(event: bytes) -> bytes:
         if end is None or start.start() < done:
             continue
         name = event[start.end() : end.start()]
-        if _KEY_WITHIN.search(name):  # it may as well be several fields
+        if _KEY_WITHIN.search(name):  # these may be several fields
             continue
         name = _ESCAPED_OR_QUOTE.sub(lambda found: b'\\"' if found[0] == b'"' else found[0], name)
         parts += (event[done : start.end()], name)
@@ -186,370 +419,27 @@ _MENDERS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
 )
 
 
-BATCH_BYTES = 1 << 18
-"""What is decoded at a time stays in a processor's cache: a seventh quicker than 1 MiB."""
-MOST_PENDING_BYTES = 64 << 20
-"""An event, or what stands before the first one, may not be larger."""
-
-_MOST_CUTS_TRIED = 6
-_MOST_ENDS_TRIED = 100
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BRACKET_OR_STRING = re.compile(rb'[\[\]{}]|"[^"\\]*(?:\\(?:.|\Z)[^"\\]*)*(?:"|\Z)', re.DOTALL)
-_NEXT_EVENT = re.compile(rb"\s*\{")
-_BETWEEN_EVENTS = re.compile(rb"\}\s*(?:,\s*)?\{")
-_BEHIND_EVENTS = re.compile(rb'\s*(?:,\s*(?:"|\]\Z)|\}|\])')
-_END_OF_EVENTS = re.compile(rb'\}\s*(?:,\s*)?\]\s*(?:,\s*"|\}\s*\Z)')
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_WHERE = re.compile(r"\(byte (\d+)\)")
-_RAW_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
-
-EventType = TypeVar("EventType")
-
-
-class EventStream(Generic[EventType]):
-    """
-    The events of one document, batch by batch.
-
-    Attributes:
-        metadata: The document's fields beside the events; complete once ``batches`` has ended.
-        damage: How often each kind of damage was met and mended, in words.
-        lost_count: Pieces that look like events and could not be read.
-        is_truncated: Whether the document ends in the middle; known once ``batches`` has ended.
-    """
-
-    def __init__(
-        self,
-        pieces: Iterator[bytes],
-        decode: Callable[[bytes], list[EventType]],
-        decode_loosely: Callable[[bytes], EventType | None],
-        batch_bytes: int = BATCH_BYTES,
-    ) -> None:
-        """
-        Args:
-            pieces: The document's bytes.
-            decode: Events from the text of a JSON array; raises ``msgspec.DecodeError`` on what it does not accept.
-            decode_loosely: One event from its JSON text, whatever the types of its fields; None where it is no event.
-            batch_bytes: How much text a batch is made of, at least; what is read does not depend on it.
-        """
-        self.metadata: dict[str, Any] = {}
-        self.damage: Counter[str] = Counter()
-        self.lost_count = 0
-        self.is_truncated = False
-        self._is_list = False
-        self._pieces = pieces
-        self._decode = decode
-        self._decode_loosely = decode_loosely
-        self._batch_bytes = batch_bytes
-        self._buffer = b""
-        self._has_ended = False
-        self._is_array_closed = False
-        self._is_damaged = False
-        self._is_nested = False
-
-    def batches(self) -> Iterator[list[EventType]]:
-        """
-        The events in order; no batch is empty.
-
-        Raises:
-            TraceError: The document is no Chrome trace, or one event is larger than memory allows.
-        """
-        self._skip_head()
-        while not self._is_array_closed:
-            self._fill(self._batch_bytes)
-            batch = self._last_batch() if self._has_ended else self._next_batch()
-            if batch:
-                yield batch
-        self._read_tail()
-
-    def _fill(self, wanted: int) -> None:
-        """Reads until the buffer holds that much, or the file ends."""
-        if len(self._buffer) >= wanted:
-            return
-        parts = [self._buffer]
-        size = len(self._buffer)
-        while size < wanted:
-            piece = next(self._pieces, None)
-            if piece is None:
-                self._has_ended = True
-                break
-            parts.append(piece)
-            size += len(piece)
-        self._buffer = b"".join(parts)
-
-    def _skip_head(self) -> None:
-        """Moves behind the bracket that opens the events."""
-        start = b""
-        while not start and not self._has_ended:
-            self._fill(max(self._batch_bytes, 2 * len(self._buffer), len(_BYTE_ORDER_MARK)))
-            start = self._buffer.removeprefix(_BYTE_ORDER_MARK).lstrip()
-        if start[:1] == b"[":
-            self._buffer = start[1:]
-            self._is_list = True
-            return
-        if start[:1] != b"{":
-            raise TraceError("it does not start as JSON; expected a Chrome trace, which starts with '{' or '['")
-        self._buffer = start
-        while True:
-            found = self._find_events()
-            if found is not None:
-                self._buffer = self._buffer[found:]
-                return
-            if self._has_ended:
-                raise TraceError("it is JSON without a list 'traceEvents'; expected a Chrome trace from a profiler")
-            if len(self._buffer) > MOST_PENDING_BYTES:
-                raise TraceError(
-                    f"its first {format_bytes(MOST_PENDING_BYTES)} hold no 'traceEvents'; expected a Chrome trace"
-                )
-            self._fill(2 * len(self._buffer))
-
-    def _find_events(self) -> int | None:
-        """Where the array of events starts: the key at the document's own level, else the first one of that name."""
-        nested: int | None = None
-        depth = 0
-        tokens = _BRACKET_OR_STRING.finditer(self._buffer)
-        for match in _EVENTS_KEY.finditer(self._buffer):
-            while (token := next(tokens, match)).start() < match.start():
-                depth += _step(token)
-            if token.start() == match.start() and depth > 1:
-                nested = nested or match.end()
-                continue
-            try:
-                self.metadata = _object(self._buffer[: match.start()].decode("utf-8", "replace") + '"_":0}')
-                self.metadata.pop("_", None)
-            except (ValueError, RecursionError):
-                self.damage["a head that is no JSON"] += 1
-            return match.end()
-        if nested is not None and (self._has_ended or len(self._buffer) > MOST_PENDING_BYTES):
-            self.damage["events that stand within another object"] += 1
-            self._is_nested = True
-            return nested
-        return None
-
-    def _next_batch(self) -> list[EventType]:
-        """Events up to the last place in the buffer where one ends and another begins; none where more is needed."""
-        batch, cuts = self._whole_events()
-        if batch is not None:
-            return batch
-        is_damaged = self._is_damaged
-        if not is_damaged:  # each cut was in the middle of an event
-            closed = self._decode_array(b"[" + self._buffer + b"]", None)
-            if closed is not None:
-                return closed
-        size = len(self._buffer)
-        is_too_large = size > MOST_PENDING_BYTES
-        if is_damaged or is_too_large:
-            cut = cuts[0] if cuts else size
-            batch = self._repair(self._buffer[:cut], self._buffer[cut:])
-            if len(self._buffer) < size:
-                return batch
-        if is_too_large:
-            raise TraceError(
-                f"{format_bytes(MOST_PENDING_BYTES)} of it hold no whole event; expected a Chrome trace, "
-                "whose events are small"
-            )
-        self._fill(2 * size)
-        return []
-
-    def _whole_events(self) -> tuple[list[EventType] | None, list[int]]:
-        """The events up to the first cut that is right, and the cuts tried; None where none is, or there is damage."""
-        self._is_damaged = False
-        tried: list[int] = []
-        for cut in chain(self._usual_cuts(), self._other_cuts()):
-            if cut in tried:
-                continue
-            tried.append(cut)
-            batch = self._decode_array(b"".join((b"[", memoryview(self._buffer)[:cut], b"]")), self._buffer[cut:])
-            if batch is not None or self._is_damaged:
-                return batch, tried
-        return None, tried
-
-    def _usual_cuts(self) -> Iterator[int]:
-        """Ends of events behind which a comma and another one follow, the last one first."""
-        at = len(self._buffer)
-        count = 0
-        while count < _MOST_CUTS_TRIED:
-            at = self._buffer.rfind(b"},", 0, at)
-            if at < 0:
-                return
-            if _NEXT_EVENT.match(self._buffer, at + 2):
-                count += 1
-                yield at + 1
-
-    def _other_cuts(self) -> Iterator[int]:
-        """The same where there may be white space before the comma, or none of the two."""
-        for match in reversed(deque(_BETWEEN_EVENTS.finditer(self._buffer), maxlen=_MOST_CUTS_TRIED)):
-            yield match.start() + 1
-
-    def _last_batch(self) -> list[EventType]:
-        """What is left when the file has ended, without the event in whose middle it ends."""
-        batch = self._decode_array(b"[" + self._buffer + b"]", b"")
-        if batch is not None:
-            self.is_truncated = not self._is_array_closed and not self._is_list
-        elif not self._is_damaged:
-            end = _end_of_last_event(self._buffer)
-            rest = self._buffer[end:].strip(b", \t\r\n")
-            batch = self._decode_array(b"[" + self._buffer[:end] + b"]", b"")
-            self.is_truncated = batch is not None and bool(rest or not self._is_list)
-        self._is_array_closed = True
-        return self._repair_end() if batch is None else batch
-
-    def _decode_array(self, text: bytes, further: bytes | None) -> list[EventType] | None:
-        """
-        The events of an array's text, or of the part of it at which the array ends.
-
-        Args:
-            further: What stands behind the text in the buffer; None where the text has to hold the array's own end.
-
-        Returns:
-            None where the text is no array: it was cut in the wrong place, or is damaged.
-        """
-        self._is_damaged = False
+def _end_of_events(text: bytes) -> int | None:
+    """The bracket that closes the events at the end of a damaged document; None if none is certain."""
+    for match in list(_END_OF_EVENTS.finditer(text))[-_MOST_ENDS_TRIED:]:
+        end = match.start() + match[0].index(b"]")
         try:
-            events = self._decode(text)
-        except _UNREADABLE as error:
-            end = _end_of_array(error, text)
-        else:
-            return self._moved_on(events, further)
-        if end is None:
-            try:
-                raws = _RAW_EVENTS.decode(text)
-            except _UNREADABLE as error:
-                end = _end_of_array(error, text)
-                place = _place_of(error)
-                is_inside = place is not None and place < len(text) - 1
-                self._is_damaged = end is None and (is_inside or isinstance(error, RecursionError))
-            else:
-                texts = [bytes(raw) for raw in raws]
-                return None if further is None else self._moved_on(self._decode_each(texts), further)
-        if end is None:
-            return None
-        self._is_array_closed = True
-        self._buffer = text[end:-1] + (further or b"")
-        return self._decode_whole(text[:end])
-
-    def _moved_on(self, events: list[EventType], further: bytes | None) -> list[EventType] | None:
-        if further is None:
-            return None
-        self._buffer = further.lstrip().removeprefix(b",")
-        return events
-
-    def _decode_whole(self, array: bytes) -> list[EventType]:
-        try:
-            return self._decode(array)
-        except _UNREADABLE:
-            return self._decode_each([bytes(raw) for raw in _RAW_EVENTS.decode(array)])
-
-    def _decode_each(self, texts: list[bytes]) -> list[EventType]:
-        """Events one by one, for a batch in which some field has an unusual type."""
-        events: list[EventType] = []
-        for text in texts:
-            if as_utf8(text) != text:
-                self.damage[NOT_UTF8] += 1
-            event = self._decode_loosely(text)
-            if event is None:
-                self.lost_count += 1
-            else:
-                events.append(event)
-        return events
-
-    def _repair(self, stretch: bytes, further: bytes) -> list[EventType]:
-        saved = save_events(stretch)
-        self.lost_count += saved.lost_count
-        self.damage.update(saved.kinds)
-        self._buffer = saved.rest + further
-        return self._decode_each(saved.events)
-
-    def _repair_end(self) -> list[EventType]:
-        """The events of a damaged end, without taking the document's fields behind them for events."""
-        text = self._buffer
-        end = None if self._is_list else _end_of_events(text)
-        batch = self._repair(text if end is None else text[:end], b"")
-        self.is_truncated = end is None and (not self._is_list or bool(self._buffer.strip(b", \t\r\n")))
-        self._buffer = b"" if end is None else text[end + 1 :]
-        return batch
-
-    def _read_tail(self) -> None:
-        """The document's fields behind the events."""
-        self._fill(MOST_PENDING_BYTES)
-        tail = self._buffer.strip()
-        self._buffer = b""
-        if self._is_list or self._is_nested or self.is_truncated or not self._has_ended:
-            return
-        found = _fields(tail)
-        if found is not None:
-            self.metadata.update(found)
-        elif sum(map(_step, _BRACKET_OR_STRING.finditer(tail))) < 0:  # the document's own brace is closed
-            self.damage["an end that is no JSON"] += 1
-        else:
-            self.is_truncated = True
+            if text[end + 1 :].strip():
+                _fields(text[end + 1 :])
+        except (ValueError, RecursionError):
+            continue
+        return end
+    return None
 
 
-def events_of(
-    file: TraceFile, decode: Callable[[bytes], list[EventType]], decode_loosely: Callable[[bytes], EventType | None]
-) -> tuple[EventStream[EventType], Iterator[list[EventType]]]:
-    """The stream of a file and its batches, with the file's name in what they refuse."""
-    stream = EventStream(file.pieces(), decode, decode_loosely)
-    return stream, _named_batches(stream, file)
+def _fields(tail: bytes) -> dict[str, Any]:
+    """The fields behind the events, up to the brace that closes the document."""
+    return _object(b"{" + tail.lstrip(b", \t\r\n"))
 
 
-def _named_batches(stream: EventStream[EventType], file: TraceFile) -> Iterator[list[EventType]]:
-    try:
-        yield from stream.batches()
-    except TraceError as error:
-        known = str(error)
-        raise TraceError(
-            known if known.startswith("cannot read") else f"cannot read {str(file.path)!r}: {known}"
-        ) from error
-
-
-def _step(token: re.Match[bytes]) -> int:
-    """How much deeper the text stands behind a bracket or a string."""
-    return (token[0] in b"{[") - (token[0] in b"}]")
-
-
-def _end_of_last_event(text: bytes) -> int:
-    depth = end = 0
-    for token in _BRACKET_OR_STRING.finditer(text):
-        depth += _step(token)
-        if depth == 0:
-            end = token.end()
-    return end
-
-
-def _fields(tail: bytes) -> dict[str, Any] | None:
-    """The fields behind the events, up to the brace that closes the document; None where that is no JSON."""
-    try:
-        return _object("{" + tail.lstrip(b", \t\r\n").decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
-
-
-def _object(text: str) -> dict[str, Any]:
-    """What the text of an object says; half a surrogate pair, which no report could be written with, becomes a mark."""
-    found: dict[str, Any] = json.loads(text)
-    if "\\u" in text:
+def _object(text: bytes) -> dict[str, Any]:
+    """What the text of an object says; half a surrogate pair, with which no report could be written, becomes a mark."""
+    found: dict[str, Any] = json.loads(text.decode("utf-8", "replace"))
+    if b"\\u" in text:
         found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
     return found
-
-
-def _end_of_events(text: bytes) -> int | None:
-    """The bracket that closes the events of a damaged text; None where there is none, or none that is certain."""
-    ends = [match.start() + match[0].index(b"]") for match in _END_OF_EVENTS.finditer(text)][:_MOST_ENDS_TRIED]
-    likely = [end for end in ends if _fields(text[end + 1 :]) is not None][:1]
-    if not likely and text.rstrip().endswith(b"}") and ends and b'"ph"' not in text[ends[-1] :]:
-        likely = ends[-1:]
-    return next((end for end in likely if not save_events(text[:end]).rest.strip(b", \t\r\n")), None)
-
-
-def _place_of(error: Exception) -> int | None:
-    found = _WHERE.search(str(error))
-    return int(found[1]) if found else None
-
-
-def _end_of_array(error: Exception, text: bytes) -> int | None:
-    """Behind the bracket that closes the array, where an error says that something follows it and it may do so."""
-    place = _place_of(error)  # msgspec counts the first character that follows as read
-    if place is None or "trailing characters" not in str(error) or not _BEHIND_EVENTS.match(text, place - 1):
-        return None
-    return place - 1

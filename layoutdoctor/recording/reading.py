@@ -1,8 +1,8 @@
 """
 A recorded run from elsewhere as a recording: a trace, a table of kernels, or a log of oneDNN.
 
-What a file holds is known by its first bytes. A wrong file is the commonest mistake, so it is told what it seems to be
-and what to do, which is a better answer than "invalid JSON".
+The first bytes of a file say what it holds. A wrong file is the commonest mistake, so the error says what it seems to
+be and what to do, which is a better answer than "invalid JSON".
 
 Source:
     The formats' own documentation for their first bytes; the name for ``.nsys-rep`` and ``.qdrep``, which have none.
@@ -14,7 +14,7 @@ import contextlib
 import gc
 import re
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, AnyStr, Literal
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.records import Configuration, Environment, Subject, Trial
@@ -27,12 +27,10 @@ from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, Reco
 from layoutdoctor.recording.table import has_kernel_table, read_kernel_csv, text_encoding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from layoutdoctor.recording.recording import Problem
-
-__all__ = ["DEFAULT_MOST_BYTES", "KernelTotals", "OnednnLog", "RecordedTrace", "read_trace"]
 
 
 def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrace | KernelTotals | OnednnLog:
@@ -182,46 +180,66 @@ def _text(value: object) -> str:
     return str(value)[:_TEXT_LENGTH]
 
 
-_SQLITE_MAGIC = b"SQLite format 3\0"
-
 TraceKind = Literal["chrome", "nsys_sqlite", "kernel_csv", "onednn_log", "diagnosis"]
 
 _EXPORT = "export it with nsys export --type sqlite"
 _UNPACK = "unpack it first"
 _RECORD = "record the run with torch.profiler and name the file that export_chrome_trace wrote"
 _AS_JSON = "record with torch.profiler's export_chrome_trace, which writes JSON"
+_BY_PROFILER = "record the run with torch.profiler, which knows the operations as well"
 
-_MAGIC: tuple[tuple[bytes, str, str], ...] = (
-    (b"\x1f\x8b", "data that were packed with gzip twice", _UNPACK),
-    (b"\x28\xb5\x2f\xfd", "packed with zstd", _UNPACK),
-    (b"\xfd7zXZ\x00", "packed with xz", _UNPACK),
-    (b"BZh", "packed with bzip2", _UNPACK),
-    (b"NVR\x00", "a report of Nsight Compute (.ncu-rep)", "record the run with nsys profile, and " + _EXPORT),
-    (b"\x89HDF", "an HDF5 file", _EXPORT),
-    (b"PAR1", "a Parquet file", _EXPORT),
-    (b"ARROW1", "an Arrow file", _EXPORT),
+_BINARY = (
+    (rb"\x1f\x8b", "data that were packed with gzip twice", _UNPACK),
+    (rb"\x28\xb5\x2f\xfd", "packed with zstd", _UNPACK),
+    (rb"\xfd7zXZ\x00", "packed with xz", _UNPACK),
+    (rb"BZh", "packed with bzip2", _UNPACK),
+    (rb"NVR\x00", "a report of Nsight Compute (.ncu-rep)", "record the run with nsys profile, and " + _EXPORT),
+    (rb"\x89HDF", "an HDF5 file", _EXPORT),
+    (rb"PAR1", "a Parquet file", _EXPORT),
+    (rb"ARROW1", "an Arrow file", _EXPORT),
+    (rb"PK\x03\x04.*(?:data\.pkl|/version)", "saved by torch.save or torch.export (.pt, .pt2)", _RECORD),
+    (rb"PK\x03\x04", "a zip archive", _UNPACK),
+    (rb"\x80[\x02-\x05]", "a pickle, such as a memory snapshot; it was not opened, as that can run code", _RECORD),
+    (rb".{257}ustar", "a tar archive", _UNPACK),
+    (rb"\n", "protobuf, such as a Perfetto trace or an XPlane", _AS_JSON),
+    (rb"", "binary data of an unknown kind", _RECORD),
 )
-_NAMES: tuple[tuple[tuple[str, ...], str, str], ...] = (
-    ((".nsys-rep", ".qdrep", ".qdstrm"), "a recording of Nsight Systems that was not exported", _EXPORT),
-    ((".pftrace", ".perfetto-trace", ".perfetto"), "a Perfetto trace in protobuf", _AS_JSON),
-    ((".xplane.pb",), "an XPlane of TensorFlow, JAX or PyTorch/XLA", _AS_JSON),
-    ((".pb",), "a protobuf file", _AS_JSON),
+"""How files begin, what they seem to be, and what to do; likewise for texts below, and for ends of names."""
+_NAMES = (
+    (r".*\.(nsys-rep|qdrep|qdstrm)\Z", "a recording of Nsight Systems that was not exported", _EXPORT),
+    (r".*\.(pftrace|perfetto-trace|perfetto)\Z", "a Perfetto trace in protobuf", _AS_JSON),
+    (r".*\.xplane\.pb\Z", "an XPlane of TensorFlow, JAX or PyTorch/XLA", _AS_JSON),
 )
-_PICKLE = re.compile(rb"\x80[\x02-\x05]")
-_SUFFIXES_OF_PICKLES = (".pickle", ".pkl")
-_ROCPROF = re.compile(
-    r"kernel_?name.{0,400}(?:start_timestamp|gpu-id|begin_?ns)|calls\W+totaldurationns", re.IGNORECASE
+# Process names of TensorFlow's profiler since 2016, of which JAX's is made; Kineto's are numbers and program names.
+_TEXTS = (
+    (
+        r'\{.*"traceEvents".*"name"\s*:\s*"/(?:job:|host:|device:)',
+        "a trace of TensorFlow or JAX, which names no operation of PyTorch",
+        _RECORD,
+    ),
+    (
+        r'\{(?!.*"traceEvents")(?=.*"schema"\s*:).*"nodes"\s*:',
+        "an execution trace (Chakra), which has no kernels and no times of them",
+        _RECORD,
+    ),
+    (r'\{(?!.*"traceEvents").*"rocprofiler-sdk-tool"', "a rocprofiler recording in JSON", _BY_PROFILER),
+    (
+        r'\{(?!.*"traceEvents")(?=.*"segments"\s*:).*"device_traces"\s*:',
+        "a snapshot of the memory allocator",
+        _RECORD,
+    ),
+    (r'\[\s*(?:[^{\]\s]|\{(?!.*"ph"))', "a JSON list of something else than trace events", _RECORD),
+    (r"<(?:!doctype )?html", "a web page (HTML), perhaps of a failed download", "download the file itself"),
+    (r"version https://git-lfs", "a pointer of Git LFS to the file, not the file", "fetch it with git lfs pull"),
+    (r".*kernel_?name.{0,400}(?:start_timestamp|gpu-id|begin_?ns)", "a CSV of rocprofiler", _BY_PROFILER),
+    (
+        r".*total time (?:\(\w+\))?.{0,80}\b(?:num calls|instances|count)\b",
+        "a table of nsys stats without kernels",
+        "use nsys stats --report cuda_gpu_kern_sum --format csv",
+    ),
 )
-_NSYS_TABLE = re.compile(r"(?i)total ?time ?(?:\(\w+\))?.{0,80}\b(?:num calls|instances|count)\b")
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?$)|[{}\[\]:]', re.DOTALL)
-_JSON_START = re.compile(r"[{\[]\s*[\"{]")
-_TEXT_CONTROLS = frozenset(b"\t\n\r\f\x1b\b")
-
-_KEYS: tuple[tuple[frozenset[str], str, str], ...] = (
-    (frozenset({"schema", "nodes"}), "an execution trace (Chakra), which has no kernels and no times of them", _RECORD),
-    (frozenset({"rocprofiler-sdk-tool"}), "a rocprofiler recording in JSON", "record with torch.profiler"),
-    (frozenset({"device_traces", "segments"}), "a snapshot of the memory allocator", _RECORD),
-)
+_TEXT_CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1b\b")
+_TEXT_BYTES_PER_CONTROL = 100
 
 
 def recognize(head: bytes, name: str) -> TraceKind:
@@ -229,140 +247,51 @@ def recognize(head: bytes, name: str) -> TraceKind:
     The kind of recorded run that a file holds.
 
     Args:
-        head: The file's first bytes, unpacked; up to 64 KiB are looked at, more of them make a better answer.
-        name: The file's name, for messages and for formats that nothing but the name tells.
+        head: The file's first bytes, unpacked, as ``TraceFile.head`` has them.
+        name: The file's name, for messages and for formats that only the name says.
 
     Returns:
-        ``chrome`` for a Chrome trace in JSON, also where its events come later than ``head`` ends; ``nsys_sqlite`` for
+        ``chrome`` for a Chrome trace in JSON, also if its events come later than ``head`` ends; ``nsys_sqlite`` for
         any SQLite database; ``kernel_csv`` for a table that ``read_kernel_csv`` reads; ``onednn_log``; ``diagnosis``
         for a saved diagnosis of ours.
 
     Raises:
         TraceError: It is none of these; the message says what it seems to be and what to do.
     """
-    head = head[:_MOST_BYTES]
-    if not head.strip():
-        raise TraceError(_refusal(name, "nothing but white space" if head else "an empty file", _RECORD))
-    if head.startswith(_SQLITE_MAGIC):
+    if head.startswith(b"SQLite format 3\0"):
         return "nsys_sqlite"
-    for magic, what, advice in _MAGIC:
-        if head.startswith(magic) and not (magic in _READABLE_MAGIC and _is_text(head)):
-            raise TraceError(_refusal(name, what, advice))
-    encoding, skipped = text_encoding(head)
+    encoding = text_encoding(head)
     if encoding == "utf-8" and not _is_text(head):
-        raise TraceError(_refusal(name, *_binary(head, name)))
-    return _text_kind(head[skipped:].decode(encoding, "replace").lstrip(), name, encoding)
+        raise _refusal(name, *(_first_sign(_NAMES, name) or _first_sign(_BINARY, head)))  # type: ignore[misc]
+    text = head.decode(encoding, "replace").lstrip()
+    if VERBOSE_LINE.search(text):
+        return "onednn_log"
+    is_json = text.startswith(("{", "["))
+    if not re.match(r"[{\[]\s*[\"{]", text) and has_kernel_table(text):
+        return "kernel_csv"
+    if is_json and encoding == "utf-16":
+        raise _refusal(name, "JSON in UTF-16", "convert it to UTF-8")
+    if re.match(r'\{\s*"schema_version"\s*:.{0,200}"layoutdoctor_version"', text, re.DOTALL):
+        return "diagnosis"
+    if found := _first_sign(_TEXTS, text):
+        raise _refusal(name, *found)
+    if is_json:
+        return "chrome"
+    raise _refusal(name, f"text of another kind (it begins {text[:40].splitlines()[0]!r})", _RECORD)
 
 
-_MOST_BYTES = 1 << 16
-_READABLE_MAGIC = (b"BZh", b"PAR1", b"ARROW1")
-"""Magic that is plain letters, with which a line of text may begin as well."""
+def _first_sign(signs: Iterable[tuple[AnyStr, str, str]], given: AnyStr) -> tuple[str, str] | None:
+    flags = re.DOTALL | re.IGNORECASE
+    return next(((what, advice) for pattern, what, advice in signs if re.match(pattern, given, flags)), None)
 
 
-def _refusal(name: str, what: str, advice: str) -> str:
-    return f"cannot examine {name!r}: it seems to be {what}; {advice}"
+def _refusal(name: str, what: str, advice: str) -> TraceError:
+    return TraceError(f"cannot examine {name!r}: it seems to be {what}; {advice}")
 
 
 def _is_text(head: bytes) -> bool:
     """Whether control characters are as rare as in text; JSON may hold any, as names in it are not always escaped."""
-    if head.lstrip().startswith((b"{", b"[")):
+    if head.startswith((b"{", b"[")):
         return True
-    strange = sum(head.count(bytes((byte,))) for byte in range(32) if byte not in _TEXT_CONTROLS)
+    strange = len(head) - len(head.translate(None, _TEXT_CONTROLS))
     return b"\0" not in head and strange * _TEXT_BYTES_PER_CONTROL <= len(head)
-
-
-_TEXT_BYTES_PER_CONTROL = 100
-
-
-def _binary(head: bytes, name: str) -> tuple[str, str]:
-    for suffixes, what, advice in _NAMES:
-        if name.lower().endswith(suffixes):
-            return what, advice
-    if head.startswith(b"PK\x03\x04"):
-        if b"data.pkl" in head or b"/version" in head:
-            return (
-                "saved by torch.save or torch.export (.pt, .pt2)",
-                f"to diagnose a model, leave out 'trace'; {_RECORD}",
-            )
-        return "a zip archive", _UNPACK
-    if _PICKLE.match(head) or name.lower().endswith(_SUFFIXES_OF_PICKLES):
-        return "a pickle, such as a memory snapshot; it was not opened, as that can run code", _RECORD
-    if head[257:262] == b"ustar":
-        return "a tar archive", _UNPACK
-    if head[:1] == b"\x0a":
-        return "protobuf, such as a Perfetto trace or an XPlane", _AS_JSON
-    return "binary data of an unknown kind", _RECORD
-
-
-def _text_kind(text: str, name: str, encoding: str) -> TraceKind:
-    if VERBOSE_LINE.search(text):
-        return "onednn_log"
-    if not _JSON_START.match(text) and has_kernel_table(text):
-        return "kernel_csv"
-    if text.startswith(("{", "[")):
-        if encoding != "utf-8":
-            raise TraceError(_refusal(name, f"JSON in {encoding.upper()}", "convert it to UTF-8"))
-        return _object_kind(text, name) if text.startswith("{") else _list_kind(text, name)
-    raise TraceError(_refusal(name, *_other_text(text)))
-
-
-# Process names of its profiler since 2016, of which JAX's is made; Kineto's are numbers and program names.
-_TENSORFLOW = re.compile(r'"name"\s*:\s*"/(?:job:|host:|device:)')
-
-
-def _object_kind(text: str, name: str) -> TraceKind:
-    keys, is_whole = _keys(text)
-    if "traceEvents" in keys and _TENSORFLOW.search(text):
-        raise TraceError(_refusal(name, "a trace of TensorFlow or JAX, which names no operation of PyTorch", _RECORD))
-    if "traceEvents" in keys:
-        return "chrome"
-    if {"schema_version", "layoutdoctor_version"} <= keys:
-        return "diagnosis"
-    for wanted, what, advice in _KEYS:
-        if wanted <= keys:
-            raise TraceError(_refusal(name, what, advice))
-    if is_whole:
-        found = ", ".join(sorted(key[:40] for key in keys)[:6]) or "none"
-        raise TraceError(_refusal(name, f"JSON without traceEvents (its keys: {found})", _RECORD))
-    return "chrome"
-
-
-def _list_kind(text: str, name: str) -> TraceKind:
-    """A list of events is a trace; a list of anything else is none."""
-    first = text[1:].lstrip()[:1]
-    is_event = first == "{" and ('"ph"' in text or not _keys(text)[1])
-    if is_event or first in ("]", ""):
-        return "chrome"
-    raise TraceError(_refusal(name, "a JSON list of something else than trace events", _RECORD))
-
-
-def _keys(text: str) -> tuple[set[str], bool]:
-    """Keys of the outermost object, as far as the text goes, and whether the document ends in it."""
-    keys: set[str] = set()
-    depth, last = 0, ""
-    for match in _JSON_TOKEN.finditer(text):
-        token = match[0]
-        if token in "{[":
-            depth += 1
-        elif token in "}]":
-            depth -= 1
-            if depth <= 0:
-                return keys, True
-        elif token == ":" and depth == 1 and last:
-            keys.add(last[1:-1])
-        last = token if token[0] == '"' else ""
-    return keys, False
-
-
-def _other_text(text: str) -> tuple[str, str]:
-    start = text[:200].lower()
-    if start.startswith(("<!doctype html", "<html")):
-        return "a web page (HTML), perhaps of a failed download", "download the file itself"
-    if start.startswith("version https://git-lfs"):
-        return "a pointer of Git LFS to the file, not the file", "fetch it with git lfs pull"
-    if _ROCPROF.search(text):
-        return "a CSV of rocprofiler", "record the run with torch.profiler, which knows the operations as well"
-    if _NSYS_TABLE.search(text):
-        return "a table of nsys stats without kernels", "use nsys stats --report cuda_gpu_kern_sum --format csv"
-    shown = text[:40].splitlines()[0] if text else ""
-    return f"text of another kind (it begins {shown!r})", _RECORD

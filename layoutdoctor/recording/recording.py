@@ -7,6 +7,8 @@ oneDNN all end in this value. It needs no torch, and nothing in it was proved by
 
 from __future__ import annotations
 
+from array import array
+from collections import defaultdict
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -156,6 +158,46 @@ def sorted_events(kind: type[Events], columns: Mapping[str, Column] = _NO_COLUMN
         known.setdefault(name, np.full(len(known["start"]), 0 if name == "process" else NONE, np.int64))
     order = np.lexsort((-known.get("duration", known["start"]), known["start"]))
     return kind(**{name: known[name][order] for name in kind.__slots__})
+
+
+EVENT_TABLES: Mapping[str, type[Any]] = {
+    "kernels": KernelEvents,
+    "transfers": TransferEvents,
+    "operations": OperationEvents,
+    "launches": LaunchEvents,
+    "frames": FrameEvents,
+    "annotations": FrameEvents,
+}
+"""The tables of a recorded run, by the fields of ``RecordedTrace``."""
+
+
+def event_tables(columns: Mapping[str, Mapping[str, Column]], base: int) -> dict[str, Any]:
+    """All tables of a run, as ``sorted_events`` makes each; one without columns is empty."""
+    return {name: sorted_events(kind, columns.get(name, {}), base) for name, kind in EVENT_TABLES.items()}
+
+
+class GrowingColumns:
+    """The columns of a run while its rows are read one by one; 8 bytes for each value."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, defaultdict[str, array[int]]] = {}
+
+    def add(self, table: str, **row: int) -> None:
+        """Adds a row; those of one table have the same columns."""
+        columns = self._values.setdefault(table, defaultdict(lambda: array("q")))
+        for name, value in row.items():
+            columns[name].append(value)
+
+    def first_start(self) -> int:
+        """When the first event began; 0 if there is none."""
+        return min((min(columns["start"]) for columns in self._values.values()), default=0)
+
+    def tables(self) -> dict[str, dict[str, Column]]:
+        """What ``event_tables`` takes."""
+        return {
+            table: {name: np.array(values, np.int64) for name, values in columns.items()}
+            for table, columns in self._values.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,56 +16,50 @@ import codecs
 import csv
 import re
 from dataclasses import dataclass, field
-from decimal import Decimal
-from itertools import chain
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.recording import (
     NONE,
-    FrameEvents,
-    KernelEvents,
+    GrowingColumns,
     KernelTotal,
     KernelTotals,
-    LaunchEvents,
-    OperationEvents,
     Problem,
     RecordedTrace,
-    TransferEvents,
-    sorted_events,
+    event_tables,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-LONGEST_LINE = 1 << 17
-"""Characters; the csv module takes no longer field either."""
+_LONGEST_LINE = 1 << 17
+"""Characters that are kept of a line; the csv module takes no longer field."""
 
-_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 
 
 @dataclass(frozen=True)
 class _Layout:
     """
-    How one program lays out its table; titles in lower case, without their units.
+    The columns of one program's table; titles in lower case, without their units.
 
     Attributes:
         source: The table, in words.
         name: Title of the kernel's name.
         time: Title of the time that it took; if the title begins with "end", of the moment at which the kernel ended.
-        count: Title of the number of launches; None where every row is one launch.
+        count: Title of the number of launches; None if every row is one launch.
         operation: Title of the operation the kernels ran in.
-        kernels: A title, and whether what stands under it is that of a kernel, where other things are listed as well.
+        kernels: A title, and whether a row with this value is a kernel, if other things are listed as well.
         other: A title that makes it another table.
-        unit: Of the time, where neither the title nor a row of units nor the value itself has it.
+        unit: Of the time, if neither the title nor a row of units nor the value itself has it.
         start: When the kernel began, in a list of single launches, which is read as a recorded run.
-        device: Title of the device, in such a list, as those that follow.
-        grid: Sizes of the launch; of ROCm in work items, so that ``group``, the sizes of a work group, divide them.
     """
 
     source: str
@@ -77,17 +71,12 @@ class _Layout:
     other: str | None = None
     unit: str | None = None
     start: str | None = None
-    device: str = "device"
-    stream: str = "stream"
-    correlation: str = ""
-    grid: tuple[str, ...] = ()
-    group: tuple[str, ...] = ()
 
     def fits(self, titles: Sequence[str]) -> bool:
         """Whether a table with these titles is this one."""
         title = None if self.kernels is None else self.kernels[0]
         needed = {self.name, self.time, self.count, self.operation, title, self.start} - {None}
-        return needed <= set(titles) and (self.other is None or self.other not in titles)
+        return needed <= set(titles) and self.other not in titles
 
 
 # rocprof sums up calls of the runtime and whole domains in tables of the same titles.
@@ -105,81 +94,39 @@ def _is_no_time(cell: str) -> bool:
     return _nanoseconds(cell, None) == 0
 
 
+_KERNEL_CATEGORY = ("category", _is_word("cuda_kernel"))
+_GPU_ACTIVITY = ("type", _is_word("gpu activities"))
+_ROCM_DISPATCH = ("kind", _is_word("kernel_dispatch"))
+_NO_ROCM_CALL = ("name", lambda name: _ROCM_CALL.match(name) is None)
+
 _LAYOUTS = (
     _Layout("Nsight Systems kernel summary", "name", "total time", "instances", other="source", unit="ns"),
     _Layout(
-        "Nsight Systems summary of kernels and copies",
-        "operation",
-        "total time",
-        "instances",
-        kernels=("category", _is_word("cuda_kernel")),
+        "Nsight Systems summary of kernels and copies", "operation", "total time", "instances", None, _KERNEL_CATEGORY,
         unit="ns",
     ),
-    _Layout(
-        "Nsight Systems list of kernels",
-        "name",
-        "duration",
-        kernels=("grdx", bool),
-        unit="ns",
-        start="start",
-        stream="strm",
-        correlation="corrid",
-        grid=("grdx", "grdy", "grdz"),
-    ),
+    _Layout("Nsight Systems list of kernels", "name", "duration", None, None, ("grdx", bool), unit="ns", start="start"),
     _Layout("Nsight Systems list of launches", "kernel name", "kernel dur", unit="ns"),
-    _Layout("nvprof summary", "name", "time", "calls", kernels=("type", _is_word("gpu activities"))),
+    _Layout("nvprof summary", "name", "time", "calls", None, _GPU_ACTIVITY),
+    _Layout("nvprof list of kernels", "name", "duration", None, None, ("grid x", bool), start="start"),
     _Layout(
-        "nvprof list of kernels",
-        "name",
-        "duration",
-        kernels=("grid x", bool),
-        start="start",
-        correlation="correlation_id",
-        grid=("grid x", "grid y", "grid z"),
+        "rocprofv3 list of kernels", "kernel_name", "end_timestamp", None, None, _ROCM_DISPATCH, None, "ns",
+        "start_timestamp",
     ),
-    _Layout(
-        "rocprofv3 list of kernels",
-        "kernel_name",
-        "end_timestamp",
-        kernels=("kind", _is_word("kernel_dispatch")),
-        unit="ns",
-        start="start_timestamp",
-        device="agent_id",
-        stream="queue_id",
-        correlation="correlation_id",
-        grid=("grid_size_x", "grid_size_y", "grid_size_z"),
-        group=("workgroup_size_x", "workgroup_size_y", "workgroup_size_z"),
-    ),
-    _Layout(
-        "rocprof list of kernels",
-        "kernelname",
-        "durationns",
-        unit="ns",
-        start="beginns",
-        device="gpu-id",
-        stream="queue-id",
-    ),
-    _Layout(
-        "rocprof summary",
-        "name",
-        "totaldurationns",
-        "calls",
-        kernels=("name", lambda name: _ROCM_CALL.match(name) is None),
-        unit="ns",
-    ),
-    _Layout(
-        "TraceLens kernel summary",
-        "kernel name",
-        "kernel duration_sum",
-        "kernel duration_count",
-        operation="parent cpu_op",
-    ),
-    *(
-        _Layout(_TORCH, "name", f"self {device}", "# of calls", kernels=("self cpu", _is_no_time))
-        for device in ("cuda", "device", "xpu", "privateuse1")
-    ),
-)
-"""Where a file has several of these tables, the one that stands first here is read."""
+    _Layout("rocprof list of kernels", "kernelname", "durationns", unit="ns", start="beginns"),
+    _Layout("rocprof summary", "name", "totaldurationns", "calls", None, _NO_ROCM_CALL, unit="ns"),
+    _Layout("TraceLens kernel summary", "kernel name", "kernel duration_sum", "kernel duration_count", "parent cpu_op"),
+    *(_Layout(_TORCH, "name", f"self {device}", "# of calls", None, ("self cpu", _is_no_time))
+      for device in ("cuda", "device", "xpu", "privateuse1")),
+)  # fmt: skip
+"""Of several tables in a file, the one that comes first here is read."""
+
+_DEVICES = ("device", "agent_id", "gpu-id")
+_STREAMS = ("strm", "stream", "queue_id", "queue-id")
+_CORRELATIONS = ("corrid", "correlation_id")
+_GRIDS = tuple((f"grd{axis}", f"grid {axis}", f"grid_size_{axis}") for axis in "xyz")
+_GROUPS = tuple((f"workgroup_size_{axis}",) for axis in "xyz")
+"""Titles in lists of kernels. ROCm gives a launch's size in work items, which a work group's size divides."""
 
 _SPELLINGS = (("ns nsec", 1), ("us usec \u00b5s \u03bcs", 1_000), ("ms msec", 1_000_000), ("s sec", 1_000_000_000))
 """Of units, with their nanoseconds; micro is written with its sign or with the Greek letter too."""
@@ -187,15 +134,16 @@ _NANOSECONDS = {unit: nanoseconds for units, nanoseconds in _SPELLINGS for unit 
 _TIME_UNITS = {*_NANOSECONDS, "%"}
 _UNITS = {*_TIME_UNITS, "", "b", "kb", "mb", "gb", "gb/s", "mb/s"}
 _TITLE = re.compile(r"^(.*?)\s*\(([^()]*)\)(_\w+)?$")
-_NUMBER = re.compile(r"^(\d{1,25}|\d{1,3}(?:,\d{3}){1,7})(\.\d{1,25})?([eE][+-]?\d{1,2})?\s*([a-z\u00b5\u03bc]*)$")
+_NUMBER = re.compile(
+    r"^(\d{1,25}|\d{1,3}(?:,\d{3}){1,7})(\.\d{1,25})?(e[+-]?\d{1,2})?\s*([a-z\u00b5\u03bc]*)$", re.IGNORECASE
+)
 _RULE = re.compile(r"^\s*-{2,}(?:\s+-{2,})+\s*$")
 _LARGEST = 1 << 62
 _TRANSFERS = ("[CUDA mem", "Memcpy ", "Memset ")
 _NOT_KERNELS = (*_TRANSFERS, "ProfilerStep", "## Call CompiledFxGraph")
-"""Copies, fills and ranges on the device, which stand among the kernels in some of the tables."""
+"""Copies, fills and ranges on the device, which are among the kernels in some of the tables."""
 _CUT = ("...", "\u2026")
 _DEVICE = re.compile(r"^(.*?)\s*\(?(\d{1,6})\)?$")
-_KERNEL_COLUMNS = ("name", "start", "duration", "device", "stream", "correlation", "grid")
 
 
 @dataclass
@@ -209,8 +157,8 @@ class _Table:
     names: dict[str, int] = field(default_factory=dict)
     grids: dict[tuple[int, int, int], int] = field(default_factory=dict)
     devices: dict[int, str] = field(default_factory=dict)
-    kernels: list[tuple[int, ...]] = field(default_factory=list)
-    transfers: list[tuple[int, ...]] = field(default_factory=list)
+    columns: GrowingColumns = field(default_factory=GrowingColumns)
+    event_count: int = 0
     unread_count: int = 0
 
     def add(self, cells: list[str]) -> None:
@@ -224,16 +172,16 @@ class _Table:
         row = dict(zip(self.titles, cells, strict=True))
         name = row[layout.name]
         is_kernel = layout.kernels is None or layout.kernels[1](row[layout.kernels[0]])
-        if not is_kernel and not (layout.start is not None and name.startswith(_TRANSFERS)):
+        if layout.start is None and (not is_kernel or name.startswith(_NOT_KERNELS)):
             return
-        if layout.start is None and name.startswith(_NOT_KERNELS):
+        if not is_kernel and not name.startswith(_TRANSFERS):
             return
         count = 1 if layout.count is None else _whole(row[layout.count])
         time = self._nanoseconds(row, layout.time)
         start = 0 if layout.start is None else self._nanoseconds(row, layout.start)
         if time is not None and start is not None and layout.time.startswith("end"):
             time -= start
-        if not name or not count or time is None or start is None or time < 0:
+        if not name or count < 1 or time is None or start is None or time < 0:
             self.unread_count += 1
         elif layout.start is not None:
             self._add_event(row, name, start, time, is_kernel=is_kernel)
@@ -246,14 +194,17 @@ class _Table:
         return _nanoseconds(row[title], self.units.get(title) or self.layout.unit)
 
     def _add_event(self, row: Mapping[str, str], name: str, start: int, duration: int, *, is_kernel: bool) -> None:
-        number = self.names.setdefault(name, len(self.names))
-        layout = self.layout
-        device, stream = self._device(row.get(layout.device, "")), _id(row.get(layout.stream, ""))
+        self.event_count += 1
+        event = {
+            "name": self.names.setdefault(name, len(self.names)),
+            "start": start,
+            "duration": duration,
+            "device": self._device(_cell(row, _DEVICES)),
+            "stream": _whole(_cell(row, _STREAMS)),
+        }
         if is_kernel:
-            correlation = _id(row.get(layout.correlation, ""))
-            self.kernels.append((number, start, duration, device, stream, correlation, self._grid(row)))
-        else:
-            self.transfers.append((number, start, duration, device, stream))
+            event |= {"correlation": _whole(_cell(row, _CORRELATIONS)), "grid": self._grid(row)}
+        self.columns.add("kernels" if is_kernel else "transfers", **event)
 
     def _device(self, text: str) -> int:
         """``NVIDIA A100 (0)``, ``Agent 2`` and ``2`` all end in a number; the only one of a list may have none."""
@@ -263,9 +214,9 @@ class _Table:
         return number
 
     def _grid(self, row: Mapping[str, str]) -> int:
-        sizes = [_id(row.get(title, "")) for title in self.layout.grid]
-        groups = [_id(row.get(title, "")) for title in self.layout.group] or [1, 1, 1]
-        if len(sizes) != 3 or min(*sizes, *groups) < 1:
+        sizes = [_whole(_cell(row, titles)) for titles in _GRIDS]
+        groups = [_whole(_cell(row, titles, "1")) for titles in _GROUPS]
+        if min(*sizes, *groups) < 1:
             return NONE
         x, y, z = (-(-size // group) for size, group in zip(sizes, groups, strict=True))
         return self.grids.setdefault((x, y, z), len(self.grids))
@@ -280,25 +231,22 @@ class _Table:
 
     def run(self) -> RecordedTrace:
         """The run that a list of single kernels is: starts, streams and launch grids, and nothing of the host."""
-        kernels = np.array(self.kernels, np.int64).reshape(-1, 7)
-        transfers = np.array(self.transfers, np.int64).reshape(-1, 5)
-        base = int(min((part[:, 1].min() for part in (kernels, transfers) if len(part)), default=0))
+        base = self.columns.first_start()
         named = [{"id": number, "name": text} for number, text in sorted(self.devices.items()) if text]
         return RecordedTrace(
             source=self.layout.source,
             names=list(self.names),
-            kernels=sorted_events(KernelEvents, dict(zip(_KERNEL_COLUMNS, kernels.T, strict=True)), base),
-            transfers=sorted_events(TransferEvents, dict(zip(_KERNEL_COLUMNS, transfers.T, strict=False)), base),
-            operations=sorted_events(OperationEvents),
-            launches=sorted_events(LaunchEvents),
-            frames=sorted_events(FrameEvents),
-            annotations=sorted_events(FrameEvents),
+            **event_tables(self.columns.tables(), base),
             processes=["not recorded"],
             grids=list(self.grids),
             metadata={"deviceProperties": named} if named else {},
-            event_count=len(kernels) + len(transfers),
+            event_count=self.event_count,
             base_nanoseconds=base,
         )
+
+
+def _cell(row: Mapping[str, str], titles: Iterable[str], otherwise: str = "") -> str:
+    return next((row[title] for title in titles if title in row), otherwise)
 
 
 def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelTotals | RecordedTrace:
@@ -318,23 +266,20 @@ def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelT
         TraceError: The file cannot be opened or read, is too large, or has no table of kernels.
     """
     file = TraceFile(path, most_bytes)
-    reading = _Reading()
-    too_long = 0
-    for line in read_lines(file.pieces()):
-        if line is None:
-            too_long += 1
-        else:
-            reading.read(line)
-    table = reading.best()
-    if table is None:
-        raise TraceError(f"cannot read {str(path)!r}: {reading.why_not()}")
+    encoding = text_encoding(file.head())
+    tables = list(_tables(_lines(codecs.iterdecode(file.pieces(), encoding, "replace"))))
+    if not tables:
+        raise TraceError(
+            f"cannot read {str(path)!r}: it has no table of kernels; expected the CSV of nsys stats --report "
+            "cuda_gpu_kern_sum --format csv, of nvprof, of TraceLens, or the text of torch.profiler's "
+            "key_averages().table() of a GPU run"
+        )
+    table = min(tables, key=lambda table: _LAYOUTS.index(table.layout))
     found = table.sums() if table.layout.start is None else table.run()
-    is_empty = not (found.rows if isinstance(found, KernelTotals) else len(found.kernels))
     counts = {
         "rows of the kernel table that could not be read": table.unread_count,
-        "lines that are too long for a table": too_long,
-        "further tables of kernels in the same file, which were not read": len(reading.tables) - 1,
-        "the kernel table has no rows": int(is_empty and not table.unread_count),
+        "further tables of kernels in the same file, which were not read": len(tables) - 1,
+        "the kernel table has no rows": int(not (table.totals or table.event_count or table.unread_count)),
         "the packed file ends before its data do": int(file.is_cut),
     }
     found.problems = [Problem(what, count) for what, count in counts.items() if count]
@@ -342,96 +287,64 @@ def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelT
 
 
 def has_kernel_table(text: str) -> bool:
-    """Whether the title line of a table that can be read here stands in a text."""
-    reading = _Reading()
-    for line in text.splitlines():
-        reading.read(line)
-        if reading.best() is not None:
-            return True
-    return False
+    """Whether a text has the title line of a table that can be read here."""
+    return any(True for _ in _tables(text.splitlines()))
 
 
-class _Reading:
-    """A file while it is read, line by line."""
+def text_encoding(head: bytes) -> str:
+    """The encoding that a byte order mark says, UTF-8 without one. PowerShell's ``>`` writes UTF-16."""
+    return next((name for mark, name in _MARKS if head.startswith(mark)), "utf-8")
 
-    def __init__(self) -> None:
-        self.tables: list[_Table] = []
-        self._here: _Table | None = None
-        self._spans: list[tuple[int, int]] | None = None  # of aligned text; None in CSV
-        self._previous = ""
-        self._titles_seen: list[str] = []
 
-    def read(self, line: str) -> None:
-        """Takes the next line."""
-        if _RULE.match(line):
-            self._read_rule(line)
+def _lines(pieces: Iterable[str]) -> Iterator[str]:
+    """The lines of a text without their ends; one that is too long for a table is cut."""
+    rest = ""
+    for piece in pieces:
+        *whole, rest = (rest[:_LONGEST_LINE] + piece).split("\n")
+        yield from (line[:_LONGEST_LINE].rstrip("\r") for line in whole)
+    yield rest[:_LONGEST_LINE]
+
+
+def _tables(lines: Iterable[str]) -> Iterator[_Table]:
+    """The tables of kernels in a text; each is complete when the next one comes, or the text ends."""
+    here: _Table | None = None
+    spans: list[tuple[int, int | None]] | None = None  # of the columns of aligned text; None in CSV
+    previous = ""
+    for line in lines:
+        begun: _Table | None = None
+        if _RULE.match(line):  # under the titles (nsys), or above and under them and below the last row (torch)
+            ends = [match.end() for match in re.finditer(r"-+", line)]
+            spans = list(zip([0, *ends[:-1]], [*ends[:-1], None], strict=True))
+            here = begun = _table_of(_cells(previous, spans))
         elif not line.strip():
-            self._end()
+            here = spans = None
         else:
-            self._read_cells(self._cells(line))
-        self._previous = line
-
-    def best(self) -> _Table | None:
-        """The table to believe: the first of the best layout."""
-        return min(self.tables, key=lambda table: _LAYOUTS.index(table.layout), default=None)
-
-    def why_not(self) -> str:
-        expected = (
-            "expected the CSV of nsys stats --report cuda_gpu_kern_sum --format csv, of nvprof, of TraceLens, "
-            "or the text of torch.profiler's key_averages().table() of a GPU run"
-        )
-        seen = ", ".join(title[:40] for title in self._titles_seen[:8])
-        return f"it has no table of kernels{f' (a table in it has the columns {seen})' if seen else ''}; {expected}"
-
-    def _read_rule(self, line: str) -> None:
-        """Dashes under the titles (nsys), or above and under them and below the last row (torch)."""
-        if self._here is not None and not self._here.totals:
-            return
-        titles_above = self._previous.strip() and not _RULE.match(self._previous)
-        is_last = self._here is not None
-        self._end()
-        if is_last:
-            return
-        self._spans = [match.span() for match in re.finditer(r"-+", line)]
-        if titles_above:
-            self._begin(self._cells(self._previous))
-
-    def _read_cells(self, cells: list[str]) -> None:
-        here = self._here
-        if here is None or _are_titles(cells) or (len(cells) == 1 and not _is_number(cells[0])):
-            self._begin(cells)
-        elif not here.totals and any(cells) and all(cell.lower() in _UNITS for cell in cells):
-            here.units.update(zip(here.titles, (cell.lower() for cell in cells), strict=False))
-        else:
-            here.add(cells)
-
-    def _begin(self, cells: Sequence[str]) -> None:
-        """A line that is no row: perhaps the titles of the next table."""
-        self._here = None
-        table = _table(cells)
-        if table is not None:
-            self._here = table
-            self.tables.append(table)
-        elif len(cells) > 2 and not self._titles_seen and not any(map(_is_number, cells)):
-            self._titles_seen = list(cells)
-
-    def _end(self) -> None:
-        self._here = None
-        self._spans = None
-
-    def _cells(self, line: str) -> list[str]:
-        if self._spans is not None:
-            ends = [end for _, end in self._spans[:-1]] + [len(line)]
-            starts = [0] + [end for _, end in self._spans[:-1]]
-            return [line[start:end].strip() for start, end in zip(starts, ends, strict=True)]
-        try:
-            return [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True), [])]
-        except csv.Error:
-            return [line]
+            cells = _cells(line, spans)
+            if spans is not None or (here is not None and any(map(_is_number, cells))):
+                if here is not None:
+                    here.add(cells)
+            elif here is not None and any(cells) and all(cell.lower() in _UNITS for cell in cells):
+                here.units.update(zip(here.titles, (cell.lower() for cell in cells), strict=False))
+            elif (begun := _table_of(cells)) is not None or len(cells) == 1 or _are_titles(cells):
+                here = begun
+            elif here is not None:
+                here.unread_count += 1
+        if begun is not None:
+            yield begun
+        previous = line
 
 
-def _table(cells: Iterable[str]) -> _Table | None:
-    """The table that a line of titles begins; None where it is none of kernels."""
+def _cells(line: str, spans: list[tuple[int, int | None]] | None) -> list[str]:
+    if spans is not None:
+        return [line[start:end].strip() for start, end in spans]
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True), [])]
+    except csv.Error:
+        return [line]
+
+
+def _table_of(cells: Sequence[str]) -> _Table | None:
+    """The table that a line of titles begins; None if it is none of kernels."""
     titles: list[str] = []
     units: dict[str, str] = {}
     for cell in cells:
@@ -441,79 +354,30 @@ def _table(cells: Iterable[str]) -> _Table | None:
         titles.append(title if unit != "%" and title not in titles else cell.lower())
         if unit in _NANOSECONDS:
             units[titles[-1]] = unit
-    for layout in _LAYOUTS:
-        if layout.fits(titles):
-            return _Table(layout, titles, units)
-    return None
+    layout = next((layout for layout in _LAYOUTS if layout.fits(titles)), None)
+    return None if layout is None else _Table(layout, titles, units)
 
 
 def _are_titles(cells: Sequence[str]) -> bool:
-    """Whether a line names columns: some of them have a unit, and none is a number."""
+    """Whether a line without numbers names columns: some of them have a unit."""
     found = (_TITLE.match(cell.lower()) for cell in cells)
-    return any(title is not None and title[2] in _TIME_UNITS for title in found) and not any(map(_is_number, cells))
+    return any(title is not None and title[2] in _TIME_UNITS for title in found)
 
 
 def _is_number(cell: str) -> bool:
     return _NUMBER.match(cell.rstrip("%")) is not None
 
 
-def _value(cell: str) -> tuple[Decimal, str] | None:
-    """A number and the unit behind it."""
-    found = _NUMBER.match(cell)
-    if found is None:
-        return None
-    return Decimal(found[1].replace(",", "") + (found[2] or "") + (found[3] or "")), found[4]
-
-
-def _whole(cell: str) -> int | None:
-    value = _value(cell)
-    if value is None or value[1] or value[0] >= _LARGEST or value[0] != int(value[0]):
-        return None
-    return int(value[0])
-
-
-def _id(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 19 else NONE
+def _whole(cell: str) -> int:
+    """A whole number; ``NONE`` for anything else."""
+    return int(text) if (text := cell.replace(",", "")).isdecimal() and len(text) < 19 else NONE
 
 
 def _nanoseconds(cell: str, unit: str | None) -> int | None:
-    value = _value(cell)
-    factor = _NANOSECONDS.get((value[1] if value is not None else "") or unit or "")
-    if value is None or factor is None or value[0] * factor >= _LARGEST:
+    found = _NUMBER.match(cell)
+    factor = _NANOSECONDS.get((found[4] if found is not None else "") or unit or "")
+    if found is None or factor is None:
         return None
-    return round(value[0] * factor)
-
-
-def text_encoding(head: bytes) -> tuple[str, int]:
-    """
-    The encoding a byte order mark stands for, and the mark's length; UTF-8 where there is none.
-
-    Args:
-        head: First bytes of a file. PowerShell's ``>`` writes UTF-16.
-    """
-    return next(((name, len(mark)) for mark, name in _MARKS if head.startswith(mark)), ("utf-8", 0))
-
-
-def read_lines(pieces: Iterable[bytes]) -> Iterator[str | None]:
-    """
-    The lines of a text, without their ends; None for one that is longer than ``LONGEST_LINE``.
-
-    Args:
-        pieces: The bytes, in order. What is no text of the encoding becomes a replacement character.
-    """
-    remaining = iter(pieces)
-    head = b""
-    while len(head) < len(codecs.BOM_UTF8) and (piece := next(remaining, b"")):
-        head += piece
-    encoding, skipped = text_encoding(head)
-    decoder = codecs.getincrementaldecoder(encoding)("replace")
-    rest, is_too_long = "", False
-    for piece in chain([head[skipped:]], remaining):
-        *whole, rest = (rest + decoder.decode(piece)).split("\n")
-        for line in whole:
-            yield None if is_too_long or len(line) > LONGEST_LINE else line.rstrip("\r")
-            is_too_long = False
-        if len(rest) > LONGEST_LINE:
-            rest, is_too_long = "", True
-    if rest or is_too_long:
-        yield None if is_too_long else rest.rstrip("\r")
+    whole, rest = int(found[1].replace(",", "")), f"{found[2] or ''}{found[3] or ''}"
+    nanoseconds = round(float(f"{whole}{rest}") * factor) if rest else whole * factor  # a double has 53 bits only
+    return nanoseconds if nanoseconds < _LARGEST else None

@@ -17,7 +17,7 @@ from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.recording.chrome import read_chrome_trace
-from layoutdoctor.recording.event_stream import as_utf8, events_of
+from layoutdoctor.recording.event_stream import EventStream, as_utf8
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.reading import recognize
 from layoutdoctor.reports.sections.wording import recorded_trial
@@ -81,10 +81,11 @@ def write_annotated_trace(
 
 def _document(file: TraceFile, added: Sequence[bytes]) -> Iterator[bytes]:
     """The trace as JSON, with further events in front of its own."""
-    stream, batches = events_of(file, msgspec.json.Decoder(list[msgspec.Raw]).decode, msgspec.Raw)
+    decode = msgspec.json.Decoder(list[msgspec.Raw]).decode
+    stream = EventStream(file.pieces(), decode, msgspec.Raw, str(file.path))
     yield b'{"traceEvents": [\n' + b",\n".join(added)
     separator = b",\n" if added else b""
-    for batch in batches:
+    for batch in stream.batches():
         events = [bytes(event) for event in batch]
         if own := b",\n".join(event for event in events if not event.startswith(_OWN_EVENT)):
             yield separator + as_utf8(own)

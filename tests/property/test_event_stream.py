@@ -1,9 +1,11 @@
-"""Events cut out of a stream of bytes, against Python's own JSON reader, which knows what a document holds."""
+"""Events cut out of a stream of bytes: whole ones against Python's own JSON reader, and damage of every known kind."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -12,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.event_stream import EventStream
+from layoutdoctor.recording.event_stream import EventStream, recover_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +64,7 @@ def read(data: bytes, batch_bytes: int = 1 << 20, piece_bytes: int | None = None
     """What the stream makes of a document that comes in pieces."""
     size = piece_bytes or max(1, len(data))
     pieces = (data[start : start + size] for start in range(0, len(data), size))
-    stream = EventStream(pieces, _decode, _decode_loosely, batch_bytes)
+    stream = EventStream(pieces, _decode, _decode_loosely, "a.json", batch_bytes)
     return Read([event for batch in _none_empty(stream) for event in batch], stream)
 
 
@@ -73,7 +75,10 @@ def _none_empty(stream: EventStream[dict[str, Any]]) -> Iterator[list[dict[str, 
 
 
 def _decode_loosely(text: bytes) -> dict[str, Any] | None:
-    value = msgspec.json.decode(text.decode("utf-8", "replace"))
+    try:
+        value = msgspec.json.decode(text.decode("utf-8", "replace"))
+    except msgspec.DecodeError:
+        return None
     return value if isinstance(value, dict) else None
 
 
@@ -193,9 +198,126 @@ def test_what_is_larger_than_memory_allows_is_refused(monkeypatch: pytest.Monkey
     assert read(data.replace(b"x" * 8_000, b""), 64, 64).stream.damage == {}
 
 
-def test_events_within_another_object_are_read_and_told() -> None:
+def test_events_within_another_object_are_read_and_said() -> None:
     for batch_bytes in (1, 1 << 20):
         found, stream = read(b'{"a": 1, "data": {"traceEvents": [{"ph": "X"}, {"ph": "i"}]}, "b": 2}', batch_bytes, 1)
 
         assert found == [{"ph": "X"}, {"ph": "i"}]
         assert (stream.is_truncated, stream.damage) == (False, {"events that stand within another object": 1})
+
+
+# The text in the place of a name or of 77, how often which damage is counted, and what is read from it.
+QUOTED = {
+    b'"foo "bar" baz"': 'foo "bar" baz',
+    b'"5" pipe"': '5" pipe',
+    b'"f("a", "b")"': 'f("a", "b")',
+    b'""bar""': '"bar"',
+    b'"a "b" \\"c\\" \\\\"': 'a "b" "c" \\',
+}
+LOST_NAMES = [rb'"\ud800x"', b'"a\nb"', rb'"C:\Users\x"', b"'a'", b"None", b'"a', b""]
+NULLS = [b"NaN", b"nan", b"-nan", b"-nan(ind)", b"Infinity", b"-Infinity", b"inf", b"-inf", b"+Inf"]
+LOST_NUMBERS = [b"01", b"+1", b".5", b"1.", b"0x10", b"", b"12abc", b"1 2", b"'1'"]
+DAMAGED_VALUES: list[tuple[str, Any, bytes, dict[str, int], Any]] = [
+    *((key, "@name", new, {"an unescaped quote": 1}, QUOTED[new]) for new in QUOTED for key in ("name", "kernel")),
+    ("name", "@name", b'"caf\xe9 \xff"', {"bytes that are no UTF-8": 1}, "caf\ufffd \ufffd"),
+    *(("name", "@name", new, {}, None) for new in LOST_NAMES),
+    *(("dur", 77, new, {"NaN or Infinity": 1}, None) for new in NULLS),
+    *(("dur", 77, new, {}, None) for new in LOST_NUMBERS),
+]
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.lists(EVENTS, min_size=1, max_size=4), st.integers(0, 3), st.sampled_from((1, 1 << 20)), st.data())
+def test_one_damaged_value_harms_nothing_else(
+    events: list[dict[str, Any]], place: int, batch_bytes: int, data: st.DataObject
+) -> None:
+    place = min(place, len(events) - 1)  # some damage is found only by what follows the event
+    others = [{"ph": "X", **event} for event in events]
+    for key, marker, new, damage, value in DAMAGED_VALUES:
+        fields: dict[str, Any] = {"ph": "X", "cat": "nan, [inf]", "ts": 1.5, "args": {"b": [1, [2]], "c": 'x "y"'}}
+        where = data.draw(st.sampled_from((fields, fields["args"])))
+        where[key] = marker
+        order = data.draw(st.permutations(sorted(fields)))
+        damaged = json.dumps({key: fields[key] for key in order}, indent=data.draw(st.sampled_from((None, 2))))
+        texts = [json.dumps(event).encode() for event in others]
+        texts.insert(place, damaged.encode().replace(json.dumps(marker).encode(), new))
+
+        found, stream = read(b'{"traceEvents": [' + b", ".join(texts) + b'], "k": [{"a": 1}]}', batch_bytes, 64)
+
+        where[key] = value
+        assert found == [*others[:place], *([fields] if damage else []), *others[place:]], new
+        assert (stream.damage, stream.lost_count) == (damage, int(not damage)), new
+        assert (stream.metadata, stream.is_truncated) == ({"k": [{"a": 1}]}, False)
+
+
+SEPARATOR = b",\n  "
+GOOD = b'{"ph": "X", "cat": "kernel", "name": "good", "pid": 0, "ts": 1.5, "dur": 2, "args": {"stream": 7}}'
+BEFORE = b'{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "python"}}'
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b'{"ph": "X", "name": "foo, "pid": 1, "cat": "x", "dur": 3}',
+        b'{"ph": "X", "name": "a", "args": {"a": ["x "y", "z"]}}',
+        b'{"ph": "X", "name": "{"b": 1, "c": 2}", "d": 2}',
+        b'{"ph": "X",, "pid": 1}',
+        b'{"ph": "X", "args": {"a": [1, 2}}',
+        b'{"ph": "X", "ts": ' + b"9" * 5000 + b"a}",
+        b'{"ph": "X", "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"ph": "X", "name": "a"}, "dur": 5}',
+        b'{"ph": "X", "args": {"a": 1}, "b": 2}}, "dur": 5}',
+        b'{"ph": "X", "a": bad, "args": {"b": [{"c": 1}, {"d": 2}], "e": 3}}',
+    ],
+)
+def test_any_other_damaged_event_is_lost_alone(damaged: bytes) -> None:
+    found = recover_events(BEFORE + SEPARATOR + damaged + SEPARATOR + GOOD)
+
+    assert found == ([BEFORE, GOOD], 1, {}, b"", False)
+
+
+def test_an_event_without_its_end_harms_no_other() -> None:
+    whole = b'{"ph": "X", "cat": "cpu_op", "name": "aten::conv2d", "ts": 1.25, "args": {"Input Dims": [[2, 3], []]}}'
+    for cut in range(1, len(whole)):
+        for separator in (b"", SEPARATOR):
+            found = recover_events(BEFORE + SEPARATOR + whole[:cut] + separator + GOOD + SEPARATOR + BEFORE)
+            assert found == ([BEFORE, GOOD, BEFORE], 1, {}, b"", False)
+
+        assert recover_events(GOOD + SEPARATOR + whole[:cut]) == ([GOOD], 0, {}, whole[:cut], False)
+
+
+def test_a_damaged_event_is_mended_the_same_wherever_the_text_was_cut() -> None:
+    damaged = b'{"ph": "X", "name": "a "b" c", "dur": nan, "args": {"g": "\xff"}, "ts": 3}'
+    text = GOOD + b", " + damaged + b", " + GOOD
+    whole = recover_events(text)
+    for cut in range(len(GOOD), len(GOOD) + len(damaged) + 4):
+        first = recover_events(text[:cut])
+        second = recover_events(first.rest + text[cut:])
+
+        assert first.events + second.events == whole.events
+        assert first.lost_count == second.lost_count == 0
+
+
+UGLY = [
+    (b"", b'"'), (b"", b"{"), (b"", b"}"), (b"", b"["), (b"", b"\\"), (b"", b" "), (b"", b","), (b'{"a":"', b'"'),
+    (b"", b'{"ph":'), (b"", b',{"ph":1'), (b"", b'{"ph":1,'), (b"", b'{"ph":[0,'), (b"", b'{"ph":"a",'),
+    (b"", b'{"ph":"x"},"'), (b"", b'{"ph":NaN},'), (b'{"ph":["', b'","'), (b"", b"}" + b" " * 99),
+    (b'{"ph":"X","a":[', b'{"ph":"X","ts":1},'), (b"", b'{"id":{"ph":"X","ts":1},'), (b"", b'{"ph":[{"ph":1},'),
+    (b'{"id":[' * 20, b'{"a":1},'), (b'{"ph":', b'"name":"'), (b'{"ph":', b'"name":"a"b '), (b"}", b"{ "),
+    (b'{"ph":nan,"b":"', b'\\"'), (b'{"ph":nan', b",nan("), (b"", b'{"ph":1}\n"a'), (b"", b'{"traceEvents": ['),
+    (b"", b'{"a":1,"traceEvents":['),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_no_text_takes_time_out_of_proportion() -> None:
+    """A walk that goes back and forth takes minutes for this size; one in proportion takes less than a second."""
+    for start, unit in UGLY:
+        text = start + unit * (400_000 // len(unit)) + b"!}"
+        for head in (b"[", b'{"traceEvents": [', b'{"a": '):
+            began = time.process_time()
+
+            with contextlib.suppress(TraceError):
+                read(head + text)
+
+            assert time.process_time() - began < 5, (head, start, unit)

@@ -11,7 +11,6 @@ from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import scan as scan_module
-from layoutdoctor.fleet.outputs import LinesFile
 from layoutdoctor.fleet.scanning import scan
 
 if TYPE_CHECKING:
@@ -92,11 +91,10 @@ def test_what_is_wrong_is_one_line(words: list[str], message: str, capsys: pytes
 def test_a_disk_that_fills_up_costs_that_output_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Full(LinesFile):
-        def add(self, found: ScannedRows) -> None:
-            raise OSError(28, "No space left on device")
+    def fill_up(found: object) -> None:
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("layoutdoctor.fleet.outputs.LinesFile", Full)
+    monkeypatch.setattr("layoutdoctor.fleet.outputs.lines_file", lambda path: fill_up)
     lines, report = tmp_path / "s.jsonl", tmp_path / "s.json"
 
     status = main(["scan", str(TRACES), "--output", str(lines), "--output", str(report)])

@@ -141,7 +141,7 @@ def test_what_is_no_trace_is_refused_in_one_sentence_and_a_saved_diagnosis_is_se
     for content, message in (
         (b"", "it is empty"),
         (b"hello\n", "seems to be"),
-        (b'{"a": 1}', "without traceEvents"),
+        (b'{"a": 1}', "JSON without a list 'traceEvents'"),
         (b"\x1f\x8b\x08\x00", "empty"),
         (b"PK\x03\x04rest", "seems to be"),
     ):

@@ -102,7 +102,7 @@ def test_a_file_that_kills_its_process_is_a_row(tmp_path: Path, monkeypatch: pyt
 
         def submit(self, function: Any, work: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[override]
             future: Future[Any] = Future()
-            self.is_broken = self.is_broken or "vit" in work.source.name
+            self.is_broken = self.is_broken or "vit" in work.name
             if self.is_broken:
                 future.set_exception(BrokenExecutor("killed"))
             else:

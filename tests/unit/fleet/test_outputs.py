@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from layoutdoctor.diagnosis.scan import ScannedRows
 from layoutdoctor.errors import UsageError
-from layoutdoctor.fleet.outputs import LinesFile, ParquetTable
+from layoutdoctor.fleet.outputs import lines_file, parquet_file
 from layoutdoctor.fleet.scanning import scan
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -24,11 +25,12 @@ def found() -> list[ScannedRows]:
 
 
 def test_lines_are_whole_at_once_and_read_back(tmp_path: Path, found: list[ScannedRows]) -> None:
-    lines = LinesFile(tmp_path / "x.jsonl")
+    (tmp_path / "x.jsonl").write_bytes(b"old")
+    add = lines_file(tmp_path / "x.jsonl")
+    assert (tmp_path / "x.jsonl").read_bytes() == b"old"  # until there is something to write
     for number, one in enumerate(found, 1):
-        lines.add(one)
+        add([one])
         assert len((tmp_path / "x.jsonl").read_bytes().splitlines()) == number
-    lines.close()
 
     text = (tmp_path / "x.jsonl").read_bytes()
     assert [msgspec.json.decode(line, type=ScannedRows) for line in text.splitlines()] == found
@@ -37,11 +39,10 @@ def test_lines_are_whole_at_once_and_read_back(tmp_path: Path, found: list[Scann
 def test_duckdb_and_pandas_read_the_table(tmp_path: Path, found: list[ScannedRows]) -> None:
     duckdb, pandas = pytest.importorskip("duckdb"), pytest.importorskip("pandas")
     path = tmp_path / "x.parquet"
-    table = ParquetTable(path)
-    for one in found:
-        table.add(one)
-        assert not path.exists()
-    table.close()
+    with parquet_file(path) as add:
+        for one in found:
+            add([one])
+            assert not path.exists()
 
     rules = dict(
         duckdb.sql(f"select rule, sum(seconds) from '{path}' where is_counted and rank = 0 group by all").fetchall()
@@ -66,9 +67,9 @@ def test_duckdb_and_pandas_read_the_table(tmp_path: Path, found: list[ScannedRow
 
 def test_a_table_that_is_not_whole_is_not_there(tmp_path: Path, found: list[ScannedRows]) -> None:
     pytest.importorskip("pyarrow")
-    table = ParquetTable(tmp_path / "x.parquet")
-    table.add(found[0])
-    table.discard()
+    with contextlib.suppress(KeyboardInterrupt), parquet_file(tmp_path / "x.parquet") as add:
+        add([found[0]])
+        raise KeyboardInterrupt
 
     assert list(tmp_path.iterdir()) == []
 
@@ -77,4 +78,4 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
     with pytest.raises(UsageError, match=r"cannot write 'x.parquet': PyArrow is not installed; pip install 'layout"):
-        ParquetTable(tmp_path / "x.parquet")
+        parquet_file(tmp_path / "x.parquet").__enter__()

@@ -20,7 +20,7 @@ from layoutdoctor.diagnosis.scan import Scan, ScannedFile, ScannedRows, ScanRow,
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.fleet import examining
-from layoutdoctor.fleet.examining import Work, examine_source
+from layoutdoctor.fleet.examining import examine_source
 from layoutdoctor.fleet.scanning import scan
 from layoutdoctor.fleet.sources import find_sources
 from layoutdoctor.reports.overviews import render_scan
@@ -60,9 +60,8 @@ def test_a_file_says_what_its_own_report_says(path: Path) -> None:
     assert kernels is not None
     (source,) = find_sources([path])
 
-    found = examine_source(Work(source=source))
+    (found,) = examine_source(source)
 
-    assert found is not None
     file = found.file
     counted = counted_conversions(diagnosis.trials[0])
     assert (file.conversion_count, file.kernel_count) == (sum(c.count for c in counted), kernels.count)
@@ -87,9 +86,14 @@ def test_every_dimension_has_the_whole_time() -> None:
     assert set(found.totals["aside"]) == {"LD110"}
 
 
+def scanned() -> list[list[ScannedRows]]:
+    rows: list[list[ScannedRows]] = []
+    scan(TRACES, listener=lambda found, total: rows.append([found]))
+    return rows
+
+
 def test_any_order_and_any_groups_give_the_same_to_the_bit() -> None:
-    works = [Work(source=source) for source in find_sources([TRACES])]
-    found = [result for result in map(examine_source, works) if result is not None]
+    found = [rows for result in scanned() for rows in result]
     shuffled = random.Random(7)
     for _ in range(5):
         shuffled.shuffle(found)
@@ -199,7 +203,8 @@ def test_a_scan_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyP
     first = scan(folder, resume=kept)
     lines = (kept / "files.jsonl").read_bytes()
     (folder / "a100_alexnet.json.gz").write_bytes((TRACES / "h100_vit_patch_embed.json.gz").read_bytes())  # another
-    (kept / "files.jsonl").write_bytes(lines[:-20])  # ended while it was written
+    of_another_version = lines[: lines.index(b"\n") + 1].replace(f'"{layoutdoctor.__version__}"'.encode(), b'"0.0.0"')
+    (kept / "files.jsonl").write_bytes(of_another_version + lines[:-20])  # ended while it was written
     examined = []
     monkeypatch.setattr(
         examining,
@@ -209,22 +214,21 @@ def test_a_scan_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     second = scan(folder, resume=kept)
 
-    last = max(SMALL)
-    assert sorted(examined) == ["a100_alexnet.json.gz", f"{last}.json.gz"]
-    assert [file for file in second.files if file.name != "a100_alexnet.json.gz"] == [
-        file for file in first.files if file.name != "a100_alexnet.json.gz"
-    ]
+    assert sorted(examined) == ["a100_alexnet.json.gz", f"{max(SMALL)}.json.gz"]
+    others = [file for file in first.files if file.name != "a100_alexnet.json.gz"]
+    assert [file for file in second.files if file.name != "a100_alexnet.json.gz"] == others
     assert second.to_json() == scan(folder).to_json() == scan(folder, resume=kept).to_json()
 
 
-def test_what_another_version_found_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = TRACES / "a100_alexnet.json.gz"
-    scan(trace, resume=tmp_path)
+@for_each("content", [b"mine", b"\xff\n", b'{"file": {"name": "x", "rank": "3"}, "rows": []}\n'])
+def test_lines_of_somebody_else_are_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     kept = tmp_path / "files.jsonl"
-    kept.write_bytes(kept.read_bytes().replace(f'"{layoutdoctor.__version__}"'.encode(), b'"0.0.0"') + b"by hand\n")
+    kept.write_bytes(content)
 
-    assert scan(trace, resume=tmp_path).files[0].conversion_count == 12
-    assert len(kept.read_bytes().splitlines()) == 3
+    with pytest.raises(UsageError, match=r"cannot resume from '.*files\.jsonl': line 1 is no result of a scan"):
+        scan(TRACES / "a100_alexnet.json.gz", resume=tmp_path)
+
+    assert kept.read_bytes() == content
 
 
 @for_each(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import tarfile
 import zipfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import fsspec
 import pytest
 from loops import for_each
 
-from layoutdoctor.errors import TraceError, UsageError
-from layoutdoctor.fleet.sources import find_sources, local_file
+from layoutdoctor.diagnosis.saved import encoded
+from layoutdoctor.errors import UsageError
+from layoutdoctor.fleet.examining import examine_source
+from layoutdoctor.fleet.sources import find_sources, local_files, rank_reader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,9 +29,11 @@ def touch(folder: Path, *names: str) -> None:
         path.write_bytes(b"{}")
 
 
-def names_and_ranks(*paths: Path | str, **options: str) -> dict[str, int | None]:
-    found = find_sources([str(path) for path in paths], **options)
-    return {source.name: source.rank if source.rank is not None else source.folder_rank for source in found}
+def names_and_ranks(*paths: Path | str, rank_regex: str | None = None, pattern: str | None = None) -> dict[str, Any]:
+    """Of each trace, members of archives too, its name and rank."""
+    rank_of = rank_reader(rank_regex)
+    found = find_sources([str(path) for path in paths], pattern=pattern)
+    return {name: rank_of(name, None) for source in found for name, _ in local_files(source)}
 
 
 def test_a_folder_gives_its_traces_and_those_of_its_folders(tmp_path: Path) -> None:
@@ -44,54 +51,96 @@ def test_what_is_named_is_taken_whatever_it_is_called_and_once(tmp_path: Path) -
 
 def test_a_pattern_and_one_that_matches_nothing(tmp_path: Path) -> None:
     touch(tmp_path, "x/a.json", "y/b.json", "y/c.txt")
-    nothing = str(tmp_path / "*.gz")
 
-    found = find_sources([str(tmp_path / "*/*.json"), nothing])
+    found = find_sources([str(tmp_path / "*/*.json"), str(tmp_path / "*.gz")])
 
     assert [source.name for source in found if source.failure is None] == ["x/a.json", "y/b.json"]
     assert [source.failure for source in found if source.failure] == ["no file has such a name; check the path"]
 
 
-def test_members_of_archives_are_sources_of_their_own(tmp_path: Path) -> None:
+def test_members_of_archives_are_traces_of_their_own(tmp_path: Path) -> None:
     touch(tmp_path / "in", "r0/trace.json", "r1/trace.json", "readme.txt")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for path in sorted((tmp_path / "in").rglob("*.*")):
             archive.write(path, str(path.relative_to(tmp_path / "in")))
+        archive.writestr("../../evil.json", "{}")
     with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "in", "in")
 
     assert names_and_ranks(tmp_path / "a.zip", tmp_path / "b.tar.gz") == {
+        "a.zip!../../evil.json": None,
         "a.zip!r0/trace.json": 0,
         "a.zip!r1/trace.json": 1,
         "b.tar.gz!in/r0/trace.json": 0,
         "b.tar.gz!in/r1/trace.json": 1,
     }
+    paths = []
     for source in find_sources([str(tmp_path / "a.zip"), str(tmp_path / "b.tar.gz")]):
-        with local_file(source, 100) as path:
-            assert path.read_bytes() == b"{}"
-        assert not path.exists()
-        with pytest.raises(TraceError, match="more than 1 bytes"), local_file(source, 1):
-            pass
+        for _, path_of in local_files(source):
+            paths.append(path_of())
+            assert paths[-1].read_bytes() == b"{}"
+            assert paths[-1].parent.name.startswith("layoutdoctor-scan-")
+    assert not [path for path in paths if path.exists()]
+    (source,) = find_sources([str(tmp_path / "a.zip")], max_bytes=1)
+    assert {rows.file.failure for rows in examine_source(source)} == {
+        "it cannot be read: it has more than 1 B, which is the limit"
+    }
 
 
-def test_a_member_that_points_out_of_its_archive_is_written_nowhere_else(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("../../evil.json", "{}")
-
-    (source,) = find_sources([str(tmp_path / "a.zip")])
-    with local_file(source, 100) as path:
-        assert path.name == "evil.json"
-        assert path.parent.name.startswith("layoutdoctor-scan-")
+def tar_with(**fields: object) -> bytes:
+    """A tar archive with one member whose header says what cannot be."""
+    entry = tarfile.TarInfo("a.json")
+    for name, value in fields.items():
+        setattr(entry, name, value)
+    return entry.tobuf(tarfile.PAX_FORMAT) + bytes(512)
 
 
-@for_each("name", ["a.zip", "a.tar.gz", "a.tgz", "a.tar"])
-def test_a_broken_archive_is_a_source_with_its_reason(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"no archive")
+def zip_of(version: int) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a.json", "{}")
+    return stream.getvalue().replace(b"PK\x01\x02\x14\x03\x14", b"PK\x01\x02\x14\x03" + bytes([version]))
 
-    (source,) = find_sources([str(tmp_path / name)])
 
-    assert source.failure is not None
-    assert source.failure.startswith("the archive cannot be read: ")
+@for_each(
+    ("name", "content"),
+    [
+        *((name, b"no archive") for name in ("a.zip", "a.tar", "a.tgz", "a.tar.gz", "a.tar.xz", "a.tar.bz2")),
+        ("a.zip", zip_of(99)),
+        ("a.tar", tar_with(size=1 << 40)),
+        ("a.tar", tar_with(pax_headers={"size": "soon"})),
+        ("a.tar.gz", gzip.compress(bytes(range(256)) * 40)[:-20]),
+    ],
+)
+def test_a_broken_archive_is_a_row_with_its_reason(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    found = [rows for source in find_sources([str(tmp_path / name)]) for rows in examine_source(source)]
+
+    assert found
+    assert all(str(rows.file.failure) for rows in found)
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_that_is_called_as_an_archive_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.zip")
+
+    (source,) = find_sources([str(tmp_path)])
+
+    assert [rows.file.failure for rows in examine_source(source)] == [
+        "the archive cannot be read: it is no regular file"
+    ]
+
+
+def test_a_name_that_is_no_utf_8_is_shown_with_its_bytes_escaped(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"a\xff.json")).write_bytes(b"no trace")
+
+    (source,) = find_sources([str(tmp_path)])
+    (rows,) = examine_source(source)
+
+    assert rows.file.name == "a\\udcff.json"
+    assert "it seems to be text of another kind" in str(rows.file.failure)
+    assert encoded(rows)
 
 
 @for_each(
@@ -128,11 +177,9 @@ def test_the_users_own_pattern_of_ranks_counts_alone(tmp_path: Path) -> None:
     ("pattern", "message"),
     [("(", "cannot read --rank-regex '('"), ("rank", "expected a group around the rank")],
 )
-def test_a_pattern_of_ranks_that_is_none_is_refused(tmp_path: Path, pattern: str, message: str) -> None:
-    touch(tmp_path, "a.json")
-
+def test_a_pattern_of_ranks_that_is_none_is_refused(pattern: str, message: str) -> None:
     with pytest.raises(UsageError) as failure:
-        find_sources([str(tmp_path)], rank_regex=pattern)
+        rank_reader(pattern)
 
     assert message in str(failure.value)
 
@@ -162,31 +209,30 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: py
 
 
 def test_urls_are_listed_and_read_by_fsspec(tmp_path: Path) -> None:
-    fsspec = pytest.importorskip("fsspec")
     files = fsspec.filesystem("memory")
     for name in ("/runs/rank0.json", "/runs/deep/rank1.json", "/runs/notes.txt"):
         files.pipe(name, b"{}")
     try:
-        found = find_sources(["memory://runs"])
-        assert {source.name: source.rank for source in found} == {"rank0.json": 0, "deep/rank1.json": 1}
-        assert [source.name for source in find_sources(["memory://runs/*.json"])] == ["rank0.json"]
-        with local_file(found[0], 100) as path:
-            assert path.read_bytes() == b"{}"
+        assert names_and_ranks("memory://runs") == {"rank0.json": 0, "deep/rank1.json": 1}
+        assert list(names_and_ranks("memory://runs/*.json")) == ["rank0.json"]
+        for source in find_sources(["memory://runs"]):
+            assert [path_of().read_bytes() for _, path_of in local_files(source)] == [b"{}"]
     finally:
         files.rm("/runs", recursive=True)
 
 
 @for_each(
-    ("url", "message"),
+    ("url", "failure"),
     [
-        ("s3://bucket/a.json", "cannot open 's3://bucket/a.json': Install s3fs"),
-        ("nothing://a.json", "cannot open 'nothing://a.json': Protocol not known: nothing; expected a path or a URL"),
+        ("s3://bucket/a.json", "it cannot be listed: Install s3fs to access S3"),
+        ("nothing://a.json", "it cannot be listed: Protocol not known: nothing"),
+        ("zip://a::file:///nowhere.zip", "it cannot be listed: No such file or directory"),
     ],
 )
-def test_a_url_that_needs_more_says_what(url: str, message: str) -> None:
-    pytest.importorskip("fsspec")
+def test_a_url_that_cannot_be_opened_is_a_row(tmp_path: Path, url: str, failure: str) -> None:
+    touch(tmp_path, "a.json")
 
-    with pytest.raises(UsageError) as failure:
-        find_sources([url])
+    found = find_sources([str(tmp_path / "a.json"), url])
 
-    assert str(failure.value).startswith(message)
+    assert [source.failure for source in found if source.failure] == [failure]
+    assert len(found) == 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.nsys import Database, read_nsys_export, read_range_text
+from layoutdoctor.recording.nsys import read_nsys_export, read_range_text
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
@@ -242,20 +242,25 @@ def test_an_export_without_kernels_or_with_whole_graphs_is_read_and_says_so(tmp_
 
 
 def test_values_of_other_types_are_counted_and_left_out(tmp_path: Path) -> None:
-    bad = [
-        kernel("soon", 5),
-        kernel(None, 5),
-        kernel(1.5, 5),
-        kernel(b"\0\1", 5),
-        kernel(9, 3),
-        kernel(2**63 - 1, 2**63 - 1),
-        kernel(-(2**63), 5),
-        kernel(1e300, 1e301),
-    ]
+    spans = [("soon", 5), (None, 5), (1.5, 5), (b"\0\1", 5), (9, 3), (2**63 - 1, 2**63 - 1), (-(2**63), 5), (1e9, 1e10)]
+    bad = [kernel(start, end) for start, end in spans]
     odd = kernel(
         10, 20, name="'; DROP TABLE StringIds; --", shortName=b"x", deviceId="zero", streamId=-5, gridX=2**63 - 1
     )
-    run = {**RUN, "CUPTI_ACTIVITY_KIND_KERNEL": [*bad, odd]}
+    ranges = [
+        nvtx(1, None, "open"),
+        nvtx(2, 3, None),
+        nvtx(4, 5, None, textId=999),
+        nvtx(6, 7, "aten::add, seq = 1, sizes = [[1, 2"),
+        nvtx(8, 9, "start and end", eventType=60),
+    ]
+    launched_nothing = {**call(BASE + 120, 0, 5), "correlationId": None}
+    run = {
+        **RUN,
+        "CUPTI_ACTIVITY_KIND_KERNEL": [*bad, odd],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [launched_nothing],
+        "NVTX_EVENTS": ranges,
+    }
     trace = read_nsys_export(export(tmp_path / "run.sqlite", run))
 
     assert trace.kernels.duration.tolist() == [10]
@@ -266,57 +271,15 @@ def test_values_of_other_types_are_counted_and_left_out(tmp_path: Path) -> None:
         NONE,
     ]
     assert problems(trace) == {
-        "device kernels whose times are no whole numbers": 5,
-        "device kernels that end before they start": 1,
-        "device kernels whose times are too large": 2,
+        "device kernels whose times could not be read": 8,
         "device kernels without a name": 1,
-    }
-
-
-def test_ranges_without_end_or_text_are_counted(tmp_path: Path) -> None:
-    run = {
-        "NVTX_EVENTS": [
-            nvtx(1, None, "open"),
-            nvtx(2, 3, None),
-            nvtx(4, 5, None, textId=999),
-            nvtx(6, 7, "aten::add, seq = 1, sizes = [[1, 2"),
-            nvtx(8, 9, "start and end", eventType=60),
-        ]
-    }
-
-    trace = read_nsys_export(export(tmp_path / "run.sqlite", run))
-
-    assert names(trace, trace.operations.name) == ["aten::add"]
-    assert names(trace, trace.annotations.name) == ["(name not recorded)", "(name not recorded)", "start and end"]
-    assert problems(trace) == {
         "NVTX ranges that were not closed": 1,
         "NVTX ranges without a text": 2,
         "operations whose sizes could not be read": 1,
     }
-
-
-def test_a_call_that_launched_nothing_is_no_launch(tmp_path: Path) -> None:
-    idle = {**call(BASE + 120, 0, 5), "correlationId": None}
-    run = {**RUN, "CUPTI_ACTIVITY_KIND_RUNTIME": [idle, *RUN["CUPTI_ACTIVITY_KIND_RUNTIME"]]}
-    trace = read_nsys_export(export(tmp_path / "run.sqlite", run))
-
-    assert trace.launches.correlation.tolist() == [90, 91]
-    assert problems(trace) == {}
-
-
-def test_a_table_of_too_many_rows_and_a_file_that_goes_are_told_as_damaged(tmp_path: Path) -> None:
-    """A damaged file may lead through the same pages over and over."""
-    path = export(tmp_path / "run.sqlite")
-    database = Database(path, path.as_uri(), size_bytes=15)
-
-    assert len(list(database.rows("StringIds", ("id",)))) == 4
-    assert (database.row_count, database.damaged) == (4, ["StringIds"])
-    database.close()
-
-    # A file that goes while it is opened is told.
-    path = tmp_path / "gone.sqlite"
-    with pytest.raises(TraceError, match=r"cannot read '.*gone\.sqlite': its SQLite database is damaged \(unable to"):
-        Database(path, path.as_uri(), size_bytes=100)
+    assert len(trace.launches) == 0
+    assert names(trace, trace.operations.name) == ["aten::add"]
+    assert names(trace, trace.annotations.name) == ["(name not recorded)", "(name not recorded)", "start and end"]
 
 
 @pytest.mark.parametrize(
@@ -366,12 +329,11 @@ def test_the_file_is_left_alone_whatever_its_name(tmp_path: Path) -> None:
     assert [item.name for item in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_file_that_was_cut_off_is_refused_with_both_sizes(tmp_path: Path) -> None:
+def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     path = export(tmp_path / "run.sqlite")
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2])
+    path.write_bytes(path.read_bytes()[:20_000])
 
-    with pytest.raises(TraceError, match=rf"it has {len(data) // 2} bytes and its header says {len(data)}"):
+    with pytest.raises(TraceError, match=r"its SQLite database is damaged \(database disk image is malformed\)"):
         read_nsys_export(path)
 
 
