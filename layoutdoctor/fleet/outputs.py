@@ -94,7 +94,7 @@ def parquet_file(path: Path) -> Iterator[Add]:
     fields |= {"exposed_seconds": arrow.float64(), "bytes": whole}
     schema = arrow.schema(list(fields.items()))
     rows: list[dict[str, Any]] = []
-    with replacing(path, follow=False) as stream, parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
+    with replacing(path) as stream, parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
 
         def flush() -> None:
             writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
