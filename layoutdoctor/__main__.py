@@ -85,12 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """
-    The words for layoutdoctor, and those for a script that it is to run, which follow ``--``.
-
-    Args:
-        words: With the subcommand.
-    """
+    """The words for layoutdoctor, and those for a script that it is to run, which follow ``--``."""
     if words[0] != "run" or "--" not in words:
         return list(words), []
     end = words.index("--")
@@ -144,12 +139,7 @@ def _module_of(command: str) -> Any:
 
 
 def with_command(words: Sequence[str]) -> list[str]:
-    """
-    The command line with its subcommand, which may be left out for a diagnosis, before the options that all have.
-
-    Args:
-        words: The words that the user typed.
-    """
+    """The command line with its subcommand, which may be left out for a diagnosis, before the options that all have."""
     count = next((number for number, word in enumerate(words) if word not in _TALK_OPTIONS), len(words))
     name, rest = words[count : count + 1], words[count + 1 :]
     if name and name[0] in COMMANDS:

@@ -81,23 +81,13 @@ class UnknownRuleError(UsageError):
 
 
 def first_line(error: BaseException) -> str:
-    """
-    An exception as one line: its class and the first line of its text that says something.
-
-    Args:
-        error: Any exception.
-    """
+    """An exception as one line: its class and the first line of its text that is not blank."""
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def text_of(error: BaseException) -> str:
-    """
-    An exception's text, also of one that raises when it is printed.
-
-    Args:
-        error: Any exception.
-    """
+    """An exception's text, also of one that raises when it is printed."""
     try:
         return str(error)
     except Exception:

@@ -14,7 +14,7 @@ from layoutdoctor.commands.diagnose import (
 )
 from layoutdoctor.commands.output import Words, for_others
 from layoutdoctor.commands.streams import print_text, say, terminal_width
-from layoutdoctor.errors import NO_TORCH, UnsupportedTorchError, UsageError
+from layoutdoctor.errors import UsageError
 from layoutdoctor.reports.sections.wording import clean_name
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         LayoutDoctorError: The command line is wrong, the script failed, or the module could not be examined.
     """
-    from layoutdoctor.commands.running import Interrupted, can_import_torch, ending_signals  # late: it takes its time
+    from layoutdoctor.commands.running import Interrupted, ending_signals, require_torch  # late: it takes its time
     from layoutdoctor.workers.messages import Request
     from layoutdoctor.workers.processes import private_directory
     from layoutdoctor.workers.program import run_script
@@ -62,8 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not script.is_file():
         raise UsageError(f"cannot run {arguments.script!r}: there is no such file; give the path of a Python script")
     plan = prepare_diagnosis(arguments, [arguments.script])
-    if not can_import_torch():
-        raise UnsupportedTorchError(NO_TORCH)
+    require_torch()
     with private_directory() as directory:
         until = "its end" if arguments.module is None else f"it calls {arguments.module}"
         if not arguments.quiet:

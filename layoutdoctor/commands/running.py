@@ -83,8 +83,7 @@ def check_request(request: Request) -> None:
         UsageError: A word is no text.
         UnsupportedTorchError: torch is not installed.
     """
-    if not can_import_torch():
-        raise UnsupportedTorchError(NO_TORCH)
+    require_torch()
     words = (request.target, request.module, request.device, request.dtype, request.trace_directory)
     for word in (*words, *request.inputs, *request.config):
         try:
@@ -95,11 +94,15 @@ def check_request(request: Request) -> None:
             ) from None
 
 
-def can_import_torch() -> bool:
-    """Whether there is a torch, which is not imported."""
-    with contextlib.suppress(ImportError, ValueError):
-        return importlib.util.find_spec("torch") is not None
-    return False
+def require_torch() -> None:
+    """
+    Looks for torch without importing it.
+
+    Raises:
+        UnsupportedTorchError: It is not installed.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise UnsupportedTorchError(NO_TORCH)
 
 
 class Folder:

@@ -45,7 +45,8 @@ def read_saved(path: str | Path, max_bytes: int) -> bytes:
     cannot = f"cannot read {str(path)!r}:"
     try:
         if Path(path).exists() and not Path(path).is_file():
-            raise RecordError(f"{cannot} it is no file; name a saved diagnosis")
+            kind = "a directory" if Path(path).is_dir() else "no file"
+            raise RecordError(f"{cannot} it is {kind}; name a file that was saved")
         with Path(path).open("rb") as stream:
             data = stream.read(max_bytes + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

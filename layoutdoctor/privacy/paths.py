@@ -13,7 +13,6 @@ import re
 import socket
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 
 SECRET_NAME = r"(?:TOKEN(?!IZ)|SECRET|PASS|PWD|KEY|CREDENTIAL|COOKIE|AUTH(?!OR)|DSN|PAT(?![A-Z]))"
 """The name of a variable that holds a secret has this in it; in capitals, as such names are."""
@@ -85,7 +84,6 @@ def is_common(name: str) -> bool:
 
 
 PATH = "<path>"
-_OWN_PACKAGE = Path(__file__).parents[1].as_posix() + "/"
 
 _CHARACTER = r"[^\s\"'`<>|;,:()\[\]{}\\*?]"
 # What may stand before an absolute path; after a letter, ")" or "." the slash is that of a ratio or a relative path.
@@ -151,8 +149,6 @@ class PathShortener:
         installed = _INSTALLED.fullmatch(path)
         if installed:
             return installed[1]
-        if path.startswith(_OWN_PACKAGE):
-            return f"layoutdoctor/{path.removeprefix(_OWN_PACKAGE)}"
         if self._project and f"{path}/".startswith(f"{self._project}/"):
             return path[len(self._project) + 1 :] or "."
         if bare == self._home or _HOME_FOLDER.fullmatch(bare):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -124,6 +125,16 @@ def test_quiet_keeps_errors_warnings_and_what_failed(
         "layoutdoctor: failed: 1 finding (--fail-on warning)\n"
         "  LD205 warning input-format-mismatch [inductor]: the input is contiguous\n"
     )
+
+
+def test_a_saved_diagnosis_is_printed_in_another_format_and_with_the_rules_of_today(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["render", str(saved), "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.startswith("## model.py")
+    for words, is_there in (([], True), (["--recheck"], False)):
+        assert main(["render", str(saved), "--format", "json", *words]) == 0
+        assert ("LD205" in [one["code"] for one in json.loads(capsys.readouterr().out)["findings"]]) is is_there
 
 
 def test_only_what_is_asked_for_is_imported() -> None:

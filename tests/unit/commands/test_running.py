@@ -164,7 +164,9 @@ def test_a_word_that_is_no_text_is_refused(changes: dict[str, Any]) -> None:
 
 def test_signals_that_end_a_process_are_raised_and_put_back() -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    found = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which the tests may run under, ignores it
+    # Both are ignored under nohup and in the background, where the tests may run.
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     before = [signal.getsignal(number) for number in numbers]
     hows = "interrupted from the keyboard", "ended from outside (SIGTERM)", "its terminal was closed (SIGHUP)"
     for number, how in zip(numbers, hows, strict=True):
@@ -176,7 +178,8 @@ def test_signals_that_end_a_process_are_raised_and_put_back() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with ending_signals():
         os.kill(os.getpid(), signal.SIGHUP)
-    signal.signal(signal.SIGHUP, found)
+    signal.signal(signal.SIGHUP, hangup)
+    signal.signal(signal.SIGINT, interrupt)
 
 
 @for_each(
