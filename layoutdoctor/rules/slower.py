@@ -349,31 +349,9 @@ def slower_operations(diagnosis: Diagnosis) -> Iterator[Finding]:
             place = account.slower, row.module, row.locations, row.backward
             is_one_call = row.kind == "layout" and row.count == 1  # of many small ones none is worth a change
             is_large = row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds
-            if is_one_call and is_large and place not in seen and not _is_slow_in_both(diagnosis, account, row):
+            if is_one_call and is_large and place not in seen:
                 seen.add(place)
                 yield _operation_finding(diagnosis, account, row)
-
-
-def _is_slow_in_both(diagnosis: Diagnosis, account: Account, row: AccountRow) -> bool:
-    """Whether another configuration calls the operation in the faster format, and takes about as long as the slower."""
-    if row.faster_layout is None or row.slower_seconds is None or row.faster_seconds is None or row.module is None:
-        return False
-    formats = set(row.faster_layout.memory_formats)
-    for trial in diagnosis.trials:
-        nodes = {
-            (graph.name, node.name)
-            for graph in trial.graphs
-            for node in graph.nodes
-            if (node.module, node.backward) == (row.module, row.backward)
-            and base_name(node.called or node.target) in row.operations
-            and node.layout is not None
-            and formats & set(node.layout.memory_formats)
-        }
-        called = sum(kernel.seconds or 0.0 for kernel in kernels_of(trial) if (kernel.graph, kernel.node) in nodes)
-        is_third = trial.name not in (account.slower, account.faster)
-        if is_third and called > (row.slower_seconds + row.faster_seconds) / 2:
-            return True
-    return False
 
 
 def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Finding:
