@@ -443,7 +443,7 @@ def _mismatch_cost_words(trial: Trial, conversions: Sequence[Conversion], second
     moved = sum_known(conversion.bytes_moved for conversion in conversions)
     own = [conversion for conversion in conversions if conversion.seconds is not None and not conversion.fused]
     cost = wording.cost_words(trial, seconds, wording.estimate_words(conversion.seconds_source for conversion in own))
-    words = f"{count_of(len(written), 'tensor')} {be(len(conversions))} laid out anew for them ({by})"
+    words = f"{count_of(len(written), 'tensor')} {be(len(conversions))} converted for them ({by})"
     return joined((words, None if moved is None else format_bytes(moved), cost), ", ")
 
 

@@ -230,7 +230,7 @@ def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> 
     elif not vetoed.isdisjoint(pair.graph for pair in every):
         ways = (FORCED,)
         advice = (
-            'compile with options={"force_layout_optimization": True}, so that Inductor writes what stands between in '
+            'compile with options={"force_layout_optimization": True}, so that Inductor writes the values between in '
             "channels_last as well, and measure it (--configurations all)"
         )
     else:
