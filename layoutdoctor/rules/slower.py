@@ -19,7 +19,7 @@ from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
 from layoutdoctor.rules.times import Times
 from layoutdoctor.rules.wording import shown
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds
-from layoutdoctor.words import distinct, joined, layout_words, line_words, listing, op_words, shape_words
+from layoutdoctor.words import distinct, joined, layout_words, listing, op_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -310,7 +310,7 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
     )
     if others:
         lost, verb = format_seconds(sum(row.seconds for row in others)), "loses" if len(others) == 1 else "lose"
-        message += f"; {len(others)} more {verb} {lost} so: {listing(map(_short_words, others), 3)}"
+        message += f"; {len(others)} more {verb} {lost} so: {listing(distinct(map(_work_words, others)), 3)}"
     return LD306.finding(
         account.slower,
         message,
@@ -329,13 +329,6 @@ def _place(row: AccountRow) -> Place:
 
 def _work_words(row: AccountRow) -> str:
     return f"{listing(row.operations)}{' in the backward' if row.backward else ''}"
-
-
-def _short_words(row: AccountRow) -> str:
-    """A further row: the operations, their line, and how long both take."""
-    where = f" at {line_words(row.locations[0])}" if row.locations else ""
-    times = f"{format_seconds(row.slower_seconds or 0.0)} against {format_seconds(row.faster_seconds or 0.0)}"
-    return f"{_work_words(row)}{where} ({times})"
 
 
 LD306 = Rule("LD306", "slower-generated-kernel", slower_kernels)
