@@ -65,21 +65,18 @@ def _may_help(times: Times, trial: Trial, name: str) -> bool | None:
 
 def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
     """What this diagnosis knows of configurations that are not worth trying again."""
-    failed, same, measured = [], [], []
+    failed, measured = [], []
     for name in ways:
         tried = times.diagnosis.find_trial(name)
         if tried is None:
             continue
         if tried.status in _FAILED or not times.computes_right(name):
             failed.append(shown(name))
-        elif times.diagnosis.measured_trial(name) is trial:
-            same.append(shown(name))
-        elif (ratio := times.ratio(trial.name if times.is_baseline(name) else name)) is not None:
-            measured.append(speed_words(ratio, times.baseline))
-    run = "runs" if len(same) == 1 else "run"
+        elif times.diagnosis.measured_trial(name) is not trial:
+            ratio = times.ratio(trial.name if times.is_baseline(name) else name)
+            measured += [speed_words(ratio, times.baseline)] if ratio is not None else []
     facts = (
         listing(distinct(measured)),
-        f"{listing(same)} {run} the same code as {shown(trial.name)}" if same else None,
         f"{listing(failed)} failed, or computed something else" if failed else None,
     )
     return joined(("no configuration that was tried is faster", joined(facts)), ": ")

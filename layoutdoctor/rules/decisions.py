@@ -230,28 +230,20 @@ LD208 = Rule("LD208", "vetoed-by-dynamic-shapes", vetoes_by_symbolic_sizes)
 # ----------------------------------------------------------------------------- LD201: applied, and nothing came of it
 def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: for the first configuration that leaves the layouts to Inductor."""
-    same = [trial for trial in diagnosis.trials if trial.status == "same_as"]
-    for trial in (*evidence.own_trials(diagnosis), *same):
+    for trial in evidence.own_trials(diagnosis):
         cards = [
             c for c in evidence.cards_of(trial) if c.applied and c.convolution_count and not _is_one_dimensional(c)
         ]
-        if not cards or not _leaves_layouts_to_inductor(trial):
-            continue
         idle = [decision for decision in cards if _is_idle(decision)]
-        convolutions = [convolution for decision in idle for convolution in decision.convolutions]
-        off = diagnosis.find_trial(OFF[0])
-        if idle:
-            count = sum(decision.convolution_count for decision in idle)
-            message = f"layout optimization applied, 0 of {count_of(count, 'convolution')} made channels-last"
-            message += _rank_words(diagnosis, trial, convolutions) + _returned_words(diagnosis, trial)
-        elif off is not None and (off.same_as == trial.name or trial.same_as == off.name):
-            message = "layout optimization applied, but the generated code is the same without it"
-        else:
+        if not idle or not _leaves_layouts_to_inductor(trial):
             continue
+        convolutions = [convolution for decision in idle for convolution in decision.convolutions]
+        count = sum(decision.convolution_count for decision in idle)
+        message = f"layout optimization applied, 0 of {count_of(count, 'convolution')} made channels-last"
         ways = OFF if _is_cured_by_off(diagnosis, trial) else CHANNELS_LAST_CONFIGURATIONS
         yield LD201.finding(
             trial.name,
-            message,
+            message + _rank_words(diagnosis, trial, convolutions) + _returned_words(diagnosis, trial),
             _by_hand(diagnosis, trial, {convolution.rank for convolution in convolutions}),
             severity=severity_of_gain(Times(diagnosis).fastest(ways)),
             evidence=[convolution.node for convolution in convolutions],
@@ -374,7 +366,7 @@ def mismatches(diagnosis: Diagnosis) -> Iterator[Finding]:
         gain = times.fastest((*_WAYS_AROUND, *OFF))
         yield LD206.finding(
             trial.name,
-            f"{_mismatch_words(trial, graphs)}; {_mismatch_cost_words(trial, conversions, seconds)}",
+            f"{_mismatch_words(graphs)}; {_mismatch_cost_words(trial, conversions, seconds)}",
             _mismatch_suggestion(times, trial, gain),
             severity=evidence.severity_of_cost(trial, seconds) if gain is None else severity_of_gain(gain),
             evidence=[conversion.id for conversion in conversions] or [graph.name for graph in graphs],
@@ -400,20 +392,11 @@ def _kept(diagnosis: Diagnosis) -> set[tuple[object, ...]]:
 
 
 def _mismatched(trial: Trial) -> list[Graph]:
-    """The backward graphs that differ from the decision in the forward."""
-    decided = [g.decision.applied for g in trial.graphs if g.direction == "forward" and _has_convolutions(g.decision)]
-    if not decided or None in decided:
+    """The backward graphs without layout optimization, if it is on in the forward."""
+    if not _is_applied_in_forward(trial):
         return []
-    forward = any(decided)
-    return [
-        graph
-        for graph in trial.graphs
-        if graph.direction == "backward"
-        and _has_convolutions(graph.decision)
-        and graph.decision.applied is not None
-        and graph.decision.applied is not forward
-        and (forward or graph.decision.rule != _UNCOUNTED)
-    ]
+    backward = (graph for graph in trial.graphs if graph.direction == "backward")
+    return [graph for graph in backward if _has_convolutions(graph.decision) and graph.decision.applied is False]
 
 
 def _has_convolutions(decision: Decision | None) -> TypeGuard[Decision]:
@@ -438,10 +421,8 @@ def _conversions_for_backward(trial: Trial, graph: Graph) -> list[Conversion]:
     ]
 
 
-def _mismatch_words(trial: Trial, graphs: Sequence[Graph]) -> str:
+def _mismatch_words(graphs: Sequence[Graph]) -> str:
     cards = [graph.decision for graph in graphs if graph.decision is not None]
-    if not _is_applied_in_forward(trial):
-        return f"layout optimization is off in the forward and on in the backward: {cards[0].explanation}"
     start = "layout optimization is on in the forward and off in the backward"
     count = sum(card.convolution_count for card in cards if card.rule == _UNCOUNTED)
     if not count:
@@ -462,7 +443,7 @@ def _mismatch_cost_words(trial: Trial, conversions: Sequence[Conversion], second
     moved = sum_known(conversion.bytes_moved for conversion in conversions)
     own = [conversion for conversion in conversions if conversion.seconds is not None and not conversion.fused]
     cost = wording.cost_words(trial, seconds, wording.estimate_words(conversion.seconds_source for conversion in own))
-    words = f"{count_of(len(written), 'tensor')} {be(len(conversions))} laid out anew for them ({by})"
+    words = f"{count_of(len(written), 'tensor')} {be(len(conversions))} converted for them ({by})"
     return joined((words, None if moved is None else format_bytes(moved), cost), ", ")
 
 

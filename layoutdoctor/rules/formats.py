@@ -98,21 +98,14 @@ _CHOSEN_BY = frozenset({"contiguous", "to", "clone"})
 
 
 def mixed_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most: parameters in both formats explain a flip as well."""
-    trial = diagnosis.find_trial("eager")  # it runs in the caller's formats
-    if trial is None or not trial.graphs:
-        # If nothing ran, the parameters are graph inputs of the baseline.
-        trial = evidence.main_trial(diagnosis)
-        if trial is None or trial.configuration.model_format != "preserve":
-            return
-    forward = [graph for graph in trial.graphs if graph.direction != "backward"]
-    weights = [node.layout for graph in forward for node in graph.nodes if node.tensor == "weight"]
-    last = [f for layout in weights if _is_of_rank(layout) and (f := channels_last_only(layout)) is not None]
-    contiguous_count = sum(map(_is_contiguous_only, weights))
+    """One finding at most, about eager, which runs in the caller's formats."""
+    trial = diagnosis.find_trial("eager")
+    if trial is None:
+        return
+    weights = [node.layout for graph in trial.graphs for node in graph.nodes if node.tensor == "weight"]
+    last = [layout for layout in weights if _is_of_rank(layout) and channels_last_only(layout) is not None]
     inputs = (t.memory_formats for t in diagnosis.subject.inputs if len(t.shape) in CHANNELS_LAST_BY_RANK)
-    if last and contiguous_count:
-        yield _finding_about_parameters(trial, contiguous_count, last)
-    elif not last and trial.name == "eager" and all(not f or "contiguous_format" in f for f in inputs):
+    if not last and all(not formats or "contiguous_format" in formats for formats in inputs):
         flips = (flip for graph in trial.graphs if (flip := _first_flip(trial, graph)) is not None)
         yield from (_finding_about_flip(diagnosis, trial, *flip) for flip in list(flips)[:1])
 
@@ -210,19 +203,6 @@ def _one_format(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str
     )
     return joined(
         (advice, alternative_words(times, trial, other) if other is not None and other is not trial else None)
-    )
-
-
-def _finding_about_parameters(trial: Trial, contiguous_count: int, last: Sequence[MemoryFormat]) -> Finding:
-    formats, how = distinct(last), "each parameter to the channels-last format of its rank"
-    if formats == ["channels_last"]:
-        how = "model = model.to(memory_format=torch.channels_last)"
-    return LD502.finding(
-        trial.name,
-        f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones {be(contiguous_count)} "
-        f"contiguous and {len(last)} {' or '.join(formats)}, so values change their layout between the layers",
-        f"convert all of them to one format: {how}",
-        evidence=(f"{contiguous_count} contiguous", f"{len(last)} channels-last"),
     )
 
 

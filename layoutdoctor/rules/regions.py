@@ -33,11 +33,6 @@ _EAGER_ADVICE = {
     "cat": "give every input of the cat channels_last: one contiguous input makes the result contiguous",
     "instance_norm": "in eager, stay contiguous; or compile: Inductor fuses the norm, so that no conversion is left",
 }
-_CONVOLUTIONS = ("convolution", "conv2d", "conv3d", "mkldnn_convolution")
-_CONVOLUTION_ADVICE = (
-    "this convolution runs outside the library that keeps channels_last, as small ones do: a larger batch, or a Conv3d "
-    "whose kernel has depth 1 written as a Conv2d, may run inside it"
-)
 _VIEWS = ("view", "unsafe_view", "reshape", "flatten", "unflatten", "permute", "transpose")
 _PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "scaled_dot_product_attention")
 _VIEW_ADVICE = (
@@ -135,13 +130,10 @@ def _paid_words(paid: Sequence[Conversion]) -> str:
 
 def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> str:
     op, is_eager, times = _op(breaker), trial.configuration.backend == "eager", Times(diagnosis)
-    is_on_a_cpu = diagnosis.subject.target is None and diagnosis.subject.device == "cpu"
     if is_eager and op in _EAGER_ADVICE:
         advice = _EAGER_ADVICE[op]
     elif op in (*_VIEWS, *_PRODUCTS):
         advice = _VIEW_ADVICE
-    elif op in _CONVOLUTIONS and is_on_a_cpu:
-        advice = _CONVOLUTION_ADVICE
     else:
         advice = _ADVICE.get(op, _GENERAL_ADVICE if is_eager else _COMPILED_ADVICE)
     other = times.clean_alternative(trial, lambda candidate: _is_without(candidate, breaker))

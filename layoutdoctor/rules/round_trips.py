@@ -217,8 +217,9 @@ def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> 
     if firsts and all(c.owner == "library" and c.direction == "to_channels_last" for c in firsts):
         without = "eager" if trial.configuration.backend == "eager" else BASELINE
         ways = (without,) if evidence.is_channels_last(trial) else ()
-        advice = "leave channels_last away, for these layers or for the whole model"
-        advice = f"the library computes contiguous here: {advice}"
+        advice = (
+            "the library computes contiguous here: leave channels_last away, for these layers or for the whole model"
+        )
     elif any(place.code and ".contiguous()" in place.code for pair in every if (place := pair.location)):
         return "remove the .contiguous() between the layers, so that they hand on the layout they have"
     elif trial.configuration.input_format != "channels_last":
@@ -229,7 +230,7 @@ def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> 
     elif not vetoed.isdisjoint(pair.graph for pair in every):
         ways = (FORCED,)
         advice = (
-            'compile with options={"force_layout_optimization": True}, so that Inductor writes what stands between in '
+            'compile with options={"force_layout_optimization": True}, so that Inductor writes the values between in '
             "channels_last as well, and measure it (--configurations all)"
         )
     else:

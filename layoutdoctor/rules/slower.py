@@ -19,7 +19,7 @@ from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
 from layoutdoctor.rules.times import Times
 from layoutdoctor.rules.wording import shown
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds
-from layoutdoctor.words import distinct, joined, layout_words, line_words, listing, op_words, shape_words
+from layoutdoctor.words import distinct, joined, layout_words, listing, op_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -310,7 +310,7 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
     )
     if others:
         lost, verb = format_seconds(sum(row.seconds for row in others)), "loses" if len(others) == 1 else "lose"
-        message += f"; {len(others)} more {verb} {lost} so: {listing(map(_short_words, others), 3)}"
+        message += f"; {len(others)} more {verb} {lost} so: {listing(distinct(map(_work_words, others)), 3)}"
     return LD306.finding(
         account.slower,
         message,
@@ -331,13 +331,6 @@ def _work_words(row: AccountRow) -> str:
     return f"{listing(row.operations)}{' in the backward' if row.backward else ''}"
 
 
-def _short_words(row: AccountRow) -> str:
-    """A further row: the operations, their line, and how long both take."""
-    where = f" at {line_words(row.locations[0])}" if row.locations else ""
-    times = f"{format_seconds(row.slower_seconds or 0.0)} against {format_seconds(row.faster_seconds or 0.0)}"
-    return f"{_work_words(row)}{where} ({times})"
-
-
 LD306 = Rule("LD306", "slower-generated-kernel", slower_kernels)
 
 
@@ -349,31 +342,9 @@ def slower_operations(diagnosis: Diagnosis) -> Iterator[Finding]:
             place = account.slower, row.module, row.locations, row.backward
             is_one_call = row.kind == "layout" and row.count == 1  # of many small ones none is worth a change
             is_large = row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds
-            if is_one_call and is_large and place not in seen and not _is_slow_in_both(diagnosis, account, row):
+            if is_one_call and is_large and place not in seen:
                 seen.add(place)
                 yield _operation_finding(diagnosis, account, row)
-
-
-def _is_slow_in_both(diagnosis: Diagnosis, account: Account, row: AccountRow) -> bool:
-    """Whether another configuration calls the operation in the faster format, and takes about as long as the slower."""
-    if row.faster_layout is None or row.slower_seconds is None or row.faster_seconds is None or row.module is None:
-        return False
-    formats = set(row.faster_layout.memory_formats)
-    for trial in diagnosis.trials:
-        nodes = {
-            (graph.name, node.name)
-            for graph in trial.graphs
-            for node in graph.nodes
-            if (node.module, node.backward) == (row.module, row.backward)
-            and base_name(node.called or node.target) in row.operations
-            and node.layout is not None
-            and formats & set(node.layout.memory_formats)
-        }
-        called = sum(kernel.seconds or 0.0 for kernel in kernels_of(trial) if (kernel.graph, kernel.node) in nodes)
-        is_third = trial.name not in (account.slower, account.faster)
-        if is_third and called > (row.slower_seconds + row.faster_seconds) / 2:
-            return True
-    return False
 
 
 def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Finding:

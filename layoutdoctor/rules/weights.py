@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import FASTER, INCONCLUSIVE
 from layoutdoctor.examination.costs import (
     all_conversions_of,
     conversion_places,
@@ -21,8 +20,8 @@ from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import refusal, use_instead
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.times import Times, alternative_words, ratio_words
-from layoutdoctor.words import DTYPES, TENSOR_WORDS, be, count_of, distinct, joined, listing, plural
+from layoutdoctor.rules.times import Times, alternative_words
+from layoutdoctor.words import DTYPES, be, count_of, distinct, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -87,7 +86,6 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training
         return 2 * len(_weight_conversions(other)) <= len(weights)
 
     frozen = None if training else _frozen(times.diagnosis, trial)
-    gain = None if frozen is None else times.over(frozen.name, trial.name)
     if frozen is not None and times.is_advisable(frozen.name, trial.name) and is_cure(frozen):
         return (
             f"freeze the weights, as {wording.shown(frozen.name)} does (they must not change afterwards): it "
@@ -99,11 +97,6 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training
     if of_a_gpu or trial.is_static:
         why = ", since a step changes their values and not their layout" if training else ""
         return f"{_convert_once(weights)}{why}; and measure that"
-    if frozen is not None and frozen.status in ("failed", "crashed", "timed_out"):
-        return f"freezing converts them once, but {wording.shown(frozen.name)} did not run here"
-    if gain is not None:
-        was = "freezing was tried" if gain.verdict in (FASTER, INCONCLUSIVE) else "freezing is no faster here"
-        return f"{was}: measured {ratio_words(gain)}"
     tried = [other.name for other in times.diagnosis.trials if other.configuration.freezes]
     if tried or times.diagnosis.subject.device != "cpu":
         return refusal(times, trial, tried)
@@ -166,13 +159,8 @@ class _Weight:
 def cast_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: the other configurations repeat what the baseline, or else eager, shows."""
     for trial in evidence.main_or_eager(diagnosis):
-        training = evidence.is_training(diagnosis, trial)
-        if evidence.is_trace(trial):
-            casts = [c for c in conversions_of(trial) if _dtypes(c) is not None]
-            if casts:
-                yield _finding_about_kernels(trial, casts, training=training)
-            return
-        weights = _cast_weights(trial)
+        training = diagnosis.subject.mode == "training"
+        weights = [] if evidence.is_trace(trial) else _cast_weights(trial)
         if any(weight.conversions for weight in weights) or (not training and len(weights) >= _SEVERAL):
             yield _finding_about_weights(trial, weights, training=training)
             return
@@ -285,28 +273,6 @@ def _cast_once(dtypes: Sequence[str], *, training: bool) -> str:
 
 def _one_dtype(dtypes: Sequence[str]) -> str:
     return f"torch.{dtypes[0]}" if len(set(dtypes)) == 1 else "dtype"
-
-
-def _finding_about_kernels(trial: Trial, casts: Sequence[Conversion], *, training: bool) -> Finding:
-    """One for all kernels of a trace that cast and convert the layout at once."""
-    count, pairs = launch_count(casts), [_dtypes(c) or ("", "") for c in casts]
-    kinds = wording.named_counts((" -> ".join(pair), c.count) for pair, c in zip(pairs, casts, strict=True))
-    tensors = wording.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in casts)
-    verb = "casts and converts" if count == 1 else "cast and convert"
-    message = (
-        f"{count_of(count, 'kernel')} {verb} the layout at once: {kinds}, of {tensors}",
-        wording.conversion_cost_words(trial, casts),
-        wording.dearest_words(conversion_places(casts)),
-    )
-    dtypes = [pair[1] for pair in pairs]
-    suggestion = (
-        "look at what stands in front of these kernels: where it returns that dtype and layout already, both steps go; "
-        f"an input is best made so once: x.to({_one_dtype(dtypes)}, memory_format={wording.wanted_format(casts)})"
-    )
-    if {c.tensor for c in casts} == {"weight"}:
-        suggestion = _cast_once(dtypes, training=training)
-    severity = "note" if training else evidence.severity_of_cost(trial, sum_known(c.seconds for c in casts))
-    return LD106.finding(trial.name, joined(message), suggestion, severity=severity, conversions=casts)
 
 
 LD106 = Rule("LD106", "cast-with-conversion", cast_weights)

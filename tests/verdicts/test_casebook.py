@@ -175,9 +175,7 @@ def test_C06_as_many_tensors_are_laid_out_anew_as_the_record_holds_one_of_them_i
     values = [c for c in values if not is_gradient_of_a_parameter(c)]
     inside = [c for c in in_library(trial, backward, "activation", "gradient") if not is_gradient_of_a_parameter(c)]
     told = [c for c in (*values, *inside) if c.id in finding.evidence]
-    counted = re.search(
-        r"(\d+) tensors are laid out anew for them \((\d+) by the compiler and (\d+) by", finding.message
-    )
+    counted = re.search(r"(\d+) tensors are converted for them \((\d+) by the compiler and (\d+) by", finding.message)
     left = {(c.node, *strides(c)) for c in in_graphs(trial_of(diagnosis, "inductor-channels-last"))}
     must = [c for c in values if c.role != "entry" and (c.node, *strides(c)) not in left]
 
@@ -553,7 +551,7 @@ def test_C36_a_tensor_that_is_written_once_is_counted_once() -> None:
     backward = graph_of(trial_of(diagnosis, "inductor"), "backward")
     written = {c.value for c in backward.conversions if c.id in finding.evidence}
 
-    assert f" {len(written)} tensors are laid out anew for them" in finding.message
+    assert f" {len(written)} tensors are converted for them" in finding.message
 
 
 def test_where_a_batch_norm_reads_a_turned_tensor_layouts_matter_without_any_convolution() -> None:

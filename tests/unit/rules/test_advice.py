@@ -156,7 +156,7 @@ def suggested(diagnosis: Diagnosis, *ways: str, of: int = 0) -> str:
             (a_ratio(LAST, 1.2),),
             f"{NO_HELP}: {SAID_LAST} failed, or computed something else",
         ),
-        ((SAME,), (), f"{NO_HELP}: {SAID_LAST} runs the same code as the default"),
+        ((SAME,), (), NO_HELP),
     ],
     ids=["not tried", "may be faster", "may be slower", "failed", "other outputs", "the same"],
 )

@@ -117,13 +117,6 @@ def test_what_is_said_of_mixed_formats(told: Told) -> None:
     bare = a_node("permute", "aten.permute.default", ("x",), layout=channels_last())
     nodes = (*NODES[:2], bare, a_convolution_of("c1", "permute", channels_last()))
     told("A flip without a module or a line is named by its operation", mixed(an_eager(*nodes, kernels=None)))
-    told("Parameters in both formats are a note", mixed(an_eager(*NODES, a_weight("w2", channels_last(WEIGHT)))))
-    shape = (8, 8, 3, 3, 3)
-    graph = a_graph(nodes=(a_weight("w1", contiguous(shape)), a_weight("w2", channels_last(shape))))
-    told(
-        "Without eager the baselines graph inputs say what the parameters are",
-        mixed(a_trial(graphs=(graph,), is_static=True)),
-    )
     for median in (1.2, 0.8):
         comparison = a_comparison(a_ratio("eager", 0.6), a_ratio("eager-channels-last", median))
         told(

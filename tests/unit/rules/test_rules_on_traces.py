@@ -77,7 +77,7 @@ def test_which_rules_speak_of_a_trace_and_that_their_work_grows_with_it() -> Non
         assert codes(a_trace_diagnosis(trial)) == []
     for torch in ("2.9.0+cu128", "not a version", None):
         assert codes(a_trace_diagnosis(environment=Environment(torch=torch, cudnn="91002"))) == []
-    every = ["LD101", "LD102", "LD103", "LD106", "LD108", "LD110", "LD111", *["LD501"] * 6]
+    every = ["LD101", "LD102", "LD103", "LD108", "LD110", "LD111", *["LD501"] * 6]
     assert codes(everything(6)) == every
     # Ten times the conversions are ten times the work.
     small, large = (_steps_of(everything(count)) for count in (40, 400))
@@ -90,8 +90,6 @@ def test_which_rules_speak_of_a_trace_and_that_their_work_grows_with_it() -> Non
         (to_channels_last("a"), ["LD111"]),
         (a_weight("a", seconds=7e-5), ["LD103"]),
         (a_weight("a"), ["LD103", "LD111"]),
-        (to_channels_last("a", dtype="float32", target_dtype="float16", seconds=7e-5), ["LD106"]),
-        (to_channels_last("a", dtype="float32", target_dtype="float16"), ["LD106", "LD111"]),
         (to_channels_last("a", kernel=PADDING, direction="none"), []),
         (an_eager_copy("a"), ["LD108"]),
         (an_eager_copy("a", owner="user"), ["LD108"]),

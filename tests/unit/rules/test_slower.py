@@ -316,11 +316,12 @@ def a_slow_operation(milliseconds: float = 4, **changes: Any) -> AccountRow:
     return AccountRow(**{**fields, **changes})
 
 
-def slow_operations(*rows: AccountRow, third: Any = None) -> list[Finding]:
+def slow_operations(*rows: AccountRow) -> list[Finding]:
     account = Account(slower="eager", faster="eager-channels-last", slower_seconds=9e-3, faster_seconds=5e-3, rows=rows)
-    trials = [a_trial("eager"), a_trial("eager-channels-last"), *([] if third is None else [third])]
     environment = an_environment(copy_bandwidth_bytes_per_second=10e9)
-    return operations(*trials, accounts=(account, account), environment=environment)
+    return operations(
+        a_trial("eager"), a_trial("eager-channels-last"), accounts=(account, account), environment=environment
+    )
 
 
 def test_what_is_said_of_operations(told: Told) -> None:
@@ -332,16 +333,3 @@ def test_what_is_said_of_operations(told: Told) -> None:
         told(title, slow_operations(a_slow_operation(tensor_bytes=size)))
     for row in (a_slow_operation(0.1), a_slow_operation(kind="operation"), a_slow_operation(count=40)):
         assert slow_operations(row) == []
-
-
-def test_an_operation_that_is_as_slow_in_a_third_configuration_has_no_layout_to_blame() -> None:
-    for seconds, layout, module, count in (
-        (4e-3, channels_last(), "up", 0),
-        (2e-3, channels_last(), "up", 1),  # nearer to the faster one
-        (4e-3, contiguous(), "up", 1),
-        (4e-3, channels_last(), "down", 1),
-    ):
-        node = a_node("up", "aten.upsample_bilinear2d.vec", layout=layout, module=module)
-        called = kernels(kernels=(a_kernel("aten::upsample_bilinear2d", seconds, node="up", graph="graph 0"),))
-        third = a_trial("inductor", kernels=called, graphs=(a_graph(nodes=(node,)),))
-        assert len(slow_operations(a_slow_operation(), third=third)) == count

@@ -18,7 +18,6 @@ LINES = tuple(
         r"model = model\.to\([\w.=]+\)",
         r"model\.to\(memory_format=[\w.]+\)",
         r"x = x\.to\([\w.=]+\)",
-        r"x\.to\(torch[\w.]+, memory_format=[\w.]+\)",
         r"\.contiguous\((?:memory_format=torch[\w.]+)?\)",
         r"x\.flatten\(2\)\.transpose\(1, 2\)",
         r"x\.permute\([\d, ]+\)",
