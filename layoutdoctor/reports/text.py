@@ -163,6 +163,7 @@ def _lines_of_rows(
     widths[0] = names
     while sum(widths) + GAP * (len(widths) - 1) > width and max(widths) > NARROWEST_COLUMN:
         widths[widths.index(max(widths))] -= 1
+    widths[0] = max(len(line) for row in (head, *rows) for line in _cell_lines(row[0], widths[0], INDENT))
     if ordinary:
         yield None, _wrapped(head, widths)
     for number, row in ordinary.items():
@@ -175,9 +176,9 @@ def _lines_of_rows(
 def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     """The lines of one row."""
     indents = (INDENT, *[""] * len(cells))
-    parts = [
-        textwrap.wrap(cell, most, subsequent_indent=indent, break_on_hyphens=False)
-        for cell, most, indent in zip(cells, widths, indents, strict=False)
-    ]
-    lines = zip_longest(*parts, fillvalue="")
+    lines = zip_longest(*map(_cell_lines, cells, widths, indents), fillvalue="")
     return [(GAP * " ").join(map(str.ljust, line, widths)).rstrip() for line in lines]
+
+
+def _cell_lines(cell: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(cell, width, subsequent_indent=indent, break_on_hyphens=False)

@@ -16,8 +16,8 @@ from layoutdoctor.reports.sections.wording import (
     clean,
     direction_words,
     failure_clause,
+    kind_of_file,
     recorded_trial,
-    terms_of,
     wasted_seconds,
 )
 from layoutdoctor.units import format_seconds, format_share
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Conversion, Diagnosis, KernelSummary, Trial
-    from layoutdoctor.reports.sections.wording import Terms
 
 MOST_SOURCE_LINES = 3
 
@@ -36,7 +35,7 @@ _WITH_ONEDNN = "run the model with ONEDNN_VERBOSE=1 and examine what it prints"
 _EMPTY = {
     "trace": "the trace holds no device kernels",
     "table": "the table holds no kernels",
-    "log": "the log holds no primitive that ran",
+    "log": "the log holds no operation of oneDNN that ran",
 }
 _RECORD = {
     "cpu": f"on a CPU, layout conversions run inside oneDNN, which writes them to its own log: {_WITH_ONEDNN}",
@@ -52,45 +51,45 @@ _RECORD = {
 
 def build_run_answer(diagnosis: Diagnosis) -> Answer:
     """The cost of the layout conversions in a recorded run, the round trips among them, and the next step."""
-    terms, trial = terms_of(diagnosis), recorded_trial(diagnosis)
+    kind, trial = kind_of_file(diagnosis), recorded_trial(diagnosis)
     if trial is None:
         return Answer(f"Nothing can be said: {clean(failure_clause(diagnosis.trials[0]), 300)}")
     kernels, counted = trial.kernels, counted_conversions(trial)
     if kernels is None or not (kernels.count or counted):
-        return _no_kernels(diagnosis.subject.device, kernels, terms)
-    notes = [*_waiting_note(kernels), *_convolution_note(kernels, terms)]
+        return _no_kernels(diagnosis.subject.device, kernels, kind)
+    notes = [*_waiting_note(kernels), *_convolution_note(kernels)]
     if counted:
-        notes += [*_conversion_notes(trial, terms, counted), _TO_DIAGNOSE]
-        return Answer(_conversions_claim(kernels, terms, counted), notes=tuple(notes))
-    seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} {terms.time}"
-    has_operations = terms.file == "log" or any(total.kind == "operation" for total in kernels.totals)
+        notes += [*_conversion_notes(trial, kind, counted), _TO_DIAGNOSE]
+        return Answer(_conversions_claim(kernels, counted), notes=tuple(notes))
+    seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} kernel time"
+    has_operations = kind == "log" or any(total.kind == "operation" for total in kernels.totals)
     can_tell = has_operations and not (kernels.undecided_count or kernels.lacks or kernels.not_understood_count)
     start = "No layout conversion" if can_tell else "No layout conversion can be shown"
-    return Answer(f"{start} in {count_of(kernels.count, terms.kernel)}{seconds}", notes=tuple(notes))
+    return Answer(f"{start} in {count_of(kernels.count, 'kernel')}{seconds}", notes=tuple(notes))
 
 
-def _no_kernels(device: str | None, kernels: KernelSummary | None, terms: Terms) -> Answer:
+def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) -> Answer:
     how: str | None = None
-    if terms.file == "log":
+    if kind == "log":
         how = _RECORD["log"]
-    elif terms.file == "trace" and device is not None:
+    elif kind == "trace" and device is not None:
         how = _RECORD.get(device, _RECORD["lost"] if kernels is not None else None)
-    notes = ((("Record", how),) if how else ()) + ((_TO_DIAGNOSE,) if terms.file == "trace" else ())
-    return Answer(f"Nothing can be said: {_EMPTY[terms.file]}", notes=notes)
+    notes = ((("Record", how),) if how else ()) + ((_TO_DIAGNOSE,) if kind == "trace" else ())
+    return Answer(f"Nothing can be said: {_EMPTY[kind]}", notes=notes)
 
 
-def _conversions_claim(kernels: KernelSummary, terms: Terms, counted: Sequence[Conversion]) -> str:
+def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) -> str:
     """Says "at least" unless every kernel is understood, and "at most" only then."""
     seconds = sum_seconds(counted)
     if seconds is None:
         return f"{count_of(launch_count(counted), 'layout conversion')}, whose time was not recorded"
     if not kernels.seconds:
-        return f"Layout conversions take {format_seconds(seconds)}; the time of all {terms.kernel}s was not recorded"
+        return f"Layout conversions take {format_seconds(seconds)}; the time of all kernels was not recorded"
     waiting, is_complete = kernels.waiting, not (kernels.undecided_count or kernels.lacks)
     least = "" if is_complete and OF_A_CPU not in kernels.sources else "at least "
     collectives = waiting.collective_seconds if waiting is not None else 0.0
     compute = kernels.seconds - collectives
-    claim = f"Layout conversions take {least}{format_seconds(seconds)} of {format_seconds(compute)} {terms.time}"
+    claim = f"Layout conversions take {least}{format_seconds(seconds)} of {format_seconds(compute)} kernel time"
     claim += " without collectives" if collectives else ""
     claim += f" ({format_share(seconds / compute)})" if seconds <= compute else ""
     of = (waiting.step_seconds or waiting.span_seconds) if waiting is not None else None
@@ -122,20 +121,20 @@ def _waiting_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
     yield "GPU", "; ".join(parts)
 
 
-def _convolution_note(kernels: KernelSummary, terms: Terms) -> Iterator[tuple[str, str]]:
+def _convolution_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
     """How much ran for convolutions, and the part of it that the libraries' conversions take."""
     count, part, whole = kernels.convolution_count, kernels.conversion_seconds, kernels.convolution_seconds
     if count == 0:
-        yield "Conv time", f"none: no {terms.kernel} ran for a convolution"
+        yield "Conv time", "none: no kernel ran for a convolution"
         return
     share = f"{format_share(part / whole)} of that time in layout conversions" if part and whole else None
     time = format_seconds(whole) if whole else None
-    known = joined((None if count is None else count_of(count, terms.kernel), time, share), ", ")
+    known = joined((None if count is None else count_of(count, "kernel"), time, share), ", ")
     if known:
         yield "Conv time", known
 
 
-def _conversion_notes(trial: Trial, terms: Terms, counted: Sequence[Conversion]) -> Iterator[tuple[str, str]]:
+def _conversion_notes(trial: Trial, kind: str, counted: Sequence[Conversion]) -> Iterator[tuple[str, str]]:
     owners = [owner for owner in OWNER_WORDS if any(c.owner == owner for c in counted)]
     parts = []
     for owner in owners:
@@ -147,7 +146,7 @@ def _conversion_notes(trial: Trial, terms: Terms, counted: Sequence[Conversion])
     if tensors.keys() != {"unknown"}:
         parts.append(listing([count_of(count, TENSOR_WORDS[kind]) for kind, count in tensors.items()], None))
     yield "Converts", joined(parts)
-    yield "Undone", _round_trips(trial, terms)
+    yield "Undone", _round_trips(trial, kind)
     cost: defaultdict[str, float] = defaultdict(float)  # by the user's lines, if the Python stack was recorded
     for conversion in counted:
         if conversion.location is not None and conversion.seconds is not None:
@@ -164,10 +163,10 @@ def _directions(conversions: Iterable[Conversion]) -> str:
     return ", ".join(f"{count} {words}" for words, count in counts.most_common())
 
 
-def _round_trips(trial: Trial, terms: Terms) -> str:
+def _round_trips(trial: Trial, kind: str) -> str:
     """The conversions that undo each other, and how sure that is."""
     if not trial.redundant_pairs:
-        if terms.file == "table":
+        if kind == "table":
             return "not looked for, as a table of totals has no order"
         lacking = trial.kernels is not None and bool(trial.kernels.lacks)
         return f"no round trip found{' in what was recorded' if lacking else ''}"

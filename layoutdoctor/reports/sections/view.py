@@ -20,11 +20,11 @@ from layoutdoctor.reports.sections.wording import (
     in_python,
     is_from_python,
     is_recording,
+    kind_of_file,
     place_of,
     recorded_trial,
     shown_name,
     sources_of,
-    terms_of,
 )
 from layoutdoctor.words import KINETO_TRACE, count_of, distinct, listing
 
@@ -205,7 +205,7 @@ def _gaps_of(trial: Trial) -> Iterator[str]:
 def _measurement(diagnosis: Diagnosis) -> tuple[str, ...]:
     """How the times were taken."""
     if is_recording(diagnosis):
-        return ("one recorded run", _TIMES[terms_of(diagnosis).file], "nothing was compared")
+        return ("one recorded run", _TIMES[kind_of_file(diagnosis)], "nothing was compared")
     if diagnosis.subject.target is not None:
         return (f"nothing, as the graphs were only lowered for {clean_name(diagnosis.subject.target)}",)
     if all(trial.measurement is None for trial in diagnosis.trials):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import parts_of_pairs
@@ -130,21 +130,6 @@ def format_error(error: float) -> str:
     return f"{float(digits):g}e{int(exponent)}"
 
 
-class Terms(NamedTuple):
-    """
-    How a report names the contents of a recorded file.
-
-    Attributes:
-        file: ``trace``, ``table`` or ``log``.
-        kernel: One entry of its list: ``kernel`` or ``primitive``.
-        time: The time of all of them together, such as ``recorded GPU time``.
-    """
-
-    file: str
-    kernel: str
-    time: str
-
-
 def is_recording(diagnosis: Diagnosis) -> bool:
     """Whether it rests on the file of one run, so that nothing was varied, timed or compared."""
     return diagnosis.subject.mode == "trace"
@@ -175,14 +160,10 @@ def sources_of(diagnosis: Diagnosis) -> list[str]:
     return distinct(source for trial in diagnosis.trials if trial.kernels for source in trial.kernels.sources)
 
 
-def terms_of(diagnosis: Diagnosis) -> Terms:
-    """The words that fit the file a diagnosis was made from."""
+def kind_of_file(diagnosis: Diagnosis) -> Literal["trace", "table", "log"]:
+    """The kind of file that a recorded run was read from."""
     sources = sources_of(diagnosis)
-    if ONEDNN_LOG in sources:
-        return Terms("log", "primitive", "logged time")
-    if TOTALS_TABLE in sources:
-        return Terms("table", "kernel", "kernel time in the table")
-    return Terms("trace", "kernel", f"recorded {'kernel' if diagnosis.subject.device == 'cpu' else 'GPU'} time")
+    return "log" if ONEDNN_LOG in sources else "table" if TOTALS_TABLE in sources else "trace"
 
 
 def find_ratio(diagnosis: Diagnosis, name: str) -> Ratio | None:
