@@ -283,24 +283,6 @@ def test_values_of_other_types_are_counted_and_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "name", "lost"),
-    [("CAST(x'6b65726e656cff' AS TEXT)", "kernel\ufffd", 0), ("x'6b65726e656c'", "(name not recorded)", 1)],
-)
-def test_a_name_that_is_no_utf_8_is_kept_as_far_as_it_goes_and_one_that_is_no_text_is_none(
-    tmp_path: Path, value: str, name: str, lost: int
-) -> None:
-    path = export(tmp_path / "run.sqlite")
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"UPDATE StringIds SET value = {value} WHERE id = 1")
-        connection.commit()
-
-    trace = read_nsys_export(path)
-
-    assert names(trace, trace.kernels.name) == [name, STRINGS[3]]
-    assert problems(trace) == ({"device kernels without a name": lost} if lost else {})
-
-
-@pytest.mark.parametrize(
     "kind",
     [
         "VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
