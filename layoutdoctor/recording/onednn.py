@@ -67,9 +67,7 @@ class Primitive:
         kind: ``reorder``, ``convolution``, ``inner_product``...
         implementation: The code oneDNN chose, such as ``jit:blk``.
         prop_kind: ``forward_training``, ``backward_data``, ``undef``...
-        descriptors: Its tensors.
         problem: oneDNN's problem text: ``4x64x56x56`` for a reorder, ``mb4_ic3oc64_...`` for a convolution.
-        seconds: Its time.
         start_seconds: Unix time of its start; None where the log has no timestamps.
         line_number: Line in the log, from 1.
         engine: Where it ran, as printed: ``cpu``, ``gpu:0``.
@@ -106,7 +104,6 @@ class OnednnLog:
     A parsed log.
 
     Attributes:
-        primitives: Executed primitives in order.
         version: oneDNN's version; None where the log does not say.
         isa: Instruction set oneDNN uses.
         not_understood: Lines that are oneDNN's and could not be read.

@@ -33,7 +33,12 @@ NONE = -1
 
 
 class _Rows:
-    """A table by columns; as many rows as its column of starts has."""
+    """
+    A table by columns; as many rows as its column of starts has.
+
+    Names, threads, processes, grids and arguments are indices into the lists of ``RecordedTrace``; starts are
+    nanoseconds since its base, durations nanoseconds. What was not recorded is ``NONE``.
+    """
 
     __slots__ = ()
     start: Column
@@ -48,15 +53,8 @@ class KernelEvents(_Rows):
     Device kernels, sorted by start.
 
     Attributes:
-        name: Index into ``RecordedTrace.names``.
-        start: Nanoseconds since the trace's base.
-        duration: Nanoseconds.
-        device: Device index.
-        stream: Stream.
         correlation: Of the runtime call that launched it; a graph launch shares one among all of its kernels.
         external: External id as recorded, whether that can be trusted or not.
-        grid: Index into ``RecordedTrace.grids``.
-        process: Index into ``RecordedTrace.processes``: of which recorded process; 0 where there is one.
     """
 
     name: Column
@@ -88,14 +86,8 @@ class OperationEvents(_Rows):
     Operations on the host (``cpu_op``), sorted by start, longer ones first.
 
     Attributes:
-        name: Index into ``RecordedTrace.names``.
-        start: Nanoseconds since the trace's base.
-        duration: Nanoseconds, children included.
-        thread: Index into ``RecordedTrace.threads``.
-        external: External id.
         sequence: Sequence number, which a backward operation shares with its forward one.
         forward_thread: What a backward operation says about its forward's thread; ``NONE`` or 0 in a forward one.
-        arguments: Index into ``RecordedTrace.arguments``; ``NONE`` where no shapes were recorded.
     """
 
     name: Column
@@ -114,12 +106,8 @@ class LaunchEvents(_Rows):
     Calls of the device runtime that carry a correlation id (``cuda_runtime``, ``cuda_driver``), sorted by start.
 
     Attributes:
-        name: Index into ``RecordedTrace.names``, such as of ``cudaLaunchKernel``.
-        start: Nanoseconds since the trace's base.
-        thread: Index into ``RecordedTrace.threads``.
         correlation: Shared with what was launched.
         external: External id of the operation that called.
-        process: Index into ``RecordedTrace.processes``.
     """
 
     name: Column
@@ -203,7 +191,7 @@ class GrowingColumns:
 @dataclass(frozen=True, slots=True)
 class OperationArguments:
     """
-    What was recorded of an operation's arguments, as the JSON text in the trace; empty where it was not recorded.
+    What was recorded of an operation's arguments, as the JSON text in the trace; empty if it was not recorded.
 
     Attributes:
         shapes: ``Input Dims``: a list with one entry per argument, ``[]`` for what is no tensor.
@@ -232,7 +220,7 @@ class Problem:
     Attributes:
         what: In words, such as ``"the file ends in the middle of an event"``.
         count: How many events or places.
-        is_loss: Whether these events are missing; False for what was mended or is told for information.
+        is_loss: Whether these events are missing; False for what was mended or is said for information.
     """
 
     what: str
@@ -247,20 +235,13 @@ class RecordedTrace:
 
     Attributes:
         source: What wrote it, in words: ``"Kineto trace"``, ``"Nsight Systems export"``.
-        names: Every name once.
-        kernels: Device kernels.
-        transfers: Copies and fills by the device's own engines.
-        operations: Host operations.
-        launches: Runtime calls.
         frames: Module calls and Python frames that name a place; empty where no stack was recorded.
         annotations: ``user_annotation`` ranges, among them the profiler's steps (``ProfilerStep#3``).
         threads: ``(process, thread)`` of each thread index, as text.
-        processes: Process ids, as text.
         grids: Launch grids ``(x, y, z)``, each once.
         arguments: Arguments of operations, each combination once.
         metadata: The document's own fields beside the events, such as ``deviceProperties``.
         event_count: Events in the file, whatever their kind.
-        problems: What could not be read.
         is_truncated: Whether the file ends before its document does.
         base_nanoseconds: What ``start`` counts from, on the trace's own clock.
         has_stack: Whether Python frames were recorded, also where none of them names a place.
@@ -292,8 +273,6 @@ class KernelTotal:
     One line of a table that sums up kernels by name.
 
     Attributes:
-        name: The kernel; it may be cut short.
-        count: Launches.
         nanoseconds: Their time together.
         operation: The operation they ran in; None where the table does not say.
         is_cut: Whether the name ends where the table's column does, so that only its beginning is known.
@@ -308,14 +287,7 @@ class KernelTotal:
 
 @dataclass
 class KernelTotals:
-    """
-    A table of totals, such as the CSV of ``nsys stats``: no single launch, no order, no shapes.
-
-    Attributes:
-        source: What wrote it, in words.
-        rows: One per kernel name (and operation).
-        problems: What could not be read.
-    """
+    """A table of totals, such as the CSV of ``nsys stats``: no single launch, no order, no shapes."""
 
     source: str
     rows: list[KernelTotal] = field(default_factory=list)
