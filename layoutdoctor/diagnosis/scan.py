@@ -31,12 +31,12 @@ class ScanRow(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         step: The profiler's step they ran in.
         device: Index of the device they ran on.
-        rule: The rule that says most of them: of several, the one of the lowest code; None where none does.
+        rule: The rule that names them: of several, the one of the lowest code; None if none does.
         kernel: Their kernel without what changes from version to version, such as ``cudnn::nchwToNhwcKernel``.
         shape: Sizes of the tensor.
-        is_counted: Whether their time is part of ``ScannedFile.conversion_nanoseconds``; false for what a rule tells of
-            and is no change between memory formats, or may be none.
-        exposed_nanoseconds: In which nothing else ran on the device; None where that is not known.
+        is_counted: Whether their time is part of ``ScannedFile.conversion_nanoseconds``; false if a rule names them
+            and they change no memory format, or may change none.
+        exposed_nanoseconds: In which nothing else ran on the device; None if that is not known.
         bytes_moved: As far as known.
     """
 
@@ -71,16 +71,16 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         name: Where it is, below the folder that all have in common; a member of an archive after ``!``.
-        rank: Of the process that recorded it; None where nothing says so.
-        file_bytes: Its size, as it lies there.
-        failure: Why it could not be examined; None where it could.
+        rank: Of the process that recorded it; None if nothing says so.
+        file_bytes: Its size, packed as it is.
+        failure: Why it could not be examined; None if it could.
         conversion_nanoseconds: Of the layout conversions that are counted: by libraries, in eager copies.
         exposed_nanoseconds: The part of them in which nothing else ran on the device.
         undecided_nanoseconds: Of kernels that may convert a layout, in no other sum.
         busy_nanoseconds: In which a kernel or a copy ran on the busiest device.
         span_nanoseconds: From the first to the last that ran, or of all steps.
         bound_nanoseconds: The most that the conversions can cost in a step, or without steps in all.
-        waits_for: What the run waited for: ``device`` or ``host``; None where neither can be said.
+        waits_for: What the run waited for: ``device`` or ``host``; None if neither can be said.
         lacks: What was not recorded.
     """
 

@@ -131,7 +131,7 @@ def _recorded_rank(recording: Recording) -> int | None:
 
 
 def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
-    """The conversions, and what else a rule names, added up where they have everything in common."""
+    """The conversions, and what else a rule names, added up if they have everything in common."""
     trial = diagnosis.trials[0]
     counted = {conversion.id for conversion in counted_conversions(trial)}
     rule_of: dict[str, str] = {}

@@ -52,7 +52,7 @@ _MOST_MICROSECONDS = float(1 << 53)  # beyond it a double cannot tell neighbouri
 _LONGEST_MICROSECONDS = 7 * 24 * 3600 * 1e6  # CUPTI's counters overflow into years; no kernel runs for a week
 _INT64 = 1 << 63
 _DIGITS = re.compile(r"\d+")
-_NO_JSON = b"\0"  # stands in no JSON, so it can stand between the texts of an operation's arguments
+_NO_JSON = b"\0"  # is in no JSON, so it can separate the texts of an operation's arguments
 _NO_ARGUMENT_TEXTS = _NO_JSON * 7
 
 _TABLES = {
@@ -121,7 +121,7 @@ _NOT_A_NUMBER = float("nan")
 
 
 class ChromeEvent(msgspec.Struct, gc=False):
-    """An event; times are microseconds on the trace's own clock, and not a number where they are missing."""
+    """An event; times are microseconds on the trace's own clock, and not a number if they are missing."""
 
     ph: str = ""
     cat: str = ""
@@ -328,7 +328,7 @@ def _id(value: EventId) -> int:
     if isinstance(value, str):
         digits = _DIGITS.search(value)
         value = int(digits[0][:19]) if digits else None
-    if value is None or not -_INT64 <= value < _INT64:  # also where it is not a number
+    if value is None or not -_INT64 <= value < _INT64:  # also if it is not a number
         return NONE
     return int(value)
 
@@ -351,7 +351,7 @@ def _operation_arguments(key: bytes) -> OperationArguments:
 
 
 def _text(text: bytes) -> str:
-    """What a JSON string says; empty where there is none."""
+    """What a JSON string says; empty if there is none."""
     if not text:
         return ""
     try:

@@ -171,7 +171,7 @@ class EventStream(Generic[EventType]):
                 self.damage["a head that is no JSON"] += 1
             return match.end()
         if nested is not None and (self._has_ended or len(self._buffer) > MOST_PENDING_BYTES):
-            self.damage["events that stand within another object"] += 1
+            self.damage["events within another object"] += 1
             self._has_fields = False
             return nested
         return None

@@ -118,7 +118,7 @@ def _head(name: str, environment: Environment, device: str | None, problems: Seq
 
 
 def device_of(trace: RecordedTrace) -> str | None:
-    """The device type in torch's words; None where no device ran anything."""
+    """The device type in torch's words; None if no device ran anything."""
     foreign = [p.what.removeprefix(FOREIGN_EVENTS) for p in trace.problems if p.what.startswith(FOREIGN_EVENTS)]
     if foreign and not len(trace.kernels):
         return foreign[0].partition("_")[0].lower()

@@ -235,7 +235,7 @@ class RecordedTrace:
 
     Attributes:
         source: What wrote it, in words: ``"Kineto trace"``, ``"Nsight Systems export"``.
-        frames: Module calls and Python frames that name a place; empty where no stack was recorded.
+        frames: Module calls and Python frames that name a place; empty if no stack was recorded.
         annotations: ``user_annotation`` ranges, among them the profiler's steps (``ProfilerStep#3``).
         threads: ``(process, thread)`` of each thread index, as text.
         grids: Launch grids ``(x, y, z)``, each once.
@@ -244,7 +244,7 @@ class RecordedTrace:
         event_count: Events in the file, whatever their kind.
         is_truncated: Whether the file ends before its document does.
         base_nanoseconds: What ``start`` counts from, on the trace's own clock.
-        has_stack: Whether Python frames were recorded, also where none of them names a place.
+        has_stack: Whether Python frames were recorded, also if none of them names a place.
     """
 
     source: str
@@ -274,8 +274,8 @@ class KernelTotal:
 
     Attributes:
         nanoseconds: Their time together.
-        operation: The operation they ran in; None where the table does not say.
-        is_cut: Whether the name ends where the table's column does, so that only its beginning is known.
+        operation: The operation they ran in; None if the table does not say.
+        is_cut: Whether the table's column cut the name, so that only its beginning is known.
     """
 
     name: str
@@ -308,7 +308,7 @@ class Head(Record, frozen=True, kw_only=True):
         subject: What was diagnosed.
         configurations: Names of all trials, in the order of the report.
         other_cores: Cores that other programs used while the configurations were timed; None if not recorded.
-        interrupted: What stopped the diagnosis; None where it came to its end.
+        interrupted: What stopped the diagnosis; None if it came to its end.
         stage_seconds: How long each stage of the diagnosis took, in their order.
     """
 
@@ -328,8 +328,8 @@ class Iteration(Record, frozen=True, kw_only=True):
 
     Attributes:
         events: Everything the profiler recorded.
-        device: Where its kernels ran: ``cpu``, ``cuda``...; None where a trace does not say.
-        log: oneDNN's log of it; None where it was not asked for or could not be had.
+        device: Where its kernels ran: ``cpu``, ``cuda``...; None if a trace does not say.
+        log: oneDNN's log of it; None if it was not asked for or could not be had.
         lacks: What is missing, and why.
     """
 
@@ -349,8 +349,8 @@ class Recording(Record, frozen=True, kw_only=True):
             kernels, no round trips; its times as they were measured.
         source: Where it comes from; what a source cannot know is not asked of it.
         iterations: Profiled iterations; of a trace file the only one.
-        totals: A table of kernels, where that is all there is.
-        log: A log of oneDNN, where that is all there is.
+        totals: A table of kernels, if there is nothing else.
+        log: A log of oneDNN, if there is nothing else.
         was_profiled: Whether it came as far as its profile, or was lowered: round trips are looked for then.
         how: Lines to paste that apply the configuration to the user's model; None in a trace.
     """

@@ -1,4 +1,4 @@
-"""What a scan of many recorded runs says: the sum, who waited, which ranks stand out, where it is worst."""
+"""The report of a scan: the sum, what the runs waited for, ranks far from the others, the worst files."""
 
 from __future__ import annotations
 
