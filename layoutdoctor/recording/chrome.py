@@ -177,19 +177,18 @@ def read_chrome_trace(file: TraceFile) -> RecordedTrace:
     trace = reader.finish()
     # Recordings are given to others, and nothing asks for the name of the machine.
     trace.metadata = {name: value for name, value in stream.metadata.items() if name != "host_name"}
-    trace.is_truncated = stream.is_truncated or file.is_cut
-    trace.problems = _problems(stream, reader, trace)
+    trace.problems = _problems(stream, reader, is_truncated=stream.is_truncated or file.is_cut)
     return trace
 
 
-def _problems(stream: EventStream[ChromeEvent], reader: _Reader, trace: RecordedTrace) -> list[Problem]:
+def _problems(stream: EventStream[ChromeEvent], reader: _Reader, *, is_truncated: bool) -> list[Problem]:
     found = [Problem(f"mended: {kind}", count) for kind, count in sorted(stream.damage.items())]
     lost = stream.lost_count + reader.unreadable_count
     if lost:
         found.append(Problem("events that could not be read", lost, is_loss=True))
     for category, count in sorted(reader.foreign.items()):
         found.append(Problem(f"{FOREIGN_EVENTS}{category}", count, is_loss=True))
-    if trace.is_truncated:
+    if is_truncated:
         found.append(Problem("the file ends before its document does; what was complete is kept"))
     return found
 

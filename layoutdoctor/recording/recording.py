@@ -242,7 +242,6 @@ class RecordedTrace:
         arguments: Arguments of operations, each combination once.
         metadata: The document's own fields beside the events, such as ``deviceProperties``.
         event_count: Events in the file, whatever their kind.
-        is_truncated: Whether the file ends before its document does.
         base_nanoseconds: What ``start`` counts from, on the trace's own clock.
         has_stack: Whether Python frames were recorded, also if none of them names a place.
     """
@@ -262,7 +261,6 @@ class RecordedTrace:
     metadata: dict[str, Any] = field(default_factory=dict)
     event_count: int = 0
     problems: list[Problem] = field(default_factory=list)
-    is_truncated: bool = False
     base_nanoseconds: int = 0
     has_stack: bool = False
 
