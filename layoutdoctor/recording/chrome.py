@@ -150,10 +150,13 @@ def decode_loosely(text: bytes) -> ChromeEvent | None:
     return ChromeEvent(**_fitting_fields(ChromeEvent, found)) if isinstance(found, dict) else None
 
 
-def _fitting_fields(kind: type[msgspec.Struct], found: dict[str, Any]) -> dict[str, Any]:
+_FIELDS = {kind: msgspec.structs.fields(kind) for kind in (ChromeEvent, EventArguments)}
+
+
+def _fitting_fields(kind: type[ChromeEvent | EventArguments], found: dict[str, Any]) -> dict[str, Any]:
     """The fields of the types that profilers write, those of ``args`` among them."""
     fitting = {}
-    for field in msgspec.structs.fields(kind):
+    for field in _FIELDS[kind]:
         value = found.get(field.encode_name)
         if field.type is EventArguments and isinstance(value, dict):
             fitting[field.name] = EventArguments(**_fitting_fields(EventArguments, value))
