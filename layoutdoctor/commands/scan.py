@@ -87,7 +87,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on",
         metavar="CODE|error|warning",
-        help="exit with 1 where there is such a finding in any file, or a more severe one",
+        help="exit with 1 if there is such a finding in any file, or a more severe one",
     )
     add_output_options(parser, SCAN_FORMATS)
 

@@ -35,7 +35,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "Exit status: 0 done; 1 a finding at or above --fail-on; 2 wrong usage; 3 a file could not be examined; "
-        "4 nothing could be concluded, as where no kernels were recorded. An output that ends in .json.gz is the trace "
+        "4 nothing could be concluded, as when no kernels were recorded. An output that ends in .json.gz is the trace "
         "itself with its conversions and round trips marked, to be opened in Perfetto."
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="a recorded trace; several are examined one by one")

@@ -31,12 +31,12 @@ class ScanRow(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         step: The profiler's step they ran in.
         device: Index of the device they ran on.
-        rule: The rule that says most of them: of several, the one of the lowest code; None where none does.
+        rule: The rule that names them: of several, the one of the lowest code; None if none does.
         kernel: Their kernel without what changes from version to version, such as ``cudnn::nchwToNhwcKernel``.
         shape: Sizes of the tensor.
-        is_counted: Whether their time is part of ``ScannedFile.conversion_nanoseconds``; false for what a rule tells of
-            and is no change between memory formats, or may be none.
-        exposed_nanoseconds: In which nothing else ran on the device; None where that is not known.
+        is_counted: Whether their time is part of ``ScannedFile.conversion_nanoseconds``; false if a rule names them
+            and they change no memory format, or may change none.
+        exposed_nanoseconds: In which nothing else ran on the device; None if that is not known.
         bytes_moved: As far as known.
     """
 
@@ -71,18 +71,17 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         name: Where it is, below the folder that all have in common; a member of an archive after ``!``.
-        rank: Of the process that recorded it; None where nothing says so.
-        file_bytes: Its size, as it lies there.
-        failure: Why it could not be examined; None where it could.
+        rank: Of the process that recorded it; None if nothing says so.
+        file_bytes: Its size, packed as it is.
+        failure: Why it could not be examined; None if it could.
         conversion_nanoseconds: Of the layout conversions that are counted: by libraries, in eager copies.
         exposed_nanoseconds: The part of them in which nothing else ran on the device.
         undecided_nanoseconds: Of kernels that may convert a layout, in no other sum.
         busy_nanoseconds: In which a kernel or a copy ran on the busiest device.
         span_nanoseconds: From the first to the last that ran, or of all steps.
         bound_nanoseconds: The most that the conversions can cost in a step, or without steps in all.
-        waits_for: What the run waited for: ``device`` or ``host``; None where neither can be said.
+        waits_for: What the run waited for: ``device`` or ``host``; None if neither can be said.
         lacks: What was not recorded.
-        rules: Time of the rows of each rule.
     """
 
     name: str
@@ -98,18 +97,15 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
     exposed_nanoseconds: Count = 0
     undecided_nanoseconds: Count = 0
     not_understood_count: Count = 0
-    device_count: Count | None = None
     busy_nanoseconds: Count | None = None
     span_nanoseconds: Count | None = None
     collective_nanoseconds: Count | None = None
     copy_nanoseconds: Count | None = None
     step_count: Count | None = None
-    step_nanoseconds: Count | None = None
     bound_nanoseconds: Count | None = None
     waits_for: Literal["device", "host"] | None = None
     lacks: tuple[str, ...] = ()
     findings: tuple[ScanFinding, ...] = ()
-    rules: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
 class ScannedRows(Record, frozen=True, kw_only=True):
@@ -126,7 +122,7 @@ class ScannedRows(Record, frozen=True, kw_only=True):
     rows: tuple[ScanRow, ...] = ()
 
 
-class ScanTotal(Record, frozen=True, kw_only=True):
+class ScanTotal(Record, frozen=True):
     """What rows add up to."""
 
     count: Count = 0
@@ -179,13 +175,12 @@ class ScanSum:
     def add(self, found: ScannedRows) -> None:
         """Adds one file, which must not have been added before."""
         self._files.append(found.file)
-        sums: dict[tuple[Dimension, str], list[int]] = {}
+        seen: set[tuple[Dimension, str]] = set()
         for row in found.rows:
             amounts = (row.count, row.nanoseconds, row.exposed_nanoseconds or 0, row.bytes_moved or 0)
-            for dimension, name in _names_of(row, found.file.device_name):
-                _add(sums.setdefault((dimension, name), [0, 0, 0, 0, 1]), (*amounts, 0))
-        for (dimension, name), amounts_of_file in sums.items():
-            self._add_to(dimension, name, amounts_of_file)
+            for place in _names_of(row, found.file.device_name):
+                self._add_to(*place, (*amounts, int(place not in seen)))
+                seen.add(place)
 
     def add_scan(self, scan: Scan) -> None:
         """Adds what was added up elsewhere, of other files."""
@@ -196,26 +191,18 @@ class ScanSum:
 
     def result(self) -> Scan:
         """The sum of everything so far."""
-        return Scan(
-            files=tuple(sorted(self._files, key=lambda file: file.name)),
-            totals={
-                dimension: {
-                    name: ScanTotal(**dict(zip(_AMOUNTS, totals[name], strict=True))) for name in sorted(totals)
-                }
-                for dimension, totals in sorted(self._totals.items())
-            },
-        )
+        totals = {
+            dimension: {name: ScanTotal(*amounts) for name, amounts in sorted(named.items())}
+            for dimension, named in sorted(self._totals.items())
+        }
+        return Scan(files=tuple(sorted(self._files, key=lambda file: file.name)), totals=totals)
 
     def _add_to(self, dimension: Dimension, name: str, amounts: Iterable[int]) -> None:
-        _add(self._totals.setdefault(dimension, {}).setdefault(name, [0] * len(_AMOUNTS)), amounts)
+        named = self._totals.setdefault(dimension, {})
+        named[name] = [sum(pair) for pair in zip(named.get(name, _NOTHING), amounts, strict=True)]
 
 
-_AMOUNTS = ScanTotal.__struct_fields__
-
-
-def _add(sums: list[int], amounts: Iterable[int]) -> None:
-    for place, amount in enumerate(amounts):
-        sums[place] += amount
+_NOTHING = [0] * len(ScanTotal.__struct_fields__)
 
 
 def _names_of(row: ScanRow, device_name: str | None) -> Iterable[tuple[Dimension, str]]:

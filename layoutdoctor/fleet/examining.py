@@ -83,10 +83,6 @@ def _reduced(name: str, recording: Recording, diagnosis: Diagnosis, size: int | 
     trial = diagnosis.trials[0]
     kernels = trial.kernels
     rows = _rows(recording, diagnosis)
-    rules: dict[str, int] = {}
-    for row in rows:
-        if row.rule is not None:
-            rules[row.rule] = rules.get(row.rule, 0) + row.nanoseconds
     counted = [row for row in rows if row.is_counted]
     file = ScannedFile(
         name=name,
@@ -101,7 +97,6 @@ def _reduced(name: str, recording: Recording, diagnosis: Diagnosis, size: int | 
             ScanFinding(code=found.code, severity=found.severity, message=found.message, nanoseconds=_ns(found.seconds))
             for found in diagnosis.findings
         ),
-        rules=rules,
         **(_of_kernels(kernels) if kernels is not None else {}),  # type: ignore[arg-type]
     )
     return ScannedRows(file=file, rows=rows)
@@ -118,13 +113,11 @@ def _of_kernels(kernels: KernelSummary) -> dict[str, object]:
     }
     if waiting is not None:
         facts |= {
-            "device_count": waiting.device_count,
             "busy_nanoseconds": _ns(waiting.busy_seconds),
             "span_nanoseconds": _ns(waiting.span_seconds),
             "collective_nanoseconds": _ns(waiting.collective_seconds),
             "copy_nanoseconds": _ns(waiting.copy_seconds),
             "step_count": waiting.step_count,
-            "step_nanoseconds": _ns(waiting.step_seconds),
             "bound_nanoseconds": _ns(waiting.conversion_bound_seconds),
             "waits_for": waiting.waits_for,
         }
@@ -138,7 +131,7 @@ def _recorded_rank(recording: Recording) -> int | None:
 
 
 def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
-    """The conversions, and what else a rule names, added up where they have everything in common."""
+    """The conversions, and what else a rule names, added up if they have everything in common."""
     trial = diagnosis.trials[0]
     counted = {conversion.id for conversion in counted_conversions(trial)}
     rule_of: dict[str, str] = {}

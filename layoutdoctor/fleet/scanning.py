@@ -51,7 +51,7 @@ def scan(
         rank_regex: Finds the rank in a file's name below the common folder, as its first group. Without it the name
             says the rank, else the trace itself, else the folder.
         max_bytes: How many bytes of a file to read at the most, after unpacking.
-        jobs: Processes of this machine; None for one for each processor, where the files are large enough to pay for
+        jobs: Processes of this machine; None for one for each processor, if the files are large enough to pay for
             their start. A script that asks for more than one must guard its entry with ``if __name__ == "__main__":``.
         scheduler: Address of a Dask scheduler whose workers examine in place of this machine; they open the paths.
         executor: Any other that runs functions elsewhere.
@@ -116,7 +116,7 @@ def _resumed(
 
 
 def _known_bytes(sources: Sequence[Source]) -> float:
-    """What is to be read, as it lies there; a URL counts as endless."""
+    """How many bytes are to be read, packed as they are; a URL counts as endless."""
     total = 0.0
     for path in {source.path for source in sources}:
         if "://" in path:

@@ -35,6 +35,8 @@ from layoutdoctor.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    Opened = Callable[[], contextlib.AbstractContextManager[IO[bytes]]]
+
 TRACE_PATTERNS = ("*.json", "*.json.gz", "*.sqlite")
 """What is looked for in folders and archives if no pattern is given; a file that is named is always examined."""
 
@@ -217,14 +219,14 @@ def local_files(source: Source) -> Iterator[tuple[str, Callable[[], Path]]]:
         return
     with tempfile.TemporaryDirectory(prefix="layoutdoctor-scan-", ignore_cleanup_errors=True) as folder:
         place = Path(folder)
+        if not is_archive(source.path):
+            yield source.name, partial(_copied, partial(_opened, source.path), source.path, place, source)
+            return
+        members = _members_of_zip if source.path.lower().endswith(".zip") else _members_of_tar
         with _opened(source.path) as stream:
-            if not is_archive(source.path):
-                yield source.name, partial(_copied, contextlib.nullcontext(stream), source.path, place, source)
-                return
-            members = _members_of_zip if source.path.lower().endswith(".zip") else _members_of_tar
-            for member, data in members(stream):
+            for member, opened in members(stream):
                 if _is_asked(member, source.patterns):
-                    yield str(printable(f"{source.name}!{member}")), partial(_copied, data, member, place, source)
+                    yield str(printable(f"{source.name}!{member}")), partial(_copied, opened, member, place, source)
 
 
 @contextlib.contextmanager
@@ -236,32 +238,26 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
         yield stream
 
 
-def _members_of_zip(stream: IO[bytes]) -> Iterator[tuple[str, contextlib.AbstractContextManager[IO[bytes]]]]:
+def _members_of_zip(stream: IO[bytes]) -> Iterator[tuple[str, Opened]]:
     with zipfile.ZipFile(stream) as archive:
         for entry in archive.infolist():
             if not entry.is_dir():
-                yield entry.filename, _late(partial(archive.open, entry))
+                yield entry.filename, partial(archive.open, entry)
 
 
-def _members_of_tar(stream: IO[bytes]) -> Iterator[tuple[str, contextlib.AbstractContextManager[IO[bytes]]]]:
+def _members_of_tar(stream: IO[bytes]) -> Iterator[tuple[str, Opened]]:
     """In the order of the archive: a packed one is not unpacked once more for each member."""
     with tarfile.open(fileobj=stream) as archive:
         for entry in archive:
             if entry.isfile():
-                yield entry.name, _late(partial(archive.extractfile, entry))  # type: ignore[arg-type]
+                yield entry.name, partial(archive.extractfile, entry)  # type: ignore[misc]  # a file has content
 
 
-@contextlib.contextmanager
-def _late(opened: Callable[[], IO[bytes]]) -> Iterator[IO[bytes]]:
-    with opened() as stream:
-        yield stream
-
-
-def _copied(data: contextlib.AbstractContextManager[IO[bytes]], name: str, folder: Path, source: Source) -> Path:
+def _copied(opened: Opened, name: str, folder: Path, source: Source) -> Path:
     copy, count = folder / (PurePosixPath(name).name or "trace")[-100:], 0
     for old in folder.iterdir():
         old.unlink()
-    with data as stream, copy.open("wb") as target:
+    with opened() as stream, copy.open("wb") as target:
         while piece := stream.read(_COPY_BYTES):
             count += len(piece)
             if count > source.max_bytes:

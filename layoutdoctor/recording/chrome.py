@@ -52,7 +52,7 @@ _MOST_MICROSECONDS = float(1 << 53)  # beyond it a double cannot tell neighbouri
 _LONGEST_MICROSECONDS = 7 * 24 * 3600 * 1e6  # CUPTI's counters overflow into years; no kernel runs for a week
 _INT64 = 1 << 63
 _DIGITS = re.compile(r"\d+")
-_NO_JSON = b"\0"  # stands in no JSON, so it can stand between the texts of an operation's arguments
+_NO_JSON = b"\0"  # is in no JSON, so it can separate the texts of an operation's arguments
 _NO_ARGUMENT_TEXTS = _NO_JSON * 7
 
 _TABLES = {
@@ -121,7 +121,7 @@ _NOT_A_NUMBER = float("nan")
 
 
 class ChromeEvent(msgspec.Struct, gc=False):
-    """An event; times are microseconds on the trace's own clock, and not a number where they are missing."""
+    """An event; times are microseconds on the trace's own clock, and not a number if they are missing."""
 
     ph: str = ""
     cat: str = ""
@@ -150,10 +150,13 @@ def decode_loosely(text: bytes) -> ChromeEvent | None:
     return ChromeEvent(**_fitting_fields(ChromeEvent, found)) if isinstance(found, dict) else None
 
 
-def _fitting_fields(kind: type[msgspec.Struct], found: dict[str, Any]) -> dict[str, Any]:
+_FIELDS = {kind: msgspec.structs.fields(kind) for kind in (ChromeEvent, EventArguments)}
+
+
+def _fitting_fields(kind: type[ChromeEvent | EventArguments], found: dict[str, Any]) -> dict[str, Any]:
     """The fields of the types that profilers write, those of ``args`` among them."""
     fitting = {}
-    for field in msgspec.structs.fields(kind):
+    for field in _FIELDS[kind]:
         value = found.get(field.encode_name)
         if field.type is EventArguments and isinstance(value, dict):
             fitting[field.name] = EventArguments(**_fitting_fields(EventArguments, value))
@@ -177,19 +180,18 @@ def read_chrome_trace(file: TraceFile) -> RecordedTrace:
     trace = reader.finish()
     # Recordings are given to others, and nothing asks for the name of the machine.
     trace.metadata = {name: value for name, value in stream.metadata.items() if name != "host_name"}
-    trace.is_truncated = stream.is_truncated or file.is_cut
-    trace.problems = _problems(stream, reader, trace)
+    trace.problems = _problems(stream, reader, is_truncated=stream.is_truncated or file.is_cut)
     return trace
 
 
-def _problems(stream: EventStream[ChromeEvent], reader: _Reader, trace: RecordedTrace) -> list[Problem]:
+def _problems(stream: EventStream[ChromeEvent], reader: _Reader, *, is_truncated: bool) -> list[Problem]:
     found = [Problem(f"mended: {kind}", count) for kind, count in sorted(stream.damage.items())]
     lost = stream.lost_count + reader.unreadable_count
     if lost:
         found.append(Problem("events that could not be read", lost, is_loss=True))
     for category, count in sorted(reader.foreign.items()):
         found.append(Problem(f"{FOREIGN_EVENTS}{category}", count, is_loss=True))
-    if trace.is_truncated:
+    if is_truncated:
         found.append(Problem("the file ends before its document does; what was complete is kept"))
     return found
 
@@ -328,7 +330,7 @@ def _id(value: EventId) -> int:
     if isinstance(value, str):
         digits = _DIGITS.search(value)
         value = int(digits[0][:19]) if digits else None
-    if value is None or not -_INT64 <= value < _INT64:  # also where it is not a number
+    if value is None or not -_INT64 <= value < _INT64:  # also if it is not a number
         return NONE
     return int(value)
 
@@ -351,7 +353,7 @@ def _operation_arguments(key: bytes) -> OperationArguments:
 
 
 def _text(text: bytes) -> str:
-    """What a JSON string says; empty where there is none."""
+    """What a JSON string says; empty if there is none."""
     if not text:
         return ""
     try:

@@ -38,8 +38,7 @@ _ANY_VALUE = msgspec.json.Decoder(msgspec.Raw)
 
 _MOST_CUTS_TRIED = 6
 _CUT_WINDOW_BYTES = 1 << 14
-_MOST_HEADS_TRIED = 100
-_MOST_ENDS_TRIED = 100
+_MOST_PLACES_TRIED = 100
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _EVENTS_KEY = re.compile(rb'(?P<before>[{,])\s*"traceEvents"\s*:\s*\[')
 _CUT = re.compile(rb"\}\s*(?:,\s*)?(?=\{)")
@@ -159,19 +158,19 @@ class EventStream(Generic[EventType]):
     def _find_events(self) -> int | None:
         """Where the array of events starts: the key at the document's own level, else the first one of that name."""
         nested: int | None = None
-        for match in islice(_EVENTS_KEY.finditer(self._buffer), _MOST_HEADS_TRIED):
+        for match in islice(_EVENTS_KEY.finditer(self._buffer), _MOST_PLACES_TRIED):
             is_first = match["before"] == b"{"
             head = self._buffer[: match.start()] + (b"{}" if is_first else b"}")
             try:
                 self.metadata = _object(head)
             except (ValueError, RecursionError):
-                if is_first or _is_incomplete(head):
+                if is_first or _end_of_object(head)[1]:
                     nested = nested or match.end()
                     continue
                 self.damage["a head that is no JSON"] += 1
             return match.end()
         if nested is not None and (self._has_ended or len(self._buffer) > MOST_PENDING_BYTES):
-            self.damage["events that stand within another object"] += 1
+            self.damage["events within another object"] += 1
             self._has_fields = False
             return nested
         return None
@@ -254,7 +253,7 @@ class EventStream(Generic[EventType]):
         try:
             self.metadata.update(_fields(self._buffer))
         except (ValueError, RecursionError):
-            self.is_truncated = _is_incomplete(b"{" + self._buffer.lstrip(b", \t\r\n"))
+            self.is_truncated = _end_of_object(b"{" + self._buffer.lstrip(b", \t\r\n"))[1]
             if not self.is_truncated:
                 self.damage["an end that is no JSON"] += 1
 
@@ -270,14 +269,6 @@ def _is_cut_off(error: Exception, text: bytes | memoryview) -> bool:
     """Whether nothing is wrong with a JSON text but that it ends too early, if need be in a number."""
     found = _INVALID.search(str(error))
     return "truncated" in str(error) or (found is not None and int(found[1]) >= len(text))
-
-
-def _is_incomplete(text: bytes) -> bool:
-    try:
-        _ANY_VALUE.decode(text)
-    except UNREADABLE as error:
-        return _is_cut_off(error, text)
-    return False
 
 
 def _end_before_trailing(error: Exception) -> int | None:
@@ -421,7 +412,7 @@ _MENDERS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
 
 def _end_of_events(text: bytes) -> int | None:
     """The bracket that closes the events at the end of a damaged document; None if none is certain."""
-    for match in list(_END_OF_EVENTS.finditer(text))[-_MOST_ENDS_TRIED:]:
+    for match in list(_END_OF_EVENTS.finditer(text))[-_MOST_PLACES_TRIED:]:
         end = match.start() + match[0].index(b"]")
         try:
             if text[end + 1 :].strip():

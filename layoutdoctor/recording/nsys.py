@@ -163,7 +163,6 @@ class _Reading:
             base_nanoseconds=base,
         )
         trace.metadata = self._metadata()
-        trace.is_truncated = bool(self.damaged)
         trace.problems = [Problem(what, count) for what, count in self.problems.items() if count]
         trace.problems += [Problem(f"the table {name} is damaged and ends early") for name in self.damaged]
         return trace
@@ -244,16 +243,9 @@ class _Reading:
         devices = dict(self._information("TARGET_INFO_GPU", "id", "name"))
         numbered = dict(self._information("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId"))
         shown = {cuda: devices[gpu] for cuda, gpu in numbered.items() if gpu in devices} or devices
-        versions = {
-            key: value
-            for key, value in self._information("META_DATA_EXPORT", "name", "value")
-            if "VERSION" in str(key) and isinstance(value, str)
-        }
-        found: dict[str, Any] = {"nsysExport": versions} if versions else {}
         names = {key: name for key, name in shown.items() if isinstance(key, int) and isinstance(name, str)}
-        if names:
-            found["deviceProperties"] = [{"id": number, "name": names[number]} for number in sorted(names)]
-        return found
+        listed = [{"id": number, "name": names[number]} for number in sorted(names)]
+        return {"deviceProperties": listed} if listed else {}
 
     def _information(self, table: str, *columns: str) -> list[tuple[Any, Any]]:
         """The first rows of a small table that describes the machine; its text is cut if it is too long."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from layoutdoctor.diagnosis.layout import Layout, blocked_layout, dense_stride, strided_layout
 from layoutdoctor.words import DTYPES, item_bytes
 
-# In front may stand what a launcher writes there: blanks, [0], [rank0]:, or a name with a colon.
+# A launcher may write something in front: blanks, [0], [rank0]:, or a name with a colon.
 VERBOSE_LINE = re.compile(
     r"^[ \t]{0,40}(?:\[[^\]\n]{1,60}\]:?[ \t]{0,3}|[\w.-]{1,60}:[ \t]{1,3})?(?=(?:onednn|dnnl|mkldnn)_verbose,)",
     re.MULTILINE,
@@ -35,7 +35,7 @@ class MemoryDescriptor:
     Attributes:
         role: ``src``, ``wei``, ``bia``, ``dst``, ``diff_src``... as printed.
         dtype: oneDNN's name, such as ``f32``.
-        tag: Format tag, such as ``abcd`` or ``aBcd16b``; empty where undefined.
+        tag: Format tag, such as ``abcd`` or ``aBcd16b``; empty if undefined.
     """
 
     role: str
@@ -67,10 +67,8 @@ class Primitive:
         kind: ``reorder``, ``convolution``, ``inner_product``...
         implementation: The code oneDNN chose, such as ``jit:blk``.
         prop_kind: ``forward_training``, ``backward_data``, ``undef``...
-        descriptors: Its tensors.
         problem: oneDNN's problem text: ``4x64x56x56`` for a reorder, ``mb4_ic3oc64_...`` for a convolution.
-        seconds: Its time.
-        start_seconds: Unix time of its start; None where the log has no timestamps.
+        start_seconds: Unix time of its start; None if the log has no timestamps.
         line_number: Line in the log, from 1.
         engine: Where it ran, as printed: ``cpu``, ``gpu:0``.
     """
@@ -96,7 +94,7 @@ class Primitive:
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Logical sizes of a reorder's tensor; None where the problem text is none."""
+        """Logical sizes of a reorder's tensor; None if the problem text is none."""
         return tuple(map(int, self.problem.split("x"))) if _SIZES.match(self.problem) else None
 
 
@@ -106,8 +104,7 @@ class OnednnLog:
     A parsed log.
 
     Attributes:
-        primitives: Executed primitives in order.
-        version: oneDNN's version; None where the log does not say.
+        version: oneDNN's version; None if the log does not say.
         isa: Instruction set oneDNN uses.
         not_understood: Lines that are oneDNN's and could not be read.
         other_lines: Lines that are not oneDNN's.
@@ -131,7 +128,7 @@ class OnednnLog:
 
 
 def read_onednn_log(text: str) -> OnednnLog:
-    """Parses a verbose log; lines of other programs may stand between."""
+    """Parses a verbose log; lines of other programs may be in between."""
     log = OnednnLog()
     for number, line in enumerate(text.splitlines(), start=1):
         begin = VERBOSE_LINE.match(line)

@@ -118,7 +118,7 @@ def _head(name: str, environment: Environment, device: str | None, problems: Seq
 
 
 def device_of(trace: RecordedTrace) -> str | None:
-    """The device type in torch's words; None where no device ran anything."""
+    """The device type in torch's words; None if no device ran anything."""
     foreign = [p.what.removeprefix(FOREIGN_EVENTS) for p in trace.problems if p.what.startswith(FOREIGN_EVENTS)]
     if foreign and not len(trace.kernels):
         return foreign[0].partition("_")[0].lower()
@@ -238,6 +238,8 @@ _TEXTS = (
         "use nsys stats --report cuda_gpu_kern_sum --format csv",
     ),
 )
+_HAS_EVENTS = re.compile(r'"traceEvents"\s*:')
+_KEYS_OF_A_DIAGNOSIS = (re.compile(r'"schema_version"\s*:'), re.compile(r'"layoutdoctor_version"\s*:'))
 _TEXT_CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1b\b")
 _TEXT_BYTES_PER_CONTROL = 100
 
@@ -271,7 +273,7 @@ def recognize(head: bytes, name: str) -> TraceKind:
         return "kernel_csv"
     if is_json and encoding == "utf-16":
         raise _refusal(name, "JSON in UTF-16", "convert it to UTF-8")
-    if re.match(r'\{\s*"schema_version"\s*:.{0,200}"layoutdoctor_version"', text, re.DOTALL):
+    if text.startswith("{") and not _HAS_EVENTS.search(text) and all(key.search(text) for key in _KEYS_OF_A_DIAGNOSIS):
         return "diagnosis"
     if found := _first_sign(_TEXTS, text):
         raise _refusal(name, *found)

@@ -33,7 +33,12 @@ NONE = -1
 
 
 class _Rows:
-    """A table by columns; as many rows as its column of starts has."""
+    """
+    A table by columns; as many rows as its column of starts has.
+
+    Names, threads, processes, grids and arguments are indices into the lists of ``RecordedTrace``; starts are
+    nanoseconds since its base, durations nanoseconds. What was not recorded is ``NONE``.
+    """
 
     __slots__ = ()
     start: Column
@@ -48,15 +53,8 @@ class KernelEvents(_Rows):
     Device kernels, sorted by start.
 
     Attributes:
-        name: Index into ``RecordedTrace.names``.
-        start: Nanoseconds since the trace's base.
-        duration: Nanoseconds.
-        device: Device index.
-        stream: Stream.
         correlation: Of the runtime call that launched it; a graph launch shares one among all of its kernels.
         external: External id as recorded, whether that can be trusted or not.
-        grid: Index into ``RecordedTrace.grids``.
-        process: Index into ``RecordedTrace.processes``: of which recorded process; 0 where there is one.
     """
 
     name: Column
@@ -88,14 +86,8 @@ class OperationEvents(_Rows):
     Operations on the host (``cpu_op``), sorted by start, longer ones first.
 
     Attributes:
-        name: Index into ``RecordedTrace.names``.
-        start: Nanoseconds since the trace's base.
-        duration: Nanoseconds, children included.
-        thread: Index into ``RecordedTrace.threads``.
-        external: External id.
         sequence: Sequence number, which a backward operation shares with its forward one.
         forward_thread: What a backward operation says about its forward's thread; ``NONE`` or 0 in a forward one.
-        arguments: Index into ``RecordedTrace.arguments``; ``NONE`` where no shapes were recorded.
     """
 
     name: Column
@@ -114,12 +106,8 @@ class LaunchEvents(_Rows):
     Calls of the device runtime that carry a correlation id (``cuda_runtime``, ``cuda_driver``), sorted by start.
 
     Attributes:
-        name: Index into ``RecordedTrace.names``, such as of ``cudaLaunchKernel``.
-        start: Nanoseconds since the trace's base.
-        thread: Index into ``RecordedTrace.threads``.
         correlation: Shared with what was launched.
         external: External id of the operation that called.
-        process: Index into ``RecordedTrace.processes``.
     """
 
     name: Column
@@ -203,7 +191,7 @@ class GrowingColumns:
 @dataclass(frozen=True, slots=True)
 class OperationArguments:
     """
-    What was recorded of an operation's arguments, as the JSON text in the trace; empty where it was not recorded.
+    What was recorded of an operation's arguments, as the JSON text in the trace; empty if it was not recorded.
 
     Attributes:
         shapes: ``Input Dims``: a list with one entry per argument, ``[]`` for what is no tensor.
@@ -232,7 +220,7 @@ class Problem:
     Attributes:
         what: In words, such as ``"the file ends in the middle of an event"``.
         count: How many events or places.
-        is_loss: Whether these events are missing; False for what was mended or is told for information.
+        is_loss: Whether these events are missing; False for what was mended or is said for information.
     """
 
     what: str
@@ -247,23 +235,15 @@ class RecordedTrace:
 
     Attributes:
         source: What wrote it, in words: ``"Kineto trace"``, ``"Nsight Systems export"``.
-        names: Every name once.
-        kernels: Device kernels.
-        transfers: Copies and fills by the device's own engines.
-        operations: Host operations.
-        launches: Runtime calls.
-        frames: Module calls and Python frames that name a place; empty where no stack was recorded.
+        frames: Module calls and Python frames that name a place; empty if no stack was recorded.
         annotations: ``user_annotation`` ranges, among them the profiler's steps (``ProfilerStep#3``).
         threads: ``(process, thread)`` of each thread index, as text.
-        processes: Process ids, as text.
         grids: Launch grids ``(x, y, z)``, each once.
         arguments: Arguments of operations, each combination once.
         metadata: The document's own fields beside the events, such as ``deviceProperties``.
         event_count: Events in the file, whatever their kind.
-        problems: What could not be read.
-        is_truncated: Whether the file ends before its document does.
         base_nanoseconds: What ``start`` counts from, on the trace's own clock.
-        has_stack: Whether Python frames were recorded, also where none of them names a place.
+        has_stack: Whether Python frames were recorded, also if none of them names a place.
     """
 
     source: str
@@ -281,7 +261,6 @@ class RecordedTrace:
     metadata: dict[str, Any] = field(default_factory=dict)
     event_count: int = 0
     problems: list[Problem] = field(default_factory=list)
-    is_truncated: bool = False
     base_nanoseconds: int = 0
     has_stack: bool = False
 
@@ -292,11 +271,9 @@ class KernelTotal:
     One line of a table that sums up kernels by name.
 
     Attributes:
-        name: The kernel; it may be cut short.
-        count: Launches.
         nanoseconds: Their time together.
-        operation: The operation they ran in; None where the table does not say.
-        is_cut: Whether the name ends where the table's column does, so that only its beginning is known.
+        operation: The operation they ran in; None if the table does not say.
+        is_cut: Whether the table's column cut the name, so that only its beginning is known.
     """
 
     name: str
@@ -308,14 +285,7 @@ class KernelTotal:
 
 @dataclass
 class KernelTotals:
-    """
-    A table of totals, such as the CSV of ``nsys stats``: no single launch, no order, no shapes.
-
-    Attributes:
-        source: What wrote it, in words.
-        rows: One per kernel name (and operation).
-        problems: What could not be read.
-    """
+    """A table of totals, such as the CSV of ``nsys stats``: no single launch, no order, no shapes."""
 
     source: str
     rows: list[KernelTotal] = field(default_factory=list)
@@ -336,7 +306,7 @@ class Head(Record, frozen=True, kw_only=True):
         subject: What was diagnosed.
         configurations: Names of all trials, in the order of the report.
         other_cores: Cores that other programs used while the configurations were timed; None if not recorded.
-        interrupted: What stopped the diagnosis; None where it came to its end.
+        interrupted: What stopped the diagnosis; None if it came to its end.
         stage_seconds: How long each stage of the diagnosis took, in their order.
     """
 
@@ -356,8 +326,8 @@ class Iteration(Record, frozen=True, kw_only=True):
 
     Attributes:
         events: Everything the profiler recorded.
-        device: Where its kernels ran: ``cpu``, ``cuda``...; None where a trace does not say.
-        log: oneDNN's log of it; None where it was not asked for or could not be had.
+        device: Where its kernels ran: ``cpu``, ``cuda``...; None if a trace does not say.
+        log: oneDNN's log of it; None if it was not asked for or could not be had.
         lacks: What is missing, and why.
     """
 
@@ -377,8 +347,8 @@ class Recording(Record, frozen=True, kw_only=True):
             kernels, no round trips; its times as they were measured.
         source: Where it comes from; what a source cannot know is not asked of it.
         iterations: Profiled iterations; of a trace file the only one.
-        totals: A table of kernels, where that is all there is.
-        log: A log of oneDNN, where that is all there is.
+        totals: A table of kernels, if there is nothing else.
+        log: A log of oneDNN, if there is nothing else.
         was_profiled: Whether it came as far as its profile, or was lowered: round trips are looked for then.
         how: Lines to paste that apply the configuration to the user's model; None in a trace.
     """

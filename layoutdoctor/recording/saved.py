@@ -1,7 +1,7 @@
 """
 The file of a recording: MessagePack in gzip, data and never code, with a version in front.
 
-Columns of numbers are kept in as few bytes as their range allows, the differences of neighbours where those are
+Columns of numbers are kept in as few bytes as their range allows, the differences of neighbours if those are
 smaller, and byte by byte, which packs well. Nothing is rounded.
 """
 
@@ -142,7 +142,7 @@ def _narrowed(column: Column) -> np.ndarray[Any, Any]:
 
 def unpacked_column(kind: type, value: object) -> Column:
     """
-    The column that a packed one stands for.
+    The column that was packed.
 
     Raises:
         ValueError: It is no packed column.

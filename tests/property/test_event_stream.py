@@ -203,7 +203,7 @@ def test_events_within_another_object_are_read_and_said() -> None:
         found, stream = read(b'{"a": 1, "data": {"traceEvents": [{"ph": "X"}, {"ph": "i"}]}, "b": 2}', batch_bytes, 1)
 
         assert found == [{"ph": "X"}, {"ph": "i"}]
-        assert (stream.is_truncated, stream.damage) == (False, {"events that stand within another object": 1})
+        assert (stream.is_truncated, stream.damage) == (False, {"events within another object": 1})
 
 
 # The text in the place of a name or of 77, how often which damage is counted, and what is read from it.

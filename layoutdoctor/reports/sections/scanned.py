@@ -1,4 +1,4 @@
-"""The report of a scan of many recorded runs: the sum, outlying ranks, and the worst places and files."""
+"""The report of a scan: the sum, what the runs waited for, ranks far from the others, the worst files."""
 
 from __future__ import annotations
 

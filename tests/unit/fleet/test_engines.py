@@ -77,20 +77,6 @@ def killing(pids: list[int], after: int) -> Any:
     return listen
 
 
-def test_a_process_that_is_killed_costs_nothing(traces: Path, expected: Scan, monkeypatch: pytest.MonkeyPatch) -> None:
-    pids: list[int] = []
-
-    class Pool(engines.ProcessPoolExecutor):
-        def submit(self, *args: Any, **options: Any) -> Any:
-            future = super().submit(*args, **options)
-            pids[:] = list(self._processes)
-            return future
-
-    monkeypatch.setattr(engines, "ProcessPoolExecutor", Pool)
-
-    assert scan(traces, jobs=2, listener=killing(pids, 5)).to_json() == expected.to_json()
-
-
 def test_a_file_that_kills_its_process_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool stands for processes that a file which is too large for the memory ends."""
     for name in SMALL:

@@ -134,25 +134,6 @@ def test_one_that_ends_too_early_is_said_wherever_it_ends(tmp_path: Path) -> Non
         assert refused(path) == "it is cut off or damaged; copy or record it again"
 
 
-def test_any_damaged_byte_is_an_error_or_does_no_harm(tmp_path: Path) -> None:
-    unpacked = gzip.decompress(saved(tmp_path, a_recording()).read_bytes())
-    path = tmp_path / "damaged.recording"
-    for position in range(0, len(unpacked), 23):
-        damaged = bytearray(unpacked)
-        damaged[position] ^= 0x55
-        path.write_bytes(gzip.compress(bytes(damaged), 1))
-        try:
-            recording = load_recording(path)
-        except RecordError:
-            continue
-        examine(recording)
-
-
-def test_nothing_but_data_is_packed() -> None:
-    with pytest.raises(NotImplementedError):
-        pack([object()])
-
-
 NINE = b"\x01\x09\x09\x09\x09"
 EVENTS = "recording__iterations__1__events"
 

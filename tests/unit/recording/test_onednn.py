@@ -59,13 +59,6 @@ def test_what_a_launcher_writes_in_front_is_left_out(prefix: str) -> None:
     assert len(log.other_lines) == 1
 
 
-@pytest.mark.parametrize(("engine", "is_of_a_gpu"), [("cpu", False), ("gpu:0", True), ("gpu", True)])
-def test_where_it_ran_is_read(engine: str, is_of_a_gpu: bool) -> None:
-    log = read_onednn_log(REORDER.replace("exec,cpu", f"exec,{engine}"))
-    assert (log.primitives[0].engine, log.is_of_a_gpu) == (engine, is_of_a_gpu)
-    assert not read_onednn_log("").is_of_a_gpu
-
-
 @pytest.mark.parametrize(
     "line",
     [

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import tracemalloc
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
 from layoutdoctor.diagnosis.saved import to_json
@@ -147,21 +144,7 @@ def test_arguments_of_any_kind_are_read_past_and_what_is_no_event_is_lost(write:
 def test_a_list_may_be_the_document_and_nothing_need_close_it(write: Write) -> None:
     for text in ("[%s]", "[%s", "\n[\n%s\n]\n", "[%s,", "[%s, ]", '{"traceEvents": [%s,\n]}'):
         found = trace_of(write((text % json.dumps(kernel())).encode()))
-        assert (len(found.kernels), found.is_truncated, lost(found), found.metadata) == (1, False, 0, {})
-
-
-NAMES = [
-    "void at::native::f<" + "int, " * 1_030 + "int>(int)",
-    'void f<(char)34, "quoted">(C:\\path)',
-    "\u6838\u51fd\u6570 <\u00e9>",
-    "",
-]
-
-
-def test_a_name_is_kept_as_it_is(write: Write) -> None:
-    for is_ascii in (True, False):
-        document = json.dumps([kernel(name, ts=number) for number, name in enumerate(NAMES)], ensure_ascii=is_ascii)
-        assert names_of(trace_of(write(document.encode()))) == NAMES
+        assert (len(found.kernels), found.problems, found.metadata) == (1, [], {})
 
 
 @pytest.mark.parametrize(
@@ -184,15 +167,6 @@ def test_a_time_keeps_its_nanoseconds(write: Write, written: str, nanoseconds: i
     assert (found.kernels.duration.tolist(), found.problems) == ([1], [])
 
 
-def test_times_do_not_depend_on_the_event_that_comes_first(write: Write) -> None:
-    starts = [3_743_411_224_592.117, 3_743_411_224_592.118, 3_743_411_224_999.999, 3_743_411_225_000.001]
-    events = [kernel(ts=ts) for ts in starts]
-    for first in (operation("a", ts=0.001), operation("a", ts=3_743_411_224_000.003), None):
-        found = trace_of(write({"traceEvents": [first, *events] if first else events}))
-
-        assert np.diff(found.kernels.start).tolist() == [1, 407_881, 2]
-
-
 @pytest.mark.parametrize(
     "value", ["NaN", "Infinity", "-Infinity", "-nan", "nan", "inf", "-inf", "null", "1e400", '"7"']
 )
@@ -202,7 +176,7 @@ def test_a_time_that_is_no_number_loses_its_event_alone(write: Write, key: str, 
     found = trace_of(write(b'{"traceEvents": %b}' % events.replace('"TIME"', value).encode()))
 
     assert names_of(found) == ["before", "after"]
-    assert (lost(found), found.is_truncated) == (1, False)
+    assert lost(found) == 1
 
 
 def test_a_time_that_cannot_be_is_not_counted(write: Write) -> None:
@@ -215,39 +189,18 @@ def test_a_time_that_cannot_be_is_not_counted(write: Write) -> None:
 DAMAGED = {"an unescaped quote": (b'"bad"', b'"void f<"x">(int)"'), "bytes that are no UTF-8": (b'"bad"', b'"caf\xe9"')}
 
 
-@pytest.mark.parametrize("kind", DAMAGED)
-@pytest.mark.parametrize("others", [2, pytest.param(20_000, marks=pytest.mark.slow)])
-def test_a_name_that_is_no_json_is_mended_and_told(write: Write, kind: str, others: int) -> None:
-    around = [kernel(f"k{number % 7}", ts=100 + number, correlation=number) for number in range(others)]
-    half = others // 2
-    document = {"traceEvents": [*around[:half], kernel("bad", ts=100 + half), *around[half:]], "traceName": "a"}
-    found = trace_of(write(json.dumps(document).encode().replace(*DAMAGED[kind])))
+def test_a_name_that_is_no_json_is_mended_and_said(write: Write) -> None:
+    for kind, (old, new) in DAMAGED.items():
+        events = [kernel("k0", ts=100), kernel("bad", ts=101), kernel("k1", ts=102)]
+        document = json.dumps({"traceEvents": events, "traceName": "a"}).encode()
+        found = trace_of(write(document.replace(old, new)))
 
-    assert len(found.kernels) == found.event_count == others + 1
-    assert problems_of(found) == {f"mended: {kind}": 1}
-    assert not found.is_truncated
-    assert found.metadata == {"traceName": "a"}
-    assert sorted(names_of(found)) == sorted([event["name"] for event in around] + _new_names(found))
-    assert len(_new_names(found)) == 1
+        assert len(found.kernels) == found.event_count == 3
+        assert problems_of(found) == {f"mended: {kind}": 1}
+        assert found.metadata == {"traceName": "a"}
 
 
-def _new_names(trace: RecordedTrace) -> list[str]:
-    return [name for name in names_of(trace) if not (name[:1] == "k" and name[1:].isdigit())]
-
-
-@pytest.mark.parametrize("name", [b'"a\tb\x01"', b'"C:\\Program Files\\xyz"', b'"bad" x', b"bad", b'"bad'])
-@pytest.mark.parametrize("others", [2, pytest.param(20_000, marks=pytest.mark.slow)])
-def test_an_event_that_is_damaged_otherwise_is_lost_alone_and_told(write: Write, name: bytes, others: int) -> None:
-    around = [kernel(f"k{number}", ts=100 + number) for number in range(others)]
-    document = {"traceEvents": [*around[: others // 2], kernel("bad"), *around[others // 2 :]], "traceName": "a"}
-    found = trace_of(write(json.dumps(document).encode().replace(b'"bad"', name)))
-
-    assert names_of(found) == [event["name"] for event in around]
-    assert problems_of(found) == {"events that could not be read": 1}
-    assert (lost(found), found.is_truncated, found.metadata) == (1, False, {"traceName": "a"})
-
-
-def test_fields_that_are_no_json_are_told_and_hide_no_event(write: Write) -> None:
+def test_fields_that_are_no_json_are_said_and_hide_no_event(write: Write) -> None:
     found = trace_of(
         write(b'{"schemaVersion": 1, "path": "C:\\x", "traceEvents": [%b]}' % json.dumps(kernel()).encode())
     )
@@ -269,20 +222,12 @@ def test_half_a_surrogate_pair_in_a_field_harms_no_report(write: Write) -> None:
     assert b"A?" in to_json(examine_trace(path))
 
 
-def test_a_file_name_that_is_no_utf_8_costs_that_argument_only(write: Write) -> None:
-    text = json.dumps({"traceEvents": [operation("aten::relu", kernel_file="FILE"), kernel()]})
-    found = trace_of(write(text.encode().replace(b"FILE", b"a\xff.py")))
-
-    assert (len(found.operations), len(found.kernels), found.problems) == (1, 1, [])
-    assert [arguments.kernel_file for arguments in found.arguments] == [""]
-
-
 def _document(count: int) -> bytes:
     return json.dumps({"traceEvents": [kernel(f"k{n}", ts=n) for n in range(count)], "traceName": "a"}).encode()
 
 
-@pytest.mark.parametrize("count", [3, 20_000])
-def test_a_file_that_ends_too_early_keeps_its_whole_events(write: Write, count: int) -> None:
+def test_a_file_that_ends_too_early_keeps_its_whole_events(write: Write) -> None:
+    count = 3
     data = _document(count)
     last, end = data.rindex(b'{"ph"'), data.index(b'], "traceName')
     in_last_event = [(cut, count - 1) for cut in (last - 1, last, last + 1, last + 20, end - 1)]
@@ -290,39 +235,4 @@ def test_a_file_that_ends_too_early_keeps_its_whole_events(write: Write, count: 
         found = trace_of(write(data[:cut]))
 
         assert names_of(found) == [f"k{n}" for n in range(whole)]
-        assert found.is_truncated
         assert problems_of(found) == {"the file ends before its document does; what was complete is kept": 1}
-
-
-def test_events_of_other_phases_and_kinds_are_passed_over(write: Write) -> None:
-    others = [{**kernel(), "ph": phase} for phase in "BEMiIsftnobecPNOD"]
-    nameless = [{"ph": "X"}, {}, {"ph": "X", "cat": "ac2g"}, {**kernel(), "cat": "critical_path_dependency"}]
-    found = trace_of(write({"traceEvents": [*others, *nameless, kernel()]}))
-
-    assert (len(found.kernels), found.event_count, found.problems) == (1, len(others) + len(nameless) + 1, [])
-
-
-# memory
-
-
-@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
-def test_a_large_file_is_read_in_little_memory(write: Write, name: str) -> None:
-    lines = (
-        b'{"ph":"X","cat":"python_function","name":"<built-in method %d>","pid":1,"tid":1,"ts":%d,"dur":1,'
-        b'"args":{"Python id":%d,"Python parent id":%d,"Ev Idx":%d}},\n' % (number % 97, number, number, number, number)
-        for number in range(200_000)
-    )
-    data = b'{"traceEvents": [\n' + b"".join(lines) + json.dumps(kernel()).encode() + b"]}"
-    path = write(gzip.compress(data, 1) if name.endswith(".gz") else data, name)
-    size = len(data)
-    del data
-    tracemalloc.start()
-    try:
-        found = trace_of(path)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert size > 28_000_000
-    assert (found.event_count, len(found.kernels)) == (200_001, 1)
-    assert peak < 16_000_000

@@ -22,42 +22,6 @@ def a_trace(metadata: dict[str, Any], *devices: int) -> RecordedTrace:
     return record.trace(metadata=metadata)
 
 
-def test_the_devices_that_ran_the_kernels_are_named() -> None:
-    assert describe_environment(a_trace({"deviceProperties": GPUS}, 1)).device_name == "NVIDIA H100"
-    assert describe_environment(a_trace({"deviceProperties": GPUS}, 1, 2)).device_name == "NVIDIA H100"
-    assert describe_environment(a_trace({"deviceProperties": GPUS}, 0, 2)).device_name == "NVIDIA A100, NVIDIA H100"
-
-
-@for_each(
-    "listed", [None, [], {}, "NVIDIA", [None, 3], [{"id": 0}], [{"id": 0, "name": 5}], [{"id": [0], "name": None}]]
-)
-def test_a_list_of_devices_that_is_none_names_none(listed: object) -> None:
-    assert describe_environment(a_trace({"deviceProperties": listed}, 0)).device_name is None
-
-
-@for_each(
-    ("metadata", "version"),
-    [
-        ({"torch_version": "2.13.0"}, "2.13.0"),
-        ({"pytorch_version": "2.9.1"}, "2.9.1"),
-        ({"metadata": {"torch_version": "2.8.0"}}, "2.8.0"),
-        ({"torch_version": 2.13}, None),
-        ({"metadata": "2.8.0"}, None),
-        ({}, None),
-    ],
-)
-def test_the_version_of_torch_is_given_where_somebody_wrote_it(metadata: dict[str, Any], version: str | None) -> None:
-    assert describe_environment(a_trace(metadata, 0)).torch == version
-
-
-@for_each(
-    ("number", "version"),
-    [(12040, "12.4"), (11080, "11.8"), (13000, "13.0"), ("12040", None), (True, None), (3, None), (None, None)],
-)
-def test_cudas_version_is_read_from_its_number(number: object, version: str | None) -> None:
-    assert describe_environment(a_trace({"cuda_runtime_version": number}, 0)).cuda == version
-
-
 def test_what_was_recorded_with_which_settings_is_kept_and_nothing_else() -> None:
     metadata = {
         "record_shapes": 1,
@@ -72,17 +36,19 @@ def test_what_was_recorded_with_which_settings_is_kept_and_nothing_else() -> Non
     assert found == Environment(torch=None, settings={"record_shapes": "1", "with_stack": "0", "schemaVersion": "1"})
 
 
-def test_the_device_type_is_torchs_word_for_it() -> None:
-    record = Recorder()
-    assert device_of(record.trace()) is None
-    with record.operation("aten::conv2d"):
-        pass
-    assert device_of(record.trace()) == "cpu"
-    with record.operation("aten::_mps_convolution"):
-        pass
-    assert device_of(record.trace()) == "mps"
-    assert device_of(a_trace({}, 0)) == "cuda"
-    assert device_of(a_trace({"deviceProperties": [{"id": 0, "name": "Intel(R) Max XPU"}]}, 0)) == "xpu"
+@for_each(
+    ("metadata", "device", "expected"),
+    [
+        ({"deviceProperties": GPUS}, 1, Environment(torch=None, device_name="NVIDIA H100")),
+        ({"deviceProperties": [None, {"id": [0], "name": None}]}, 0, Environment(torch=None)),
+        ({"torch_version": "2.13.0", "cuda_runtime_version": 12040}, 0, Environment(torch="2.13.0", cuda="12.4")),
+        ({"pytorch_version": "2.9.1", "cuda_runtime_version": "12040"}, 0, Environment(torch="2.9.1")),
+        ({"metadata": {"torch_version": "2.8.0"}}, 0, Environment(torch="2.8.0")),
+        ({"torch_version": 2.13, "metadata": "2.8.0"}, 0, Environment(torch=None)),
+    ],
+)
+def test_what_a_trace_says_of_its_machine_is_kept(metadata: dict[str, Any], device: int, expected: Environment) -> None:
+    assert describe_environment(a_trace(metadata, device)) == expected
 
 
 @for_each(

@@ -135,7 +135,7 @@ def test_a_real_trace_is_read_completely(name: str) -> None:
 
     assert (found.event_count, *(len(getattr(found, kind)) for kind in _TABLES)) == facts[:2] + facts[3:6]
     assert int(found.kernels.duration.sum()) / 1000 == pytest.approx(facts.kernel_us, abs=1e-6)
-    assert (found.problems, found.is_truncated) == ([], False)
+    assert found.problems == []
 
 
 @pytest.mark.parametrize(
@@ -284,25 +284,6 @@ def _output_sizes(convolution: dict[str, Any]) -> tuple[int, ...]:
         for size, pad, spread, kernel, step in zip(sizes[2:], padding, dilation, weight[2:], stride, strict=True)
     )
     return (sizes[0], weight[0], *spatial)
-
-
-def test_matrix_transposes_of_cublas_are_no_layout_conversions() -> None:
-    name = "v100_resnet50_2021_01_cublas_transposes_cut"
-    decoys = [event for event in events(name, "kernels") if "cublasTransposeParams" in event["name"]]
-
-    assert (len(decoys), sum(event["dur"] for event in decoys)) == (33, 13_564)
-    assert not {event["name"] for event in decoys} & {c.kernel for c in kernels_of(name).conversions}
-
-
-def test_casts_and_the_permuted_copies_of_attention_are_told_apart_from_conversions() -> None:
-    casts, copies = (
-        Counter(c.direction for graph in diagnosis(name).trials[0].graphs for c in graph.conversions)
-        for name in ("a100_particle_transformer_cast_decoy", "h100_timesformer")
-    )
-
-    assert set(casts) <= {"none"}
-    assert copies["none"] >= 100
-    assert copies["to_channels_last"] == copies["to_contiguous"] == 0
 
 
 @pytest.mark.parametrize("name", ["b200_eager_control", "h100_bert_control", "mi300_graph_replay_control"])

@@ -33,7 +33,6 @@ def a_scan(*milliseconds: int, **further: object) -> Scan:
             kernel_nanoseconds=100 * MILLISECOND,
             conversion_count=2,
             conversion_nanoseconds=nanoseconds,
-            rules={"LD111": nanoseconds},
             **further,  # type: ignore[arg-type]
         )
         total.add(ScannedRows(file=file, rows=(row,)))
