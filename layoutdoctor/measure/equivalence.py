@@ -294,7 +294,8 @@ def _errors(found: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor) -> tu
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    dense = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
+    plain = tensor.detach().as_subclass(torch.Tensor)
+    dense = plain if plain.layout == torch.strided else plain.to_dense()
     return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
 
 

@@ -59,7 +59,7 @@ def check_runs(subject: LoadedSubject, mode: Mode) -> tuple[str, ...]:
     with in_eager_mode(subject):
         step = _step(subject, mode)
         results = step.results()
-    return (*step.notes, *_notes_on_values(results.outputs))
+    return (*step.notes_on_run(), *_notes_on_values(results.outputs))
 
 
 def _notes_on_values(outputs: Sequence[torch.Tensor]) -> tuple[str, ...]:

@@ -58,13 +58,13 @@ def lower(subject: LoadedSubject, configuration: Configuration, request: Request
     target = find_target(request.lower_for)
     stage = "prepare"
     try:
-        prepared = prepare(subject, configuration, request.mode)
-        channel.send(Prepared(key=fingerprint(same_preparation_key(prepared, configuration))))
+        step = prepare(subject, configuration, request.mode)
+        channel.send(Prepared(key=fingerprint(same_preparation_key(step, configuration))))
         channel.receive()
         stage = STAGE
-        trial = Trial(configuration=configuration, status="ok", is_static=True, notes=prepared.notes)
-        trial = _lower(trial, prepared.step(request.mode), target)
-        channel.send(Compiled(trial=trial, code=code_key(prepared, trial)))
+        trial = Trial(configuration=configuration, status="ok", is_static=True, notes=step.notes)
+        trial = _lower(trial, step, target)
+        channel.send(Compiled(trial=trial, code=code_key(step, trial)))
     except (ClosedError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # the user's model may raise anything

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.records import Configuration, Graph, Mode
     from layoutdoctor.recording.recording import Iteration
-    from layoutdoctor.subjects.prepare import PreparedModel
     from layoutdoctor.subjects.step import Step
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Proposal
@@ -71,14 +70,13 @@ class TrialWork:
 
     Attributes:
         stage: What is being done, in the words of ``Failure.kind``.
-        step: One iteration; None until the model is prepared.
+        step: One iteration; None until the model is step.
     """
 
     def __init__(self, subject: LoadedSubject, configuration: Configuration, mode: Mode) -> None:
         self.stage = "prepare"
         self.step: Step | None = None
         self._subject, self._configuration, self._mode = subject, configuration, mode
-        self._prepared: PreparedModel | None = None
         self._capture = CompileCapture()
         self._trial = Trial(configuration=configuration, status="ok")
         self._reported, self._reported_reasons = 0, 0  # graphs, and reasons to recompile, that were sent
@@ -86,7 +84,7 @@ class TrialWork:
     @property
     def device(self) -> str:
         """The device that the prepared model runs on."""
-        return self._ready()[0].device
+        return self._ready().device
 
     @property
     def captured_graphs(self) -> tuple[Graph, ...]:
@@ -101,15 +99,14 @@ class TrialWork:
         Returns:
             What configurations with the same options and formats in effect have in common.
         """
-        self._prepared = prepared = prepare(self._subject, self._configuration, self._mode)
-        self.step = prepared.step(self._mode)
-        return fingerprint(same_preparation_key(prepared, self._configuration))
+        self.step = prepare(self._subject, self._configuration, self._mode)
+        return fingerprint(same_preparation_key(self.step, self._configuration))
 
     def compile(self) -> Compiled:
         """The first calls, under capture. In training only the forward runs, so that forks can still train."""
-        prepared, step = self._ready()
+        step = self._ready()
         is_compiled, seconds = self._configuration.backend == "inductor", None
-        device = prepared.device
+        device = step.device
         if is_compiled:
             self.stage = "compile"
             problem = missing_cpp_compiler() if device == "cpu" else None
@@ -129,7 +126,7 @@ class TrialWork:
             count = 0
         capture, self._reported = self._capture, len(self._capture.captured)
         self._reported_reasons = len(capture.recompile_reasons)
-        notes = [*prepared.notes, *(f"not recorded: {failure}" for failure in capture.failures)]
+        notes = [*step.notes, *(f"not recorded: {failure}" for failure in capture.failures)]
         if is_compiled and capture.lowered_count == 0:
             notes.append("torch.compile lowered no graph: the model ran as eager code")
         trial = msgspec.structs.replace(
@@ -143,7 +140,7 @@ class TrialWork:
         )
         return Compiled(
             trial=trial,
-            code=code_key(prepared, trial) if is_compiled else None,
+            code=code_key(step, trial) if is_compiled else None,
             compile_seconds=seconds,
             proposals=self.proposals(trial.graphs),
             leaves_out_backward=leaves_out_backward(trial.graphs),
@@ -151,7 +148,7 @@ class TrialWork:
 
     def compile_as_a_user_does(self) -> None:
         """The same without capture, for a further start: Inductor's caches answer if they can."""
-        _, step = self._ready()
+        step = self._ready()
         if self._configuration.backend == "inductor":
             self.stage = "compile"
             step.run = torch.compile(step.run, options=effective_options(self._configuration) or None)
@@ -159,7 +156,7 @@ class TrialWork:
             self._first_call()
 
     def _first_call(self, *, again: bool = False) -> None:
-        _, step = self._ready()
+        step = self._ready()
         if self._mode == "training":
             step.run_forward()
         elif again:
@@ -172,21 +169,20 @@ class TrialWork:
         with compile_settings(global_options(self._configuration)), self._capture:
             yield
 
-    def _ready(self) -> tuple[PreparedModel, Step]:
-        if self._prepared is None or self.step is None:
+    def _ready(self) -> Step:
+        if self.step is None:
             raise RuntimeError("the model has not been prepared")
-        return self._prepared, self.step
+        return self.step
 
     def proposals(self, graphs: Sequence[Graph], failure: Failure | None = None) -> tuple[Proposal, ...]:
         """The cures that may help; lines to paste change a module, so that a function has none."""
-        prepared = self._prepared
-        if prepared is None or prepared.module is None or prepared.run is not prepared.module:
+        if self.step is None or self.step.module is None or self.step.module is not self._subject.model:
             return ()
         if self._configuration.cures:
             return ()
         words = None if failure is None else f"{failure.message}\n{failure.log}"
         with contextlib.suppress(Exception):  # the trial is what it is without
-            return propose(Seen(prepared.module, graphs, self._mode, words))
+            return propose(Seen(self.step.module, graphs, self._mode, words))
         return ()
 
     # ------------------------------------------------------------------------------------------ a start
@@ -199,7 +195,7 @@ class TrialWork:
         Args:
             path: File of the reference; None if there is none.
         """
-        prepared, step = self._ready()
+        step = self._ready()
         self.stage = "run"
         with self._captured() if self._configuration.backend == "inductor" else contextlib.nullcontext():
             results = step.results()
@@ -208,16 +204,17 @@ class TrialWork:
                 step()
         recompiled = len(self._capture.captured) - self._reported - len(graphs)
         reasons = self._capture.recompile_reasons[self._reported_reasons :]
-        found, notes = tuple(captured.graph for captured in self._capture.captured[self._reported :]), [*step.notes]
+        found = tuple(captured.graph for captured in self._capture.captured[self._reported :])
+        notes = [*step.notes_on_run()]
         equivalence = None
         if path is not None:
             self.stage = "compare"
             equivalence = check_equivalence(Reference.load(path), results)
-        layouts = _gradient_layouts(prepared, step)
+        layouts = _gradient_layouts(step)
         step.forget_results()
         if self._configuration.backend == "eager":
             try:
-                found = (_eager_graph(step, prepared),)
+                found = (_eager_graph(step),)
             except Exception as error:  # the configuration still has its times and outputs
                 notes.append(f"the operations were not recorded: {first_line(error)}")
         return Checked(
@@ -232,9 +229,9 @@ class TrialWork:
 
     def warm_up(self) -> float:
         """Calls until caches and heap have settled, at least two; seconds of the fastest."""
-        prepared, step = self._ready()
+        step = self._ready()
         self.stage = "measure"
-        timer = choose_timer(prepared.device)
+        timer = choose_timer(step.device)
         with global_settings(self._configuration):
             seconds = [*timer(step, 1)]
             while len(seconds) <= _WARM_UP_CALLS and (len(seconds) < 2 or sum(seconds) < _WARM_UP_SECONDS):
@@ -249,9 +246,9 @@ class TrialWork:
             settles: Whether calls before them, for 20 ms, are not timed: another process's data filled the caches, and
                 threads have slept.
         """
-        prepared, step = self._ready()
+        step = self._ready()
         self.stage = "measure"
-        device = prepared.device
+        device = step.device
         with global_settings(self._configuration):
             if device == "cpu" and settles:
                 end = time.perf_counter() + _SETTLE_SECONDS
@@ -262,9 +259,9 @@ class TrialWork:
 
     def profile(self, trace_file: str | None) -> Profiled:
         """Profiled iterations and the most memory; a failure costs these only."""
-        prepared, step = self._ready()
+        step = self._ready()
         self.stage = "profile"
-        device = prepared.device
+        device = step.device
         notes: list[str] = []
         found: tuple[Iteration, ...] = ()
         with global_settings(self._configuration):
@@ -347,7 +344,7 @@ def fingerprint(value: Hashable) -> str:
     return hashlib.sha256(repr(value).encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def code_key(prepared: PreparedModel, trial: Trial) -> str | None:
+def code_key(step: Step, trial: Trial) -> str | None:
     """
     What equal generated code on equal layouts has in common; None if not all of the code is known.
 
@@ -357,7 +354,7 @@ def code_key(prepared: PreparedModel, trial: Trial) -> str | None:
     if not codes or None in codes or trial.graph_break_reasons:
         return None
     beside = options_beside_code(trial.configuration)
-    return fingerprint((formats_in_effect(prepared), tuple(prepared.switches.items()), beside, *codes))
+    return fingerprint((formats_in_effect(step), tuple(step.switches.items()), beside, *codes))
 
 
 def own_frame(run: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -374,10 +371,10 @@ def own_frame(run: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-def _gradient_layouts(prepared: PreparedModel, step: Step) -> tuple[GradientLayout, ...]:
+def _gradient_layouts(step: Step) -> tuple[GradientLayout, ...]:
     """Parameters whose gradient came with other strides than their own."""
     gradients = step.results().gradients
-    named = prepared.module.named_parameters() if prepared.module is not None else ()
+    named = step.module.named_parameters() if step.module is not None else ()
     found: list[GradientLayout] = []
     for name, parameter in named:
         gradient = gradients.get(name)
@@ -387,7 +384,7 @@ def _gradient_layouts(prepared: PreparedModel, step: Step) -> tuple[GradientLayo
     return tuple(found)
 
 
-def _eager_graph(step: Step, prepared: PreparedModel) -> Graph:
+def _eager_graph(step: Step) -> Graph:
     kept: list[Any] = []
     run = step.run
 
@@ -398,12 +395,12 @@ def _eager_graph(step: Step, prepared: PreparedModel) -> Graph:
 
     step.run = keeping
     try:
-        return record_eager_iteration(step.ready(), prepared.module, lambda: (kept, _gradients(prepared)))
+        return record_eager_iteration(step.ready(), step.module, lambda: (kept, _gradients(step)))
     finally:
         step.run = run
         step.release()
 
 
-def _gradients(prepared: PreparedModel) -> list[Any]:
-    parameters = prepared.module.parameters() if prepared.module is not None else ()
+def _gradients(step: Step) -> list[Any]:
+    parameters = step.module.parameters() if step.module is not None else ()
     return [parameter.grad for parameter in parameters if parameter.grad is not None]

@@ -25,7 +25,7 @@ from layoutdoctor.run.forking import serve_forks, why_not_fork
 from layoutdoctor.run.rehearsal import check_runs, compute_reference
 from layoutdoctor.run.trial import TrialWork, end_worker_threads, failure_of, keep_memory, take_some_memory
 from layoutdoctor.subjects.copies import device_of
-from layoutdoctor.subjects.subject import call_of, describe, owned_module, parameter_ranks, with_something_to_train
+from layoutdoctor.subjects.subject import call_of, describe, owned_module, with_something_to_train
 from layoutdoctor.workers.messages import (
     Bandwidth,
     Check,
@@ -71,7 +71,9 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
 
         check_on_cpu(subject, request.lower_for)
     described = describe(subject, request.mode)
-    device = device_of(owned_module(subject), subject.args, subject.kwargs) or "cpu"
+    module = owned_module(subject)
+    tensors = [*module.parameters(), *module.buffers()] if module is not None else []
+    device = device_of(module, subject.args, subject.kwargs) or "cpu"
     if request.lower_for is None:
         described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
     environment = describe_environment(device, triton=triton_version(), onednn=(None, None), command=request.command)
@@ -79,7 +81,7 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
     loaded = Loaded(
         subject=described,
         environment=environment,
-        parameter_ranks=tuple(sorted(parameter_ranks(subject))),
+        parameter_ranks=tuple(sorted({tensor.dim() for tensor in tensors})),
         call=call_of(subject),
         no_fork=no_fork,
     )

@@ -117,15 +117,9 @@ def _parse_shape(text: str, spec: str) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def make_inputs(
-    specs: Sequence[InputSpec], *, device: str | None = None, dtype: torch.dtype | None = None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def make_inputs(specs: Sequence[InputSpec]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """
     The tensors that specs describe: normal random numbers, small integers from 0, always the same.
-
-    Args:
-        device: Where they shall be; the CPU where None.
-        dtype: Replaces the dtype of floating-point inputs.
 
     Returns:
         Positional arguments and keyword arguments.
@@ -138,7 +132,7 @@ def make_inputs(
     args: list[torch.Tensor] = []
     kwargs: dict[str, torch.Tensor] = {}
     for spec in specs:
-        tensor = _make_tensor(spec, generator, device, dtype)
+        tensor = _make_tensor(spec, generator)
         if spec.name is None:
             args.append(tensor)
         elif spec.name in kwargs:
@@ -148,19 +142,16 @@ def make_inputs(
     return tuple(args), kwargs
 
 
-def _make_tensor(
-    spec: InputSpec, generator: torch.Generator, device: str | None, dtype: torch.dtype | None
-) -> torch.Tensor:
+def _make_tensor(spec: InputSpec, generator: torch.Generator) -> torch.Tensor:
     own = _LONG_NAMES[spec.dtype]
     try:
         if own.is_floating_point:
-            tensor = torch.randn(spec.shape, generator=generator, device="cpu", dtype=torch.float32).to(dtype or own)
+            tensor = torch.randn(spec.shape, generator=generator, device="cpu", dtype=torch.float32).to(own)
         else:
             limit = 2 if own == torch.bool else _INTEGER_LIMIT
             tensor = torch.randint(limit, spec.shape, generator=generator, device="cpu", dtype=torch.int64).to(own)
-        if spec.memory_format == "channels_last":
-            tensor = tensor.contiguous(memory_format=CHANNELS_LAST[len(spec.shape)])
-        return tensor.to(device) if device is not None else tensor
+        is_channels_last = spec.memory_format == "channels_last"
+        return tensor.contiguous(memory_format=CHANNELS_LAST[len(spec.shape)]) if is_channels_last else tensor
     except (RuntimeError, MemoryError) as error:
         raise SubjectError(
             f"cannot make an input of {spec.dtype}{list(spec.shape)}: {first_line(error)}; give smaller sizes"

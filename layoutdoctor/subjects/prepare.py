@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -17,7 +16,6 @@ from layoutdoctor.state.switches import switched
 from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
     copy_model,
-    device_of,
     in_format,
     input_tensors,
     with_dynamo_marks,
@@ -36,34 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class PreparedModel:
-    """
-    The subject as one configuration wants it, not compiled yet.
-
-    Attributes:
-        module: The module that owns the parameters; None for a function without any.
-        switches: Of libraries, under which it runs.
-    """
-
-    run: Callable[..., Any]
-    module: nn.Module | None
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    notes: tuple[str, ...] = ()
-    switches: dict[str, bool] = field(default_factory=dict)
-
-    @property
-    def device(self) -> str:
-        """Where it runs, such as ``cpu`` or ``cuda:1``."""
-        return device_of(self.module, self.args, self.kwargs) or "cpu"
-
-    def step(self, mode: Mode) -> Step:
-        """One iteration of it."""
-        return Step(self.run, self.module, self.args, self.kwargs, mode, switches=self.switches)
-
-
-def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) -> PreparedModel:
+def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) -> Step:
     """
     Gives a subject the configuration's memory formats, and applies its cures: to the subject's own model.
 
@@ -80,7 +51,8 @@ def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) ->
     elif configuration.model_format not in (None, "preserve"):
         notes.append(f"{configuration.model_format} was given to the inputs only: the function uses no module")
     args, kwargs = apply_input_format((subject.args, subject.kwargs), configuration.input_format or "preserve")
-    return PreparedModel(subject.model, module, args, kwargs, tuple(notes), dict(configuration.library_switches))
+    switches = configuration.library_switches
+    return Step(subject.model, module, args, kwargs, mode, switches=switches, notes=tuple(notes))
 
 
 def _why_nothing_changed(module: nn.Module) -> str:
@@ -125,7 +97,7 @@ def apply_input_format(inputs: T, choice: FormatChoice) -> T:
     return converted_inputs
 
 
-def same_preparation_key(prepared: PreparedModel, configuration: Configuration) -> Hashable:
+def same_preparation_key(step: Step, configuration: Configuration) -> Hashable:
     """Options and formats in effect: configurations with equal keys are the same, without compiling either."""
     options: dict[str, object] = {}
     if configuration.backend == "inductor":
@@ -138,7 +110,7 @@ def same_preparation_key(prepared: PreparedModel, configuration: Configuration) 
         }
     chosen = tuple(sorted((name, repr(value)) for name, value in options.items()))
     cures = tuple((cure.name, cure.modules) for cure in configuration.cures)
-    return (configuration.backend, chosen, formats_in_effect(prepared), cures, tuple(prepared.switches.items()))
+    return (configuration.backend, chosen, formats_in_effect(step), cures, tuple(step.switches.items()))
 
 
 def options_beside_code(configuration: Configuration) -> Hashable:
@@ -153,11 +125,11 @@ def options_beside_code(configuration: Configuration) -> Hashable:
     return tuple(sorted((name, repr(value)) for name, value in options.items() if "cudagraph" in name))
 
 
-def formats_in_effect(prepared: PreparedModel) -> Hashable:
+def formats_in_effect(step: Step) -> Hashable:
     """Strides of weights, buffers and inputs: equal code on other layouts is not the same trial."""
-    module = prepared.module
+    module = step.module
     weights = [*module.parameters(), *module.buffers()] if module is not None else []
-    inputs = input_tensors(prepared.args, prepared.kwargs)
+    inputs = input_tensors(step.args, step.kwargs)
     return tuple(map(_strides, weights)), tuple(map(_strides, inputs))
 
 

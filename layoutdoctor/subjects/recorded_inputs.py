@@ -28,11 +28,10 @@ class RecordedInputs:
     Attributes:
         args: Positional arguments; copies, with the strides that they had.
         kwargs: Keyword arguments, likewise.
-        call: Which call it was, from 1 on; 0 before the first.
+        call: The number of the call, from 1 on; 0 before the first.
         call_count: How often the module was called.
         autocast: The dtype of autocast around it, such as ``bfloat16``; None without autocast.
-        device: Where its first tensor was, such as ``cuda``; None without a tensor.
-        is_inference: Whether it ran without gradients.
+        device: The device of its first tensor, such as ``cuda``; None without a tensor.
     """
 
     args: tuple[Any, ...] = ()
@@ -41,7 +40,6 @@ class RecordedInputs:
     call_count: int = 0
     autocast: str | None = None
     device: str | None = None
-    is_inference: bool = False
     _problem: str | None = field(default=None, repr=False)
     _size: int = field(default=-1, repr=False)
 
@@ -76,7 +74,7 @@ class RecordedInputs:
         self.autocast = (
             str(torch.get_autocast_dtype(device)).removeprefix("torch.") if has_autocast and device else None
         )
-        self.device, self.is_inference = device, not torch.is_grad_enabled()
+        self.device = device
         with torch.inference_mode(mode=False):  # what is made in it could never be trained on
             self.args, self.kwargs = copy_inputs(args, kwargs)
         self.call, self._size = self.call_count, size

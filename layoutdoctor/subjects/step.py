@@ -16,7 +16,7 @@ from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.equivalence import StepResults
 from layoutdoctor.state.seeds import seed_all
 from layoutdoctor.state.switches import switched
-from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, input_tensors, layout_of
+from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, device_of, input_tensors, layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,6 +49,7 @@ class Step:
 
     Attributes:
         module: The module that owns the parameters; None for a function without any.
+        notes: Facts that the reader should know about how it was prepared.
         first_seed: Seed of the first call's random numbers; later calls draw from where the generators are.
         switches: Of libraries, set while an iteration runs and put back after it.
     """
@@ -59,7 +60,8 @@ class Step:
     kwargs: dict[str, Any]
     mode: Mode
     first_seed: int = FIRST_CALL_SEED
-    switches: dict[str, bool] = field(default_factory=dict)
+    switches: Mapping[str, bool] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     _changes_inputs: bool = field(default=False, init=False)
     _weights: list[torch.Tensor | None] | None = field(default=None, init=False)
     _first: StepResults | None = field(default=None, init=False)
@@ -99,8 +101,12 @@ class Step:
         return run
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Facts that the reader should know about how this step runs."""
+    def device(self) -> str:
+        """Where it runs, such as ``cpu`` or ``cuda:1``."""
+        return device_of(self.module, self.args, self.kwargs) or "cpu"
+
+    def notes_on_run(self) -> tuple[str, ...]:
+        """Facts that the first call showed."""
         return (COPIES_INPUTS_NOTE,) if self._changes_inputs else ()
 
     def results(self) -> StepResults:
@@ -208,7 +214,8 @@ def _restored(module: nn.Module | None) -> Iterator[None]:
         table.update(before)
     with torch.no_grad():
         for tensor, value in values:
-            tensor.copy_(value)
+            with contextlib.suppress(RuntimeError):  # its elements share memory, as those of an expanded buffer
+                tensor.copy_(value)
 
 
 def tensors_of(output: Any) -> list[torch.Tensor]:

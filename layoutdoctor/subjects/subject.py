@@ -235,12 +235,6 @@ def set_mode(module: nn.Module | None, mode: Mode) -> tuple[str, ...]:
     return ()
 
 
-def parameter_ranks(subject: LoadedSubject) -> frozenset[int]:
-    """How many dimensions parameters and buffers have, which decides how to change their memory format."""
-    module = owned_module(subject)
-    return frozenset(t.dim() for t in [*module.parameters(), *module.buffers()]) if module is not None else frozenset()
-
-
 def call_of(subject: LoadedSubject) -> Call:
     """How lines to paste call it: with ``x`` where that is all it takes, else with the names of its parameters."""
     if _is_x(subject):

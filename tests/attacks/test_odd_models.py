@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Mode
 
 SMOKE = ("weight_norm of old", "closure")
-# Batch norm in training mode divides by the spread of constants: rounding is all that is left to compare.
-NOT_COMPARED = ("a lambda as attribute", "lazy", "attribute of its class", "method that reads globals")
 
 
 def troubles(name: str, mode: Mode) -> list[str]:
@@ -30,7 +28,7 @@ def troubles(name: str, mode: Mode) -> list[str]:
         said += [f"expected {refused}"] if refused is not None else []
         for trial in diagnosis.trials:
             is_other = trial.equivalence is not None and trial.equivalence.status == "different"
-            if trial.status not in ("ok", "skipped") or (is_other and name not in NOT_COMPARED):
+            if trial.status not in ("ok", "skipped") or is_other:
                 said.append(f"{trial.status} {trial.failure} {trial.equivalence}")
             said += [note for note in trial.notes if "not recorded" in note]
     return [f"{name}: {line}" for line in said]

@@ -78,9 +78,7 @@ def test_round_trips_fail_the_test_with_where_they_are(project: pytest.Pytester)
     [
         ("max_share=0.5", "", "passed"),
         ("accepted=('body.1.0',)", "", "passed"),
-        ("accepted=('body.2',)", "", "failed"),
         ("max_share=0.5", "max_share=0.01", "failed"),
-        ("configurations='eager'", "", "failed"),
         ("max_shear=0.5", "", "failed"),
         ("0.5", "", "failed"),
     ],
@@ -109,7 +107,6 @@ def test_a_markers_setting_holds_for_a_module_and_the_nearest_one_wins(project: 
         ("layoutdoctor_max_share = much", "failed"),
         ("layoutdoctor_accepted = accepted.json", "passed"),
         ("layoutdoctor_accepted = none.json", "failed"),
-        ("layoutdoctor_configurations = eager", "failed"),
     ],
 )
 def test_the_projects_settings_hold_everywhere(setting: str, outcome: str, project: pytest.Pytester) -> None:
@@ -137,19 +134,6 @@ def test_the_diagnosis_of_a_failing_test_is_written_where_that_was_asked_for(pro
     result.stdout.fnmatch_lines(["*- layoutdoctor -*", f"wrote reports/layouts/{names[1]}"])
 
 
-def test_two_diagnoses_of_one_test_are_two_reports(project: pytest.Pytester) -> None:
-    source = (
-        f"{HEAD}@pytest.mark.parametrize('name', ['a/b', 'a-b'])\n"
-        f"def test_it(assert_no_redundant_conversions, name):\n{BODY.format(name='healthy', options='')}"
-        f"{BODY.format(name='wasting', options='')}"
-    )
-    project.makeini("[pytest]\nlayoutdoctor_report = out\n")
-
-    run(project, source).assert_outcomes(failed=2)
-
-    assert len(reports_in(project.path / "out")) == 8
-
-
 def test_a_report_that_cannot_be_written_hides_no_failure(project: pytest.Pytester) -> None:
     (project.path / "file").write_text("")
 
@@ -157,12 +141,6 @@ def test_a_report_that_cannot_be_written_hides_no_failure(project: pytest.Pytest
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["cannot write the diagnosis to 'file': FileExistsError: *"])
-
-
-def test_a_failure_without_a_diagnosis_writes_nothing(project: pytest.Pytester) -> None:
-    run(project, "def test_it():\n    assert False\n", "--layoutdoctor-report", "out").assert_outcomes(failed=1)
-
-    assert not (project.path / "out").exists()
 
 
 def test_a_run_that_does_not_use_it_loads_nothing_heavy(project: pytest.Pytester) -> None:
@@ -247,12 +225,6 @@ def test_compiled(assert_no_redundant_conversions):
 def test_eager(assert_no_redundant_conversions):
     assert_no_redundant_conversions(Net().eval(), (X,))
 
-@pytest.mark.layouts(configurations=["eager-channels-last"])
-def test_factory(layout_diagnosis, assert_no_redundant_conversions):
-    diagnosis = layout_diagnosis(Net().eval(), X)
-    assert diagnosis.redundant_pairs == ()
-    assert_no_redundant_conversions(diagnosis)
-
 @pytest.mark.layouts(mode="training", configurations=["inductor"])
 def test_training(layout_diagnosis):
     assert layout_diagnosis(Net(), X).subject.mode == "training"
@@ -260,11 +232,10 @@ def test_training(layout_diagnosis):
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("capture", ["fd", "sys"])
-def test_models_are_checked(capture: str, project: pytest.Pytester) -> None:
-    result = run_alone(project, HEAD + REAL, f"--capture={capture}", "--layoutdoctor-report", "out")
+def test_models_are_checked(project: pytest.Pytester) -> None:
+    result = run_alone(project, HEAD + REAL, "--layoutdoctor-report", "out")
 
-    result.assert_outcomes(passed=3, failed=1)
+    result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*test_eager*", "E*AssertionError: * redundant conversion pair*"])
     (saved,) = (project.path / "out").glob("*.json")
     assert isinstance(load(saved), Diagnosis)

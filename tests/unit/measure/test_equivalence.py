@@ -13,7 +13,6 @@ from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.measure.equivalence import Reference, StepResults, check_equivalence, reference_tensor
 from layoutdoctor.run.rehearsal import compute_reference
 from layoutdoctor.subjects.prepare import prepare
-from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
 
 if TYPE_CHECKING:
@@ -31,8 +30,7 @@ def a_model() -> nn.Module:
 
 
 def results_of(subject: LoadedSubject, mode: Any = "inference", name: str = "eager") -> StepResults:
-    prepared = prepare(subject, BY_NAME[name], mode)
-    return Step(prepared.run, prepared.module, prepared.args, prepared.kwargs, mode).results()
+    return prepare(subject, BY_NAME[name], mode).results()
 
 
 def changed_output(results: StepResults, change: Callable[[torch.Tensor], torch.Tensor]) -> StepResults:
@@ -337,8 +335,7 @@ def test_whole_numbers_have_to_be_equal() -> None:
 def test_a_random_model_is_not_checked_where_other_numbers_were_drawn() -> None:
     subject = subject_from_python(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout()), X)
     reference = compute_reference(subject, "training")
-    prepared = prepare(subject, BY_NAME["eager"], "training")
-    other = Step(prepared.run, prepared.module, prepared.args, {}, "training", first_seed=5).results()
+    other = replace(prepare(subject, BY_NAME["eager"], "training"), first_seed=5).results()
 
     same_draw = check_equivalence(reference, results_of(subject, "training"))
     other_draw = check_equivalence(reference, other)

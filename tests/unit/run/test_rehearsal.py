@@ -77,7 +77,7 @@ def test_what_is_kept_is_the_outputs_in_float64_and_the_gradients_in_float32(mod
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_pieces_give_what_the_whole_gives(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = subject_from_python(a_model(), X)
-    results = prepare(subject, CHANNELS_LAST, mode).step(mode).results()
+    results = prepare(subject, CHANNELS_LAST, mode).results()
     whole = check_equivalence(compute_reference(subject, mode), results)
     spoiled = results.outputs[0].clone()
     spoiled[1, 1, 3, 3] += 0.5

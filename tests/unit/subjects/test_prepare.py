@@ -184,9 +184,8 @@ def test_a_switch_is_on_while_the_copy_runs_and_is_put_back_also_where_it_raises
     configuration = Configuration(name="eager+cudnn-benchmark", backend="eager", library_switches={BENCHMARK: True})
     subject = subject_from_python(Noting(), torch.zeros(1))
     prepared = prepare(subject, configuration, "inference")
-    step = prepared.step("inference")
-    step()
-    step()
+    prepared()
+    prepared()
     ready = compile_for(Noting(), configuration)
     ready(torch.zeros(1))
     with pytest.raises(RuntimeError, match="too much"):

@@ -12,8 +12,7 @@ from layoutdoctor.diagnosis.records import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.applying import Call, how_to_apply
 from layoutdoctor.subjects.copies import device_of
-from layoutdoctor.subjects.prepare import PreparedModel
-from layoutdoctor.subjects.subject import LoadedSubject, call_of, describe, parameter_ranks, subject_from_python
+from layoutdoctor.subjects.subject import LoadedSubject, call_of, describe, subject_from_python
 
 IMAGE = torch.zeros(2, 3, 8, 8)
 
@@ -102,7 +101,6 @@ def test_a_functions_record_counts_the_module_it_reads() -> None:
     record = describe(subject, "inference")
 
     assert (record.model, record.parameter_count, record.convolution_module_count) == (None, 108, 1)
-    assert parameter_ranks(subject) == frozenset({4})
     assert call_of(subject) == Call("model(x, 1)", {"x": 4})
 
 
@@ -132,7 +130,6 @@ def test_a_function_without_modules_has_no_counts_and_a_lazy_module_is_to_be_cal
     record = describe(subject_from_python(scale, IMAGE), "inference")
 
     assert (record.parameter_count, record.convolution_module_count, record.parameter_formats) == (None, None, {})
-    assert parameter_ranks(subject_from_python(scale, IMAGE)) == frozenset()
     with pytest.raises(SubjectError, match="its parameter 'weight' has no shape yet"):
         describe(subject_from_python(nn.LazyConv2d(4, 3), IMAGE), "inference")
 
@@ -163,7 +160,6 @@ def test_the_number_of_the_gpu_is_kept_and_numbers_on_the_cpu_do_not_count() -> 
     model = a_model_with(count=torch.zeros(()), mean=x)
 
     assert device_of(model, (x,), {}) == "cuda:1"
-    assert PreparedModel(model, model, (x,), {}).device == "cuda:1"
     assert describe(LoadedSubject("net", model, (x,), {}), "inference").device == "cuda"
     assert device_of(None, (IMAGE,), {}) == "cpu"
     assert device_of(None, (3,), {}) is None
