@@ -274,7 +274,7 @@ class BufferGraph:
         return Source(read.name, _seen_layout(own, target[0], read.stride))
 
     def _is_part(self, buffer: Buffer, stride: Sequence[int], own: _Known, target: _Known) -> bool:
-        """Whether a loop reads a branch of the concatenation that it writes: one dimension is shorter, in equal steps."""
+        """Whether a loop reads a branch of the concatenation that it writes, in which one dimension is longer."""
         if len(own[0]) != len(target[0]) or not self.is_concatenation(buffer):
             return False
         shorter = sum(one != other for one, other in zip(own[0], target[0], strict=True))
