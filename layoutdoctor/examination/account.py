@@ -170,7 +170,9 @@ _Side = tuple[list[_Piece], list[tuple[bool, "Conversion"]]]
 
 def _side_of(trial: Trial) -> _Side | None:
     summary = trial.kernels
-    if summary is None or not summary.seconds or any(kernel.seconds is None for kernel in summary.kernels):
+    if summary is None or not summary.kernels or not summary.seconds:
+        return None
+    if any(kernel.seconds is None for kernel in summary.kernels):
         return None
     graphs = {graph.name: graph for graph in trial.graphs}
     nodes = {graph.name: {node.name: node for node in graph.nodes} for graph in trial.graphs}

@@ -199,8 +199,7 @@ class Source:
     """
 
     name: str
-    seen: Layout | None
-    layout: Layout | None
+    seen: Layout | None = None
     is_part: bool = False
 
 
@@ -260,29 +259,27 @@ class BufferGraph:
                 # The same elements in the same places: what that buffer saw, this one sees.
                 yield from self.sources(inner)
             else:
-                yield Source(read.name, None, inner.layout)
+                yield Source(read.name)
 
     def _source(self, buffer: Buffer, read: BufferRead) -> Source:
         layout = self.layout_of(read.name)
         own, target = known_numbers(layout), known_numbers(buffer.layout)
         if own is None or target is None or read.stride is None:
-            return Source(read.name, None, layout)
+            return Source(read.name)
         if read.is_masked:
-            return self._part(buffer, read, own, target)
+            is_part = self._is_part(buffer, read.stride, own, target)
+            return Source(read.name, layout if is_part else None, is_part)
         if read.offset != 0 or not is_relayout(own[0], own[1], target[0], read.stride):
-            return Source(read.name, None, layout)
-        return Source(read.name, _seen_layout(own, target[0], read.stride), layout)
+            return Source(read.name)
+        return Source(read.name, _seen_layout(own, target[0], read.stride))
 
-    def _part(self, buffer: Buffer, read: BufferRead, own: _Known, target: _Known) -> Source:
-        """A branch of a concatenation that one loop writes: its own dimensions, one of them shorter."""
-        layout = self.layout_of(read.name)
-        differing = [index for index, sizes in enumerate(zip(own[0], target[0], strict=False)) if len(set(sizes)) > 1]
-        same_steps = all(
-            size == 1 or seen == step for size, seen, step in zip(own[0], read.stride or (), own[1], strict=False)
-        )
-        if len(own[0]) != len(target[0]) or len(differing) != 1 or not same_steps or not self.is_concatenation(buffer):
-            return Source(read.name, None, layout)
-        return Source(read.name, layout, layout, is_part=True)
+    def _is_part(self, buffer: Buffer, stride: Sequence[int], own: _Known, target: _Known) -> bool:
+        """Whether a loop reads a branch of the concatenation that it writes, in which one dimension is longer."""
+        if len(own[0]) != len(target[0]) or not self.is_concatenation(buffer):
+            return False
+        shorter = sum(one != other for one, other in zip(own[0], target[0], strict=True))
+        steps = zip(own[0], stride, own[1], strict=False)
+        return shorter == 1 and all(size == 1 or seen == step for size, seen, step in steps)
 
     def is_concatenation(self, buffer: Buffer) -> bool:
         """Whether a buffer holds a concatenation, whatever writes it."""

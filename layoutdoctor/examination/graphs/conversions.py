@@ -106,6 +106,7 @@ def _conversion(
     required_by = flow.required_by(buffer.name)
     role = _role(flow, buffer, source.name, kind)
     place = asked or node
+    modules = (place.module,) if place is not None else (flow.nodes[name].module for name in required_by)
     return Conversion(
         id=f"{flow.graph.name} conversion {number}",
         owner="compiler" if asked is None else "user",
@@ -113,7 +114,7 @@ def _conversion(
         node=place.name if place is not None else None,
         op=place.target if place is not None else None,
         location=place.location if place is not None else None,
-        module=place.module if place is not None else _module_of(flow, required_by),
+        module=next((module for module in modules if module is not None), None),
         source=source.seen,
         target=target,
         direction=direction,
@@ -130,10 +131,6 @@ def _conversion(
         value=buffer.name,
         source_value=source.name,
     )
-
-
-def _module_of(flow: BufferGraph, names: Sequence[str]) -> str | None:
-    return next((flow.nodes[name].module for name in names if flow.nodes[name].module is not None), None)
 
 
 def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:

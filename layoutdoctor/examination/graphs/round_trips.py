@@ -135,7 +135,7 @@ def _is_foreign(flow: BufferGraph, joined: nx.DiGraph, buffer: Buffer, name: str
         return True
     if len(layout.shape) < len(buffer.layout.shape if buffer.layout is not None else ()):
         return sum(size != 1 for size in layout.shape) > 1  # a vector per channel has no layout to speak of
-    unread = Source(name, seen=None, layout=layout)  # by a loop that was not understood
+    unread = Source(name)  # by a loop that was not understood
     for source in [source for source in flow.sources(buffer) if source.name == name] or [unread]:
         if source.seen is not None and buffer.layout is not None:
             if layout_change(source.seen, buffer.layout) == "none":

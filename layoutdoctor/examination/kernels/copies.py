@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Literal
 
-from layoutdoctor.examination.kernels.primitives import is_expanded, stride_order_of
+from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy, parse_shapes
 from layoutdoctor.recording.recording import NONE
 
@@ -111,21 +111,9 @@ def _eager(row: int, layouts: tuple[Layout, Layout] | None) -> TraceCopy | None:
     before, after = stride_order_of(source), stride_order_of(target)
     if before is None or before == after or is_expanded(source):
         return None
-    direction = format_change(source, target)
+    has_formats = source.memory_formats and target.memory_formats
+    direction = conversion_direction(source, target) if has_formats else "none"
     return TraceCopy(row, "permuted" if direction == "none" else "converted", source, target, direction)
-
-
-def format_change(source: Layout, target: Layout) -> ConversionDirection:
-    """The direction of a copy between the memory formats of 4-D and 5-D tensors; ``none`` for any other permutation."""
-    before, after = set(source.memory_formats), set(target.memory_formats)
-    last = {"channels_last", "channels_last_3d"}
-    if before & after:
-        return "none"
-    if after & last and "contiguous_format" in before:
-        return "to_channels_last"
-    if before & last and "contiguous_format" in after:
-        return "to_contiguous"
-    return "none"
 
 
 def _generated(recorded: OperationArguments, row: int) -> TraceCopy | None:

@@ -44,7 +44,8 @@ class GraphLayouts:
     def __init__(self, graph: Graph) -> None:
         self._nodes = {node.name: node for node in graph.nodes}
         self._is_eager = graph.name == _EAGER
-        self._items = {(node.inputs[0], node.result_index): node for node in graph.nodes if _is_item(node)}
+        items = (node for node in graph.nodes if base_name(node.target) == "getitem" and len(node.inputs) == 1)
+        self._items = {(node.inputs[0], node.result_index): node for node in items}
         self._written: dict[str, list[Layout]] = defaultdict(list)
         self._made_for: dict[str, list[Layout]] = defaultdict(list)
         for buffer in graph.buffers:
@@ -79,10 +80,6 @@ class GraphLayouts:
         if not found and holder is node:  # another buffer holds the node's value, as one in another layout does
             found = self._made_for.get(node.name, [])
         return found[0] if len(found) == 1 else None
-
-
-def _is_item(node: FxNode) -> bool:
-    return base_name(node.target) == "getitem" and len(node.inputs) == 1
 
 
 _PORTS: dict[str, dict[Role, str]] = {
