@@ -98,16 +98,42 @@ _CHOSEN_BY = frozenset({"contiguous", "to", "clone"})
 
 
 def mixed_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, about eager, which runs in the caller's formats."""
-    trial = diagnosis.find_trial("eager")
+    """One finding at most: parameters in both formats explain a flip as well."""
+    trial = _trial_as_given(diagnosis)
     if trial is None:
         return
-    weights = [node.layout for graph in trial.graphs for node in graph.nodes if node.tensor == "weight"]
-    last = [layout for layout in weights if _is_of_rank(layout) and channels_last_only(layout) is not None]
+    graphs = [graph for graph in trial.graphs if graph.direction != "backward"]
+    weights = [node.layout for graph in graphs for node in graph.nodes if node.tensor == "weight"]
+    last = [wanted for one in weights if _is_of_rank(one) and (wanted := channels_last_only(one)) is not None]
+    contiguous_count = sum(map(_is_contiguous_only, weights))
     inputs = (t.memory_formats for t in diagnosis.subject.inputs if len(t.shape) in CHANNELS_LAST_BY_RANK)
-    if not last and all(not formats or "contiguous_format" in formats for formats in inputs):
+    if last and contiguous_count:
+        yield _finding_about_parameters(trial, contiguous_count, last)
+    elif not last and trial.name == "eager" and all(not one or "contiguous_format" in one for one in inputs):
         flips = (flip for graph in trial.graphs if (flip := _first_flip(trial, graph)) is not None)
         yield from (_finding_about_flip(diagnosis, trial, *flip) for flip in list(flips)[:1])
+
+
+def _trial_as_given(diagnosis: Diagnosis) -> Trial | None:
+    """Eager in the caller's formats; if it did not run, the baseline, whose graph inputs are the parameters."""
+    eager = diagnosis.find_trial("eager")
+    if eager is not None and eager.graphs:
+        return eager
+    main = evidence.main_trial(diagnosis)
+    return main if main is not None and main.configuration.model_format == "preserve" else None
+
+
+def _finding_about_parameters(trial: Trial, contiguous_count: int, last: Sequence[MemoryFormat]) -> Finding:
+    formats, how = distinct(last), "each parameter to the channels-last format of its rank"
+    if formats == ["channels_last"]:
+        how = "model = model.to(memory_format=torch.channels_last)"
+    return LD502.finding(
+        trial.name,
+        f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones {be(contiguous_count)} "
+        f"contiguous and {len(last)} {' or '.join(formats)}, so values change their layout between the layers",
+        f"convert all of them to one format: {how}",
+        evidence=(f"{contiguous_count} contiguous", f"{len(last)} channels-last"),
+    )
 
 
 def _is_of_rank(layout: Layout | None) -> bool:

@@ -4,10 +4,12 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from recorded_builders import Recorder
 
 from layoutdoctor.examination.kernels.host import base_seconds, lost_count, operation_tree
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
+from layoutdoctor.recording.recording import NONE, Problem
 
 if TYPE_CHECKING:
     from pathlib import Path
