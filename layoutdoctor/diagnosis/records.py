@@ -285,6 +285,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
         count: The launches added up in this entry: more than 1 only if a table of totals was recorded.
         confidence: Of a kernel on a GPU, what its direction and tensor rest on: ``shapes`` that the operation recorded,
             the launch ``grid``, or the ``order`` of kernels alone; None elsewhere, and where only the name is known.
+        of_batch: By the launch grid alone: True for an activation or its gradient, False for a weight or its gradient.
         exposed_seconds: On a GPU, the part of ``seconds`` in which nothing else ran on the device.
         step: In a recorded trace, the profiler's step it ran in, such as ``ProfilerStep#3``.
     """
@@ -319,6 +320,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
     seconds_source: CostSource | None = None
     count: Count = 1
     confidence: Confidence | None = None
+    of_batch: bool | None = None
     exposed_seconds: Seconds | None = None
     step: str | None = None
 

@@ -122,7 +122,10 @@ def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
         ("to or from CNHW" if _is_to_cnhw(c) else DIRECTION_WORDS[c.direction], c.count) for c in conversions
     )
     if all(c.tensor == "unknown" for c in conversions):
-        of = "of which tensors was not recorded"
+        seconds = [(sum_known(c.seconds for c in conversions if c.of_batch is is_batch)) for is_batch in (True, False)]
+        nouns = ("activations and their gradients", "weights and theirs")
+        sides = [f"{format_seconds(spent)} of {of}" for spent, of in zip(seconds, nouns, strict=True) if spent]
+        of = f"by launch grids {' and '.join(sides)}" if sides else "of which tensors was not recorded"
     else:
         tensors = wording.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in conversions)
         known_by = wording.named_counts((CONFIDENCE_WORDS[c.confidence], c.count) for c in conversions)

@@ -314,6 +314,7 @@ class Records:
             cause="the library converts the buffer of its result before it writes it" if is_buffer else None,
             source_value=self._value(found),
             confidence=found.confidence,
+            of_batch=found.of_batch,
             **common,  # type: ignore[arg-type]
         )
 

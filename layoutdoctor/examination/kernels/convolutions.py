@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,6 +58,8 @@ class LibraryConversion:
         is_result: Whether it converts what the convolution wrote, by its place behind the kernel that computes; None
             where none is known to.
         input_shape: Sizes of the convolution's input, whichever tensor this converts; None where not recorded.
+        of_batch: Whether the launch grid alone shows an activation or its gradient (True), or a weight or its gradient;
+            None if the tensor is known, or the grid shows neither.
     """
 
     row: int
@@ -67,6 +70,7 @@ class LibraryConversion:
     dtype: str | None = None
     is_result: bool | None = None
     input_shape: Shape | None = None
+    of_batch: bool | None = None
 
 
 class Evidence:
@@ -152,7 +156,45 @@ def _library_conversions(evidence: Evidence) -> list[LibraryConversion]:
         for row in rows
         if evidence.groups[row] == NONE
     ]
-    return sorted(found, key=lambda conversion: conversion.row)
+    return _with_sides(evidence, sorted(found, key=lambda conversion: conversion.row))
+
+
+def _with_sides(evidence: Evidence, found: list[LibraryConversion]) -> list[LibraryConversion]:
+    """
+    Marks conversions of cuDNN whose launch grid begins with the batch's size, if sizes were not recorded.
+
+    Grids with more positions than any weight give the batch's size, if they agree. Nothing is marked if an operation of
+    the forward reads two tensors without that size.
+    """
+    grids = {
+        conversion.row: grid
+        for conversion in found
+        if conversion.tensor is None
+        and evidence.class_of(conversion.row).library == "cudnn"
+        and (grid := evidence.grid_of(conversion.row)) is not None
+    }
+    batches = {grid[2] for grid in grids.values() if grid[0] >= _CERTAINLY_IMAGE}
+    if len(batches) != 1:
+        return found
+    (batch,) = batches
+    sides = {row: _side(grid, batch) for row, grid in grids.items()}
+    reads = Counter(c.group for c in found if sides.get(c.row) is False and c.is_result is False)
+    forward = [group for group in reads if group >= 0 and "backward" not in evidence.attribution.name_of(group)]
+    if any(reads[group] > 1 for group in forward):
+        return found
+    return [replace(conversion, of_batch=sides.get(conversion.row)) for conversion in found]
+
+
+def _side(grid: tuple[int, int, int], batch: int) -> bool | None:
+    """True for a tensor of the batch, False for a weight; a grid of 32 x 32 blocks of positions and channels."""
+    positions, channels, first = grid
+    if first != batch:
+        return False if positions <= _LARGEST_KERNEL else None
+    return True if positions > _LARGEST_KERNEL or (positions == _LARGEST_KERNEL and channels > 1) else None
+
+
+_CERTAINLY_IMAGE = 16  # blocks of 32 positions: more than 22 x 22
+_LARGEST_KERNEL = 2  # 8 x 8 positions
 
 
 class _Group:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from loops import for_each
 from recorded_builders import (
     CAST_RESULT,
@@ -20,7 +22,7 @@ from recorded_builders import (
 )
 
 from layoutdoctor.examination.kernels.attribution import attribute
-from layoutdoctor.examination.kernels.convolutions import Evidence, LibraryConversion
+from layoutdoctor.examination.kernels.convolutions import Evidence, LibraryConversion, _side
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
 from layoutdoctor.recording.recording import NONE
 
@@ -255,3 +257,36 @@ def test_kernels_without_operations_are_grouped_by_what_follows_what() -> None:
 
     assert runs(record) == [-2, -2, -2, NONE]
     assert directions(conversions_of(record.trace())) == [IN, OUT]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    batch=st.integers(1, 512),
+    channels=st.integers(1, 2048),
+    image=st.integers(2, 256),
+    outputs=st.integers(1, 2048),
+    kernel=st.sampled_from([1, 2, 3, 5, 7]),
+)
+def test_the_grid_never_takes_one_side_for_the_other(
+    batch: int, channels: int, image: int, outputs: int, kernel: int
+) -> None:
+    assert _side(cudnn_grid((batch, channels, image, image)), batch) in (True, None)
+    if outputs != batch or kernel < 7:  # a 7 x 7 weight of as many outputs as images looks like one
+        assert _side(cudnn_grid((outputs, channels, kernel, kernel)), batch) in (False, None)
+
+
+def test_sides_are_known_with_one_batch_and_one_weight_per_operation() -> None:
+    def sides(*sizes: list[int]) -> list[bool | None]:
+        record = Recorder(has_shapes=False)
+        for pair in zip(sizes[::2], sizes[1::2], strict=True):
+            with record.operation("aten::conv2d"), record.operation("aten::cudnn_convolution"):
+                for size in pair:
+                    record.kernel(TO_NHWC, grid=cudnn_grid(tuple(size)))
+                record.kernel(FORWARD)
+        return [conversion.of_batch for conversion in conversions_of(record.trace())]
+
+    images, small, weight = [8, 64, 56, 56], [8, 512, 7, 7], [512, 64, 3, 3]
+    assert sides(images, weight, small, weight) == [True, False, True, False]
+    assert sides(images, weight, [4, 64, 56, 56], weight) == [None] * 4  # two batches
+    assert sides(small, weight) == [None] * 2  # none is certainly an image
+    assert sides(images, weight, [100, 64, 7, 7], weight) == [None] * 4  # regions of a detector

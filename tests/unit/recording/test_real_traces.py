@@ -305,3 +305,14 @@ def test_a_quarter_of_the_convolution_time_of_a_video_decoder_is_conversion() ->
     assert found.convolution_seconds is not None
     assert found.conversion_seconds is not None
     assert found.conversion_seconds / found.convolution_seconds == pytest.approx(0.266, abs=5e-4)
+
+
+def test_the_grid_shows_activations_and_weights_if_no_sizes_were_recorded() -> None:
+    diagnosis = examine_trace(TRACES / "a100_conv_training_nccl.json.gz")
+    kernels = diagnosis.trials[0].kernels
+    assert kernels is not None
+    spent = {
+        side: sum(c.seconds or 0 for c in kernels.conversions if c.of_batch is side) for side in (True, False, None)
+    }
+    assert spent == pytest.approx({True: 10_718.836 * MICROSECOND, False: 4_402.074 * MICROSECOND, None: 0}, abs=EXACT)
+    assert "by launch grids 10.7 ms of activations and their gradients" in " ".join(str(diagnosis).split())
