@@ -18,7 +18,7 @@ import msgspec
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.configurations import ALL, BASELINE, choose_configurations, find_target, is_a_group
-from layoutdoctor.diagnosis.records import Configuration, Failure, Trial
+from layoutdoctor.diagnosis.records import Configuration, Trial
 from layoutdoctor.errors import SubjectError, TransportError, UsageError, needs_torch
 from layoutdoctor.examination.choice import compare, recommend
 from layoutdoctor.examination.examine import diagnosis_of
@@ -26,18 +26,15 @@ from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.rules import Rule, run_rules
 from layoutdoctor.run.deriving import cures_together, in_both_directions, on_a_gpu, single_cures
 from layoutdoctor.run.kept_launcher import kept_launcher
+from layoutdoctor.run.lowering import lowered
 from layoutdoctor.run.showing import showing
 from layoutdoctor.run.watching import Watch, now
 from layoutdoctor.workers.launcher import LostError
 from layoutdoctor.workers.messages import (
     DEFAULT_TIMEOUT_SECONDS,
     Bandwidth,
-    Compile,
-    Compiled,
     Copied,
     Loaded,
-    Prepared,
-    Progress,
     Referred,
     Request,
     Scouted,
@@ -62,12 +59,8 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis, Mode
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.launcher import Host, Launcher, Process
+    from layoutdoctor.workers.messages import Progress
 
-_LOWERS_NO_EAGER = "eager runs no compiler: nothing to lower for a GPU that is not there"
-_LOWERS_NO_FREEZING = (
-    "freezing folds the weights into the CPU's own convolutions before a graph is lowered; "
-    "diagnose it on a machine with the GPU"
-)
 _LEAST_BUDGET_SECONDS = 10.0
 _MOST_BUDGET_SECONDS = 60.0
 _ROUNDS_SHARE = 0.5
@@ -193,7 +186,8 @@ def _recorded(launcher: Launcher, request: Request, watch: Watch, scout: Process
         return _without_convolution(host, request)
     try:
         if request.lower_for is not None:
-            return _lowered(host, request, watch, scout)
+            _seen_in_eager(scout, request, host.loaded.subject.name)
+            return lowered(host, _head_of(host.loaded), request, watch)
         return _measured(host, request, watch, scout)
     finally:
         host.end()
@@ -240,65 +234,6 @@ def _seen_in_eager(scout: Process, request: Request, name: str) -> Scouted:
         return scout.answer(Scouted, request.timeout_seconds)
     except LostError as lost:
         raise SubjectError(f"cannot run {name} in eager mode: {lost}") from lost
-
-
-def _lowered(host: Host, request: Request, watch: Watch, scout: Process) -> list[Recording]:
-    """Every configuration lowered for a GPU that is not there, one after the other, each in a process of its own."""
-    head, target = _head_of(host.loaded), find_target(request.lower_for)
-    _seen_in_eager(scout, request, head.subject.name)
-    note = f"{target.name}: what Inductor asks the device about was answered as for {target.device_name}"
-    notes = (*head.subject.notes, note)
-    head = msgspec.structs.replace(
-        head,
-        subject=msgspec.structs.replace(head.subject, device="cuda", target=target.name, notes=notes),
-        # Processor and threads have no part in it.
-        environment=msgspec.structs.replace(head.environment, device_name=None, thread_count=None),
-        configurations=tuple(configuration.name for configuration in request.configurations),
-    )
-    found: list[Recording] = []
-    known: dict[str, str] = {}
-    for number, configuration in enumerate(request.configurations):
-        done = 20 + 80 * number // len(request.configurations)
-        watch.progress(Progress(stage=f"{configuration.name}: lowering for {target.name}", done=done))
-        trial = _lowered_trial(host, configuration, request, known)
-        found.append(Recording(head=head, trial=trial, source="static", was_profiled=trial.status == "ok"))
-        watch.show(found)
-    return found
-
-
-def _lowered_trial(host: Host, configuration: Configuration, request: Request, known: dict[str, str]) -> Trial:
-    """
-    One configuration, lowered.
-
-    Args:
-        known: Names of the configurations before it, by the key of their options and of their code; this one is added.
-    """
-    trial = Trial(configuration=configuration, status="ok", is_static=True)
-    reason = _LOWERS_NO_EAGER if configuration.backend != "inductor" else _LOWERS_NO_FREEZING
-    if configuration.backend != "inductor" or configuration.freezes:
-        return msgspec.structs.replace(trial, status="skipped", failure=Failure(kind="target", message=reason))
-    process = None
-    try:
-        process = host.begin("static", configuration)
-        key = process.answer(Prepared, request.timeout_seconds).key
-        if key in known:
-            return _same_as(trial, known[key], "options and formats")
-        compiled = process.ask(Compile(), Compiled, request.timeout_seconds)
-    except LostError as lost:
-        return msgspec.structs.replace(trial, status=lost.status, failure=lost.failure)
-    finally:
-        if process is not None:
-            process.end()
-    if compiled.code is not None and compiled.code in known:
-        return _same_as(compiled.trial, known[compiled.code], "generated code")
-    if compiled.trial.status == "ok":
-        known.update({one: configuration.name for one in (key, compiled.code) if one is not None})
-    return compiled.trial
-
-
-def _same_as(trial: Trial, other: str, what: str) -> Trial:
-    notes = (*trial.notes, f"the same {what} as {other}")
-    return msgspec.structs.replace(trial, status="same_as", same_as=other, notes=notes)
 
 
 class Run:

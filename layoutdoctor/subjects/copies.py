@@ -140,14 +140,20 @@ def copy_model(model: M) -> M:
         SubjectError: Python cannot copy it.
     """
     kept = (value for _, value in reached(model) if isinstance(value, torch.Tensor) and not value.is_leaf)
+    name = getattr(model, "__name__", type(model).__name__)
     try:
         copied = copy.deepcopy(model, {id(tensor): clone_tensor(tensor).detach() for tensor in kept})
     except Exception as error:
-        name = getattr(model, "__name__", type(model).__name__)
         raise SubjectError(f"cannot copy {name}: {first_line(error)}; give it a __deepcopy__") from error
+    if _trained(copied) != _trained(model):  # as of a subclass of torch.Tensor
+        raise SubjectError(f"cannot copy {name}: the copy of a parameter requires no gradient; give it a __deepcopy__")
     for parameter in copied.parameters() if isinstance(copied, nn.Module) else ():
         parameter.grad = None
     return copied
+
+
+def _trained(model: object) -> list[bool]:
+    return [one.requires_grad for one in model.parameters()] if isinstance(model, nn.Module) else []
 
 
 def check_has_data(module: nn.Module) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -10,16 +9,17 @@ from builders import a_configuration, a_graph, a_subject, a_trial, an_environmen
 from fake_workers import CRASH
 
 from layoutdoctor.examination.applying import Call
-from layoutdoctor.run.diagnose import _lowered
+from layoutdoctor.run.diagnose import _head_of
+from layoutdoctor.run.lowering import lowered
 from layoutdoctor.run.watching import Watch
-from layoutdoctor.workers.messages import Compiled, Loaded, Prepared, Request, Scouted
+from layoutdoctor.workers.messages import Compiled, Loaded, Prepared, Request
 
 NAMES = ("eager", "inductor", "inductor-layout-opt-on", "inductor-layout-opt-off", "inductor-channels-last")
 REQUEST = Request(configurations=tuple(map(a_configuration, NAMES)), lower_for="cuda:90")
 
 
 class Scripted:
-    """Stands for a host, for the processes that it begins, and for the scout."""
+    """Stands for a host and for the processes that it begins."""
 
     def __init__(self, *answers: object) -> None:
         environment = an_environment(thread_count=4)
@@ -62,9 +62,8 @@ def test_each_configuration_is_lowered_once_and_one_that_is_lost_costs_only_itse
         *(Prepared(key="c"), a_compiled("inductor-channels-last", "code")),
     )
     told: list[str] = []
-    scout: Any = SimpleNamespace(answer=lambda *_: Scouted(has_convolution=True))
 
-    found = _lowered(host, REQUEST, Watch(lambda step: told.append(step.stage)), scout)  # type: ignore[arg-type]
+    found = lowered(host, _head_of(host.loaded), REQUEST, Watch(lambda step: told.append(step.stage)))  # type: ignore[arg-type]
 
     assert [(one.name, one.trial.status, one.trial.same_as, one.was_profiled) for one in found] == [
         ("eager", "skipped", None, False),
