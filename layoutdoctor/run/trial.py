@@ -1,8 +1,4 @@
-"""
-What a worker does with its one configuration: prepared, compiled under capture, run, checked, timed and profiled.
-
-It brings subjects, capture and measure together. What comes out is what was seen; nothing is examined here.
-"""
+"""A worker's one configuration: prepared, compiled under capture, checked, timed and profiled; nothing is examined."""
 
 from __future__ import annotations
 
@@ -30,6 +26,7 @@ from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.measure.timing import choose_timer
 from layoutdoctor.rules.graph_evidence import leaves_out_backward
+from layoutdoctor.run.static import STAGE, failure_to_lower, lower
 from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures import propose
 from layoutdoctor.subjects.cures.cure import Seen
@@ -38,8 +35,9 @@ from layoutdoctor.words import joined
 from layoutdoctor.workers.messages import Checked, Compiled, Profiled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
+    from layoutdoctor.diagnosis.configurations import Target
     from layoutdoctor.diagnosis.records import Configuration, Graph, Mode
     from layoutdoctor.recording.recording import Iteration
     from layoutdoctor.subjects.prepare import PreparedModel
@@ -65,12 +63,17 @@ class TrialWork:
     Attributes:
         stage: What is being done, in the words of ``Failure.kind``.
         step: One iteration; None until the model is prepared.
+
+    Args:
+        target: A GPU that is not there, to lower for; None compiles for the device of the model.
     """
 
-    def __init__(self, subject: LoadedSubject, configuration: Configuration, mode: Mode) -> None:
+    def __init__(
+        self, subject: LoadedSubject, configuration: Configuration, mode: Mode, target: Target | None = None
+    ) -> None:
         self.stage = "prepare"
         self.step: Step | None = None
-        self._subject, self._configuration, self._mode = subject, configuration, mode
+        self._subject, self._configuration, self._mode, self._target = subject, configuration, mode, target
         self._prepared: PreparedModel | None = None
         self._capture = CompileCapture()
         self._trial = Trial(configuration=configuration, status="ok")
@@ -101,6 +104,11 @@ class TrialWork:
     def compile(self) -> Compiled:
         """The first calls, under capture. In training only the forward runs, so that forks can still train."""
         prepared, step = self._ready()
+        if self._target is not None:
+            self.stage = STAGE
+            trial = msgspec.structs.replace(self._trial, notes=prepared.notes, is_static=True)
+            trial = lower(trial, step, self._target)
+            return Compiled(trial=trial, code=code_key(prepared, trial) if trial.failure is None else None)
         is_compiled, seconds = self._configuration.backend == "inductor", None
         device = prepared.device
         if is_compiled:
@@ -168,6 +176,15 @@ class TrialWork:
         if self._prepared is None or self.step is None:
             raise RuntimeError("the model has not been prepared")
         return self._prepared, self.step
+
+    def failure_of(self, error: BaseException) -> Failure:
+        """Why there is no result, if the model or the compiler raised."""
+        if self._target is None or self.stage != STAGE:
+            return failure_of(error, self.stage)
+        # Dynamo's own exception says less than that of the backend which it wraps.
+        cause = getattr(error, "inner_exception", None) or error
+        failure = failure_of(cause, STAGE)
+        return failure if isinstance(cause, LayoutDoctorError) else failure_to_lower(failure, self._target)
 
     def proposals(self, graphs: Sequence[Graph], failure: Failure | None = None) -> tuple[Proposal, ...]:
         """The cures that may help; lines to paste change a module, so that a function has none."""
@@ -363,20 +380,6 @@ def code_key(prepared: PreparedModel, trial: Trial) -> str | None:
         return None
     beside = options_beside_code(trial.configuration)
     return fingerprint((formats_in_effect(prepared), tuple(prepared.switches.items()), beside, *codes))
-
-
-def own_frame(run: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """
-    A function around the model with a code object of its own, by which Dynamo keeps compiled code.
-
-    With one for each configuration, no configuration in the same process meets another one's entries.
-    """
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return run(*args, **kwargs)
-
-    call.__code__ = call.__code__.replace(co_name=f"layoutdoctor_{name.replace('-', '_')}")
-    return call
 
 
 def _gradient_layouts(prepared: PreparedModel, step: Step) -> tuple[GradientLayout, ...]:

@@ -1,5 +1,5 @@
 """
-What a process that was forked from a host does: a worker with its starts, the reference, or a lowering for a target.
+What a process that was forked from a host does: a worker with its starts, or the reference.
 
 Each is a conversation over its channel: an order comes, it is carried out, and the answer goes back.
 """
@@ -22,9 +22,9 @@ from layoutdoctor.diagnosis.configurations import find_target
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
 from layoutdoctor.measure.gpu import free_device_bytes, used_device_bytes
-from layoutdoctor.run.forking import serve_forks, why_not_fork
+from layoutdoctor.run.launcher import serve_forks, why_not_fork
 from layoutdoctor.run.rehearsal import check_runs, compute_reference
-from layoutdoctor.run.trial import TrialWork, end_worker_threads, failure_of, keep_memory, take_some_memory
+from layoutdoctor.run.trial import TrialWork, end_worker_threads, keep_memory, take_some_memory
 from layoutdoctor.subjects.copies import device_of
 from layoutdoctor.subjects.subject import call_of, describe, owned_module, parameter_ranks, with_something_to_train
 from layoutdoctor.workers.messages import (
@@ -34,15 +34,13 @@ from layoutdoctor.workers.messages import (
     Compile,
     Copied,
     Failed,
-    Finished,
     Fork,
     Loaded,
     Prepared,
     Profile,
+    Ran,
     Ready,
-    Referred,
     Refused,
-    Scouted,
     Turn,
     Turned,
     WarmUp,
@@ -63,16 +61,23 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
 
     Raises:
         SubjectError: It holds no data.
+        UsageError: It is to be lowered for another device, and is not on the CPU.
     """
-    lost = notes_on_torch(with_target=request.lower_for is not None)
-    subject = replace(subject, notes=(*subject.notes, *lost))
+    target = None if request.lower_for is None else find_target(request.lower_for)
+    subject = replace(subject, notes=(*subject.notes, *notes_on_torch(with_target=target is not None)))
     if request.mode == "training":
         subject = with_something_to_train(subject)
     described = describe(subject, request.mode)
     device = device_of(owned_module(subject), subject.args, subject.kwargs) or "cpu"
-    described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
     environment = describe_environment(device, triton=triton_version(), onednn=(None, None), command=request.command)
-    environment = msgspec.structs.replace(environment, thread_count=_threads)
+    if target is None:
+        described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
+        environment = msgspec.structs.replace(environment, thread_count=_threads)
+    else:
+        from layoutdoctor.run.static import described_for
+
+        described = described_for(target, subject, described)
+        environment = msgspec.structs.replace(environment, device_name=None, thread_count=None)  # have no part in it
     loaded = Loaded(
         subject=described,
         environment=environment,
@@ -124,19 +129,19 @@ def work_on(subject: LoadedSubject, request: Request, begin: Begin, channel: Cha
     """Does what a process was forked for."""
     torch.set_num_threads(_threads)
     try:
-        if begin.role == "reference":
-            channel.send(_reference(subject, request, begin.path))
-        elif begin.role == "static":
-            _lower(subject, request, channel)
-        elif begin.configuration is not None:
-            _Worker(TrialWork(subject, begin.configuration, request.mode), channel).run(begin.role == "again")
-    except ClosedError:
-        raise
+        if begin.configuration is None:
+            reference = compute_reference(subject, request.mode)
+            reference.save(begin.path)
+            channel.send(Ran(notes=reference.notes))
+        else:
+            target = None if request.lower_for is None else find_target(request.lower_for)
+            work = TrialWork(subject, begin.configuration, request.mode, target)
+            _Worker(work, channel).run(is_again=begin.role == "again")
     except LayoutDoctorError as error:
         channel.send(Refused(kind=type(error).__name__, message=str(error)))
 
 
-def scout(subject: LoadedSubject, request: Request) -> Scouted:
+def scout(subject: LoadedSubject, request: Request) -> Ran:
     """
     Runs the model once in eager mode: whether it runs at all, and whether it has a convolution.
 
@@ -144,14 +149,12 @@ def scout(subject: LoadedSubject, request: Request) -> Scouted:
         SubjectError: It does not run.
     """
     torch.set_num_threads(_threads)
-    if request.mode == "training":
-        subject = with_something_to_train(subject)
     with _Operations() as operations:
         notes = check_runs(subject, request.mode)
-    loaded = None if operations.may_convolve else describe_loaded(subject, request, None)[0]
-    return Scouted(has_convolution=operations.may_convolve, notes=notes, loaded=loaded)
+    return Ran(notes=notes, may_convolve=operations.may_convolve)
 
 
+_IMAGE_RANK = 4
 _BY_LAYOUT = tuple(
     "batch_norm instance_norm group_norm pool upsample im2col col2im pixel_shuffle pixel_unshuffle grid_sampler".split()
 )
@@ -183,31 +186,14 @@ class _Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-_IMAGE_RANK = 4
-
-
-def _reference(subject: LoadedSubject, request: Request, path: str) -> Referred:
-    reference = compute_reference(subject, request.mode)
-    reference.save(path)
-    return Referred(notes=reference.notes)
-
-
-def _lower(subject: LoadedSubject, request: Request, channel: Channel) -> None:
-    from layoutdoctor.run.static import record_for_target
-
-    for message in record_for_target(subject, find_target(request.lower_for), request):
-        channel.send(message)
-    channel.send(Finished())
-
-
 class _Worker:
     """A configuration from its preparation to the last turn of its starts."""
 
     def __init__(self, work: TrialWork, channel: Channel) -> None:
         self._work, self._channel = work, channel
-        self._blocks: list[bytearray] = []
+        self._blocks: list[bytearray] = []  # held while the process runs
 
-    def run(self, is_again: bool) -> None:
+    def run(self, *, is_again: bool) -> None:
         """
         Prepares, compiles and forks starts.
 
@@ -277,7 +263,7 @@ class _Worker:
         except ClosedError:
             raise
         except BaseException as error:  # the user's model may raise anything
-            failure = failure_of(error, self._work.stage)
+            failure = self._work.failure_of(error)
             proposals = self._work.proposals(self._work.captured_graphs, failure)
             self._channel.send(Failed(failure=failure, proposals=proposals))
             raise ClosedError(failure.message) from error

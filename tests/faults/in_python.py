@@ -14,7 +14,7 @@ from faults.harness import MARKER, ROOT, Ended, processes_left
 import layoutdoctor
 from layoutdoctor.commands.diagnose import status_of
 from layoutdoctor.diagnosis.saved import to_json
-from layoutdoctor.run.kept_launcher import close_kept_launcher
+from layoutdoctor.workers.launcher import close_kept_launcher
 
 if TYPE_CHECKING:
     import pytest

@@ -140,7 +140,7 @@ def a_gpu_worker(name: str, busy_seconds: float | None, call_seconds: float = 1.
         recorder = Recorder()
         with recorder.operation("aten::relu"):
             recorder.kernel("k", takes=round(busy_seconds * 1e9))
-        made._iterations = (Iteration(events=recorder.trace(), device="cuda"),)
+        made.iterations = (Iteration(events=recorder.trace(), device="cuda"),)
     made._was_profiled = True
     return made
 

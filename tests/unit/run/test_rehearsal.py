@@ -8,11 +8,8 @@ from torch import nn
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.measure import equivalence
-from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.run import rehearsal
 from layoutdoctor.run.rehearsal import check_runs, compute_reference
-from layoutdoctor.subjects.prepare import prepare
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Mode
 
 
-def test_memory_that_runs_out_in_the_first_run_is_told_as_that() -> None:
+def test_memory_that_runs_out_in_the_first_run_is_an_error_that_says_so() -> None:
     def greedy(x: torch.Tensor) -> torch.Tensor:
         return x + torch.empty(1 << 49, dtype=torch.uint8)[: x.numel()]
 
@@ -74,30 +71,20 @@ def test_what_is_kept_is_the_outputs_in_float64_and_the_gradients_in_float32(mod
     assert len(kept) == (6 if mode == "training" else 0)
 
 
-@pytest.mark.parametrize("mode", ["inference", "training"])
-def test_pieces_give_what_the_whole_gives(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = subject_from_python(a_model(), X)
-    results = prepare(subject, CHANNELS_LAST, mode).step(mode, fresh_inputs=False).results()
-    whole = check_equivalence(compute_reference(subject, mode), results)
-    spoiled = results.outputs[0].clone()
-    spoiled[1, 1, 3, 3] += 0.5
-    results.outputs[0] = spoiled
-    wrong = check_equivalence(compute_reference(subject, mode), results)
+    results = prepare(subject, CHANNELS_LAST, "inference").step("inference", fresh_inputs=False).results()
+    results.outputs[0] = results.outputs[0] + (torch.arange(results.outputs[0].numel()) == 7).reshape(2, 2, 4, 4)
+    whole = check_equivalence(compute_reference(subject, "inference"), results)
     monkeypatch.setattr(equivalence, "_PIECE", 5)
-    results.outputs[0] = spoiled
 
-    again = check_equivalence(compute_reference(subject, mode), results)
-    assert (again.status, again.max_abs_error) == (wrong.status, wrong.max_abs_error)
-    assert again.relative_error == pytest.approx(wrong.relative_error)
-    assert wrong.status == "different"
-    assert whole.status == "equal"
-    longest = torch.arange(12.0).reshape(1, 3, 4)
-    pieces = list(equivalence._pieces(longest, longest.double()))
-    assert [tuple(piece.shape) for piece, _ in pieces] == [(1, 3, 1)] * 4
-    assert torch.equal(torch.cat([piece for piece, _ in pieces], 2), longest)
+    again = check_equivalence(compute_reference(subject, "inference"), results)
+
+    assert (again.status, again.max_abs_error) == (whole.status, whole.max_abs_error) == ("different", pytest.approx(1))
+    assert again.relative_error == pytest.approx(whole.relative_error)
 
 
-def test_values_that_fade_out_are_told() -> None:
+def test_values_that_fade_out_are_noted() -> None:
     class Fading(nn.Module):
         def __init__(self, factor: float) -> None:
             super().__init__()
