@@ -28,7 +28,7 @@ from layoutdoctor.diagnosis.records import MadeBy, Recipe
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
 from layoutdoctor.measure.gpu import why_no_gpu
 from layoutdoctor.measure.memory import out_of_memory
-from layoutdoctor.state.seeds import seed_all
+from layoutdoctor.state.switches import seed_all
 from layoutdoctor.subjects.copies import copy_module, input_tensors
 from layoutdoctor.subjects.inputs import InputSpec, make_inputs, parse_dtype, parse_input
 from layoutdoctor.subjects.recorded_inputs import as_called, part_with_inputs

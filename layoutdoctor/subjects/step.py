@@ -14,8 +14,7 @@ import torch
 
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.equivalence import StepResults
-from layoutdoctor.state.seeds import seed_all
-from layoutdoctor.state.switches import switched
+from layoutdoctor.state.switches import seed_all, switched
 from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, input_tensors, layout_of, same_values
 
 if TYPE_CHECKING:
