@@ -1,8 +1,4 @@
-"""
-One compile, captured: the hooks of ``compat`` put together into graph records.
-
-``CompileCapture`` is entered around the first call of a compiled model and leaves ``graphs`` behind.
-"""
+"""One compile under capture: what the hooks of ``compat`` see becomes graph records."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from layoutdoctor.capture.compat import InductorHooks, graph_break_counters, guard_failure_reasons, next_frame_number
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
-from layoutdoctor.capture.fx_graph import described, fx_nodes, not_understood_in, output_names
+from layoutdoctor.capture.fx_graph import fx_nodes, not_understood_in, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, kernel_sources
 from layoutdoctor.diagnosis.records import Graph
 from layoutdoctor.errors import first_line
@@ -52,9 +48,9 @@ class CompileCapture:
         self.recompile_reasons: tuple[str, ...] = ()
         self._decisions: list[tuple[Any, RawDecision]] = []
         self._hooks = InductorHooks(self._on_decision, self._on_graph)
-        self._breaks: dict[str, int] | None = None
-        self._failed_guards: dict[int, tuple[str, ...]] | None = None
-        self._first_frame: int | None = None
+        self._breaks: dict[str, int] = {}
+        self._failed_guards: dict[int, tuple[str, ...]] = {}
+        self._first_frame = 0
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -82,12 +78,10 @@ class CompileCapture:
 
     def __exit__(self, *exception: object) -> None:
         self._hooks.__exit__(*exception)
-        if self._breaks is not None:
-            with self._hooks.guard("graph breaks"):
-                self.graph_break_reasons += tuple(self._new_breaks(self._breaks))
-        if self._failed_guards is not None:
-            with self._hooks.guard("reasons of recompiles"):
-                self.recompile_reasons += tuple(self._new_guard_failures(self._failed_guards))
+        with self._hooks.guard("graph breaks"):
+            self.graph_break_reasons += tuple(self._new_breaks(self._breaks))
+        with self._hooks.guard("reasons of recompiles"):
+            self.recompile_reasons += tuple(self._new_guard_failures(self._failed_guards))
 
     def _new_breaks(self, before: Mapping[str, int]) -> Iterator[str]:
         for reason, count in graph_break_counters().items():
@@ -98,7 +92,7 @@ class CompileCapture:
             for reason in reasons[len(before.get(code, ())) :]:
                 frame = _FRAME_NUMBER.match(reason)
                 # A frame behind a graph break is shared: what an earlier compile of it expected is no recompile here.
-                if frame is None or int(frame[1]) >= (self._first_frame or 0):
+                if frame is None or int(frame[1]) >= self._first_frame:
                     yield _first_words(reason)
 
     def _on_decision(self, graph_module: Any, applied: bool, log: list[str], is_inference: bool | None) -> None:
@@ -160,10 +154,8 @@ def _graph_record(
             _written_layouts(fields.get("buffers", ())),
         )
     with part("FX nodes"):
-        lost: dict[str, list[str]] = {}
-        fields["nodes"] = fx_nodes(graph_module, placeholder_kinds(graph_module, direction), targets, lost)
+        fields["nodes"] = fx_nodes(graph_module, placeholder_kinds(graph_module, direction), targets)
         fields["output_names"] = output_names(graph_module)
-        problems += described(lost)
     with part("what is not understood"):
         fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
     with part("generated code"):

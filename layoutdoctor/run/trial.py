@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from layoutdoctor.capture.compat import compile_settings, missing_cpp_compiler
+from layoutdoctor.capture.compat import compile_settings, inductor_config, missing_cpp_compiler
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.fx_graph import location_in_stack
 from layoutdoctor.capture.session import CompileCapture
@@ -62,7 +62,7 @@ class TrialWork:
 
     Attributes:
         stage: What is being done, in the words of ``Failure.kind``.
-        step: One iteration; None until the model is prepared.
+        step: One iteration, from ``prepare`` on.
 
     Args:
         target: A GPU that is not there, to lower for; None compiles for the device of the model.
@@ -72,9 +72,9 @@ class TrialWork:
         self, subject: LoadedSubject, configuration: Configuration, mode: Mode, target: Target | None = None
     ) -> None:
         self.stage = "prepare"
-        self.step: Step | None = None
+        self.step: Step
         self._subject, self._configuration, self._mode, self._target = subject, configuration, mode, target
-        self._prepared: PreparedModel | None = None
+        self._prepared: PreparedModel
         self._capture = CompileCapture()
         self._trial = Trial(configuration=configuration, status="ok")
         self._reported, self._reported_reasons = 0, 0  # graphs, and reasons to recompile, that were sent
@@ -82,7 +82,7 @@ class TrialWork:
     @property
     def device(self) -> str:
         """The device that the prepared model runs on."""
-        return self._ready()[0].device
+        return self._prepared.device
 
     @property
     def captured_graphs(self) -> tuple[Graph, ...]:
@@ -103,17 +103,16 @@ class TrialWork:
 
     def compile(self) -> Compiled:
         """The first calls, under capture. In training only the forward runs, so that forks can still train."""
-        prepared, step = self._ready()
+        prepared, step = self._prepared, self.step
         if self._target is not None:
             self.stage = STAGE
             trial = msgspec.structs.replace(self._trial, notes=prepared.notes, is_static=True)
             trial = lower(trial, step, self._target)
             return Compiled(trial=trial, code=code_key(prepared, trial) if trial.failure is None else None)
         is_compiled, seconds = self._configuration.backend == "inductor", None
-        device = prepared.device
         if is_compiled:
             self.stage = "compile"
-            problem = missing_cpp_compiler() if device == "cpu" else None
+            problem = missing_cpp_compiler() if prepared.device == "cpu" else None
             if problem is not None:
                 raise LayoutDoctorError(problem)
             step.run = torch.compile(step.run, options=effective_options(self._configuration) or None)
@@ -151,31 +150,24 @@ class TrialWork:
 
     def compile_as_a_user_does(self) -> None:
         """The same without capture, for a further start: Inductor's caches answer if they can."""
-        _, step = self._ready()
         if self._configuration.backend == "inductor":
             self.stage = "compile"
-            step.run = torch.compile(step.run, options=effective_options(self._configuration) or None)
+            self.step.run = torch.compile(self.step.run, options=effective_options(self._configuration) or None)
         with _frozen(self._configuration):
             self._first_call()
 
     def _first_call(self, *, again: bool = False) -> None:
-        _, step = self._ready()
         if self._mode == "training":
-            step.run_forward()
+            self.step.run_forward()
         elif again:
-            step()
+            self.step()
         else:
-            step.results()
+            self.step.results()
 
     @contextlib.contextmanager
     def _captured(self) -> Iterator[None]:
         with compile_settings(global_options(self._configuration)), self._capture:
             yield
-
-    def _ready(self) -> tuple[PreparedModel, Step]:
-        if self._prepared is None or self.step is None:
-            raise RuntimeError("the model has not been prepared")
-        return self._prepared, self.step
 
     def failure_of(self, error: BaseException) -> Failure:
         """Why there is no result, if the model or the compiler raised."""
@@ -188,7 +180,7 @@ class TrialWork:
 
     def proposals(self, graphs: Sequence[Graph], failure: Failure | None = None) -> tuple[Proposal, ...]:
         """The cures that may help; lines to paste change a module, so that a function has none."""
-        prepared = self._prepared
+        prepared: PreparedModel | None = getattr(self, "_prepared", None)
         if prepared is None or prepared.module is None or prepared.run is not prepared.module:
             return ()
         if self._configuration.cures:
@@ -208,7 +200,7 @@ class TrialWork:
         Args:
             path: File of the reference; None if there is none.
         """
-        prepared, step = self._ready()
+        prepared, step = self._prepared, self.step
         self.stage = "run"
         with self._captured() if self._configuration.backend == "inductor" else contextlib.nullcontext():
             results = step.results()
@@ -241,7 +233,7 @@ class TrialWork:
 
     def warm_up(self) -> float:
         """Calls until caches and heap have settled, at least two; seconds of the fastest."""
-        prepared, step = self._ready()
+        prepared, step = self._prepared, self.step
         self.stage = "measure"
         timer = choose_timer(prepared.device)
         with _frozen(self._configuration):
@@ -258,49 +250,40 @@ class TrialWork:
             settles: Whether calls before them, for 20 ms, are not timed: another process's data filled the caches, and
                 threads have slept.
         """
-        prepared, step = self._ready()
+        prepared, step = self._prepared, self.step
         self.stage = "measure"
-        device = prepared.device
         with _frozen(self._configuration):
-            if device == "cpu" and settles:
+            if prepared.device == "cpu" and settles:
                 end = time.perf_counter() + _SETTLE_SECONDS
                 step()
                 while time.perf_counter() < end:
                     step()
-            return choose_timer(device)(step, calls)
+            return choose_timer(prepared.device)(step, calls)
 
     def profile(self, trace_file: str | None) -> Profiled:
         """Profiled iterations and the most memory; a failure costs these only."""
-        prepared, step = self._ready()
+        prepared, step = self._prepared, self.step
         self.stage = "profile"
-        device = prepared.device
         notes: list[str] = []
         found: tuple[Iteration, ...] = ()
         with _frozen(self._configuration):
             try:
                 generated = [(graph.name, graph.kernel_names, module) for graph, module in self._capture.captured]
-                found = record_iterations(
-                    step.ready, device, generated, None if trace_file is None else Path(trace_file)
-                )
+                trace = None if trace_file is None else Path(trace_file)
+                found = record_iterations(step.ready, prepared.device, generated, trace)
             except Exception as error:  # the configuration still has its times and outputs
                 notes.append(f"the kernel list was not recorded: {first_line(error)}")
             step.release()
             peak = None
             with contextlib.suppress(Exception):
-                peak = peak_memory(step, device)
+                peak = peak_memory(step, prepared.device)
         return Profiled(iterations=found, peak_memory_bytes=peak, notes=tuple(notes))
 
 
 @contextlib.contextmanager
 def _frozen(configuration: Configuration) -> Iterator[None]:
     """Inductor's global settings that dynamo looks at whenever it compiles, also for a later input."""
-    options = global_options(configuration)
-    if not options:
-        yield
-        return
-    from layoutdoctor.capture.compat import inductor_config
-
-    with inductor_config().patch(options):
+    with inductor_config().patch(global_options(configuration)):
         yield
 
 

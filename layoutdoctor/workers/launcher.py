@@ -180,7 +180,7 @@ class Process:
         if why == NO_MESSAGE:
             return self._failed(why, "crashed")
         code = self._returncode()
-        return self._failed("the process ended" if code is None else how_it_ended(code).rstrip(","), "crashed")
+        return self._failed("the process ended" if code is None else how_it_ended(code), "crashed")
 
     def _failed(self, how: str, status: TrialStatus) -> LostError:
         text = ""

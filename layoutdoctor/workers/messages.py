@@ -7,7 +7,6 @@ to the parent behind the message that announces the process.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from multiprocessing.connection import Connection
@@ -45,8 +44,6 @@ MOST_MESSAGE_BYTES = 2**30
 """A length above this is no length: the model wrote into the socket."""
 
 NO_MESSAGE = "it sent what is no message"
-_HIGH_DESCRIPTOR = 300
-"""Out of the way of a model that closes the descriptors it thinks nobody uses."""
 
 Role = Literal["worker", "again", "reference"]
 
@@ -374,7 +371,8 @@ class Channel:
     """
 
     def __init__(self, descriptor: int) -> None:
-        self._connection = Connection(_moved_up(descriptor))
+        os.set_inheritable(descriptor, False)  # programs that the model starts do not get it
+        self._connection = Connection(descriptor)
         self._owner = os.getpid()
 
     def adopt(self) -> None:
@@ -424,18 +422,6 @@ class Channel:
         if message is None:
             raise TimeoutError
         return message, descriptor
-
-
-def _moved_up(descriptor: int) -> int:
-    """The same socket under a high number, which programs started from here do not get."""
-    with contextlib.suppress(ImportError, OSError):  # few descriptors are allowed
-        import fcntl
-
-        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH_DESCRIPTOR)
-        os.close(descriptor)
-        return high
-    os.set_inheritable(descriptor, False)
-    return descriptor
 
 
 def channel_pair() -> tuple[Channel, socket.socket]:

@@ -98,8 +98,8 @@ def run_script(script: Path, module: str | None, arguments: Sequence[str], direc
     try:
         outcome = msgspec.json.decode((directory / _OUTCOME).read_bytes(), type=Outcome)
     except FileNotFoundError:
-        before = "" if module is None else f" before {module} was called"
-        raise SubjectError(f"cannot run {script.name}: {how_it_ended(returncode).rstrip(',')}{before}") from None
+        before = "" if module is None else f", before {module} was called"
+        raise SubjectError(f"cannot run {script.name}: {how_it_ended(returncode)}{before}") from None
     if outcome.kind is not None:
         raise getattr(errors, outcome.kind, LayoutDoctorError)(outcome.message)
     return outcome

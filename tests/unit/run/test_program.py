@@ -208,7 +208,7 @@ def test_a_process_of_its_own_says_what_came_of_it(tmp_path: Path, capfd: pytest
     run_script(script(tmp_path, action), "pipe.vae.decoder", ["6"], directory)
     assert load_subject(directory).args[0].shape == (2, 4, 6, 4)
     with pytest.raises(
-        SubjectError, match=r"generate.py: the process ended with exit status 3, as os._exit\(\) does before"
+        SubjectError, match=r"generate.py: the process ended with exit status 3, as os._exit\(\) does, before"
     ):
         run_script(script(tmp_path, "print('so far')\nsys.stdout.flush()\nos._exit(3)"), "pipe.vae.decoder", [], again)
     out, err = capfd.readouterr()
