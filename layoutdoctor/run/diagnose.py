@@ -282,12 +282,7 @@ class Run:
             self._wait_for_reference()
 
     def _wait_for_reference(self) -> None:
-        """
-        Lets the reference end; if its process is lost, no outputs are compared.
-
-        Raises:
-            SubjectError: The model raised, though its first run did not.
-        """
+        """Lets the reference end; if its process is lost, no outputs are compared."""
         if self._reference is None:
             return
         process, self._reference = self._reference, None
@@ -309,7 +304,6 @@ class Run:
         while left:
             batch = self._batch(left)
             left = [worker for worker in left if worker not in batch]
-            before = [worker for worker in self.workers if worker.is_ok and worker not in new]
             done = [worker for worker in self.workers if worker.is_ready and worker not in batch]
             begin = time.monotonic()
             self._watch.begin("compiling")
@@ -321,9 +315,7 @@ class Run:
             self._watch.begin("checking outputs")
             self._open(batch)
             if self._is_timed:
-                baseline = baseline_of(self.workers)
-                others = self._best(before) if before else [baseline] if baseline is not None else []
-                self._time([*others, *batch])
+                self._time(batch)
             if left:
                 self._release(batch)
 
@@ -356,10 +348,14 @@ class Run:
         self._watch.step(done / total, f"{done} of {total} configurations are ready")
         self._show()
         ready = [one for one in self.workers if one.is_ok]
-        is_time = not self._has_table and len(ready) >= _FIRST_TABLE and running and not self._on_gpu
-        if not is_time or not self._is_timed or all(one.name != BASELINE for one in ready):
-            return
-        self._has_table = True
+        has_baseline = any(one.name == BASELINE for one in ready)
+        is_time = has_baseline and len(ready) >= _FIRST_TABLE and running and self._is_timed and not self._on_gpu
+        if is_time and not self._has_table:
+            self._has_table = True
+            self._show_first_table(ready, running)
+
+    def _show_first_table(self, ready: Sequence[Worker], running: Sequence[Worker]) -> None:
+        """Shows provisional times, while what compiles is stopped."""
         self._wait_for_reference()
         with stopped(running):
             self._open(ready)
@@ -374,21 +370,14 @@ class Run:
             if worker.is_ok and worker.start is None:
                 worker.open(self._reference_file)
 
-    def _best(self, workers: Sequence[Worker]) -> list[Worker]:
-        """The baseline and the best so far, beside which further configurations are timed."""
-        baseline = baseline_of(workers)
-        if baseline is None:
-            return []
-        return [baseline, *[one for one in contenders_of(workers, baseline) if one is not baseline][:1]]
-
     def _time(self, workers: Sequence[Worker]) -> None:
-        ready = [worker for worker in dict.fromkeys(workers) if worker.is_ok and worker.start is not None]
-        baseline = baseline_of(ready)
+        """Times workers in turns, beside the baseline and the best so far."""
+        baseline = baseline_of(self.workers)
         if baseline is None:
             return
         self._watch.begin("timing all configurations in turns")
-        if len(ready) == 1:
-            ready = [baseline]
+        chosen = dict.fromkeys((baseline, *contenders_of(self.workers, baseline)[:1], *workers))
+        ready = [worker for worker in chosen if worker.is_ok and worker.start is not None]
         take_rounds(ready, baseline, self._budget * _ROUNDS_SHARE, self._meter, self._rounds_done)
         self._show()
 
@@ -400,10 +389,8 @@ class Run:
 
     @property
     def _budget(self) -> Seconds:
-        given = self._request.budget_seconds
-        if given is not None:
-            return given
-        return min(max(self._compile_seconds, _LEAST_BUDGET_SECONDS), _MOST_BUDGET_SECONDS)
+        usual = min(max(self._compile_seconds, _LEAST_BUDGET_SECONDS), _MOST_BUDGET_SECONDS)
+        return usual if self._request.budget_seconds is None else self._request.budget_seconds
 
     def _derive(self) -> None:
         """Tries what follows from what was timed."""
@@ -428,7 +415,7 @@ class Run:
         baseline = baseline_of(self.workers)
         if baseline is None:
             return
-        found = contenders_of([worker for worker in self.workers if worker.is_ok], baseline)
+        found = contenders_of(self.workers, baseline)
         if found:
             self._watch.begin("timing the best again in further processes")
             if self._on_gpu:

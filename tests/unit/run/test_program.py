@@ -184,7 +184,7 @@ def test_without_a_name_the_modules_with_convolutions_are_listed(tmp_path: Path)
 def test_a_process_of_its_own_says_what_came_of_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     action = "thread = threading.Thread(target=pipe, args=(z,))\nthread.start()\nthread.join()"
     directory, again = private(tmp_path), private(tmp_path)
-    run_script(script(tmp_path, action), "pipe.vae.decoder", ["6"], directory)
+    run_script(script(tmp_path, action), "self.vae.decoder", ["6"], directory)
     assert load_subject(directory).args[0].shape == (2, 4, 6, 4)
     with pytest.raises(
         SubjectError, match=r"generate.py: the process ended with exit status 3, as os._exit\(\) does, before"
