@@ -68,9 +68,7 @@ def test_a_recompile_because_of_a_parameters_strides_is_told_with_its_name() -> 
     assert "conv.weight" in finding.message
 
 
-def test_a_graph_break_cuts_the_region_and_conversions_say_where_their_time_is_from() -> (
-    None
-):
+def test_a_graph_break_cuts_the_region_and_conversions_say_where_their_time_is_from() -> None:
     diagnosis = diagnosed(Cut(), torch.randn(2, 3, 16, 16), "inductor,inductor-channels-last")
 
     assert [trial.recompile_reasons for trial in diagnosis.trials] == [(), ()]  # what another one compiled is none
