@@ -38,7 +38,7 @@ class PrivateName:
     One private name.
 
     Attributes:
-        module: Where it stands.
+        module: The module that has it.
         name: Its name there, with dots where it belongs to a class.
         loses: What is not known, or not kept, without it.
         for_target: Whether it is needed only to lower for a GPU that is not there.
@@ -142,7 +142,7 @@ def _look_up(known: PrivateName) -> Any:
 
 
 def _lost_names(*, with_target: bool) -> str:
-    """What is lost with the private names that this torch lacks, each thing once, with the names that are to blame."""
+    """The losses from private names that this torch lacks, each once, with the names that are missing."""
     blame: dict[str, list[str]] = {}
     for known in PRIVATE_NAMES:
         if with_target or not known.for_target:
@@ -157,7 +157,7 @@ def _lost_names(*, with_target: bool) -> str:
 
 def notes_on_torch(version: str | None = None, *, with_target: bool = False) -> tuple[str, ...]:
     """
-    What the reader should know about this torch: nothing for a checked one that has every name; one note otherwise.
+    Notes on this torch for the report: none for a checked one that has every name, else one.
 
     Args:
         version: As ``torch.__version__`` has it; None asks torch.
@@ -247,7 +247,7 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
 
 def missing_cpp_compiler() -> str | None:
     """
-    What keeps Inductor from compiling for a CPU, in a sentence; None where a C++ compiler works.
+    Why Inductor cannot compile for a CPU, in a sentence; None if a C++ compiler works.
 
     Source:
         ``torch._inductor.cpp_builder.get_cpp_compiler``, torch 2.7 to 2.15.
@@ -373,7 +373,7 @@ class InductorHooks:
 
     @property
     def failures(self) -> list[str]:
-        """What was not recorded, and why, each thing once; the compile itself went on."""
+        """Parts that were not recorded, each once with its reason; the compile itself went on."""
         return [f"{what} ({count} times)" if count > 1 else what for what, count in self._failures.items()]
 
     def __enter__(self) -> InductorHooks:
@@ -475,7 +475,7 @@ def _subclasses(cls: type) -> list[type]:
 
 @contextlib.contextmanager
 def _collected_log() -> Iterator[list[str]]:
-    """What a layout decision logs at DEBUG level, without letting more than before through to the handlers."""
+    """The DEBUG lines of a layout decision; the handlers get no more than before."""
     lines: list[str] = []
     logger = logging.getLogger("torch._inductor.graph")
     level, effective = logger.level, logger.getEffectiveLevel()

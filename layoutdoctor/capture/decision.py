@@ -1,8 +1,4 @@
-"""
-The decision card: what Inductor's layout heuristic decided for one graph, by which of its rules, in our own words.
-
-The decision itself is torch's own (recorded by a hook, never computed again); this module only explains it.
-"""
+"""The decision card: which rule of Inductor's layout heuristic decided for a graph, explained; torch itself decided."""
 
 from __future__ import annotations
 
@@ -117,13 +113,13 @@ _LOGGED_RULES = (
     ("smaller out_channel", "smaller-out-channels"),
     ("channels are too small", "small-channels"),
 )
-"""What torch logs when it declines, and our name for the rule (torch/_inductor/graph.py, torch 2.7 to 2.15)."""
+"""Torch's log lines when it declines, and our names for the rules (torch/_inductor/graph.py, torch 2.7 to 2.15)."""
 
 
 @dataclass(frozen=True)
 class RawDecision:
     """
-    What the hook around ``decide_layout_opt`` saw.
+    One call of ``decide_layout_opt``.
 
     Attributes:
         is_inference: Inductor uses another heuristic outside training.
@@ -177,7 +173,7 @@ def describe_decision(
     The decision card of a graph.
 
     Args:
-        raw: What the hook saw; None where the heuristic was not asked.
+        raw: What the hook saw; None if the heuristic was not asked.
         layout_opt: ``GraphLowering.layout_opt``, what was in effect in the end.
         channels_last_count: ``GraphLowering.num_channels_last_conv``.
         written: The layouts that calls of a library write, by node, where the node's own is not what came of it.
@@ -343,7 +339,7 @@ def _vetoes(node: Any, rule: str) -> bool:
     if rule == "small-channels":
         return _is_small(shape)
     if rule == "dynamic-shape":
-        first = 1 if _is_backward(node) else 0  # its input stands behind the gradient
+        first = 1 if _is_backward(node) else 0  # its input comes after the gradient
         values = [getattr(argument, "meta", {}).get("val") for argument in node.args[first : first + 2]]
         shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
         return any(isinstance(size_of(size), str) for shape in shapes for size in shape)

@@ -197,7 +197,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 _WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
-"""What torch puts around every ``__torch_dispatch__`` to keep dynamo out (``_disable_dynamo``, torch 2.7 to 2.15)."""
+"""Torch's wrappers around every ``__torch_dispatch__`` that keep dynamo out (torch 2.7 to 2.15)."""
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:

@@ -140,7 +140,7 @@ def _fx_node(node: Any, kind: TensorKind | None, target: str) -> FxNode:
 
 
 _LONGEST_ARGUMENTS = 4000
-"""A text longer than this, such as that of a table of indices, tells a reader nothing."""
+"""Longer texts, such as a table of indices, are not recorded."""
 
 _WORD = re.compile(r"[a-z_]{1,20}", re.ASCII)
 _CONSTANTS = (torch.dtype, torch.memory_format, torch.layout)
@@ -197,7 +197,7 @@ _NUMBERED = re.compile(r"_\d+$")
 
 def called_name(node: Any) -> str | None:
     """
-    What the user's code called, as dynamo saw it, to get this node: ``conv2d``, ``contiguous``, ``channel_shuffle``.
+    The function that the user's code called to get this node: ``conv2d``, ``contiguous``, ``channel_shuffle``.
 
     Source:
         ``meta["source_fn_stack"]``: outermost first, (node name, function, module class or method); torch 2.7 to 2.15.

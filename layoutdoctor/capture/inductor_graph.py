@@ -54,7 +54,7 @@ def buffers_of(graph: Any, kernels: Sequence[tuple[str, list[str], str]]) -> tup
 @dataclass(frozen=True)
 class _GraphFacts:
     """
-    What holds for a whole graph.
+    Facts about a whole graph.
 
     Attributes:
         launch_of: For each scheduler node the launch that runs it, counted through the graph, and the kernel's name.
@@ -193,7 +193,7 @@ def ir_layout(inner: Any) -> Layout | None:
 
 @dataclass(frozen=True)
 class _Body:
-    """What one loop body does, as far as it was understood."""
+    """A loop body's reads and operations, as far as they were understood."""
 
     accesses: tuple[BufferRead, ...] = ()
     operations: tuple[str, ...] = ()
@@ -287,7 +287,7 @@ _VARYING = (
     (re.compile(r"^(\w+ = None  #|// \w+)( .*\)) [0-9a-f]+$", re.MULTILINE), r"\1\2"),
 )
 """
-What differs between two compiles of the same code: compile ids, comments, paths of generated files, and addresses of
+Texts that differ between two compiles of the same code: compile ids, comments, paths of generated files, addresses of
 constants. A constant's dtype, sizes and strides stay: those of a frozen weight are nowhere else in the code.
 """
 

@@ -7,8 +7,8 @@ is never loaded. What the caller runs is the traced graph itself, operation by o
 are real and ``backward()`` works; the strides that the target's lowering chose reach the backward graph only as strides
 of the fake tensors that it is lowered with.
 
-What no lowering on a CPU can know: branches of the model on ``x.is_cuda``, ``torch.autocast("cuda")``, operations that
-AOTAutograd decomposes otherwise for a GPU (attention, RNNs), autotuning.
+A lowering on a CPU does not know branches of the model on ``x.is_cuda``, ``torch.autocast("cuda")``, operations that
+AOTAutograd decomposes otherwise for a GPU (attention, RNNs), and autotuning.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class TargetLowering:
 
     Attributes:
         failures: One sentence for each graph that could not be lowered.
-        notes: What the reader should know about the graphs.
 
     Source:
         ``compile_fx(inner_compile=...)``, ``compile_fx_inner`` (torch/_inductor/compile_fx.py),
@@ -89,7 +88,7 @@ class TargetLowering:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the reader should know about the graphs."""
+        """Notes on the graphs for the report."""
         notes = [] if triton_version() is not None else [NO_TRITON_NOTE]
         if self._autotunes:
             notes.append(AUTOTUNING_NOTE)
@@ -294,8 +293,8 @@ class TracedRun(fx.Interpreter):
     """
     A traced graph, run on the CPU as it was traced: with the strides that its tensors had then.
 
-    A convolution of the CPU may return other strides than cuDNN, whose strides the graph was traced with, so its result
-    is laid out anew; a view that AOTAutograd found possible then is one that may copy here.
+    The graph was traced with cuDNN's strides. A convolution of the CPU may return others, so its result is copied to
+    cuDNN's strides; a view of the traced graph may become a copy.
     """
 
     def run_node(self, node: fx.Node) -> Any:

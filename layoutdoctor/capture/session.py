@@ -54,7 +54,7 @@ class CompileCapture:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What our hooks could not record, in words."""
+        """Parts that the hooks could not record."""
         return tuple(self._hooks.failures)
 
     @property
@@ -190,7 +190,7 @@ def _made_of(buffer: Buffer) -> tuple[str, ...]:
 
 
 def _written_layouts(buffers: Sequence[Buffer]) -> dict[str, Layout]:
-    """What calls with several outputs write first, as freezing's packed convolutions are told by Inductor."""
+    """The layout of the first output of calls with several, such as freezing's packed convolutions."""
     return {
         name: buffer.layout
         for buffer in reversed(buffers)
@@ -213,7 +213,7 @@ def _graph_that_was_lowered(lowering: Any) -> Any:
 
 def _direction(lowering: Any) -> GraphDirection:
     """
-    What a graph is for.
+    Inference, forward or backward.
 
     Source:
         ``GraphLowering.is_inference`` and ``is_backward``, torch 2.7 to 2.15.
@@ -225,7 +225,7 @@ def _direction(lowering: Any) -> GraphDirection:
 
 def placeholder_kinds(graph_module: Any, direction: GraphDirection) -> dict[str, TensorKind]:
     """
-    What kind of tensor each graph input is: the weight of a convolution, a gradient, or an activation.
+    The kind of each graph input: the weight of a convolution, a gradient, or an activation.
 
     Args:
         direction: A backward graph's ``tangents`` are gradients.

@@ -456,7 +456,7 @@ class Run:
 
     # ------------------------------------------------------------------------------------------ what was seen
     def recordings(self) -> tuple[Recording, ...]:
-        """What was seen of every configuration so far."""
+        """The recordings of all configurations so far."""
         onednn = next((worker.onednn for worker in self.workers if worker.onednn != (None, None)), (None, None))
         environment = msgspec.structs.replace(
             self._head.environment,

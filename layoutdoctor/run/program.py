@@ -85,7 +85,7 @@ class _Program:
 
     def run(self, arguments: Sequence[str]) -> Outcome:
         """
-        What became of the module; all modules with convolutions, where none was asked for.
+        The outcome for the module; all modules with convolutions, if none was asked for.
 
         Raises:
             SubjectError: The script failed, or did not call the module.

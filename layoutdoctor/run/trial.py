@@ -95,7 +95,7 @@ class TrialWork:
         Applies the configuration to the model, which nobody else uses.
 
         Returns:
-            What configurations with the same options and formats in effect have in common.
+            A key that configurations with the same options and formats in effect share.
         """
         self._prepared = prepared = prepare(self._subject, self._configuration, self._mode)
         self.step = prepared.step(self._mode, fresh_inputs=False)
@@ -348,13 +348,13 @@ def in_words(error: BaseException) -> str:
 
 
 def fingerprint(value: Hashable) -> str:
-    """What two equal values, made of tuples, strings, numbers and None, have in common, also in two processes."""
+    """A hash of a value made of tuples, strings, numbers and None, equal in all processes."""
     return hashlib.sha256(repr(value).encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def code_key(prepared: PreparedModel, trial: Trial) -> str | None:
     """
-    What equal generated code on equal layouts has in common; None if not all of the code is known.
+    A key that equal generated code on equal layouts shares; None if not all of the code is known.
 
     Options that act outside the generated code, such as CUDA graphs, count as well.
     """

@@ -1,8 +1,4 @@
-"""
-What a process that was forked from a host does: a worker with its starts, or the reference.
-
-Each is a conversation over its channel: an order comes, it is carried out, and the answer goes back.
-"""
+"""The work of a process that was forked from a host: a worker with its starts, or the reference."""
 
 from __future__ import annotations
 
@@ -57,7 +53,7 @@ T = TypeVar("T")
 
 def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | None) -> tuple[Loaded, LoadedSubject]:
     """
-    What a host says of its subject, and the subject as it is diagnosed.
+    A host's message about its subject, and the subject as it is diagnosed.
 
     Raises:
         SubjectError: It holds no data.
@@ -115,7 +111,7 @@ def noting_threads() -> Iterator[None]:
 
 
 def _notes_on_machine(device: str) -> tuple[str, ...]:
-    """What about the machine changes what can be concluded."""
+    """Notes on the machine that limit the conclusions."""
     if device != "cpu":
         return ()
     if not torch.backends.mkldnn.is_available():
@@ -257,7 +253,7 @@ class _Worker:
                 raise TypeError(f"cannot carry out {type(order).__name__}")
 
     def _answer(self, do: Callable[[], T]) -> T:
-        """What a block returns; if the model raises in it, the process sends the failure and ends."""
+        """The result of a function; if the model raises in it, the process sends the failure and ends."""
         try:
             return do()
         except ClosedError:

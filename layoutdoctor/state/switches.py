@@ -1,7 +1,7 @@
 """
 Random numbers, and torch's switches, modes and settings, carried from the caller's process to a worker's.
 
-What this torch does not have is passed over.
+Names that this torch lacks are passed over.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _determinism() -> tuple[bool, bool]:
 
 
 def _read(switch: Switch) -> Any:
-    """What a getter says; None if torch refuses (old and new settings of precision are mixed)."""
+    """The value of a switch; None if torch refuses (old and new settings of precision are mixed)."""
     try:
         return switch[0]()
     except Exception:
@@ -171,7 +171,7 @@ def same_environment() -> Iterator[None]:
 
 def current_settings() -> Settings:
     """
-    What this process and thread has set: ``sys.path``, the default device, autocast, switches, compilers' settings.
+    The settings of this process and thread: ``sys.path``, the default device, autocast, switches, compilers' settings.
 
     Of the settings of Inductor, dynamo and AOTAutograd those that differ from their defaults; modes other than a
     default device and autocast, such as a user's own ``TorchFunctionMode``, stay behind.

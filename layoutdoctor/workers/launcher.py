@@ -252,7 +252,7 @@ class Host:
 
 
 def _loaded(process: Process, request: Request) -> Loaded:
-    """What a process has loaded; one that cannot load it is ended."""
+    """The subject that a process has loaded; if it cannot load it, it is ended."""
     try:
         return process.answer(Loaded, request.timeout_seconds)
     except (LostError, LayoutDoctorError):
@@ -382,7 +382,7 @@ def _source_of(request: Request) -> str:
 
 
 def _standard_error() -> int:
-    """Where a launcher's output goes: our standard error, or nowhere if there is none."""
+    """The descriptor for a launcher's output: our standard error, if there is one."""
     try:
         os.fstat(2)
     except OSError:

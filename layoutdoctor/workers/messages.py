@@ -1,5 +1,5 @@
 """
-What the process that asked for a diagnosis and the processes that run the model say to each other.
+Messages between the process that asked for a diagnosis and the processes that run the model.
 
 MessagePack over socket pairs: data, never code. A forked process gets a socket pair of its own, whose other end travels
 to the parent behind the message that announces the process.
@@ -49,7 +49,7 @@ Role = Literal["worker", "again", "reference"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What all messages share: frozen, built by keyword."""
+    """Frozen, built by keyword."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 class Request(Message, frozen=True, kw_only=True):
     """
-    What a diagnosis was asked for.
+    A diagnosis as it was asked for.
 
     Attributes:
         target: As on the command line; None if the model was handed over from Python.
@@ -105,7 +105,7 @@ class Request(Message, frozen=True, kw_only=True):
     timeout_seconds: float | None = DEFAULT_TIMEOUT_SECONDS
 
     def trace_file(self, configuration: str) -> str | None:
-        """Where to keep the profiler's trace of a configuration; None if none is wanted."""
+        """The file for the profiler's trace of a configuration; None if no trace is wanted."""
         return None if self.trace_directory is None else str(Path(self.trace_directory) / trace_name(configuration))
 
 
@@ -269,7 +269,7 @@ class Compiled(Message, frozen=True, kw_only=True, tag=True):
 
 class Checked(Message, frozen=True, kw_only=True, tag=True):
     """
-    What a start saw in its first calls.
+    The results of a start's first calls.
 
     Attributes:
         graphs: Those that were compiled only then; in eager the operations as a graph.

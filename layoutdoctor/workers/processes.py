@@ -81,7 +81,7 @@ def how_it_ended(returncode: int) -> str:
 
 def last_seen(log: str, file: str) -> str:
     """
-    Where a process was, for the end of a sentence: the line of the user's file that ran last; else its last words.
+    The last place of a process, for the end of a sentence: a line of the user's file, or its last words.
 
     Args:
         log: What it printed, at the end faulthandler's stacks.
@@ -168,7 +168,7 @@ def die_with(parent: int) -> None:
     """Has the system kill this process when the one that started it is gone (Linux; nothing elsewhere)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # gone before the system was told
+    if os.getppid() != parent:  # it ended before the call
         os._exit(1)
 
 

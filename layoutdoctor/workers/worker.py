@@ -143,7 +143,7 @@ class Worker:
 
     @property
     def configuration(self) -> Configuration:
-        """What is varied."""
+        """The configuration."""
         return self.trial.configuration
 
     @property
@@ -293,7 +293,7 @@ class Worker:
         self.observe(notes=(*self.trial.notes, *seen.notes))
 
     def ask_start(self, order: Order, kind: type[A]) -> A:
-        """What the process that the rounds time answers; raises ``LostError``."""
+        """The answer of the process that the rounds time; raises ``LostError``."""
         assert self.start is not None
         return self.start.process.ask(order, kind, self._request.timeout_seconds)
 
@@ -314,7 +314,7 @@ class Worker:
 
     @property
     def _stage(self) -> str:
-        """What it does now, in the words of ``Failure.kind``."""
+        """The present stage, in the words of ``Failure.kind``."""
         if self.key is None:
             return "prepare"
         if not self.is_ready:
@@ -358,7 +358,7 @@ class Worker:
         return msgspec.structs.replace(raw, median_seconds=call_seconds(raw))
 
     def recording(self, head: Head) -> Recording:
-        """What was seen of it."""
+        """All that is known of the configuration."""
         return Recording(
             head=head,
             trial=msgspec.structs.replace(self.trial, measurement=self.measurement),

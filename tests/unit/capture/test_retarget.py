@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils import _triton
 
-from layoutdoctor.capture.retarget import TargetLowering, on_target
+from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.retarget_device import (
     cudnn_formats,
     pretended_device,
@@ -153,22 +153,3 @@ def test_methods_that_ask_for_a_device_work_on_tensors_that_are_not_there() -> N
         fake[:, [0, 1]] = fake[:, 1:3]
         on_cpu = torch.empty(2, 3)
         assert on_cpu.t().contiguous().stride() == (2, 1)
-
-
-def test_a_moved_graph_is_on_the_device_and_its_original_is_not() -> None:
-    nodes = torch.fx.Graph()
-    given = nodes.placeholder("x")
-    given.meta["val"] = torch.empty(2, 3)
-    made = nodes.call_function(torch.ops.aten.full.default, ([2, 3], 1.0), {"device": torch.device("cpu")})
-    made.meta["val"] = torch.empty(2, 3)
-    nodes.output((nodes.call_function(torch.ops.aten.add.Tensor, (given, made)),))
-    original = torch.fx.GraphModule(torch.nn.Module(), nodes)
-
-    moved, inputs = on_target(original, [torch.empty_strided((2, 3), (1, 2)), 7])
-
-    devices = {node.name: node.kwargs.get("device") for node in moved.graph.nodes if node.kwargs}
-    assert devices == {"full_default": torch.device("cuda", 0)}
-    assert (inputs[0].device, inputs[0].stride(), inputs[1]) == (torch.device("cuda", 0), (1, 2), 7)
-    assert all(n.meta["val"].device.type == "cuda" for n in moved.graph.nodes if "val" in n.meta)
-    assert made.kwargs["device"] == torch.device("cpu")
-    assert given.meta["val"].device.type == "cpu"

@@ -13,7 +13,7 @@ from fake_workers import Clock
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.workers import launcher, scheduling, worker
-from layoutdoctor.workers.launcher import LostError, Process
+from layoutdoctor.workers.launcher import Process
 from layoutdoctor.workers.messages import Channel, Compile, Compiled, Failed, Prepared, Request, channel_pair
 from layoutdoctor.workers.scheduling import compile_side_by_side, stopped
 from layoutdoctor.workers.worker import Worker
@@ -37,7 +37,6 @@ class ScriptedHost:
         self.keys: dict[str, str] = {}
         self.codes: dict[str, str | None] = {}
         self.said: dict[str, list[Answer]] = {}
-        self.refused: set[str] = set()
         self.others: dict[str, Channel] = {}
 
     def begin(self, role: str, configuration: Configuration | None = None, path: str = "") -> Process:
@@ -45,8 +44,6 @@ class ScriptedHost:
         assert configuration is not None
         name = configuration.name
         self.begun.append(name)
-        if name in self.refused:
-            raise LostError(Failure(kind="run", message="no more processes"), "failed")
         ours, theirs = channel_pair()
         self.others[name] = other = Channel(theirs.detach())
         code = self.codes.get(name, f"code of {name}")
@@ -172,15 +169,6 @@ def test_nothing_is_the_same_as_what_is_the_same_as_another_or_has_failed(host: 
     assert by_name["inductor"].failure == failed.failure
     assert [trial.name for trial in by_name.values() if trial.status == "ok"] == ["inductor-channels-last"]
     assert {trial.same_as for trial in by_name.values()} == {None, "inductor-channels-last"}
-
-
-def test_one_that_cannot_be_begun_costs_itself_only(host: ScriptedHost) -> None:
-    host.refused = {"inductor"}
-    made = workers(host, ["inductor", "eager"])
-
-    assert compiled(made) == ["inductor", "eager"]
-    assert [one.trial.status for one in made] == ["failed", "ok"]
-    assert made[0].trial.failure == Failure(kind="prepare", message="no more processes")
 
 
 def test_one_that_takes_too_long_is_given_up_and_the_others_go_on(

@@ -16,7 +16,6 @@ from layoutdoctor.workers import turns
 from layoutdoctor.workers.turns import (
     LoadMeter,
     baseline_of,
-    contenders_of,
     medians_of,
     provisional_rounds,
     take_rounds,
@@ -182,16 +181,6 @@ def test_the_baseline_is_the_default_if_it_runs_else_the_first_that_does() -> No
     assert baseline_of([default, failed]) is None
 
 
-def test_contenders_are_the_fastest_with_right_outputs_and_the_best_without_frozen_weights() -> None:
-    baseline = a_worker("inductor", 1.0)
-    wrong, frozen = a_worker("eager", 0.1, equivalence=DIFFERENT), a_worker("inductor-freezing", 0.5)
-    free, slower = a_worker("a", 0.8), a_worker("b", 1.1)
-    workers = [baseline, wrong, free, frozen, slower]
-    take_rounds(workers, baseline, FOREVER, LoadMeter())
-
-    assert [worker.name for worker in contenders_of(workers, baseline)] == ["inductor-freezing", "a"]
-
-
 # ---------------------------------------------------------------------------------------------- starts
 def test_narrow_intervals_need_three_starts_and_wide_ones_get_five() -> None:
     baseline = a_worker("inductor", again=[1.0] * 9)
@@ -256,11 +245,3 @@ def test_what_other_programs_use_is_what_is_left_of_the_processors_work(
     provisional_rounds([worker], meter)
 
     assert meter.other_cores == 0.5  # 3 s less its own 2 s, in 2 s
-
-
-def test_a_system_that_says_nothing_has_no_other_load() -> None:
-    meter, worker = LoadMeter(), a_worker()
-    provisional_rounds([worker], meter)
-
-    assert meter.other_cores is None
-    assert turns._busy_seconds() is None
