@@ -140,7 +140,11 @@ def _host(order: Order, channel: Channel) -> None:
             return
     except LayoutDoctorError as error:
         _refuse(channel, error)
-    serve_forks(channel, lambda begin, own: work_on(subject, request, cast("Begin", begin), own))
+    if loaded.no_fork is None:
+        serve_forks(channel, lambda begin, own: work_on(subject, request, cast("Begin", begin), own))
+    begin = cast("Begin", channel.receive()[0])
+    _print_into(begin.log)
+    work_on(subject, request, begin, channel)
 
 
 def _load(request: Request) -> LoadedSubject:
@@ -165,12 +169,12 @@ def serve_forks(
     serve: Callable[[Order, Channel], object],
     before_fork: Callable[[], object] = lambda: None,
     forked: Iterable[int] = (),
-) -> None:
+) -> NoReturn:
     """
     Forks a process for each order that asks for one, and reports those that end.
 
     Args:
-        serve: What a forked process does, with a channel of its own; or this process, if the order says ``here``.
+        serve: The work of a forked process, with a channel of its own.
         before_fork: Called in this process before each fork.
         forked: What was forked before, whose ends are reported as well.
 
@@ -191,12 +195,6 @@ def serve_forks(
         if channel.fileno() not in ready:
             continue
         order = cast("Order", channel.receive()[0])
-        if isinstance(order, (Begin, Fork)) and order.here:
-            _forget_children(readable, writable)
-            if order.log:
-                _print_into(order.log)
-            serve(order, channel)
-            return
         before_fork()
         ours.add(_fork(channel, order, serve, (readable, writable)))
 

@@ -208,8 +208,13 @@ class _Worker:
         compiled = self._answer(self._work.compile)
         gc.collect()
         end_worker_threads()
-        self._channel.send(msgspec.structs.replace(compiled, no_fork=why_not_fork()))
-        serve_forks(self._channel, self._start, end_worker_threads)
+        no_fork = why_not_fork()
+        self._channel.send(msgspec.structs.replace(compiled, no_fork=no_fork))
+        if no_fork is None:
+            serve_forks(self._channel, self._start, end_worker_threads)
+        keep_memory()
+        self._blocks = take_some_memory()
+        self._serve()
 
     def _compiled_again(self) -> None:
         keep_memory()

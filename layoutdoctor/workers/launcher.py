@@ -229,9 +229,8 @@ class Host:
             LayoutDoctorError: The subject cannot be loaded again.
         """
         log = self.file(role if configuration is None else configuration.name)
-        is_forked = self.loaded.no_fork is None
-        order = Begin(role=role, configuration=configuration, path=path, log=log, here=not is_forked)
-        if is_forked:
+        order = Begin(role=role, configuration=configuration, path=path, log=log)
+        if self.loaded.no_fork is None:
             return self.process.fork(order)
         process = self.process
         if self._is_used:

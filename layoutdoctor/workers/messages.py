@@ -133,21 +133,19 @@ class Load(Message, frozen=True, kw_only=True, tag=True):
 
 class Begin(Message, frozen=True, kw_only=True, tag=True):
     """
-    To the process that loaded the subject: fork one that does something with it.
+    To the process that loaded the subject: fork one that does something with it, or do it, if forking is not safe.
 
     Attributes:
         role: ``worker`` compiles a configuration under capture; ``again`` compiles it as a user does, to be timed;
             ``reference`` computes the outputs as they should be.
         path: Where the reference goes.
         log: File that its standard output and error go to.
-        here: Whether the process itself takes the role, because forking it is not safe.
     """
 
     role: Role
     configuration: Configuration | None = None
     path: str = ""
-    log: str = ""
-    here: bool = False
+    log: str
 
 
 class Compile(Message, frozen=True, kw_only=True, tag=True):
@@ -156,14 +154,13 @@ class Compile(Message, frozen=True, kw_only=True, tag=True):
 
 class Fork(Message, frozen=True, kw_only=True, tag=True):
     """
-    To a worker that has compiled: fork one more start, or with ``here`` be the start.
+    To a worker that has compiled and can be forked: one more start.
 
     Attributes:
         keeps_memory: Whether its allocator keeps the memory that a call frees; False leaves glibc's default.
     """
 
-    log: str = ""
-    here: bool = False
+    log: str
     keeps_memory: bool = True
 
 
@@ -248,7 +245,7 @@ class Prepared(Message, frozen=True, kw_only=True, tag=True):
 
 class Compiled(Message, frozen=True, kw_only=True, tag=True):
     """
-    A worker has compiled, and waits for ``Fork``.
+    A worker has compiled, and waits for ``Fork``; if it cannot be forked, it is a start itself.
 
     Attributes:
         trial: What was recorded of it.

@@ -237,8 +237,6 @@ class Worker:
         with self.losing():
             process = self._forked() if self.forks else self.process
             assert process is not None
-            if not self.forks:
-                process.tell(Fork(here=True))
             self.start = Start(process, timeout)
             checked = process.ask(Check(path=reference), Checked, timeout)
             self.proposals = checked.proposals or self.proposals

@@ -235,8 +235,8 @@ def test_if_forking_is_not_safe_the_host_works_itself_and_further_ones_load_for_
 
     assert host.begin("reference", path="p") is process
     assert host.begin("worker", a_configuration()) is second
-    assert other.receive(5.0)[0] == Begin(role="reference", path="p", log="/run/reference", here=True)
-    order = Begin(role="worker", configuration=a_configuration(), log="/run/inductor", here=True)
+    assert other.receive(5.0)[0] == Begin(role="reference", path="p", log="/run/reference")
+    order = Begin(role="worker", configuration=a_configuration(), log="/run/inductor")
     assert others.receive(5.0)[0] == order
 
 

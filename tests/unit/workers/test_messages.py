@@ -55,9 +55,9 @@ PROPOSAL = Proposal(cure=Cure(name="flat-conv3d", modules=("a", "b")), bytes_mov
 LAYOUT = strided_layout((2, 3), (1, 2))
 ORDERS = [
     Load(request=Request(target="m.py", inputs=("f32[1]",), configurations=(a_configuration(),)), log="a", scouts=True),
-    Begin(role="worker", configuration=a_configuration(), path="p", log="l", here=True),
+    Begin(role="worker", configuration=a_configuration(), path="p", log="l"),
     Compile(),
-    Fork(log="l", here=True, keeps_memory=False),
+    Fork(log="l", keeps_memory=False),
     Check(path=None),
     WarmUp(),
     Turn(calls=3, settles=False),
