@@ -301,43 +301,41 @@ def _weight_shape(node: Any) -> tuple[int, ...] | None:
     return shape
 
 
-def _is_grouped(shape: tuple[int, ...] | None, groups: int | None) -> bool:
-    return shape is not None and (groups or 1) > 1 and shape[1] > 1
-
-
-def _is_small(shape: tuple[int, ...] | None) -> bool:
-    return shape is not None and shape[0] <= SMALL_CHANNELS and shape[1] <= SMALL_CHANNELS
-
-
-def _is_in_out(shape: tuple[int, ...] | None) -> bool:
-    return shape is not None and len(shape) > 2 and shape[0] * 2 <= shape[1] and shape[2] > 1
-
-
-def convolution_class(shape: tuple[int, ...] | None, groups: int | None) -> ConvolutionClass:
+def _traits(shape: tuple[int, ...] | None, groups: int | None) -> dict[ConvolutionClass, bool]:
     """
-    The class by which Inductor weighs a convolution, in its own order.
+    The classes by which Inductor weighs a convolution, in its own order, and whether each fits.
 
     Args:
-        shape: Weight shape ``[C_out, C_in / groups, ...]``; None where not recorded.
+        shape: Weight shape ``[C_out, C_in / groups, ...]``; None if not recorded.
 
     Source:
         ``decide_layout_opt``: ``is_grouped``, ``is_small_channel``, ``is_in_out_channel``; torch 2.7 to 2.15.
     """
-    if _is_grouped(shape, groups):
-        return "grouped"
-    if _is_small(shape):
-        return "small"
-    return "in_out" if _is_in_out(shape) else "default"
+    if shape is None:
+        return {}
+    return {
+        "grouped": (groups or 1) > 1 and shape[1] > 1,
+        "small": shape[0] <= SMALL_CHANNELS and shape[1] <= SMALL_CHANNELS,
+        "in_out": len(shape) > 2 and shape[0] * 2 <= shape[1] and shape[2] > 1,
+    }
+
+
+def convolution_class(shape: tuple[int, ...] | None, groups: int | None) -> ConvolutionClass:
+    """The first class that fits a convolution."""
+    return next((name for name, fits in _traits(shape, groups).items() if fits), "default")
+
+
+_VETOES: dict[str, ConvolutionClass] = {
+    "grouped-convolution": "grouped",
+    "smaller-out-channels": "in_out",
+    "small-channels": "small",
+}
+"""Rules by which convolutions of a class decide against layout optimization."""
 
 
 def _vetoes(node: Any, rule: str) -> bool:
-    shape, groups = _weight_shape(node), _groups(node)
-    if rule == "grouped-convolution":
-        return _is_grouped(shape, groups)
-    if rule == "smaller-out-channels":
-        return _is_in_out(shape)
-    if rule == "small-channels":
-        return _is_small(shape)
+    if rule in _VETOES:
+        return _traits(_weight_shape(node), _groups(node)).get(_VETOES[rule], False)
     if rule == "dynamic-shape":
         first = 1 if _is_backward(node) else 0  # its input comes after the gradient
         values = [getattr(argument, "meta", {}).get("val") for argument in node.args[first : first + 2]]

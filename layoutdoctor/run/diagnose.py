@@ -24,10 +24,10 @@ from layoutdoctor.diagnosis.records import Configuration, Trial
 from layoutdoctor.errors import SubjectError, TransportError, UsageError, needs_torch
 from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.examination.choice import compare, recommend
-from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.recording.recording import Head, Recording
-from layoutdoctor.rules import Rule, run_rules
+from layoutdoctor.rules import Rule
 from layoutdoctor.run.deriving import cures_together, in_both_directions, on_a_gpu, single_cures
+from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.watching import Watch, now, showing
 from layoutdoctor.workers.launcher import LostError, kept_launcher
 from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS, Bandwidth, Copied, Progress, Ran, Request
@@ -105,6 +105,7 @@ def diagnose(
     rules = None if rules is None else _listed(rules, (Rule,), "rule", _A_RULE)
     if target is not None:
         find_target(target)  # before the model is looked at
+    limit = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
     request = Request(
         mode=mode,
         configurations=chosen,
@@ -112,7 +113,7 @@ def diagnose(
         tries_all=configurations == ALL,
         lower_for=target,
         budget_seconds=budget_seconds,
-        timeout_seconds=_limit(timeout_seconds),
+        timeout_seconds=None if limit == math.inf else float(limit),
     )
     with showing(progress) as tell:
         return diagnose_object(model, example_input, request, Watch(tell), rules)
@@ -169,8 +170,7 @@ def diagnose_request(
         else:
             recordings = _not_tried(loaded, seen.notes, request)
     watch.begin("looking for findings")
-    diagnosis = diagnosis_of(watch.finished(recordings))
-    return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
+    return diagnose_recordings(watch.finished(recordings), rules)
 
 
 def _scouted(launcher: Launcher, request: Request) -> tuple[Loaded, Ran]:
@@ -477,12 +477,6 @@ class Run:
         is_known = [worker.is_ready or worker.trial.status != "ok" for worker in self.workers]
         if any(is_known):
             self._watch.show(list(itertools.compress(self.recordings(), is_known)))
-
-
-def _limit(timeout_seconds: float | None) -> float | None:
-    if timeout_seconds is None:
-        return DEFAULT_TIMEOUT_SECONDS
-    return None if timeout_seconds == math.inf else float(timeout_seconds)
 
 
 def _check(mode: object, budget_seconds: object, progress: object, timeout_seconds: object) -> None:

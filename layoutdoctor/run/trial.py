@@ -22,6 +22,7 @@ from layoutdoctor.diagnosis.records import Failure, GradientLayout, Trial
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.applying import effective_options, global_options
 from layoutdoctor.measure.equivalence import Reference, check_equivalence
+from layoutdoctor.measure.gpu import free_device_bytes, used_device_bytes
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.measure.timing import choose_timer
@@ -32,7 +33,7 @@ from layoutdoctor.subjects.cures import propose
 from layoutdoctor.subjects.cures.cure import Seen
 from layoutdoctor.subjects.prepare import formats_in_effect, options_beside_code, prepare, same_preparation_key
 from layoutdoctor.words import joined
-from layoutdoctor.workers.messages import Checked, Compiled, Profiled
+from layoutdoctor.workers.messages import Checked, Compiled, Profiled, Ready, Turned
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
@@ -231,8 +232,8 @@ class TrialWork:
             notes=tuple(notes),
         )
 
-    def warm_up(self) -> float:
-        """Calls until caches and heap have settled, at least two; seconds of the fastest."""
+    def warm_up(self) -> Ready:
+        """Calls until caches and heap have settled, at least two."""
         prepared, step = self._prepared, self.step
         self.stage = "measure"
         timer = choose_timer(prepared.device)
@@ -240,11 +241,12 @@ class TrialWork:
             seconds = [*timer(step, 1)]
             while len(seconds) <= _WARM_UP_CALLS and (len(seconds) < 2 or sum(seconds) < _WARM_UP_SECONDS):
                 seconds += timer(step, 1)
-        return min(seconds)
+        used, free = used_device_bytes(prepared.device), free_device_bytes(prepared.device)
+        return Ready(call_seconds=min(seconds), used_bytes=used, free_bytes=free)
 
-    def turn(self, calls: int, *, settles: bool = True) -> tuple[float, ...]:
+    def turn(self, calls: int, *, settles: bool = True) -> Turned:
         """
-        Seconds of every call.
+        Times calls.
 
         Args:
             settles: Whether calls before them, for 20 ms, are not timed: another process's data filled the caches, and
@@ -252,13 +254,15 @@ class TrialWork:
         """
         prepared, step = self._prepared, self.step
         self.stage = "measure"
+        before = time.process_time()
         with _frozen(self._configuration):
             if prepared.device == "cpu" and settles:
                 end = time.perf_counter() + _SETTLE_SECONDS
                 step()
                 while time.perf_counter() < end:
                     step()
-            return choose_timer(prepared.device)(step, calls)
+            seconds = choose_timer(prepared.device)(step, calls)
+        return Turned(seconds=seconds, cpu_seconds=time.process_time() - before)
 
     def profile(self, trace_file: str | None) -> Profiled:
         """Profiled iterations and the most memory; a failure costs these only."""

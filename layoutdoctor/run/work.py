@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -17,7 +16,6 @@ from layoutdoctor.capture.compat import notes_on_torch, triton_version
 from layoutdoctor.diagnosis.configurations import find_target
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
-from layoutdoctor.measure.gpu import free_device_bytes, used_device_bytes
 from layoutdoctor.run.launcher import serve_forks, why_not_fork
 from layoutdoctor.run.rehearsal import check_runs, compute_reference
 from layoutdoctor.run.trial import TrialWork, end_worker_threads, keep_memory, take_some_memory
@@ -35,10 +33,8 @@ from layoutdoctor.workers.messages import (
     Prepared,
     Profile,
     Ran,
-    Ready,
     Refused,
     Turn,
-    Turned,
     WarmUp,
 )
 
@@ -240,16 +236,9 @@ class _Worker:
             case Check():
                 return work.check(order.path)
             case WarmUp():
-                fastest = work.warm_up()
-                return Ready(
-                    call_seconds=fastest,
-                    used_bytes=used_device_bytes(work.device),
-                    free_bytes=free_device_bytes(work.device),
-                )
+                return work.warm_up()
             case Turn():
-                before = time.process_time()
-                seconds = work.turn(order.calls, settles=order.settles)
-                return Turned(seconds=seconds, cpu_seconds=time.process_time() - before)
+                return work.turn(order.calls, settles=order.settles)
             case Profile():
                 return work.profile(order.trace_file)
             case Bandwidth():

@@ -237,11 +237,11 @@ def test_in_a_start_the_order_turns_with_every_round_and_processes_end() -> None
 def test_what_other_programs_use_is_what_is_left_of_the_processors_work(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    busy = itertools.count(0.0, 3.0)  # 3 s of processor time in every turn of 2 s
+    busy = itertools.count(0.0, 15.0)  # 15 s of processor time in five turns of 2 s
     monkeypatch.setattr(turns, "_busy_seconds", lambda: next(busy))
     meter, worker = LoadMeter(), a_worker(script=2.0, clock=clock)
     assert meter.other_cores is None
 
     provisional_rounds([worker], meter)
 
-    assert meter.other_cores == 0.5  # 3 s less its own 2 s, in 2 s
+    assert meter.other_cores == 0.5  # 15 s less its own 10 s, in 10 s
