@@ -91,9 +91,9 @@ def seen_here(
             checked = work.check(str(reference))
             profiled = work.profile(None)
         except Exception as error:
-            failure = work.failure_of(error)
-            trial, iterations = Trial(configuration=chosen, status="failed", failure=failure), ()
-            proposals = work.proposals(work.captured_graphs, failure)
+            failed = work.failed(error)
+            trial, iterations = Trial(configuration=chosen, status="failed", failure=failed.failure), ()
+            proposals = failed.proposals
         else:
             trial, iterations, proposals = compiled.trial, profiled.iterations, checked.proposals or compiled.proposals
             trial = msgspec.structs.replace(

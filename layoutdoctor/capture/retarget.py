@@ -29,8 +29,8 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import inductor_config, triton_version
-from layoutdoctor.capture.retarget_device import cudnn_formats, forget_fake_results, pretended_device, required
-from layoutdoctor.errors import LayoutDoctorError, first_line
+from layoutdoctor.capture.retarget_device import cudnn_formats, forget_fake_results, pretended_device
+from layoutdoctor.errors import first_line
 from layoutdoctor.workers.processes import scratch_prefix
 
 if TYPE_CHECKING:
@@ -115,8 +115,6 @@ class TargetLowering:
         """Ends every lowering after its code generation: nothing of it can be loaded without the device."""
         from torch._inductor.graph import GraphLowering
 
-        required(GraphLowering, "compile_to_module")
-
         def compile_to_module(graph: Any) -> Any:
             path = directory / f"graph_{self.lowered_count}.py"
             path.write_text(generated_source(graph), encoding="utf-8")
@@ -129,7 +127,7 @@ class TargetLowering:
         from torch._inductor import compile_fx
 
         options = {**self._options, **_fixed_options()}
-        return required(compile_fx, "compile_fx")(
+        return compile_fx.compile_fx(
             graph_module,
             example_inputs,
             inner_compile=self._lower,
@@ -145,7 +143,7 @@ class TargetLowering:
 
         try:
             with pretended_device(self.target):
-                compile_fx_inner = required(compile_fx, "compile_fx_inner")
+                compile_fx_inner = compile_fx.compile_fx_inner
                 moved, inputs = on_target(graph_module, example_inputs)
                 compile_fx_inner(moved, inputs, **keywords)
             self.lowered_count += 1
@@ -157,8 +155,6 @@ class TargetLowering:
         return _boxed(TracedRun(graph_module))
 
     def _sentence(self, error: Exception, keywords: Mapping[str, Any]) -> str:
-        if isinstance(error, LayoutDoctorError):
-            return str(error)
         which = "backward" if keywords.get("is_backward") else "forward"
         if keywords.get("is_inference"):
             which = "inference"
@@ -227,7 +223,7 @@ def generated_source(graph: Any) -> str:
     """
     if triton_version() is None:
         graph.init_wrapper_code()
-        required(graph, "_update_scheduler")()
+        graph._update_scheduler()
         return "\n".join(str(node.debug_str()) for node in graph.scheduler.nodes)
     code = graph.codegen()[0]
     return str(getattr(code, "value", code))

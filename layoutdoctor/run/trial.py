@@ -33,7 +33,7 @@ from layoutdoctor.subjects.cures import propose
 from layoutdoctor.subjects.cures.cure import Seen
 from layoutdoctor.subjects.prepare import formats_in_effect, options_beside_code, prepare, same_preparation_key
 from layoutdoctor.words import joined
-from layoutdoctor.workers.messages import Checked, Compiled, Profiled, Ready, Turned
+from layoutdoctor.workers.messages import Checked, Compiled, Failed, Profiled, Ready, Turned
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
@@ -84,11 +84,6 @@ class TrialWork:
     def device(self) -> str:
         """The device that the prepared model runs on."""
         return self._prepared.device
-
-    @property
-    def captured_graphs(self) -> tuple[Graph, ...]:
-        """The graphs that were captured so far."""
-        return self._capture.graphs
 
     # ------------------------------------------------------------------------------------------ the worker
     def prepare(self) -> str:
@@ -145,7 +140,7 @@ class TrialWork:
             trial=trial,
             code=code_key(prepared, trial) if is_compiled else None,
             compile_seconds=seconds,
-            proposals=self.proposals(trial.graphs),
+            proposals=self._proposals(trial.graphs),
             leaves_out_backward=leaves_out_backward(trial.graphs),
         )
 
@@ -170,16 +165,19 @@ class TrialWork:
         with compile_settings(global_options(self._configuration)), self._capture:
             yield
 
-    def failure_of(self, error: BaseException) -> Failure:
-        """Why there is no result, if the model or the compiler raised."""
-        if self._target is None or self.stage != STAGE:
-            return failure_of(error, self.stage)
-        # Dynamo's own exception says less than that of the backend which it wraps.
-        cause = getattr(error, "inner_exception", None) or error
-        failure = failure_of(cause, STAGE)
-        return failure if isinstance(cause, LayoutDoctorError) else failure_to_lower(failure, self._target)
+    def failed(self, error: BaseException) -> Failed:
+        """Why there is no result, if the model or the compiler raised, and the cures that may help against that."""
+        if self._target is not None and self.stage == STAGE:
+            # Dynamo's own exception says less than that of the backend which it wraps.
+            error = getattr(error, "inner_exception", None) or error
+            failure = failure_of(error, STAGE)
+            if not isinstance(error, LayoutDoctorError):
+                failure = failure_to_lower(failure, self._target)
+        else:
+            failure = failure_of(error, self.stage)
+        return Failed(failure=failure, proposals=self._proposals(self._capture.graphs, failure))
 
-    def proposals(self, graphs: Sequence[Graph], failure: Failure | None = None) -> tuple[Proposal, ...]:
+    def _proposals(self, graphs: Sequence[Graph], failure: Failure | None = None) -> tuple[Proposal, ...]:
         """The cures that may help; lines to paste change a module, so that a function has none."""
         prepared: PreparedModel | None = getattr(self, "_prepared", None)
         if prepared is None or prepared.module is None or prepared.run is not prepared.module:
@@ -226,7 +224,7 @@ class TrialWork:
             equivalence=equivalence,
             gradient_layouts=layouts,
             graphs=found,
-            proposals=self.proposals(found) if self._configuration.backend == "eager" else (),
+            proposals=self._proposals(found) if self._configuration.backend == "eager" else (),
             recompile_count=recompiled,
             recompile_reasons=reasons,
             notes=tuple(notes),

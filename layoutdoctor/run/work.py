@@ -27,7 +27,6 @@ from layoutdoctor.workers.messages import (
     ClosedError,
     Compile,
     Copied,
-    Failed,
     Fork,
     Loaded,
     Prepared,
@@ -253,7 +252,6 @@ class _Worker:
         except ClosedError:
             raise
         except BaseException as error:  # the user's model may raise anything
-            failure = self._work.failure_of(error)
-            proposals = self._work.proposals(self._work.captured_graphs, failure)
-            self._channel.send(Failed(failure=failure, proposals=proposals))
-            raise ClosedError(failure.message) from error
+            failed = self._work.failed(error)
+            self._channel.send(failed)
+            raise ClosedError(failed.failure.message) from error
