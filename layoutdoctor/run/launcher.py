@@ -85,9 +85,8 @@ def _import_torch(directory: Path, *, forks: bool) -> None:
             import torch
 
             from layoutdoctor.capture.compat import inductor_config
-            from layoutdoctor.run.work import remember_threads
 
-            remember_threads()
+            importlib.import_module("layoutdoctor.run.work")  # notes how many threads torch uses
             if forks:
                 torch.set_num_threads(1)
             inductor_config()  # its cache's folder is made now, so that no model is blamed if it cannot be

@@ -79,14 +79,8 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
     return loaded, subject
 
 
-_threads = 1
-"""Threads that torch would use in this process if it were not a launcher's."""
-
-
-def remember_threads() -> None:
-    """Notes how many threads torch uses, before a launcher limits itself to one."""
-    global _threads  # a fact about the process
-    _threads = torch.get_num_threads()
+_threads = torch.get_num_threads()
+"""Threads that torch would use in this process if a launcher had not limited itself to one."""
 
 
 @contextlib.contextmanager
@@ -95,7 +89,7 @@ def noting_threads() -> Iterator[None]:
     get_threads, set_threads = torch.get_num_threads, torch.set_num_threads
 
     def note(count: int) -> None:
-        global _threads
+        global _threads  # a fact about the process
         _threads = int(count)
 
     torch.get_num_threads, torch.set_num_threads = lambda: _threads, note
