@@ -264,26 +264,6 @@ def missing_cpp_compiler() -> str | None:
     return None
 
 
-def graph_break_counters() -> dict[str, int]:
-    """
-    Dynamo's graph breaks so far, by reason.
-
-    Source:
-        ``torch._dynamo.utils.counters``, torch 2.7 to 2.15.
-    """
-    return dict(private("torch._dynamo.utils.counters")["graph_break"])
-
-
-def next_frame_number() -> int:
-    """
-    The number that dynamo will give to the next frame it meets; a guard's text starts with that of its frame.
-
-    Source:
-        ``torch._dynamo.convert_frame.FRAME_COUNTER``, torch 2.7 to 2.15.
-    """
-    return int(private("torch._dynamo.convert_frame.FRAME_COUNTER"))
-
-
 def guard_failure_reasons() -> dict[int, tuple[str, ...]]:
     """
     Dynamo's reasons for compiling a frame again so far, by the identity of its code.
@@ -318,26 +298,6 @@ def triton_version() -> str | None:
     except ImportError:
         return None
     return str(triton.__version__)
-
-
-def running_autograd_node() -> Any | None:
-    """
-    The autograd node that runs now, None outside backward.
-
-    Source:
-        ``torch._C._current_autograd_node``, torch 2.7 to 2.15.
-    """
-    return private("torch._C._current_autograd_node")()
-
-
-def last_sequence_number() -> int:
-    """
-    Sequence number of the newest autograd node.
-
-    Source:
-        ``torch.autograd._get_sequence_nr``, as proxy_tensor reads it; torch 2.7 to 2.15.
-    """
-    return int(private("torch.autograd._get_sequence_nr")()) - 1
 
 
 _SPURIOUS_LOG_LINE = "Conv inputs meta not found"

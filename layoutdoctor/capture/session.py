@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from layoutdoctor.capture.compat import InductorHooks, graph_break_counters, guard_failure_reasons, next_frame_number
+from layoutdoctor.capture.compat import InductorHooks, guard_failure_reasons, private
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
 from layoutdoctor.capture.fx_graph import fx_nodes, not_understood_in, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, kernel_sources
@@ -69,9 +69,9 @@ class CompileCapture:
 
     def __enter__(self) -> CompileCapture:
         with self._hooks.guard("graph breaks"):
-            self._breaks = graph_break_counters()
+            self._breaks = _graph_breaks()
         with self._hooks.guard("reasons of recompiles"):
-            self._first_frame = self._first_frame or next_frame_number()
+            self._first_frame = self._first_frame or int(private("torch._dynamo.convert_frame.FRAME_COUNTER"))
             self._failed_guards = guard_failure_reasons()
         self._hooks.__enter__()
         return self
@@ -84,7 +84,7 @@ class CompileCapture:
             self.recompile_reasons += tuple(self._new_guard_failures(self._failed_guards))
 
     def _new_breaks(self, before: Mapping[str, int]) -> Iterator[str]:
-        for reason, count in graph_break_counters().items():
+        for reason, count in _graph_breaks().items():
             yield from [_first_words(reason)] * (count - before.get(reason, 0))
 
     def _new_guard_failures(self, before: Mapping[int, Sequence[str]]) -> Iterator[str]:
@@ -113,6 +113,11 @@ class CompileCapture:
         decided, self._decisions = self._decisions, []
         own = [raw for graph_module, raw in decided if graph_module is getattr(lowering, "module", None)]
         return own[-1] if own else decided[0][1] if decided else None
+
+
+def _graph_breaks() -> dict[str, int]:
+    """Dynamo's graph breaks so far, by reason."""
+    return dict(private("torch._dynamo.utils.counters")["graph_break"])
 
 
 def _first_words(reason: str) -> str:

@@ -119,10 +119,3 @@ def test_a_gradient_with_other_strides_than_its_parameter_is_recorded_in_trainin
     assert [finding.severity for finding in ambiguous] == ["note"]
 
 
-def test_an_input_marked_dynamic_stays_so_in_every_copy() -> None:
-    x = torch.randn(2, 3, 16, 16)
-    torch._dynamo.mark_dynamic(x, 0)
-    (graph,) = trial_of(diagnosed(torch.nn.Conv2d(3, 8, 3), x)).graphs
-
-    shapes = [node.layout.shape for node in graph.nodes if node.op == "placeholder" and node.layout is not None]
-    assert any(isinstance(size, str) for shape in shapes for size in shape)
