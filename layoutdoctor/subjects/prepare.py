@@ -18,7 +18,6 @@ from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
     CopiedModel,
     check_has_data,
-    copy_inputs,
     copy_model,
     device_of,
     in_format,
@@ -73,23 +72,16 @@ class PreparedModel:
         )
 
 
-def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode, *, copies: bool = False) -> PreparedModel:
+def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) -> PreparedModel:
     """
-    Gives a subject the configuration's memory formats, and applies its cures.
-
-    Args:
-        copies: Whether somebody else uses the subject too, so that its model and inputs are copied. A process that
-            was forked for one configuration has them for itself.
+    Gives a subject the configuration's memory formats, and applies its cures; nobody else uses the subject.
 
     Raises:
         SubjectError: The model cannot be copied.
     """
     model_format, input_format = configuration.model_format or "preserve", configuration.input_format or "preserve"
     model, args, kwargs = subject.model, subject.args, subject.kwargs
-    if copies:
-        copied = copy_model(model)
-        args, kwargs = copy_inputs(args, kwargs)
-    elif isinstance(model, nn.Module):
+    if isinstance(model, nn.Module):
         check_has_data(model)
         copied = CopiedModel(model, model)
     else:

@@ -54,14 +54,12 @@ def test_channels_last_is_given_by_rank_and_keeps_ties() -> None:
     assert prepared.notes == ()
 
 
-def test_the_mode_is_set_and_of_somebody_elses_model_on_a_copy() -> None:
+def test_the_mode_is_set() -> None:
     for mode, training in (("inference", False), ("training", True)):
-        for copies in (False, True):
-            model = nn.Dropout().train(not training)
-            prepared = prepare(subject_from_python(model, torch.randn(2)), BY_NAME["eager"], mode, copies=copies)  # type: ignore[arg-type]
+        model = nn.Dropout().train(not training)
+        prepare(subject_from_python(model, torch.randn(2)), BY_NAME["eager"], mode)  # type: ignore[arg-type]
 
-            assert prepared.run.training is training  # type: ignore[attr-defined]
-            assert model.training is (training if not copies else not training)
+        assert model.training is training
 
 
 def test_preserve_keeps_the_strides_of_weights_and_inputs_and_contiguous_undoes_channels_last() -> None:
@@ -200,13 +198,9 @@ def test_a_switch_that_nobody_knows_is_refused() -> None:
         compile_for(nn.ReLU(), configuration)(torch.zeros(1))
 
 
-def test_where_nobody_else_uses_it_weights_and_inputs_are_taken_as_they_are() -> None:
+def test_weights_and_inputs_are_taken_as_they_are() -> None:
     model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), torch.randn(2, 3, 8, 8)
     subject = subject_from_python(model, x)
-
-    copied = prepare(subject, BY_NAME["inductor-channels-last"], "training", copies=True)
-    assert copied.module is not model
-    assert model[0].weight.is_contiguous()
 
     prepared = prepare(subject, BY_NAME["inductor"], "training")
     assert prepared.module is model
