@@ -117,5 +117,3 @@ def test_a_gradient_with_other_strides_than_its_parameter_is_recorded_in_trainin
     assert trial_of(diagnosis, "inductor-layout-opt-off").gradient_layouts == ()
     ambiguous = [finding for finding in diagnosis.findings if finding.code == "LD504"]
     assert [finding.severity for finding in ambiguous] == ["note"]
-
-
