@@ -17,12 +17,12 @@ from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.rules import run_rules
 from layoutdoctor.run.diagnose import diagnose_object, diagnose_request, record_only
-from layoutdoctor.run.kept_launcher import kept_launcher
 from layoutdoctor.run.rehearsal import compute_reference
-from layoutdoctor.run.trial import TrialWork, failure_of
+from layoutdoctor.run.trial import TrialWork
 from layoutdoctor.run.watching import Watch
 from layoutdoctor.run.work import describe_loaded
 from layoutdoctor.subjects.subject import subject_from_python
+from layoutdoctor.workers.launcher import kept_launcher
 from layoutdoctor.workers.messages import Request
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ def seen_here(
             checked = work.check(str(reference))
             profiled = work.profile(None)
         except Exception as error:
-            failure = failure_of(error, work.stage)
-            trial, iterations = Trial(configuration=chosen, status="failed", failure=failure), ()
-            proposals = work.proposals(work.captured_graphs, failure)
+            failed = work.failed(error)
+            trial, iterations = Trial(configuration=chosen, status="failed", failure=failed.failure), ()
+            proposals = failed.proposals
         else:
             trial, iterations, proposals = compiled.trial, profiled.iterations, checked.proposals or compiled.proposals
             trial = msgspec.structs.replace(

@@ -1,11 +1,9 @@
 """
-What ``capture`` asks of torch's private parts, each answer with where it stands and the torch it was checked in.
+Torch's private names that ``capture`` uses, each with its place and the versions of torch that it was checked in.
 
-Nothing here decides anything about layouts. A name that is missing in another torch raises UnsupportedTorchError: it
-costs the capture that needs it, never the user's compile. The wraps around Inductor that let the capture see decisions,
-graphs and kernels call torch's own function with exactly what it was given, and return exactly what that returned.
-They look afterwards (at the traced model before, because Inductor changes it), and whatever goes wrong while looking
-becomes a line in ``failures``.
+A name that another torch lacks raises UnsupportedTorchError: it costs the capture that needs it, never the user's
+compile. The wraps around Inductor call torch's own function and return its result. They look afterwards (at the traced
+model before, because Inductor changes it), and whatever goes wrong while looking becomes a line in ``failures``.
 """
 
 from __future__ import annotations
@@ -40,17 +38,15 @@ class PrivateName:
     One private name.
 
     Attributes:
-        module: Where it stands.
+        module: The module that has it.
         name: Its name there, with dots where it belongs to a class.
         loses: What is not known, or not kept, without it.
-        parameters: Names of arguments that we read or pass; empty where it is no function.
         for_target: Whether it is needed only to lower for a GPU that is not there.
     """
 
     module: str
     name: str
     loses: str
-    parameters: tuple[str, ...] = ()
     for_target: bool = False
 
     @property
@@ -81,11 +77,11 @@ PRIVATE_NAMES: tuple[PrivateName, ...] = (
     PrivateName("torch._inductor.config", "layout_optimization", _DECISION),
     PrivateName("torch._inductor.config", "force_layout_optimization", _DECISION),
     PrivateName("torch._inductor.cpp_builder", "get_cpp_compiler", "a clear word about a missing C++ compiler"),
-    PrivateName("torch._inductor.graph", "GraphLowering.decide_layout_opt", _DECISION, ("gm", "is_inference")),
+    PrivateName("torch._inductor.graph", "GraphLowering.decide_layout_opt", _DECISION),
     PrivateName("torch._inductor.graph", "GraphLowering.compile_to_module", _GRAPHS),
     PrivateName("torch._inductor.scheduler", "BaseScheduling", _KERNELS),
-    PrivateName("torch._inductor.codegen.cpp", "CppScheduling.define_kernel", _KERNELS, ("src_code",)),
-    PrivateName("torch._inductor.codegen.triton", "TritonScheduling.define_kernel", _KERNELS, ("src_code",)),
+    PrivateName("torch._inductor.codegen.cpp", "CppScheduling.define_kernel", _KERNELS),
+    PrivateName("torch._inductor.codegen.triton", "TritonScheduling.define_kernel", _KERNELS),
     PrivateName("torch._inductor.scheduler", "BaseSchedulerNode.get_nodes", _BUFFERS),
     PrivateName("torch._inductor.scheduler", "BaseSchedulerNode.get_outputs", _BUFFERS),
     PrivateName("torch._inductor.scheduler", "BaseSchedulerNode.get_name", _BUFFERS),
@@ -105,15 +101,8 @@ PRIVATE_NAMES: tuple[PrivateName, ...] = (
     PrivateName("torch._inductor.graph", "GraphLowering.codegen", _TARGET, for_target=True),
     PrivateName("torch._inductor.graph", "GraphLowering._update_scheduler", _TARGET, for_target=True),
     PrivateName("torch._inductor.graph", "GraphLowering.init_wrapper_code", _TARGET, for_target=True),
-    PrivateName(
-        "torch._inductor.compile_fx",
-        "compile_fx",
-        _TRACED,
-        ("model_", "example_inputs_", "inner_compile", "config_patches", "decompositions"),
-    ),
-    PrivateName(
-        "torch._inductor.compile_fx", "compile_fx_inner", _TARGET, ("gm", "example_inputs", "kwargs"), for_target=True
-    ),
+    PrivateName("torch._inductor.compile_fx", "compile_fx", _TRACED),
+    PrivateName("torch._inductor.compile_fx", "compile_fx_inner", _TARGET, for_target=True),
     PrivateName("torch._inductor.decomposition", "select_decomp_table", _TARGET, for_target=True),
     PrivateName("torch._inductor.decomposition", "is_gpu", "biases' gradients as a GPU computes them", for_target=True),
     PrivateName("torch._inductor.runtime.hints", "DeviceProperties.create", _TARGET, for_target=True),
@@ -153,51 +142,30 @@ def _look_up(known: PrivateName) -> Any:
     return operator.attrgetter(known.name)(importlib.import_module(known.module))
 
 
-def lost_names(*, with_target: bool) -> list[tuple[PrivateName, str]]:
-    """
-    The private names that this torch does not have in the shape expected, each with what is wrong.
-
-    Args:
-        with_target: Whether what only lowering for a GPU needs is looked at, too.
-    """
-    lost: list[tuple[PrivateName, str]] = []
+def _lost_names(*, with_target: bool) -> str:
+    """The losses from private names that this torch lacks, each once, with the names that are missing."""
+    blame: dict[str, list[str]] = {}
     for known in PRIVATE_NAMES:
-        if known.for_target and not with_target:
-            continue
-        try:
-            problem = _other_parameters(_look_up(known), known.parameters)
-        except Exception as error:  # a torch that nobody here has seen
-            missing = isinstance(error, (AttributeError, ImportError))
-            problem = "is missing" if missing else f"raises {first_line(error)}"
-        if problem is not None:
-            lost.append((known, problem))
-    return lost
-
-
-def _other_parameters(found: Any, expected: Sequence[str]) -> str | None:
-    if not expected:
-        return None
-    if not callable(found):
-        return "is no function"
-    try:
-        parameters = inspect.signature(found).parameters
-    except (TypeError, ValueError):
-        return None  # a function of C++ does not say
-    missing = [name for name in expected if name not in parameters]
-    return f"takes no {', '.join(missing)}" if missing else None
+        if with_target or not known.for_target:
+            try:
+                _look_up(known)
+            except Exception as error:  # a torch that nobody here has seen
+                missing = isinstance(error, (AttributeError, ImportError))
+                problem = "is missing" if missing else f"raises {first_line(error)}"
+                blame.setdefault(known.loses, []).append(f"{known.path} {problem}")
+    return "; ".join(f"{what} ({', '.join(names)})" for what, names in blame.items())
 
 
 def notes_on_torch(version: str | None = None, *, with_target: bool = False) -> tuple[str, ...]:
     """
-    What the reader should know about this torch: nothing for a checked one that has every name; one note otherwise.
+    Notes on this torch for the report: none for a checked one that has every name, else one.
 
     Args:
         version: As ``torch.__version__`` has it; None asks torch.
         with_target: Whether the diagnosis lowers for a GPU that is not there.
 
     Raises:
-        UnsupportedTorchError: The torch is older than any that was checked. Newer ones are tried, because who runs one
-            may have no other; on older ones nothing was ever right or wrong, and a newer one is a ``pip install`` away.
+        UnsupportedTorchError: The torch is older than any that was checked.
     """
     text = str(torch.__version__) if version is None else version
     known = _release(text)
@@ -206,7 +174,7 @@ def notes_on_torch(version: str | None = None, *, with_target: bool = False) -> 
             f"cannot diagnose with torch {text}: expected {_dotted(OLDEST)} or newer, the oldest that layoutdoctor was "
             "checked with; upgrade torch, or record a trace with torch.profiler and run `layoutdoctor trace` on it"
         )
-    lost = _in_words(lost_names(with_target=with_target))
+    lost = _lost_names(with_target=with_target)
     is_checked = known is not None and known <= NEWEST
     if is_checked:
         return (f"torch {text} lacks private names that are read; lost: {lost}",) if lost else ()
@@ -214,10 +182,9 @@ def notes_on_torch(version: str | None = None, *, with_target: bool = False) -> 
     unknown = f"torch {text} is newer than {range_}" if known is not None else f"torch {text} is none of {range_}"
     if lost:
         return (f"{unknown}; lost: {lost}",)
-    newest = _dotted(NEWEST)
     return (
-        f"{unknown}: every private name that can be looked up beforehand is there, but why "
-        f"Inductor decides as it does is told by the rules of torch {newest}",
+        f"{unknown}: every private name is there, but Inductor's decisions are explained by the rules of torch "
+        f"{_dotted(NEWEST)}",
     )
 
 
@@ -228,14 +195,6 @@ def _release(version: str) -> tuple[int, int] | None:
     except ValueError:  # InvalidVersion is one
         return None
     return major, minor
-
-
-def _in_words(lost: Sequence[tuple[PrivateName, str]]) -> str:
-    """What is lost, each thing once, with the names that are to blame."""
-    blame: dict[str, list[str]] = {}
-    for known, problem in lost:
-        blame.setdefault(known.loses, []).append(f"{known.path} {problem}")
-    return "; ".join(f"{what} ({', '.join(names)})" for what, names in blame.items())
 
 
 def _dotted(version: Sequence[int]) -> str:
@@ -289,45 +248,21 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
 
 def missing_cpp_compiler() -> str | None:
     """
-    What keeps Inductor from compiling for a CPU, in a sentence; None where a C++ compiler works.
+    Why Inductor cannot compile for a CPU, in a sentence; None if a C++ compiler works.
 
     Source:
         ``torch._inductor.cpp_builder.get_cpp_compiler``, torch 2.7 to 2.15.
     """
     try:
-        get_cpp_compiler = private("torch._inductor.cpp_builder.get_cpp_compiler")
-    except UnsupportedTorchError:
+        private("torch._inductor.cpp_builder.get_cpp_compiler")()
+    except (UnsupportedTorchError, TypeError):
         return None  # another torch: the compile itself will say
-    try:
-        get_cpp_compiler()
-    except TypeError:
-        return None  # one that wants to be asked otherwise
     except Exception as error:  # InvalidCxxCompiler, or what the search for a compiler raised
         return (
             "cannot compile for the CPU: Inductor found no working C++ compiler; install g++ (Debian: apt-get install "
             f"g++) or set CXX, then run again; it said: {first_line(error)}"
         )
     return None
-
-
-def graph_break_counters() -> dict[str, int]:
-    """
-    Dynamo's graph breaks so far, by reason.
-
-    Source:
-        ``torch._dynamo.utils.counters``, torch 2.7 to 2.15.
-    """
-    return dict(private("torch._dynamo.utils.counters")["graph_break"])
-
-
-def next_frame_number() -> int:
-    """
-    The number that dynamo will give to the next frame it meets; a guard's text starts with that of its frame.
-
-    Source:
-        ``torch._dynamo.convert_frame.FRAME_COUNTER``, torch 2.7 to 2.15.
-    """
-    return int(private("torch._dynamo.convert_frame.FRAME_COUNTER"))
 
 
 def guard_failure_reasons() -> dict[int, tuple[str, ...]]:
@@ -345,21 +280,16 @@ def guard_failure_reasons() -> dict[int, tuple[str, ...]]:
 
 def counts_backward_convolutions() -> bool | None:
     """
-    Whether this torch's layout decision looks at ``aten.convolution_backward``; None where it cannot be told.
+    Whether this torch's layout decision looks at ``aten.convolution_backward``; None if its text cannot be read.
 
     Source:
         The text of ``GraphLowering.decide_layout_opt``: torch 2.7, 2.11 and 2.13 do not name it, 2.15 does.
     """
-    source = decision_source()
-    return None if source is None else "convolution_backward" in source
-
-
-def decision_source() -> str | None:
-    """The text of this torch's layout decision; None where it cannot be read."""
     try:
-        return inspect.getsource(private("torch._inductor.graph.GraphLowering.decide_layout_opt"))
+        source = inspect.getsource(private("torch._inductor.graph.GraphLowering.decide_layout_opt"))
     except (UnsupportedTorchError, OSError, TypeError):
         return None
+    return "convolution_backward" in source
 
 
 def triton_version() -> str | None:
@@ -369,26 +299,6 @@ def triton_version() -> str | None:
     except ImportError:
         return None
     return str(triton.__version__)
-
-
-def running_autograd_node() -> Any | None:
-    """
-    The autograd node that runs now, None outside backward.
-
-    Source:
-        ``torch._C._current_autograd_node``, torch 2.7 to 2.15.
-    """
-    return private("torch._C._current_autograd_node")()
-
-
-def last_sequence_number() -> int:
-    """
-    Sequence number of the newest autograd node.
-
-    Source:
-        ``torch.autograd._get_sequence_nr``, as proxy_tensor reads it; torch 2.7 to 2.15.
-    """
-    return int(private("torch.autograd._get_sequence_nr")()) - 1
 
 
 _SPURIOUS_LOG_LINE = "Conv inputs meta not found"
@@ -428,7 +338,7 @@ class InductorHooks:
 
     @property
     def failures(self) -> list[str]:
-        """What was not recorded, and why, each thing once; the compile itself went on."""
+        """Parts that were not recorded, each once with its reason; the compile itself went on."""
         return [f"{what} ({count} times)" if count > 1 else what for what, count in self._failures.items()]
 
     def __enter__(self) -> InductorHooks:
@@ -443,8 +353,7 @@ class InductorHooks:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with self.guard("whether the hooks were undone"):
-            self._stack.close()
+        self._stack.close()
 
     @contextlib.contextmanager
     def guard(self, what: str) -> Iterator[None]:
@@ -455,14 +364,11 @@ class InductorHooks:
             self._failures[f"{what}: {first_line(error)}"] += 1
 
     def _wrap(self, owner: Any, name: str, recording: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Replaces a method by one that records, of the same kind: static, of the class, or of the object."""
-        found = inspect.getattr_static(owner, name)
-        kind = type(found) if isinstance(found, (staticmethod, classmethod)) else None
-        original = found.__func__ if kind is not None else found
-        if not inspect.isroutine(original):
-            raise TypeError(f"{owner.__name__}.{name} is no function, but a {type(original).__name__}")
+        """Replaces a function of a class by one that records."""
+        is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+        original = getattr(owner, name)
         wrapped: Any = functools.wraps(original)(recording(original))
-        self._stack.enter_context(mock.patch.object(owner, name, wrapped if kind is None else kind(wrapped)))
+        self._stack.enter_context(mock.patch.object(owner, name, staticmethod(wrapped) if is_static else wrapped))
 
     def _wrap_tracing(self) -> None:
         private("torch._inductor.compile_fx.compile_fx")
@@ -494,19 +400,12 @@ class InductorHooks:
                     result = original(*args, **keywords)
                 with self.guard("a layout decision"):
                     given = inspect.signature(original).bind(*args, **keywords).arguments
-                    self._note_decision(given, result, lines)
+                    self.on_decision(given["gm"], bool(result), lines, given.get("is_inference"))
                 return result
 
             return decide_layout_opt
 
         self._wrap(importlib.import_module("torch._inductor.graph").GraphLowering, "decide_layout_opt", recording)
-
-    def _note_decision(self, given: dict[str, Any], result: Any, lines: list[str]) -> None:
-        modules = [value for value in given.values() if isinstance(value, torch.fx.GraphModule)]
-        if not modules or not isinstance(result, bool):
-            raise TypeError(f"expected a graph and True or False, got {', '.join(given)} and {type(result).__name__}")
-        is_inference = given.get("is_inference")
-        self.on_decision(modules[0], result, lines, is_inference if isinstance(is_inference, bool) else None)
 
     def _wrap_compile(self) -> None:
         private("torch._inductor.graph.GraphLowering.compile_to_module")
@@ -547,10 +446,7 @@ class InductorHooks:
                 _, source, nodes, *_ = inspect.signature(original).bind(*args, **keywords).args
                 flat = [inner for node in nodes if hasattr(node, "get_nodes") for inner in node.get_nodes()]
                 first = name[0] if isinstance(name, tuple) else name
-                if not isinstance(first, str) or not isinstance(source, str):
-                    got = f"{type(first).__name__} and {type(source).__name__}"
-                    raise TypeError(f"expected a name and a source, got {got}")
-                self._kernels.append((first, [str(inner.get_name()) for inner in flat], source))
+                self._kernels.append((str(first), [str(inner.get_name()) for inner in flat], source))
             return name
 
         return define_kernel
@@ -563,7 +459,7 @@ def _subclasses(cls: type) -> list[type]:
 
 @contextlib.contextmanager
 def _collected_log() -> Iterator[list[str]]:
-    """What a layout decision logs at DEBUG level, without letting more than before through to the handlers."""
+    """The DEBUG lines of a layout decision; the handlers get no more than before."""
     lines: list[str] = []
     logger = logging.getLogger("torch._inductor.graph")
     level, effective = logger.level, logger.getEffectiveLevel()

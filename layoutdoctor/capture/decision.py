@@ -1,8 +1,4 @@
-"""
-The decision card: what Inductor's layout heuristic decided for one graph, by which of its rules, in our own words.
-
-The decision itself is torch's own (recorded by a hook, never computed again); this module only explains it.
-"""
+"""The decision card: which rule of Inductor's layout heuristic decided for a graph, explained; torch itself decided."""
 
 from __future__ import annotations
 
@@ -117,13 +113,13 @@ _LOGGED_RULES = (
     ("smaller out_channel", "smaller-out-channels"),
     ("channels are too small", "small-channels"),
 )
-"""What torch logs when it declines, and our name for the rule (torch/_inductor/graph.py, torch 2.7 to 2.15)."""
+"""Torch's log lines when it declines, and our names for the rules (torch/_inductor/graph.py, torch 2.7 to 2.15)."""
 
 
 @dataclass(frozen=True)
 class RawDecision:
     """
-    What the hook around ``decide_layout_opt`` saw.
+    One call of ``decide_layout_opt``.
 
     Attributes:
         is_inference: Inductor uses another heuristic outside training.
@@ -177,7 +173,7 @@ def describe_decision(
     The decision card of a graph.
 
     Args:
-        raw: What the hook saw; None where the heuristic was not asked.
+        raw: What the hook saw; None if the heuristic was not asked.
         layout_opt: ``GraphLowering.layout_opt``, what was in effect in the end.
         channels_last_count: ``GraphLowering.num_channels_last_conv``.
         written: The layouts that calls of a library write, by node, where the node's own is not what came of it.
@@ -305,45 +301,43 @@ def _weight_shape(node: Any) -> tuple[int, ...] | None:
     return shape
 
 
-def _is_grouped(shape: tuple[int, ...] | None, groups: int | None) -> bool:
-    return shape is not None and (groups or 1) > 1 and shape[1] > 1
-
-
-def _is_small(shape: tuple[int, ...] | None) -> bool:
-    return shape is not None and shape[0] <= SMALL_CHANNELS and shape[1] <= SMALL_CHANNELS
-
-
-def _is_in_out(shape: tuple[int, ...] | None) -> bool:
-    return shape is not None and len(shape) > 2 and shape[0] * 2 <= shape[1] and shape[2] > 1
-
-
-def convolution_class(shape: tuple[int, ...] | None, groups: int | None) -> ConvolutionClass:
+def _traits(shape: tuple[int, ...] | None, groups: int | None) -> dict[ConvolutionClass, bool]:
     """
-    The class by which Inductor weighs a convolution, in its own order.
+    The classes by which Inductor weighs a convolution, in its own order, and whether each fits.
 
     Args:
-        shape: Weight shape ``[C_out, C_in / groups, ...]``; None where not recorded.
+        shape: Weight shape ``[C_out, C_in / groups, ...]``; None if not recorded.
 
     Source:
         ``decide_layout_opt``: ``is_grouped``, ``is_small_channel``, ``is_in_out_channel``; torch 2.7 to 2.15.
     """
-    if _is_grouped(shape, groups):
-        return "grouped"
-    if _is_small(shape):
-        return "small"
-    return "in_out" if _is_in_out(shape) else "default"
+    if shape is None:
+        return {}
+    return {
+        "grouped": (groups or 1) > 1 and shape[1] > 1,
+        "small": shape[0] <= SMALL_CHANNELS and shape[1] <= SMALL_CHANNELS,
+        "in_out": len(shape) > 2 and shape[0] * 2 <= shape[1] and shape[2] > 1,
+    }
+
+
+def convolution_class(shape: tuple[int, ...] | None, groups: int | None) -> ConvolutionClass:
+    """The first class that fits a convolution."""
+    return next((name for name, fits in _traits(shape, groups).items() if fits), "default")
+
+
+_VETOES: dict[str, ConvolutionClass] = {
+    "grouped-convolution": "grouped",
+    "smaller-out-channels": "in_out",
+    "small-channels": "small",
+}
+"""Rules by which convolutions of a class decide against layout optimization."""
 
 
 def _vetoes(node: Any, rule: str) -> bool:
-    shape, groups = _weight_shape(node), _groups(node)
-    if rule == "grouped-convolution":
-        return _is_grouped(shape, groups)
-    if rule == "smaller-out-channels":
-        return _is_in_out(shape)
-    if rule == "small-channels":
-        return _is_small(shape)
+    if rule in _VETOES:
+        return _traits(_weight_shape(node), _groups(node)).get(_VETOES[rule], False)
     if rule == "dynamic-shape":
-        first = 1 if _is_backward(node) else 0  # its input stands behind the gradient
+        first = 1 if _is_backward(node) else 0  # its input comes after the gradient
         values = [getattr(argument, "meta", {}).get("val") for argument in node.args[first : first + 2]]
         shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
         return any(isinstance(size_of(size), str) for shape in shapes for size in shape)

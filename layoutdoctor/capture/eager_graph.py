@@ -1,7 +1,7 @@
 """
-An eager iteration as a graph: the ATen operations that really ran, with their layouts and how values flow.
+An eager iteration as a graph: the ATen operations that ran, with their layouts and how values flow.
 
-Eager has no FX graph; a dispatch mode below autograd sees every operation with real tensors, in forward and backward.
+A dispatch mode below autograd sees every operation with real tensors, in forward and backward.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from layoutdoctor.capture.compat import last_sequence_number, running_autograd_node
+from layoutdoctor.capture.compat import private
 from layoutdoctor.capture.fx_graph import (
     described,
     dtype_name,
@@ -129,13 +129,13 @@ class EagerRecorder(TorchDispatchMode):
                 self._remember(leaf, name)
 
     def _place(self) -> tuple[SourceLocation | None, str | None, bool]:
-        running = running_autograd_node()
+        running = private("torch._C._current_autograd_node")()
         if running is not None:
             location, module = self._forward.get(int(running._sequence_nr()), (None, None))
             return location, module, True
         place = (_user_location(sys._getframe(3)), self._modules.current)
         # The autograd node of an operation is made just before it runs, so the first one seen with a number made it.
-        self._forward.setdefault(last_sequence_number(), place)
+        self._forward.setdefault(private("torch.autograd._get_sequence_nr")() - 1, place)
         return place[0], place[1], False
 
     def _name_of(self, tensor: torch.Tensor) -> str:
@@ -190,7 +190,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 _WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
-"""What torch puts around every ``__torch_dispatch__`` to keep dynamo out (``_disable_dynamo``, torch 2.7 to 2.15)."""
+"""Torch's wrappers around every ``__torch_dispatch__`` that keep dynamo out (torch 2.7 to 2.15)."""
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:

@@ -1,8 +1,4 @@
-"""
-FX graphs as records: nodes with layouts, source lines and module paths, and what in them cannot be followed.
-
-Reads only what ``torch.fx`` documents plus the ``meta`` entries torch.compile leaves there.
-"""
+"""FX graphs as records: nodes with layouts, source lines and module paths, and what in them cannot be followed."""
 
 from __future__ import annotations
 
@@ -11,21 +7,18 @@ import operator
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.diagnosis.records import FxNode, SourceLocation
-from layoutdoctor.errors import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.layout import Size
     from layoutdoctor.diagnosis.records import Buffer, TensorKind
-
-T = TypeVar("T")
 
 # With the separator: torchvision is a user's package.
 _NOT_THE_USERS = (*(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1])), "<")
@@ -111,56 +104,37 @@ def target_name(node: Any, extern_targets: Mapping[str, str]) -> str:
 
 def fx_nodes(
     graph_module: Any,
-    kinds: dict[str, TensorKind] | None = None,
-    extern_targets: Mapping[str, str] | None = None,
-    lost: dict[str, list[str]] | None = None,
+    kinds: Mapping[str, TensorKind] = {},
+    extern_targets: Mapping[str, str] = {},
 ) -> tuple[FxNode, ...]:
     """
     The nodes of an FX graph, in order.
 
     Args:
         graph_module: After AOTAutograd, so that nodes carry ``meta["val"]``.
+        kinds: What kind of tensor each graph input is.
         extern_targets: Operators of external calls, by the node they come from.
-        lost: Receives what could not be read, with the names of the nodes.
-
-    Raises:
-        Exception: A node has no name, operation or inputs that can be read: nothing would be known of the flow.
     """
-    targets, problems = extern_targets or {}, {} if lost is None else lost
-    nodes = tuple(
-        _fx_node(node, (kinds or {}).get(node.name), target_name(node, targets), problems)
-        for node in graph_module.graph.nodes
+    return tuple(
+        _fx_node(node, kinds.get(node.name), target_name(node, extern_targets)) for node in graph_module.graph.nodes
     )
-    calls = [node.name for node in graph_module.graph.nodes if node.op == "call_function"]
-    if calls and not any("val" in node.meta for node in graph_module.graph.nodes):
-        problems.setdefault('layouts (no node has meta["val"])', []).extend(calls)
-    return nodes
 
 
-def _fx_node(node: Any, kind: TensorKind | None, target: str, lost: dict[str, list[str]]) -> FxNode:
-    """A node; an entry of its ``meta`` that another torch writes otherwise costs that field only."""
-
-    def read(what: str, reader: Callable[[Any], T]) -> T | None:
-        try:
-            return reader(node)
-        except Exception as error:  # noted, with the node's name
-            lost.setdefault(f"{what} ({first_line(error)})", []).append(node.name)
-            return None
-
-    tensor = read("layout", lambda node: first_tensor(node.meta.get("val")))
+def _fx_node(node: Any, kind: TensorKind | None, target: str) -> FxNode:
+    tensor = first_tensor(node.meta.get("val"))
     return FxNode(
         name=node.name,
         op="call_function" if node.op in ("call_method", "call_module") else node.op,
         target=target,
         inputs=tuple(_input_names(node)),
-        layout=read("layout", lambda _: layout_of(tensor)),
+        layout=layout_of(tensor),
         dtype=dtype_name(tensor),
-        location=read("source line", node_location),
-        module=read("module", node_module),
+        location=node_location(node),
+        module=node_module(node),
         tensor=kind,
         result_index=_result_index(node),
-        called=read("name of what was called", called_name),
-        is_called_directly=read("source line", _is_called_directly),
+        called=called_name(node),
+        is_called_directly=_is_called_directly(node),
     )
 
 
@@ -169,7 +143,7 @@ _NUMBERED = re.compile(r"_\d+$")
 
 def called_name(node: Any) -> str | None:
     """
-    What the user's code called, as dynamo saw it, to get this node: ``conv2d``, ``contiguous``, ``channel_shuffle``.
+    The function that the user's code called to get this node: ``conv2d``, ``contiguous``, ``channel_shuffle``.
 
     Source:
         ``meta["source_fn_stack"]``: outermost first, (node name, function, module class or method); torch 2.7 to 2.15.

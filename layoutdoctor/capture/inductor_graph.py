@@ -1,10 +1,6 @@
 """
 Inductor's scheduled graph as records: buffers with their layouts, the kernels that write them, and how they are read.
 
-What a loop body does is recorded as it stands (steps of its loads and stores, its operations); ``examination`` judges
-it, never by the kernel's name.
-Reads Inductor's own objects after code generation; every access is guarded, since layouts differ by node class.
-
 Source: ``Scheduler.nodes``, ``SchedulerNode._body`` (``LoopBody``), ``MemoryUsageType``; torch 2.7, 2.11, 2.13, 2.15.
 """
 
@@ -58,7 +54,7 @@ def buffers_of(graph: Any, kernels: Sequence[tuple[str, list[str], str]]) -> tup
 @dataclass(frozen=True)
 class _GraphFacts:
     """
-    What holds for a whole graph.
+    Facts about a whole graph.
 
     Attributes:
         launch_of: For each scheduler node the launch that runs it, counted through the graph, and the kernel's name.
@@ -115,16 +111,13 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
     for output in node.get_outputs():
         name, inner = str(output.get_name()), output.node
         layout = ir_layout(inner)
-        body = _read_body(node, output, layout)
-        problems: list[str] = [] if body.problem is None else [body.problem]
-        aliases = [str(other) for other in _asked(output, "get_aliases", problems)]
-        mutations = list(_asked(output, "get_mutations", problems))
-        is_reduction = not is_extern and bool(_asked(node, "is_reduction", problems))
+        body = _read_body(node, name, layout)
+        aliases = [str(other) for other in output.get_aliases()]
         found.append(
             Buffer(
                 name=name,
                 layout=layout,
-                dtype=_told(inner, lambda inner: str(inner.get_dtype()).removeprefix("torch."), None),
+                dtype=_asked(inner, lambda inner: str(inner.get_dtype()).removeprefix("torch."), None),
                 kernel=_extern_name(node) if is_extern else kernel,
                 origins=origins,
                 reads=reads,
@@ -132,15 +125,15 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
                 source_node=_source_node(node, origins),
                 accesses=body.accesses,
                 operations=body.operations,
-                is_reduction=is_reduction,
+                is_reduction=not is_extern and bool(node.is_reduction()),
                 is_removed=name in facts.removed,
                 # What is written into a tensor of the caller is as visible as what is returned.
-                is_output=name in facts.returned or bool(mutations),
+                is_output=name in facts.returned or bool(output.get_mutations()),
                 is_user_output=facts.is_user_output(name),
                 alias_of=aliases[0] if aliases and not is_extern else None,
-                offset=_told(inner, lambda inner: int(inner.get_layout().offset), 0),
+                offset=_asked(inner, lambda inner: int(inner.get_layout().offset), 0),
                 launch=launch,
-                problem="; ".join(problems) or None,
+                problem=body.problem,
             )
         )
     return found
@@ -156,20 +149,11 @@ def _source_node(node: Any, origins: Sequence[str]) -> str | None:
     call = node.node.inputs[0] if type(node.node).__name__ == "MultiOutput" else node.node
     if len(origins) == 1 and str(getattr(call, "python_kernel_name", None)).startswith("torch.ops.mkldnn."):
         return origins[0]
-    return _told(node.node, lambda inner: str(inner.get_origin_node().name), None)
+    return _asked(node.node, lambda inner: str(inner.get_origin_node().name), None)
 
 
-def _asked(owner: Any, method: str, problems: list[str]) -> Any:
-    """What a method of a scheduler's node or buffer returns; where it raises, the buffer is not understood."""
-    try:
-        return getattr(owner, method)()
-    except Exception as error:
-        problems.append(f"{method} not read ({first_line(error)})")
-    return ()
-
-
-def _told(inner: Any, ask: Callable[[Any], T], default: T) -> T:
-    """What an IR node says of itself; not every class has all of it, or as a number."""
+def _asked(inner: Any, ask: Callable[[Any], T], default: T) -> T:
+    """An IR node's answer; the default if its class has none."""
     with contextlib.suppress(Exception):
         return ask(inner)
     return default
@@ -209,15 +193,15 @@ def ir_layout(inner: Any) -> Layout | None:
 
 @dataclass(frozen=True)
 class _Body:
-    """What one loop body does, as far as it was understood."""
+    """A loop body's reads and operations, as far as they were understood."""
 
     accesses: tuple[BufferRead, ...] = ()
     operations: tuple[str, ...] = ()
     problem: str | None = None
 
 
-def _read_body(node: Any, output: Any, layout: Layout | None) -> _Body:
-    """How the loop that writes ``output`` reads other buffers; what cannot be read is a problem, never a guess."""
+def _read_body(node: Any, name: str, layout: Layout | None) -> _Body:
+    """How the loop that writes a buffer reads other buffers; what cannot be read is a problem, never a guess."""
     body = getattr(node, "_body", None)
     if body is None:
         return _Body()
@@ -228,7 +212,7 @@ def _read_body(node: Any, output: Any, layout: Layout | None) -> _Body:
         known = known_numbers(layout)
         if known is None:
             return _Body((), operations, "symbolic sizes")
-        return _Body(_buffer_reads(body, output.get_name(), *known), operations)
+        return _Body(_buffer_reads(body, name, *known), operations)
     except Exception as error:  # a body we cannot read is "not understood", its buffers claim nothing
         return _Body(problem=f"loop body not read ({first_line(error)})")
 
@@ -303,8 +287,8 @@ _VARYING = (
     (re.compile(r"^(\w+ = None  #|// \w+)( .*\)) [0-9a-f]+$", re.MULTILINE), r"\1\2"),
 )
 """
-What differs between two compiles of the same code: compile ids, comments, paths of generated files, and where in memory
-a constant lies. Its dtype, sizes and strides stay: those of a frozen weight stand nowhere else in the code.
+Texts that differ between two compiles of the same code: compile ids, comments, paths of generated files, addresses of
+constants. A constant's dtype, sizes and strides stay: those of a frozen weight are nowhere else in the code.
 """
 
 

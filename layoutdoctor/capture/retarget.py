@@ -7,8 +7,8 @@ is never loaded. What the caller runs is the traced graph itself, operation by o
 are real and ``backward()`` works; the strides that the target's lowering chose reach the backward graph only as strides
 of the fake tensors that it is lowered with.
 
-What no lowering on a CPU can know: branches of the model on ``x.is_cuda``, ``torch.autocast("cuda")``, operations that
-AOTAutograd decomposes otherwise for a GPU (attention, RNNs), autotuning.
+A lowering on a CPU does not know branches of the model on ``x.is_cuda``, ``torch.autocast("cuda")``, operations that
+AOTAutograd decomposes otherwise for a GPU (attention, RNNs), and autotuning.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import inductor_config, triton_version
-from layoutdoctor.capture.retarget_device import cudnn_formats, forget_fake_results, pretended_device, required
-from layoutdoctor.errors import LayoutDoctorError, first_line
+from layoutdoctor.capture.retarget_device import cudnn_formats, forget_fake_results, pretended_device
+from layoutdoctor.errors import first_line
 from layoutdoctor.workers.processes import scratch_prefix
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ class TargetLowering:
 
     Attributes:
         failures: One sentence for each graph that could not be lowered.
-        notes: What the reader should know about the graphs.
 
     Source:
         ``compile_fx(inner_compile=...)``, ``compile_fx_inner`` (torch/_inductor/compile_fx.py),
@@ -89,7 +88,7 @@ class TargetLowering:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the reader should know about the graphs."""
+        """Notes on the graphs for the report."""
         notes = [] if triton_version() is not None else [NO_TRITON_NOTE]
         if self._autotunes:
             notes.append(AUTOTUNING_NOTE)
@@ -116,8 +115,6 @@ class TargetLowering:
         """Ends every lowering after its code generation: nothing of it can be loaded without the device."""
         from torch._inductor.graph import GraphLowering
 
-        required(GraphLowering, "compile_to_module")
-
         def compile_to_module(graph: Any) -> Any:
             path = directory / f"graph_{self.lowered_count}.py"
             path.write_text(generated_source(graph), encoding="utf-8")
@@ -130,7 +127,7 @@ class TargetLowering:
         from torch._inductor import compile_fx
 
         options = {**self._options, **_fixed_options()}
-        return required(compile_fx, "compile_fx")(
+        return compile_fx.compile_fx(
             graph_module,
             example_inputs,
             inner_compile=self._lower,
@@ -146,7 +143,7 @@ class TargetLowering:
 
         try:
             with pretended_device(self.target):
-                compile_fx_inner = required(compile_fx, "compile_fx_inner")
+                compile_fx_inner = compile_fx.compile_fx_inner
                 moved, inputs = on_target(graph_module, example_inputs)
                 compile_fx_inner(moved, inputs, **keywords)
             self.lowered_count += 1
@@ -158,8 +155,6 @@ class TargetLowering:
         return _boxed(TracedRun(graph_module))
 
     def _sentence(self, error: Exception, keywords: Mapping[str, Any]) -> str:
-        if isinstance(error, LayoutDoctorError):
-            return str(error)
         which = "backward" if keywords.get("is_backward") else "forward"
         if keywords.get("is_inference"):
             which = "inference"
@@ -228,7 +223,7 @@ def generated_source(graph: Any) -> str:
     """
     if triton_version() is None:
         graph.init_wrapper_code()
-        required(graph, "_update_scheduler")()
+        graph._update_scheduler()
         return "\n".join(str(node.debug_str()) for node in graph.scheduler.nodes)
     code = graph.codegen()[0]
     return str(getattr(code, "value", code))
@@ -294,8 +289,8 @@ class TracedRun(fx.Interpreter):
     """
     A traced graph, run on the CPU as it was traced: with the strides that its tensors had then.
 
-    A convolution of the CPU may return other strides than cuDNN, whose strides the graph was traced with, so its result
-    is laid out anew; a view that AOTAutograd found possible then is one that may copy here.
+    The graph was traced with cuDNN's strides. A convolution of the CPU may return others, so its result is copied to
+    cuDNN's strides; a view of the traced graph may become a copy.
     """
 
     def run_node(self, node: fx.Node) -> Any:

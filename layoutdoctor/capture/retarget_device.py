@@ -16,29 +16,11 @@ from unittest import mock
 import torch
 
 from layoutdoctor.capture.compat import triton_version
-from layoutdoctor.errors import UnsupportedTorchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from layoutdoctor.diagnosis.configurations import Target
-
-
-def required(owner: Any, name: str) -> Any:
-    """
-    A private name of torch that lowering for a GPU rests on.
-
-    Raises:
-        UnsupportedTorchError: This torch has no such name.
-    """
-    try:
-        return getattr(owner, name)
-    except AttributeError as error:
-        where = getattr(owner, "__name__", type(owner).__name__)
-        raise UnsupportedTorchError(
-            f"cannot lower for a GPU that is not there with torch {torch.__version__}: {where}.{name} is missing; "
-            "expected a torch from 2.7 to 2.15; diagnose on a machine with the GPU instead (without a target)"
-        ) from error
 
 
 @contextlib.contextmanager
@@ -53,9 +35,6 @@ def cudnn_formats() -> Iterator[None]:
     *looks* channels-last by its strides, never for double. bfloat16 is taken to follow the rule of float16 here: an
     assumption, as no torch without a GPU says anything else about it.
 
-    Raises:
-        UnsupportedTorchError: This torch asks otherwise.
-
     Source:
         ``torch/_subclasses/fake_impls.py`` ``conv``, which asks ``torch._C._select_conv_backend`` and takes the format
         of that backend; torch 2.7, 2.11, 2.13, 2.15. ``cudnn_conv_use_channels_last`` and
@@ -64,8 +43,8 @@ def cudnn_formats() -> Iterator[None]:
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
-    backends = required(torch._C, "_ConvBackend")
-    original = required(torch._C, "_select_conv_backend")
+    backends = torch._C._ConvBackend
+    original = torch._C._select_conv_backend
 
     def select_conv_backend(*args: Any, **keywords: Any) -> Any:
         given = args[0] if args else keywords["input"]
@@ -85,9 +64,6 @@ _BLOCK_SHARED_BYTES = 48 * 2**10
 def pretended_device(target: Target) -> Iterator[None]:
     """
     A block in which Inductor finds the target where it looks for ``cuda:0``.
-
-    Raises:
-        UnsupportedTorchError: A private name that has to answer otherwise is missing in this torch.
 
     Source:
         Found by leaving out one at a time (torch 2.7, 2.11, 2.13, 2.15): ``torch.cuda.get_device_capability``,
@@ -112,7 +88,7 @@ def _forget_answers() -> None:
     from torch.utils import _triton
 
     forget_fake_results()
-    create = required(required(hints, "DeviceProperties"), "create")
+    create = hints.DeviceProperties.create
     for cached in (create, getattr(create, "__func__", None), *vars(_triton).values()):
         clear = getattr(cached, "cache_clear", None)
         if clear is not None:
@@ -120,15 +96,10 @@ def _forget_answers() -> None:
 
 
 def forget_fake_results() -> None:
-    """
-    Empties the process-wide cache of what operations return for fake tensors.
-
-    Raises:
-        UnsupportedTorchError: This torch keeps it elsewhere.
-    """
+    """Empties the process-wide cache of the results of operations on fake tensors."""
     from torch._subclasses import fake_tensor
 
-    required(required(fake_tensor, "FakeTensorMode"), "cache_clear")()
+    fake_tensor.FakeTensorMode.cache_clear()
 
 
 def device_properties(target: Target) -> Any:
@@ -157,7 +128,7 @@ def device_properties(target: Target) -> Any:
 def _answer_for_device(stack: contextlib.ExitStack, target: Target) -> None:
     from torch._dynamo import device_interface
 
-    interface = required(device_interface, "CudaInterface")
+    interface = device_interface.CudaInterface
     properties = device_properties(target)
     answers: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
         (torch.cuda, "get_device_capability", lambda device=None: target.capability),
@@ -168,10 +139,9 @@ def _answer_for_device(stack: contextlib.ExitStack, target: Target) -> None:
         (interface, "is_bf16_supported", lambda including_emulation=False: True),
         (interface, "is_available", lambda: True),
         (interface, "current_device", lambda: 0),
-        (required(interface, "Worker"), "get_device_properties", lambda device=None: properties),
+        (interface.Worker, "get_device_properties", lambda device=None: properties),
     )
     for owner, name, answer in answers:
-        required(owner, name)
         replacement = answer if owner is torch.cuda else staticmethod(answer)
         stack.enter_context(mock.patch.object(owner, name, replacement))
 
@@ -192,7 +162,6 @@ def _set_driver(stack: contextlib.ExitStack, target: Target) -> None:
     # Triton 3.3 keeps the driver in ``active``; later ones keep it in ``_active``, where ``active`` is a property that
     # would look for a device.
     name = "active" if "active" in vars(driver) else "_active"
-    required(driver, name)
     stack.enter_context(mock.patch.object(driver, name, triton_driver(target)))
 
 

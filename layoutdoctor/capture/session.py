@@ -1,8 +1,4 @@
-"""
-One compile, captured: the hooks of ``compat`` put together into graph records.
-
-``CompileCapture`` is entered around the first call of a compiled model and leaves ``graphs`` behind.
-"""
+"""One compile under capture: what the hooks of ``compat`` see becomes graph records."""
 
 from __future__ import annotations
 
@@ -11,9 +7,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from layoutdoctor.capture.compat import InductorHooks, graph_break_counters, guard_failure_reasons, next_frame_number
+from layoutdoctor.capture.compat import InductorHooks, guard_failure_reasons, private
 from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
-from layoutdoctor.capture.fx_graph import described, fx_nodes, not_understood_in, output_names
+from layoutdoctor.capture.fx_graph import fx_nodes, not_understood_in, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, kernel_sources
 from layoutdoctor.capture.traced import traced_model
 from layoutdoctor.diagnosis.records import Graph
@@ -54,13 +50,13 @@ class CompileCapture:
         self._decisions: list[tuple[Any, RawDecision]] = []
         self._traced: list[TracedModel | None] = []
         self._hooks = InductorHooks(self._on_decision, self._on_graph, self._on_traced)
-        self._breaks: dict[str, int] | None = None
-        self._failed_guards: dict[int, tuple[str, ...]] | None = None
-        self._first_frame: int | None = None
+        self._breaks: dict[str, int] = {}
+        self._failed_guards: dict[int, tuple[str, ...]] = {}
+        self._first_frame = 0
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What our hooks could not record, in words."""
+        """Parts that the hooks could not record."""
         return tuple(self._hooks.failures)
 
     @property
@@ -80,24 +76,22 @@ class CompileCapture:
 
     def __enter__(self) -> CompileCapture:
         with self._hooks.guard("graph breaks"):
-            self._breaks = graph_break_counters()
+            self._breaks = _graph_breaks()
         with self._hooks.guard("reasons of recompiles"):
-            self._first_frame = self._first_frame or next_frame_number()
+            self._first_frame = self._first_frame or int(private("torch._dynamo.convert_frame.FRAME_COUNTER"))
             self._failed_guards = guard_failure_reasons()
         self._hooks.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._hooks.__exit__(*exception)
-        if self._breaks is not None:
-            with self._hooks.guard("graph breaks"):
-                self.graph_break_reasons += tuple(self._new_breaks(self._breaks))
-        if self._failed_guards is not None:
-            with self._hooks.guard("reasons of recompiles"):
-                self.recompile_reasons += tuple(self._new_guard_failures(self._failed_guards))
+        with self._hooks.guard("graph breaks"):
+            self.graph_break_reasons += tuple(self._new_breaks(self._breaks))
+        with self._hooks.guard("reasons of recompiles"):
+            self.recompile_reasons += tuple(self._new_guard_failures(self._failed_guards))
 
     def _new_breaks(self, before: Mapping[str, int]) -> Iterator[str]:
-        for reason, count in graph_break_counters().items():
+        for reason, count in _graph_breaks().items():
             yield from [_first_words(reason)] * (count - before.get(reason, 0))
 
     def _new_guard_failures(self, before: Mapping[int, Sequence[str]]) -> Iterator[str]:
@@ -105,7 +99,7 @@ class CompileCapture:
             for reason in reasons[len(before.get(code, ())) :]:
                 frame = _FRAME_NUMBER.match(reason)
                 # A frame behind a graph break is shared: what an earlier compile of it expected is no recompile here.
-                if frame is None or int(frame[1]) >= (self._first_frame or 0):
+                if frame is None or int(frame[1]) >= self._first_frame:
                     yield _first_words(reason)
 
     def _on_traced(self, graph_module: Any) -> None:
@@ -130,6 +124,11 @@ class CompileCapture:
         decided, self._decisions = self._decisions, []
         own = [raw for graph_module, raw in decided if graph_module is getattr(lowering, "module", None)]
         return own[-1] if own else decided[0][1] if decided else None
+
+
+def _graph_breaks() -> dict[str, int]:
+    """Dynamo's graph breaks so far, by reason."""
+    return dict(private("torch._dynamo.utils.counters")["graph_break"])
 
 
 def _first_words(reason: str) -> str:
@@ -171,10 +170,8 @@ def _graph_record(
             _written_layouts(fields.get("buffers", ())),
         )
     with part("FX nodes"):
-        lost: dict[str, list[str]] = {}
-        fields["nodes"] = fx_nodes(graph_module, placeholder_kinds(graph_module, direction), targets, lost)
+        fields["nodes"] = fx_nodes(graph_module, placeholder_kinds(graph_module, direction), targets)
         fields["output_names"] = output_names(graph_module)
-        problems += described(lost)
     with part("what is not understood"):
         fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
     with part("generated code"):
@@ -209,7 +206,7 @@ def _made_of(buffer: Buffer) -> tuple[str, ...]:
 
 
 def _written_layouts(buffers: Sequence[Buffer]) -> dict[str, Layout]:
-    """What calls with several outputs write first, as freezing's packed convolutions are told by Inductor."""
+    """The layout of the first output of calls with several, such as freezing's packed convolutions."""
     return {
         name: buffer.layout
         for buffer in reversed(buffers)
@@ -232,7 +229,7 @@ def _graph_that_was_lowered(lowering: Any) -> Any:
 
 def _direction(lowering: Any) -> GraphDirection:
     """
-    What a graph is for.
+    Inference, forward or backward.
 
     Source:
         ``GraphLowering.is_inference`` and ``is_backward``, torch 2.7 to 2.15.
@@ -244,7 +241,7 @@ def _direction(lowering: Any) -> GraphDirection:
 
 def placeholder_kinds(graph_module: Any, direction: GraphDirection) -> dict[str, TensorKind]:
     """
-    What kind of tensor each graph input is: the weight of a convolution, a gradient, or an activation.
+    The kind of each graph input: the weight of a convolution, a gradient, or an activation.
 
     Args:
         direction: A backward graph's ``tangents`` are gradients.

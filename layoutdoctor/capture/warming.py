@@ -1,9 +1,9 @@
 """
-What every compile of a process begins with, done once in the process that the others are forked from.
+The start of every compile, done once in the process that the others are forked from.
 
 Inductor is imported, the processor's best vector instructions are tested, the header of all kernels is built, and one
-small model is compiled, so that what Inductor imports and registers at its first compile is there for all. No thread
-is left behind: a forked process has only the thread that forked it.
+small model is compiled, so that all modules of Inductor are imported. No thread is left behind: a forked process has
+only the thread that forked it.
 """
 
 from __future__ import annotations

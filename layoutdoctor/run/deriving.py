@@ -1,10 +1,8 @@
-"""
-Configurations that follow from those that were timed: layout optimization in the backward too, the best with the cures
-that may help, and on a GPU the best under switches of libraries.
-"""
+"""Configurations that follow from those that were timed: forced layout optimization, cures, switches of libraries."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,15 +13,13 @@ from layoutdoctor.recording.recording import busy_nanoseconds
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from layoutdoctor.diagnosis.records import Configuration, Cure, Environment, OptionValue
-    from layoutdoctor.workers.messages import Proposal
     from layoutdoctor.workers.worker import Worker
 
 MOST_CURES = 3
-"""Each costs a compile, so that only those are tried that are about the most bytes."""
-
+"""Each costs a compile: those about the most bytes are tried."""
 SWITCHED_COUNT = 2
 """How many of the best are tried under a library's switch."""
 
@@ -65,15 +61,12 @@ def single_cures(workers: Sequence[Worker], medians: Mapping[str, float]) -> tup
     Args:
         medians: Ratio to the baseline, by configuration; the baseline's is 1.
     """
-    ready = _by_speed(workers, medians)
-    if not ready or not any(worker.proposals for worker in workers):
-        return ()
-    best = ready[0]
-    return tuple(
-        with_cures(base.configuration, (proposal.cure,))
-        for base in (best, *_failed_like(best, workers))
-        for proposal in _worth_most(base.proposals)
-    )[:MOST_CURES]
+    found: list[Configuration] = []
+    for best in _by_speed(workers, medians)[:1]:
+        for base in (best, *_failed_like(best, workers)):
+            proposals = sorted(base.proposals, key=lambda proposal: -proposal.bytes_moved)
+            found += [with_cures(base.configuration, (proposal.cure,)) for proposal in proposals[:MOST_CURES]]
+    return tuple(found[:MOST_CURES])
 
 
 def cures_together(workers: Sequence[Worker], medians: Mapping[str, float]) -> tuple[Configuration, ...]:
@@ -111,9 +104,8 @@ def on_a_gpu(
 def _is_launch_bound(worker: Worker) -> bool:
     worker.profile()
     busy = [busy_nanoseconds(iteration.events) for iteration in worker.iterations if len(iteration.events.kernels)]
-    if not busy or worker.start is None:
-        return False
-    return min(busy) / NANOSECONDS_PER_SECOND < _LAUNCH_BOUND * worker.start.call_seconds
+    seconds = min(busy, default=math.inf) / NANOSECONDS_PER_SECOND
+    return worker.start is not None and seconds < _LAUNCH_BOUND * worker.start.call_seconds
 
 
 def _failed_like(best: Worker, workers: Sequence[Worker]) -> list[Worker]:
@@ -122,10 +114,6 @@ def _failed_like(best: Worker, workers: Sequence[Worker]) -> list[Worker]:
     like = [worker for worker in found if worker.configuration.backend == best.configuration.backend]
     same = [one for one in like if one.configuration.inductor_options == best.configuration.inductor_options]
     return (same or like or found)[:1]
-
-
-def _worth_most(proposals: Iterable[Proposal]) -> list[Proposal]:
-    return sorted(proposals, key=lambda proposal: -proposal.bytes_moved)[:MOST_CURES]
 
 
 def _by_speed(workers: Sequence[Worker], medians: Mapping[str, float]) -> list[Worker]:

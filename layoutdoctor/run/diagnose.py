@@ -2,13 +2,15 @@
 ``diagnose()``: the whole story on one page.
 
 Load the subject, compile every configuration in a worker of its own, time them in turns, derive further ones, time the
-best again in further starts, profile: that is recorded. Examine what was recorded, let the rules look. This process
-imports no torch of its own accord, compiles nothing, and changes nothing of the caller's.
+best again in further starts, profile. Examine the recordings, run the rules. This process compiles nothing, runs no
+model, and changes nothing of the caller's.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 import time
 from collections.abc import Iterable
 from numbers import Real
@@ -20,25 +22,15 @@ from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.configurations import ALL, BASELINE, choose_configurations, find_target, is_a_group
 from layoutdoctor.diagnosis.records import Configuration, Trial
 from layoutdoctor.errors import SubjectError, TransportError, UsageError, needs_torch
+from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.examination.choice import compare, recommend
-from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.recording.recording import Head, Recording
-from layoutdoctor.rules import Rule, run_rules
+from layoutdoctor.rules import Rule
 from layoutdoctor.run.deriving import cures_together, in_both_directions, on_a_gpu, single_cures
-from layoutdoctor.run.kept_launcher import kept_launcher
-from layoutdoctor.run.lowering import lowered
-from layoutdoctor.run.showing import showing
-from layoutdoctor.run.watching import Watch, now
-from layoutdoctor.workers.launcher import LostError
-from layoutdoctor.workers.messages import (
-    DEFAULT_TIMEOUT_SECONDS,
-    Bandwidth,
-    Copied,
-    Loaded,
-    Referred,
-    Request,
-    Scouted,
-)
+from layoutdoctor.run.recorded import diagnose_recordings
+from layoutdoctor.run.watching import Watch, now, showing
+from layoutdoctor.workers.launcher import LostError, kept_launcher
+from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS, Bandwidth, Copied, Progress, Ran, Request
 from layoutdoctor.workers.scheduling import compile_side_by_side, stopped
 from layoutdoctor.workers.turns import (
     UNKEPT_STARTS,
@@ -59,12 +51,13 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis, Mode
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.launcher import Host, Launcher, Process
-    from layoutdoctor.workers.messages import Progress
+    from layoutdoctor.workers.messages import Loaded
 
 _LEAST_BUDGET_SECONDS = 10.0
 _MOST_BUDGET_SECONDS = 60.0
 _ROUNDS_SHARE = 0.5
 _FIRST_TABLE = 3
+_USUAL_ROUNDS, _USUAL_STARTS = 12, 4
 
 
 def diagnose(
@@ -112,6 +105,7 @@ def diagnose(
     rules = None if rules is None else _listed(rules, (Rule,), "rule", _A_RULE)
     if target is not None:
         find_target(target)  # before the model is looked at
+    limit = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
     request = Request(
         mode=mode,
         configurations=chosen,
@@ -119,7 +113,7 @@ def diagnose(
         tries_all=configurations == ALL,
         lower_for=target,
         budget_seconds=budget_seconds,
-        timeout_seconds=_limit(timeout_seconds),
+        timeout_seconds=None if limit == math.inf else float(limit),
     )
     with showing(progress) as tell:
         return diagnose_object(model, example_input, request, Watch(tell), rules)
@@ -170,70 +164,69 @@ def diagnose_request(
     """
     watch.begin("loading the model")
     with launcher.folder():
-        scout = launcher.scout(request)
-        try:
-            recordings = _recorded(launcher, request, watch, scout)
-        finally:
-            scout.end()
+        loaded, seen = _scouted(launcher, request)
+        if seen.may_convolve or request.lower_for is not None:
+            recordings = _recorded(launcher, request, watch, seen.notes)
+        else:
+            recordings = _not_tried(loaded, seen.notes, request)
     watch.begin("looking for findings")
-    diagnosis = diagnosis_of(watch.finished(recordings))
-    return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
+    return diagnose_recordings(watch.finished(recordings), rules)
 
 
-def _recorded(launcher: Launcher, request: Request, watch: Watch, scout: Process) -> Sequence[Recording]:
-    host = launcher.load(request, scout)
-    if isinstance(host, Loaded):
-        return _without_convolution(host, request)
+def _scouted(launcher: Launcher, request: Request) -> tuple[Loaded, Ran]:
+    """
+    The subject, and what one eager call showed.
+
+    Raises:
+        SubjectError: The subject cannot be loaded, or does not run.
+    """
+    scout = launcher.load(request, scouts=True)
     try:
-        if request.lower_for is not None:
-            _seen_in_eager(scout, request, host.loaded.subject.name)
-            return lowered(host, _head_of(host.loaded), request, watch)
-        return _measured(host, request, watch, scout)
+        return scout.loaded, scout.process.answer(Ran, request.timeout_seconds)
+    except LostError as lost:
+        raise SubjectError(f"cannot run {scout.loaded.subject.name} in eager mode: {lost}") from lost
     finally:
+        scout.end()
+
+
+def _recorded(launcher: Launcher, request: Request, watch: Watch, notes: Sequence[str]) -> Sequence[Recording]:
+    host = launcher.load(request)
+    run = Run(host, request, watch, notes)
+    try:
+        run.go()
+    finally:
+        watch.keep(run.recordings)
+        run.end()
         host.end()
+    return run.recordings()
 
 
-def _without_convolution(loaded: Loaded, request: Request) -> list[Recording]:
-    """Recordings that say that nothing was tried."""
-    head = _head_of(loaded)
-    subject = msgspec.structs.replace(head.subject, convolution_module_count=0)
-    names = tuple(configuration.name for configuration in request.configurations)
-    head = msgspec.structs.replace(head, subject=subject, configurations=names)
+def _not_tried(loaded: Loaded, notes: Sequence[str], request: Request) -> Sequence[Recording]:
+    """Recordings of a model without convolution, for which nothing is compiled."""
+    head = _head_of(loaded, notes)
+    head = msgspec.structs.replace(
+        head,
+        subject=msgspec.structs.replace(head.subject, convolution_module_count=0),
+        configurations=tuple(configuration.name for configuration in request.configurations),
+    )
     trials = (Trial(configuration=one, status="skipped") for one in request.configurations)
     return [Recording(head=head, trial=trial, source="live") for trial in trials]
 
 
-def _head_of(loaded: Loaded) -> Head:
-    return Head(
+def _head_of(loaded: Loaded, notes: Sequence[str]) -> Head:
+    head = Head(
         layoutdoctor_version=__version__,
         created_at=now(),
         environment=loaded.environment,
         subject=loaded.subject,
         configurations=(),
     )
+    return _with_notes(head, notes)
 
 
-def _measured(host: Host, request: Request, watch: Watch, scout: Process) -> Sequence[Recording]:
-    run = Run(host, request, watch, scout)
-    try:
-        run.go()
-    finally:
-        watch.keep(run.recordings)
-        run.end()
-    return run.recordings()
-
-
-def _seen_in_eager(scout: Process, request: Request, name: str) -> Scouted:
-    """
-    What one eager call showed.
-
-    Raises:
-        SubjectError: The model does not run.
-    """
-    try:
-        return scout.answer(Scouted, request.timeout_seconds)
-    except LostError as lost:
-        raise SubjectError(f"cannot run {name} in eager mode: {lost}") from lost
+def _with_notes(head: Head, notes: Sequence[str]) -> Head:
+    notes = tuple(dict.fromkeys((*head.subject.notes, *notes)))
+    return msgspec.structs.replace(head, subject=msgspec.structs.replace(head.subject, notes=notes))
 
 
 class Run:
@@ -244,31 +237,33 @@ class Run:
         workers: One per configuration, in the order of the report.
     """
 
-    def __init__(self, host: Host, request: Request, watch: Watch, scout: Process | None = None) -> None:
+    def __init__(self, host: Host, request: Request, watch: Watch, notes: Sequence[str]) -> None:
         self.workers: list[Worker] = []
         self._host, self._request, self._watch = host, request, watch
+        self._head = _head_of(host.loaded, notes)
         self._meter = LoadMeter()
-        self._head = _head_of(host.loaded)
-        self._on_gpu = (self._head.subject.device or "cpu").startswith("cuda")
-        self._scout = scout
+        self._is_static = request.lower_for is not None
+        self._is_timed = request.is_timed and not self._is_static
+        self._on_gpu = (host.loaded.subject.device or "cpu").startswith("cuda") and not self._is_static
         self._reference: Process | None = None
-        self._nothing_to_try: Loaded | None = None
         self._reference_file: str | None = None
         self._has_table = False
         self._compile_seconds = 0.0
+        self._bandwidth: float | None = None
 
     def go(self) -> None:
         """From the first compile to the last profile."""
-        if not self._has_convolution():
-            return
-        self._begin_reference()
+        if not self._is_static:
+            self._begin_reference()
         self._try(self._request.configurations)
+        if self._is_static:
+            return
         if self._request.derives:
             self._derive()
-        if self._request.is_timed:
+        if self._is_timed:
             self._start_again()
         self._profile()
-        if self._request.is_timed:
+        if self._is_timed:
             self._time_without_kept_memory()
 
     def end(self) -> None:
@@ -279,25 +274,6 @@ class Run:
             self._reference.end()
 
     # ------------------------------------------------------------------------------------------ the reference
-    def _has_convolution(self) -> bool:
-        """
-        What one eager call showed; without a convolution nothing is compiled.
-
-        Raises:
-            SubjectError: The model does not run.
-        """
-        if self._scout is None:
-            return True
-        seen = _seen_in_eager(self._scout, self._request, self._head.subject.name)
-        self._note(seen.notes)
-        self._nothing_to_try = seen.loaded
-        return seen.has_convolution
-
-    def _note(self, notes: Sequence[str]) -> None:
-        subject = self._head.subject
-        subject = msgspec.structs.replace(subject, notes=tuple(dict.fromkeys((*subject.notes, *notes))))
-        self._head = msgspec.structs.replace(self._head, subject=subject)
-
     def _begin_reference(self) -> None:
         self._watch.begin("running the model in eager mode")
         self._reference_file = self._host.file("reference")
@@ -306,48 +282,47 @@ class Run:
             self._wait_for_reference()
 
     def _wait_for_reference(self) -> None:
-        """
-        Lets the reference end; if its process is lost, no outputs are compared.
-
-        Raises:
-            SubjectError: The model raised, though its first run did not.
-        """
+        """Lets the reference end; if its process is lost, no outputs are compared."""
         if self._reference is None:
             return
         process, self._reference = self._reference, None
         try:
-            notes = process.answer(Referred, self._request.timeout_seconds).notes
+            notes = process.answer(Ran, self._request.timeout_seconds).notes
         except LostError as lost:
             self._reference_file = None
             notes = (f"outputs were not compared: computing the reference failed: {lost}",)
         finally:
             process.end()
-        self._note(notes)
+        self._head = _with_notes(self._head, notes)
 
     # ------------------------------------------------------------------------------------------ configurations
     def _try(self, configurations: Sequence[Configuration]) -> None:
         """Compiles configurations, and times them beside the baseline and the best."""
-        new = [Worker(self._host, one, self._request, self._host.how(one)) for one in configurations]
+        new = [Worker(self._host, one, self._request, self._how(one)) for one in configurations]
         self.workers += new
         left = list(new)
         while left:
             batch = self._batch(left)
             left = [worker for worker in left if worker not in batch]
-            before = [worker for worker in self.workers if worker.is_ok and worker not in new]
             done = [worker for worker in self.workers if worker.is_ready and worker not in batch]
             begin = time.monotonic()
             self._watch.begin("compiling")
             compile_side_by_side(batch, done, self._compiled, most=1 if self._on_gpu else None)
             self._compile_seconds += time.monotonic() - begin
+            if self._is_static:
+                return
             self._wait_for_reference()
             self._watch.begin("checking outputs")
             self._open(batch)
-            if self._request.is_timed:
-                baseline = baseline_of(self.workers)
-                others = self._best(before) if before else [baseline] if baseline is not None else []
-                self._time([*others, *batch])
+            if self._is_timed:
+                self._time(batch)
             if left:
                 self._release(batch)
+
+    def _how(self, configuration: Configuration) -> str | None:
+        """Lines to paste that apply a configuration."""
+        loaded = self._host.loaded
+        return None if self._is_static else how_to_apply(configuration, frozenset(loaded.parameter_ranks), loaded.call)
 
     def _batch(self, left: Sequence[Worker]) -> list[Worker]:
         """Those that a GPU's memory holds at once beside the baseline, which comes first; on a CPU all."""
@@ -369,13 +344,18 @@ class Run:
 
     def _compiled(self, worker: Worker, running: Sequence[Worker]) -> None:
         done = sum(one not in running and (one.is_ready or one.trial.status != "ok") for one in self.workers)
-        self._watch.compiled(done, len(self.workers))
+        total = len(self.workers)
+        self._watch.step(done / total, f"{done} of {total} configurations are ready")
         self._show()
         ready = [one for one in self.workers if one.is_ok]
-        is_time = not self._has_table and len(ready) >= _FIRST_TABLE and running and not self._on_gpu
-        if not is_time or not self._request.is_timed or all(one.name != BASELINE for one in ready):
-            return
-        self._has_table = True
+        has_baseline = any(one.name == BASELINE for one in ready)
+        is_time = has_baseline and len(ready) >= _FIRST_TABLE and running and self._is_timed and not self._on_gpu
+        if is_time and not self._has_table:
+            self._has_table = True
+            self._show_first_table(ready, running)
+
+    def _show_first_table(self, ready: Sequence[Worker], running: Sequence[Worker]) -> None:
+        """Shows provisional times, while what compiles is stopped."""
         self._wait_for_reference()
         with stopped(running):
             self._open(ready)
@@ -390,30 +370,27 @@ class Run:
             if worker.is_ok and worker.start is None:
                 worker.open(self._reference_file)
 
-    def _best(self, workers: Sequence[Worker]) -> list[Worker]:
-        """The baseline and the best so far, beside which further configurations are timed."""
-        baseline = baseline_of(workers)
-        if baseline is None:
-            return []
-        return [baseline, *[one for one in contenders_of(workers, baseline) if one is not baseline][:1]]
-
     def _time(self, workers: Sequence[Worker]) -> None:
-        ready = [worker for worker in dict.fromkeys(workers) if worker.is_ok and worker.start is not None]
-        baseline = baseline_of(ready)
+        """Times workers in turns, beside the baseline and the best so far."""
+        baseline = baseline_of(self.workers)
         if baseline is None:
             return
         self._watch.begin("timing all configurations in turns")
-        if len(ready) == 1:
-            ready = [baseline]
-        take_rounds(ready, baseline, self._budget * _ROUNDS_SHARE, self._meter, self._watch.round)
+        chosen = dict.fromkeys((baseline, *contenders_of(self.workers, baseline)[:1], *workers))
+        ready = [worker for worker in chosen if worker.is_ok and worker.start is not None]
+        take_rounds(ready, baseline, self._budget * _ROUNDS_SHARE, self._meter, self._rounds_done)
         self._show()
+
+    def _rounds_done(self, number: int) -> None:
+        self._watch.step(number / _USUAL_ROUNDS, f"round {number}")
+
+    def _starts_done(self, number: int) -> None:
+        self._watch.step(number / _USUAL_STARTS, f"start {number}")
 
     @property
     def _budget(self) -> Seconds:
-        given = self._request.budget_seconds
-        if given is not None:
-            return given
-        return min(max(self._compile_seconds, _LEAST_BUDGET_SECONDS), _MOST_BUDGET_SECONDS)
+        usual = min(max(self._compile_seconds, _LEAST_BUDGET_SECONDS), _MOST_BUDGET_SECONDS)
+        return usual if self._request.budget_seconds is None else self._request.budget_seconds
 
     def _derive(self) -> None:
         """Tries what follows from what was timed."""
@@ -421,7 +398,7 @@ class Run:
         self._try_more(single_cures(self.workers, self._medians()))
         self._try_more(cures_together(self.workers, self._medians()))
         if self._on_gpu:
-            environment = self._head.environment
+            environment = self._host.loaded.environment
             self._try_more(on_a_gpu(self.workers, self._medians(), environment, tries_all=self._request.tries_all))
 
     def _try_more(self, configurations: Sequence[Configuration]) -> None:
@@ -438,12 +415,12 @@ class Run:
         baseline = baseline_of(self.workers)
         if baseline is None:
             return
-        found = contenders_of([worker for worker in self.workers if worker.is_ok], baseline)
+        found = contenders_of(self.workers, baseline)
         if found:
             self._watch.begin("timing the best again in further processes")
             if self._on_gpu:
                 self._release(self.workers)
-            take_starts(found, baseline, self._budget * (1 - _ROUNDS_SHARE), self._meter, self._watch.start)
+            take_starts(found, baseline, self._budget * (1 - _ROUNDS_SHARE), self._meter, self._starts_done)
             self._show()
 
     def _profile(self) -> None:
@@ -451,16 +428,13 @@ class Run:
         ready = [worker for worker in self.workers if worker.start is not None]
         for number, worker in enumerate(ready):
             worker.profile()
-            self._watch.profiled(number + 1, len(ready))
+            self._watch.step((number + 1) / len(ready), f"{number + 1} of {len(ready)}")
         for worker in ready:
             try:
                 copied = worker.ask_start(Bandwidth(), Copied)
             except LostError:  # its profile was the end of it
                 continue
-            environment = msgspec.structs.replace(
-                self._head.environment, copy_bandwidth_bytes_per_second=copied.bytes_per_second
-            )
-            self._head = msgspec.structs.replace(self._head, environment=environment)
+            self._bandwidth = copied.bytes_per_second
             return
 
     def _time_without_kept_memory(self) -> None:
@@ -478,15 +452,18 @@ class Run:
             if rounds is None:
                 return
             for worker, seconds in zip(pair, rounds, strict=True):
-                worker.note_unkept(seconds)
+                worker.unkept = (*worker.unkept, statistics.median(seconds))
 
     # ------------------------------------------------------------------------------------------ what was seen
     def recordings(self) -> tuple[Recording, ...]:
-        """What was seen of every configuration so far."""
-        if self._nothing_to_try is not None:
-            return tuple(_without_convolution(self._nothing_to_try, self._request))
+        """The recordings of all configurations so far."""
         onednn = next((worker.onednn for worker in self.workers if worker.onednn != (None, None)), (None, None))
-        environment = msgspec.structs.replace(self._head.environment, onednn=onednn[0], onednn_isa=onednn[1])
+        environment = msgspec.structs.replace(
+            self._head.environment,
+            onednn=onednn[0],
+            onednn_isa=onednn[1],
+            copy_bandwidth_bytes_per_second=self._bandwidth,
+        )
         head = msgspec.structs.replace(
             self._head,
             environment=environment,
@@ -496,20 +473,10 @@ class Run:
         return tuple(worker.recording(head) for worker in self.workers)
 
     def _show(self) -> None:
-        """Tells whoever watches what there is."""
-        done = [one for one in self.recordings() if self._is_known(one.name)]
-        if done:
-            self._watch.show(done)
-
-    def _is_known(self, name: str) -> bool:
-        worker = next(worker for worker in self.workers if worker.name == name)
-        return worker.is_ready or worker.trial.status != "ok"
-
-
-def _limit(timeout_seconds: float | None) -> float | None:
-    if timeout_seconds is None:
-        return DEFAULT_TIMEOUT_SECONDS
-    return None if timeout_seconds == math.inf else float(timeout_seconds)
+        """Shows the rows of what has compiled or failed."""
+        is_known = [worker.is_ready or worker.trial.status != "ok" for worker in self.workers]
+        if any(is_known):
+            self._watch.show(list(itertools.compress(self.recordings(), is_known)))
 
 
 def _check(mode: object, budget_seconds: object, progress: object, timeout_seconds: object) -> None:

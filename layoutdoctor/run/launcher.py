@@ -2,32 +2,43 @@
 The launcher: a process that imports torch and Inductor once, and forks a host for each subject.
 
 A host loads its subject and forks a worker for each configuration. Neither runs a parallel region or starts a thread,
-so that a fork is an ordinary process. If the subject itself does (threads, CUDA while it is loaded), the host says so,
-and takes the place of a worker.
+so that a fork is an ordinary process. If loading the subject starts threads or uses CUDA, the host says so, and becomes
+a worker itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import os
+import select
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from layoutdoctor.errors import LayoutDoctorError, TransportError, UnsupportedTorchError, first_line, needs_torch
-from layoutdoctor.run.forking import fork, serve_forks, show_stacks, why_not_fork
-from layoutdoctor.workers.messages import Channel, ClosedError, Load, Refused
+from layoutdoctor.workers.messages import (
+    Begin,
+    Channel,
+    ClosedError,
+    Ended,
+    Fork,
+    Load,
+    Opened,
+    Refused,
+    channel_pair,
+)
 from layoutdoctor.workers.processes import adopt_orphans, be_first_to_go, die_with, kill_with_all_it_started, started_by
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from layoutdoctor.subjects.subject import LoadedSubject
-    from layoutdoctor.workers.messages import Begin, Request
-
+    from layoutdoctor.workers.messages import Order, Request
 
 _WAIT_FOR_ORDER_SECONDS = 0.5
 
@@ -40,52 +51,29 @@ def main(words: Sequence[str]) -> NoReturn:
         words: Number of the socket, process id of the parent, the folder for temporary files, and ``fork``, or
             ``alone`` for a process that loads one subject and is its host itself.
     """
-    descriptor, parent, directory, kind = int(words[0]), int(words[1]), Path(words[2]), words[3]
-    if kind == "alone":
+    descriptor, parent, directory, forks = int(words[0]), int(words[1]), Path(words[2]), words[3] == "fork"
+    if not forks:
         die_with(parent)  # the launcher reads the end of its channel instead, and cleans up
     sys.argv = [""]
     be_first_to_go()
     adopt_orphans()
-    show_stacks(2)
-    channel = Channel.of_descriptor(descriptor)
+    _show_stacks(2)
+    channel = Channel(descriptor)
     try:
-        _import_torch(directory, forks=kind == "fork")
-        forked = _prepare(channel) if kind == "fork" else []
+        _import_torch(directory, forks=forks)
+        forked = _prepare(channel) if forks else []
     except LayoutDoctorError as error:
         _refuse(channel, error)
     with contextlib.suppress(ClosedError):
-        if kind == "alone":
-            order, _ = channel.receive()
-            if isinstance(order, Load):
-                _host(channel, order)
+        if forks:
+            serve_forks(channel, _host, forked=forked)
+        else:
+            _host(cast("Order", channel.receive()[0]), channel)
             os._exit(0)
-        serve_forks(channel, lambda order, own: _host(own, cast("Load", order)), forked=forked)
-    if kind == "fork":
-        _leave(directory)
-    os._exit(0)
-
-
-def _prepare(channel: Channel) -> list[int]:
-    """Lets a scout go ahead, which needs no compiler, and prepares the compiler meanwhile."""
-    import torch
-
-    from layoutdoctor.capture.warming import warm_up_compiler
-
-    forked = []
-    with contextlib.suppress(ClosedError, TimeoutError):
-        order, _ = channel.receive(_WAIT_FOR_ORDER_SECONDS)
-        if isinstance(order, Load):
-            forked.append(fork(channel, order.log, lambda own: _host(own, order)))
-    if not torch.cuda.is_available():  # a compile would use CUDA, and no process that does may be forked
-        warm_up_compiler()
-    return forked
-
-
-def _leave(directory: Path) -> NoReturn:
-    """The end of the launcher, with all that it and its forks started, also if its parent was killed."""
-    for pid in started_by(os.getpid()):
-        kill_with_all_it_started(pid)
-    shutil.rmtree(directory, ignore_errors=True)
+    if forks:  # the parent has ended, or was killed
+        for pid in started_by(os.getpid()):
+            kill_with_all_it_started(pid)
+        shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 
 
@@ -97,9 +85,8 @@ def _import_torch(directory: Path, *, forks: bool) -> None:
             import torch
 
             from layoutdoctor.capture.compat import inductor_config
-            from layoutdoctor.run.work import remember_threads
 
-            remember_threads()
+            importlib.import_module("layoutdoctor.run.work")  # notes how many threads torch uses
             if forks:
                 torch.set_num_threads(1)
             inductor_config()  # its cache's folder is made now, so that no model is blamed if it cannot be
@@ -115,31 +102,48 @@ def _import_torch(directory: Path, *, forks: bool) -> None:
     tempfile.tempdir = os.environ["TMPDIR"] = str(directory)
 
 
+def _prepare(channel: Channel) -> list[int]:
+    """Lets a scout go ahead, which needs no compiler, and prepares the compiler meanwhile."""
+    import torch
+
+    from layoutdoctor.capture.warming import warm_up_compiler
+
+    forked = []
+    with contextlib.suppress(ClosedError, TimeoutError):
+        forked.append(_fork(channel, cast("Order", channel.receive(_WAIT_FOR_ORDER_SECONDS)[0]), _host))
+    if not torch.cuda.is_available():  # a compile would use CUDA, and no process that does may be forked
+        warm_up_compiler()
+    return forked
+
+
 def _refuse(channel: Channel, error: LayoutDoctorError) -> NoReturn:
     with contextlib.suppress(ClosedError):
         channel.send(Refused(kind=type(error).__name__, message=str(error)))
     os._exit(0)
 
 
-def _host(channel: Channel, order: Load) -> None:
-    """Loads the subject, says what it is, and forks whatever works on it."""
+def _host(order: Order, channel: Channel) -> None:
+    """Loads the subject and says what it is. A scout runs it once, a host forks all that works on it."""
     from layoutdoctor.run.work import describe_loaded, scout, work_on
 
+    assert isinstance(order, Load)
     request = order.request
     with contextlib.suppress(OSError):
         os.dup2(2, 1)  # standard output is the report's
-    if order.stacks:
-        show_stacks(os.open(order.stacks, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
+    _show_stacks(os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
     try:
-        subject = _load(request)
+        loaded, subject = describe_loaded(_load(request), request, why_not_fork(request))
+        channel.send(loaded)
         if order.scouts:
             channel.send(scout(subject, request))
             return
-        loaded, subject = describe_loaded(subject, request, why_not_fork(request))
     except LayoutDoctorError as error:
         _refuse(channel, error)
-    channel.send(loaded)
-    serve_forks(channel, lambda begin, own: work_on(subject, request, cast("Begin", begin), own))
+    if loaded.no_fork is None:
+        serve_forks(channel, lambda begin, own: work_on(subject, request, cast("Begin", begin), own))
+    begin = cast("Begin", channel.receive()[0])
+    _print_into(begin.log)
+    work_on(subject, request, begin, channel)
 
 
 def _load(request: Request) -> LoadedSubject:
@@ -163,3 +167,124 @@ def _load(request: Request) -> LoadedSubject:
             return load_subject(directory)
         except LayoutDoctorError as error:
             raise TransportError(str(error)) from error
+
+
+# ---------------------------------------------------------------------------------------------- forking
+def serve_forks(
+    channel: Channel,
+    serve: Callable[[Order, Channel], object],
+    before_fork: Callable[[], object] = lambda: None,
+    forked: Iterable[int] = (),
+) -> NoReturn:
+    """
+    Forks a process for each order that asks for one, and reports those that end.
+
+    Args:
+        serve: The work of a forked process, with a channel of its own.
+        before_fork: Called in this process before each fork.
+        forked: What was forked before, whose ends are reported as well.
+
+    Raises:
+        ClosedError: The parent has closed its end.
+    """
+    ours = set(forked)
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    _report_ended(channel, ours)  # of what has ended before
+    while True:
+        ready, _, _ = select.select([channel.fileno(), readable], [], [])
+        if readable in ready:
+            os.read(readable, 4096)
+            _report_ended(channel, ours)
+        if channel.fileno() not in ready:
+            continue
+        order = cast("Order", channel.receive()[0])
+        before_fork()
+        ours.add(_fork(channel, order, serve, (readable, writable)))
+
+
+def _report_ended(channel: Channel, ours: set[int]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] in ours:
+                ours.discard(ended[0])
+                channel.send(Ended(pid=ended[0], returncode=os.waitstatus_to_exitcode(ended[1])))
+
+
+def _forget_children(*descriptors: int) -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _fork(
+    channel: Channel, order: Order, serve: Callable[[Order, Channel], object], descriptors: Sequence[int] = ()
+) -> int:
+    """
+    A process that carries out an order with a channel of its own, whose other end goes to the parent.
+
+    Args:
+        channel: To the parent; closed in the new process, as are the descriptors.
+    """
+    ours, theirs = channel_pair()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent, pid = os.getpid(), os.fork()
+    if pid:
+        ours.close()
+        channel.send(Opened(pid=pid), theirs.fileno())
+        theirs.close()
+        return pid
+    try:
+        theirs.close()
+        channel.close()
+        _forget_children(*descriptors)
+        die_with(parent)
+        os.setpgid(0, 0)
+        if isinstance(order, (Begin, Fork)):
+            _print_into(order.log)
+        ours.adopt()
+        serve(order, ours)
+    except ClosedError:
+        pass
+    except BaseException:  # a fault of ours, with its traceback in the log
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+    os._exit(0)
+
+
+def _print_into(log: str) -> None:
+    number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(number, 1)
+    os.dup2(number, 2)
+    os.close(number)
+    _show_stacks(2)
+
+
+def _show_stacks(descriptor: int) -> None:
+    """Has Python write its stacks there if the process crashes, and when SIGUSR2 asks what it is doing."""
+    faulthandler.enable(descriptor, all_threads=True)
+    with contextlib.suppress(AttributeError, ValueError):
+        faulthandler.register(signal.SIGUSR2, descriptor, all_threads=True)
+
+
+def why_not_fork(request: Request | None = None) -> str | None:
+    """Why this process, which has loaded its subject, cannot be forked, by what can be seen of it; None if it can."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        return "CUDA is in use"
+    if request is not None and (request.device or "cpu").partition(":")[0] != "cpu":
+        return f"it runs on {request.device}"
+    threads = Path("/proc/self/task")
+    if not threads.is_dir():
+        return "this system does not say which threads there are"
+    others = len(list(threads.iterdir())) - 1
+    return f"{others} more threads run" if others else None

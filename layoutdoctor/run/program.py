@@ -1,8 +1,7 @@
 """
-A user's script, run as it is until one of its modules is called, which is then saved with what it got.
+A user's script, run as it is until one of its modules is called, which is saved with its inputs.
 
-In a process of its own, started by the command ``run``; without a module's name, the script runs to its end, and the
-modules that hold convolutions are listed with the time that they took.
+Without a module's name the script runs to its end, and its modules with convolutions are listed with their times.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import atexit
 import contextlib
 import difflib
 import functools
-import gc
 import os
 import re
 import runpy
@@ -81,13 +79,13 @@ class _Program:
         self._was_found = False
         self._owner = os.getpid()
         self._thread = threading.local()
-        self._names: dict[int, tuple[str, nn.Module]] = {}
+        self._names: dict[int, tuple[str, nn.Module]] = {}  # the modules are kept, so that no id is used again
         self._looked_for: dict[int, nn.Module] = {}
         self._seconds: dict[int, list[float]] = {}
 
     def run(self, arguments: Sequence[str]) -> Outcome:
         """
-        What became of the module; all modules with convolutions, where none was asked for.
+        The outcome for the module; all modules with convolutions, if none was asked for.
 
         Raises:
             SubjectError: The script failed, or did not call the module.
@@ -165,9 +163,7 @@ class _Program:
                 save_subject(subject, self._directory)
             self._outcome = Outcome()
         except LayoutDoctorError as error:
-            outcome = Outcome.of_error(error)
-            message = outcome.message
-            self._outcome = Outcome(kind=outcome.kind, message=message)
+            self._outcome = Outcome.of_error(error)
         if threading.current_thread() is not threading.main_thread():
             self.leave(self._outcome)  # an exception would end no more than the thread
         raise _Recorded
@@ -215,13 +211,13 @@ class _Program:
 
 
 @contextlib.contextmanager
-def _watched(told: Callable[..., Any]) -> Iterator[None]:
-    """A block in which every call of a module is told of; compiled callers run eagerly, or they would hide it."""
+def _watched(on_call: Callable[..., Any]) -> Iterator[None]:
+    """A block in which every call of a module is watched; compiled callers run eagerly, or they would hide it."""
     call = nn.Module.__call__
 
     @functools.wraps(call)
     def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return told(module, (args, kwargs), functools.partial(call, module, *args, **kwargs))
+        return on_call(module, (args, kwargs), functools.partial(call, module, *args, **kwargs))
 
     nn.Module.__call__ = watched
     try:
@@ -231,33 +227,14 @@ def _watched(told: Callable[..., Any]) -> Iterator[None]:
         nn.Module.__call__ = call
 
 
-def _frames_of_all_threads() -> dict[int, FrameType]:
-    """
-    The innermost frame of every thread, by its number.
-
-    Source:
-        python/cpython issue #106883: a garbage collection in the middle of it can wait for ever (seen with 3.11.7).
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return sys._current_frames()
-    finally:
-        if collects:
-            gc.enable()
-
-
 def _scopes(is_wanted: Callable[[FrameType], bool]) -> Iterator[Names]:
-    """The names that the running code of the user's knows, this thread's first, the innermost function first."""
-    here = threading.get_ident()
-    others = [frame for thread, frame in _frames_of_all_threads().items() if thread != here]
-    for innermost in (sys._getframe(1), *others):
-        frame: FrameType | None = innermost
-        while frame is not None:
-            if is_user_file(frame.f_code.co_filename) and is_wanted(frame):
-                yield frame.f_locals
-                yield frame.f_globals
-            frame = frame.f_back
+    """The names that the user's running code knows, the innermost function first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_user_file(frame.f_code.co_filename) and is_wanted(frame):
+            yield frame.f_locals
+            yield frame.f_globals
+        frame = frame.f_back
     yield vars(sys.modules["__main__"])
 
 

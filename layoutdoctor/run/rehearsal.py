@@ -1,8 +1,4 @@
-"""
-What a model does in eager mode before anything is compiled: whether it runs, what it takes, what it computes.
-
-It computes in its own dtype and, if it can, in a more exact one: the reference for all configurations.
-"""
+"""The model in eager mode: whether it runs, and the reference with which all outputs are compared."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ from layoutdoctor.subjects.subject import owned_module, set_mode
 from layoutdoctor.words import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from layoutdoctor.diagnosis.records import Mode
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -48,32 +44,26 @@ FADED_NOTE = (
 
 def check_runs(subject: LoadedSubject, mode: Mode) -> tuple[str, ...]:
     """
-    One eager iteration, before anything else: a model that does not run is the user's to mend.
+    One eager iteration, before anything else.
 
     Returns:
         What the reader should know about how the model runs.
 
     Raises:
-        SubjectError: It raised: with the model's own exception, the line in the user's file and the inputs given.
+        SubjectError: The model raised; the error names the exception, the line in the user's file and the inputs.
     """
     with in_eager_mode(subject):
         step = _step(subject, mode)
         results = step.results()
-    return (*step.notes_on_run(), *_notes_on_values(results.outputs))
-
-
-def _notes_on_values(outputs: Sequence[torch.Tensor]) -> tuple[str, ...]:
-    """That a network's values have faded out, as those of a deep one with random weights do."""
-    floating = [output for output in outputs if output.is_floating_point() and output.numel()]
-    if not floating or any(bool((output.abs() >= torch.finfo(output.dtype).tiny).any()) for output in floating):
-        return ()
-    return (FADED_NOTE,)
+    floating = [output for output in results.outputs if output.is_floating_point() and output.numel()]
+    faded = bool(floating) and all(bool((one.abs() < torch.finfo(one.dtype).tiny).all()) for one in floating)
+    return (*step.notes_on_run(), *([FADED_NOTE] if faded else []))
 
 
 @contextlib.contextmanager
 def in_eager_mode(subject: LoadedSubject) -> Iterator[None]:
     """
-    A block in which the model runs uncompiled: what it raises is the user's to mend, and is said in one line.
+    A block in which the model runs uncompiled: its exceptions become errors of one line.
 
     Raises:
         SubjectError: The model raised, or called ``sys.exit``.
@@ -135,7 +125,7 @@ def _module_of(error: BaseException) -> str | None:
 
 def compute_reference(subject: LoadedSubject, mode: Mode) -> Reference:
     """
-    Runs the model in eager: in its own dtype, once more with another seed, and more exactly.
+    Runs the model in eager mode: in its own dtype, once more with another seed, and more exactly.
 
     The more exact run is in float64. On a GPU it is in float32 without TF32 if the model is in half precision, or if
     the GPU computes float64 slowly. If the model is random or refuses float64, eager itself is the reference.
@@ -153,11 +143,17 @@ def compute_reference(subject: LoadedSubject, mode: Mode) -> Reference:
     name, exact, problem = str(dtype).removeprefix("torch."), None, None
     notes: tuple[str, ...] = ()
     if random is None and (tf32 or _smallest_bytes(subject) < dtype.itemsize):
-        exact, shortage, problem = _run_exactly(subject, mode, dtype, eager)
-        if shortage is not None:
-            notes = (f"the outputs were compared with eager's, not with {name}'s: {shortage}",)
-            release_memory()
+        try:
+            exact = _run_exactly(subject, mode, dtype)
+            if {key: one.shape for key, one in exact.items()} != {key: one.shape for key, one in eager.items()}:
+                exact, problem = None, f"it gives other outputs in {name}"
+        except (Exception, SystemExit) as error:  # what a model does with another dtype is not known here
+            shortage = out_of_memory(error)
+            problem = shortage or first_line(error)
+            if shortage is not None:
+                notes = (f"the outputs were compared with eager's, not with {name}'s: {shortage}",)
     if exact is None:  # another dtype draws other random numbers
+        release_memory()
         name, exact = f"eager {_floating_dtype(eager)}", dict(eager)
     # One by one, and each let go of, so that not all of them are there twice.
     made = {key: reference_tensor(key, exact.pop(key), eager.pop(key)) for key in list(eager)}
@@ -181,31 +177,22 @@ def _exact_dtype(subject: LoadedSubject, device: torch.device) -> torch.dtype:
     return torch.float64 if is_fast and _smallest_bytes(subject) > 2 else torch.float32
 
 
-def _run_exactly(
-    subject: LoadedSubject, mode: Mode, dtype: torch.dtype, eager: dict[str, torch.Tensor]
-) -> tuple[dict[str, torch.Tensor] | None, str | None, str | None]:
-    """The same in another dtype; None if that gives nothing, with what memory ran short and why."""
+def _run_exactly(subject: LoadedSubject, mode: Mode, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Outputs and gradients in another dtype; raises whatever the model raises with it."""
 
     def converted(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or leaf.dtype == dtype:
             return leaf
         return leaf.detach().to(dtype).requires_grad_(leaf.requires_grad)
 
-    try:
-        fresh = _fresh(subject)
-        module = owned_module(fresh)
-        if module is not None:
-            module.to(dtype)
-        args, kwargs = pytree.tree_map(converted, (subject.args, subject.kwargs))
-        if may_use_tf32(_device_of(subject)):
-            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-        exact = named(_step(replace(fresh, args=args, kwargs=kwargs), mode).results())
-    except (Exception, SystemExit) as error:  # what a model does with another dtype is not known here
-        shortage = out_of_memory(error)
-        return None, shortage, shortage or first_line(error)
-    if {name: one.shape for name, one in exact.items()} != {name: one.shape for name, one in eager.items()}:
-        return None, None, f"it gives other outputs in {str(dtype).removeprefix('torch.')}"
-    return exact, None, None
+    fresh = _fresh(subject)
+    module = owned_module(fresh)
+    if module is not None:
+        module.to(dtype)
+    args, kwargs = pytree.tree_map(converted, (subject.args, subject.kwargs))
+    if may_use_tf32(_device_of(subject)):
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    return named(_step(replace(fresh, args=args, kwargs=kwargs), mode).results())
 
 
 def _device_of(subject: LoadedSubject) -> torch.device:

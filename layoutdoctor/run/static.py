@@ -1,8 +1,4 @@
-"""
-One configuration traced on the CPU and lowered for a GPU that is not there; nothing is measured.
-
-Its trial has decision cards, FX nodes, buffers and kernel names of each graph, and no times.
-"""
+"""A configuration traced on the CPU and lowered for a GPU that is not there: decisions, nodes, buffers and kernels."""
 
 from __future__ import annotations
 
@@ -10,91 +6,59 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import torch
+from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import compile_settings
 from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
-from layoutdoctor.diagnosis.configurations import find_target
 from layoutdoctor.diagnosis.records import Failure, Trial
-from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.applying import effective_options
-from layoutdoctor.run.trial import code_key, failure_of, fingerprint, own_frame
-from layoutdoctor.subjects.copies import input_tensors
-from layoutdoctor.subjects.prepare import prepare, same_preparation_key
 from layoutdoctor.subjects.subject import owned_module
-from layoutdoctor.workers.messages import ClosedError, Compiled, Failed, Prepared
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.configurations import Target
-    from layoutdoctor.diagnosis.records import Configuration
+    from layoutdoctor.diagnosis.records import Subject
     from layoutdoctor.subjects.step import Step
     from layoutdoctor.subjects.subject import LoadedSubject
-    from layoutdoctor.workers.messages import Channel, Request
 
 STAGE = "target"
 """Failure kind of whatever concerns the target."""
 
 
-def check_on_cpu(subject: LoadedSubject, target: str) -> None:
+def described_for(target: Target, subject: LoadedSubject, described: Subject) -> Subject:
     """
-    Refuses a subject that cannot be traced here.
+    The record of a subject that is lowered for a target.
 
     Raises:
         UsageError: The model or an input is not on the CPU.
     """
     module = owned_module(subject)
     tensors = [*module.parameters(), *module.buffers()] if module is not None else []
-    tensors += input_tensors(subject.args, subject.kwargs)
+    tensors += [leaf for leaf in pytree.tree_leaves((subject.args, subject.kwargs)) if isinstance(leaf, torch.Tensor)]
     elsewhere = sorted({tensor.device.type for tensor in tensors} - {"cpu", "meta"})
     if elsewhere:
         raise UsageError(
-            f"cannot lower {subject.name} for target {target!r}: it has tensors on {', '.join(elsewhere)}, "
+            f"cannot lower {subject.name} for target {target.name!r}: it has tensors on {', '.join(elsewhere)}, "
             "expected model and inputs on cpu, where they are traced; call .cpu() on both, or leave the target out"
         )
+    note = f"{target.name}: what Inductor asks the device about was answered as for {target.device_name}"
+    return msgspec.structs.replace(described, device="cuda", target=target.name, notes=(*described.notes, note))
 
 
-def lower(subject: LoadedSubject, configuration: Configuration, request: Request, channel: Channel) -> None:
-    """Prepares one configuration, waits for the order to go on, and lowers it; a failure is an answer, too."""
-    target = find_target(request.lower_for)
-    stage = "prepare"
-    try:
-        step = prepare(subject, configuration, request.mode)
-        channel.send(Prepared(key=fingerprint(same_preparation_key(step, configuration))))
-        channel.receive()
-        stage = STAGE
-        trial = Trial(configuration=configuration, status="ok", is_static=True, notes=step.notes)
-        trial = _lower(trial, step, target)
-        channel.send(Compiled(trial=trial, code=code_key(step, trial)))
-    except (ClosedError, KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:  # the user's model may raise anything
-        # An exception of the backend says more than the one that Dynamo raises from it.
-        cause = getattr(error, "inner_exception", None) or error
-        failure = failure_of(cause, stage)
-        if stage == STAGE and not isinstance(cause, LayoutDoctorError):
-            reason = f"cannot lower the model for {target.name}: {failure.message}"
-            message = f"{reason}; diagnose it where the GPU is (without a target)"
-            failure = msgspec.structs.replace(failure, message=message)
-        channel.send(Failed(failure=failure))
-
-
-def _lower(trial: Trial, step: Step, target: Target) -> Trial:
-    """Runs the step once with the target's lowering as its backend, under capture."""
+def lower(trial: Trial, step: Step, target: Target) -> Trial:
+    """Runs the step once with the target's lowering as its backend, under capture; a graph not lowered is a failure."""
     lowering = TargetLowering(target, effective_options(trial.configuration))
-    step.run = torch.compile(own_frame(step.run, trial.name), backend=lowering)
-    try:
-        # The capture's hooks stand around the lowering that the target's backend cuts short.
-        with compile_settings({"freezing": False}), lowering, CompileCapture() as capture:
-            step()
-    finally:
-        step.forget_results()
+    step.run = torch.compile(step.run, backend=lowering)
+    # The lowering is entered first: the capture's hooks see what it cuts short.
+    with compile_settings({"freezing": False}), lowering, CompileCapture() as capture:
+        step()
     trial = msgspec.structs.replace(
         trial,
         graph_break_reasons=capture.graph_break_reasons,
         graphs=capture.graphs,
         notes=(*trial.notes, *lowering.notes, *(f"not recorded: {failure}" for failure in capture.failures)),
     )
-    failure: Failure | None = None
     if lowering.failures:
         first, *others = lowering.failures
         more = f" (and {len(others)} further graphs)" if others else ""
@@ -106,4 +70,14 @@ def _lower(trial: Trial, step: Step, target: Target) -> Trial:
             "it would run as eager code"
         )
         failure = Failure(kind=STAGE, message=message)
-    return trial if failure is None else msgspec.structs.replace(trial, status="failed", failure=failure)
+    else:
+        return trial
+    return msgspec.structs.replace(trial, status="failed", failure=failure)
+
+
+def failure_to_lower(failure: Failure, target: Target) -> Failure:
+    """The failure of a model that raised while it was lowered, with what to do next."""
+    message = (
+        f"cannot lower the model for {target.name}: {failure.message}; diagnose it where the GPU is (without a target)"
+    )
+    return msgspec.structs.replace(failure, message=message)

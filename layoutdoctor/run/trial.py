@@ -1,8 +1,4 @@
-"""
-What a worker does with its one configuration: prepared, compiled under capture, run, checked, timed and profiled.
-
-It brings subjects, capture and measure together. What comes out is what was seen; nothing is examined here.
-"""
+"""A worker's one configuration: prepared, compiled under capture, checked, timed and profiled; nothing is examined."""
 
 from __future__ import annotations
 
@@ -27,10 +23,12 @@ from layoutdoctor.diagnosis.records import Failure, GradientLayout, Trial
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.applying import effective_options, global_options
 from layoutdoctor.measure.equivalence import Reference, check_equivalence
+from layoutdoctor.measure.gpu import free_device_bytes, used_device_bytes
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.measure.timing import choose_timer
 from layoutdoctor.rules.decisions import leaves_out_backward
+from layoutdoctor.run.static import STAGE, failure_to_lower, lower
 from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures import propose
 from layoutdoctor.subjects.cures.cure import Seen
@@ -42,11 +40,12 @@ from layoutdoctor.subjects.prepare import (
     same_preparation_key,
 )
 from layoutdoctor.words import joined
-from layoutdoctor.workers.messages import Checked, Compiled, Profiled
+from layoutdoctor.workers.messages import Checked, Compiled, Failed, Profiled, Ready, Turned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
+    from layoutdoctor.diagnosis.configurations import Target
     from layoutdoctor.diagnosis.records import Configuration, Graph, Mode
     from layoutdoctor.recording.recording import Iteration
     from layoutdoctor.subjects.step import Step
@@ -70,13 +69,18 @@ class TrialWork:
 
     Attributes:
         stage: What is being done, in the words of ``Failure.kind``.
-        step: One iteration; None until the model is step.
+        step: One iteration; None until the model is prepared.
+
+    Args:
+        target: A GPU that is not there, to lower for; None compiles for the device of the model.
     """
 
-    def __init__(self, subject: LoadedSubject, configuration: Configuration, mode: Mode) -> None:
+    def __init__(
+        self, subject: LoadedSubject, configuration: Configuration, mode: Mode, target: Target | None = None
+    ) -> None:
         self.stage = "prepare"
         self.step: Step | None = None
-        self._subject, self._configuration, self._mode = subject, configuration, mode
+        self._subject, self._configuration, self._mode, self._target = subject, configuration, mode, target
         self._capture = CompileCapture()
         self._trial = Trial(configuration=configuration, status="ok")
         self._reported, self._reported_reasons = 0, 0  # graphs, and reasons to recompile, that were sent
@@ -86,30 +90,34 @@ class TrialWork:
         """The device that the prepared model runs on."""
         return self._ready().device
 
-    @property
-    def captured_graphs(self) -> tuple[Graph, ...]:
-        """The graphs that were captured so far."""
-        return self._capture.graphs
-
     # ------------------------------------------------------------------------------------------ the worker
     def prepare(self) -> str:
         """
         Applies the configuration to the model, which nobody else uses.
 
         Returns:
-            What configurations with the same options and formats in effect have in common.
+            A key that configurations with the same options and formats in effect share.
         """
         self.step = prepare(self._subject, self._configuration, self._mode)
         return fingerprint(same_preparation_key(self.step, self._configuration))
 
+    def _ready(self) -> Step:
+        if self.step is None:
+            raise RuntimeError("the model has not been prepared")
+        return self.step
+
     def compile(self) -> Compiled:
         """The first calls, under capture. In training only the forward runs, so that forks can still train."""
         step = self._ready()
+        if self._target is not None:
+            self.stage = STAGE
+            trial = msgspec.structs.replace(self._trial, notes=step.notes, is_static=True)
+            trial = lower(trial, step, self._target)
+            return Compiled(trial=trial, code=code_key(step, trial) if trial.failure is None else None)
         is_compiled, seconds = self._configuration.backend == "inductor", None
-        device = step.device
         if is_compiled:
             self.stage = "compile"
-            problem = missing_cpp_compiler() if device == "cpu" else None
+            problem = missing_cpp_compiler() if step.device == "cpu" else None
             if problem is not None:
                 raise LayoutDoctorError(problem)
             step.run = torch.compile(step.run, options=effective_options(self._configuration) or None)
@@ -142,7 +150,7 @@ class TrialWork:
             trial=trial,
             code=code_key(step, trial) if is_compiled else None,
             compile_seconds=seconds,
-            proposals=self.proposals(trial.graphs),
+            proposals=self._proposals(trial.graphs),
             leaves_out_backward=leaves_out_backward(trial.graphs),
         )
 
@@ -169,20 +177,26 @@ class TrialWork:
         with compile_settings(global_options(self._configuration)), self._capture:
             yield
 
-    def _ready(self) -> Step:
-        if self.step is None:
-            raise RuntimeError("the model has not been prepared")
-        return self.step
+    def failed(self, error: BaseException) -> Failed:
+        """Why there is no result, if the model or the compiler raised, and the cures that may help against that."""
+        if self._target is not None and self.stage == STAGE:
+            # Dynamo's own exception says less than that of the backend which it wraps.
+            error = getattr(error, "inner_exception", None) or error
+            failure = failure_of(error, STAGE)
+            if not isinstance(error, LayoutDoctorError):
+                failure = failure_to_lower(failure, self._target)
+        else:
+            failure = failure_of(error, self.stage)
+        return Failed(failure=failure, proposals=self._proposals(self._capture.graphs, failure))
 
-    def proposals(self, graphs: Sequence[Graph], failure: Failure | None = None) -> tuple[Proposal, ...]:
+    def _proposals(self, graphs: Sequence[Graph], failure: Failure | None = None) -> tuple[Proposal, ...]:
         """The cures that may help; lines to paste change a module, so that a function has none."""
-        if self.step is None or self.step.module is None or self.step.module is not self._subject.model:
-            return ()
-        if self._configuration.cures:
+        module = self.step.module if self.step is not None else None
+        if module is None or module is not self._subject.model or self._configuration.cures:
             return ()
         words = None if failure is None else f"{failure.message}\n{failure.log}"
         with contextlib.suppress(Exception):  # the trial is what it is without
-            return propose(Seen(self.step.module, graphs, self._mode, words))
+            return propose(Seen(module, graphs, self._mode, words))
         return ()
 
     # ------------------------------------------------------------------------------------------ a start
@@ -204,8 +218,10 @@ class TrialWork:
                 step()
         recompiled = len(self._capture.captured) - self._reported - len(graphs)
         reasons = self._capture.recompile_reasons[self._reported_reasons :]
-        found = tuple(captured.graph for captured in self._capture.captured[self._reported :])
-        notes = [*step.notes_on_run()]
+        found, notes = (
+            tuple(captured.graph for captured in self._capture.captured[self._reported :]),
+            [*step.notes_on_run()],
+        )
         equivalence = None
         if path is not None:
             self.stage = "compare"
@@ -221,14 +237,14 @@ class TrialWork:
             equivalence=equivalence,
             gradient_layouts=layouts,
             graphs=found,
-            proposals=self.proposals(found) if self._configuration.backend == "eager" else (),
+            proposals=self._proposals(found) if self._configuration.backend == "eager" else (),
             recompile_count=recompiled,
             recompile_reasons=reasons,
             notes=tuple(notes),
         )
 
-    def warm_up(self) -> float:
-        """Calls until caches and heap have settled, at least two; seconds of the fastest."""
+    def warm_up(self) -> Ready:
+        """Calls until caches and heap have settled, at least two."""
         step = self._ready()
         self.stage = "measure"
         timer = choose_timer(step.device)
@@ -236,11 +252,12 @@ class TrialWork:
             seconds = [*timer(step, 1)]
             while len(seconds) <= _WARM_UP_CALLS and (len(seconds) < 2 or sum(seconds) < _WARM_UP_SECONDS):
                 seconds += timer(step, 1)
-        return min(seconds)
+        used, free = used_device_bytes(step.device), free_device_bytes(step.device)
+        return Ready(call_seconds=min(seconds), used_bytes=used, free_bytes=free)
 
-    def turn(self, calls: int, *, settles: bool = True) -> tuple[float, ...]:
+    def turn(self, calls: int, *, settles: bool = True) -> Turned:
         """
-        Seconds of every call.
+        Times calls.
 
         Args:
             settles: Whether calls before them, for 20 ms, are not timed: another process's data filled the caches, and
@@ -248,34 +265,33 @@ class TrialWork:
         """
         step = self._ready()
         self.stage = "measure"
-        device = step.device
+        before = time.process_time()
         with global_settings(self._configuration):
-            if device == "cpu" and settles:
+            if step.device == "cpu" and settles:
                 end = time.perf_counter() + _SETTLE_SECONDS
                 step()
                 while time.perf_counter() < end:
                     step()
-            return choose_timer(device)(step, calls)
+            seconds = choose_timer(step.device)(step, calls)
+        return Turned(seconds=seconds, cpu_seconds=time.process_time() - before)
 
     def profile(self, trace_file: str | None) -> Profiled:
         """Profiled iterations and the most memory; a failure costs these only."""
         step = self._ready()
         self.stage = "profile"
-        device = step.device
         notes: list[str] = []
         found: tuple[Iteration, ...] = ()
         with global_settings(self._configuration):
             try:
                 generated = [(graph.name, graph.kernel_names, module) for graph, module in self._capture.captured]
-                found = record_iterations(
-                    step.ready, device, generated, None if trace_file is None else Path(trace_file)
-                )
+                trace = None if trace_file is None else Path(trace_file)
+                found = record_iterations(step.ready, step.device, generated, trace)
             except Exception as error:  # the configuration still has its times and outputs
                 notes.append(f"the kernel list was not recorded: {first_line(error)}")
             step.release()
             peak = None
             with contextlib.suppress(Exception):
-                peak = peak_memory(step, device)
+                peak = peak_memory(step, step.device)
         return Profiled(iterations=found, peak_memory_bytes=peak, notes=tuple(notes))
 
 
@@ -340,13 +356,13 @@ def in_words(error: BaseException) -> str:
 
 
 def fingerprint(value: Hashable) -> str:
-    """What two equal values, made of tuples, strings, numbers and None, have in common, also in two processes."""
+    """A hash of a value made of tuples, strings, numbers and None, equal in all processes."""
     return hashlib.sha256(repr(value).encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def code_key(step: Step, trial: Trial) -> str | None:
     """
-    What equal generated code on equal layouts has in common; None if not all of the code is known.
+    A key that equal generated code on equal layouts shares; None if not all of the code is known.
 
     Options that act outside the generated code, such as CUDA graphs, count as well.
     """
@@ -355,20 +371,6 @@ def code_key(step: Step, trial: Trial) -> str | None:
         return None
     beside = options_beside_code(trial.configuration)
     return fingerprint((formats_in_effect(step), tuple(step.switches.items()), beside, *codes))
-
-
-def own_frame(run: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """
-    A function around the model with a code object of its own, by which Dynamo keeps compiled code.
-
-    With one for each configuration, no configuration in the same process meets another one's entries.
-    """
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return run(*args, **kwargs)
-
-    call.__code__ = call.__code__.replace(co_name=f"layoutdoctor_{name.replace('-', '_')}")
-    return call
 
 
 def _gradient_layouts(step: Step) -> tuple[GradientLayout, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -12,35 +14,26 @@ from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.workers.messages import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Diagnosis
     from layoutdoctor.examination.examine import Examined
     from layoutdoctor.recording.recording import Recording
 
-# Where in the whole run a stage begins and ends, in percent: as usual models take.
-_SHARES = {
-    "loading the model": (0, 15),
-    "running the model in eager mode": (15, 16),
-    "compiling": (16, 52),
-    "checking outputs": (52, 54),
-    "timing all configurations in turns": (54, 67),
-    "timing the best again in further processes": (67, 86),
-    "profiling": (86, 89),
-    "timing with the allocator's own settings": (89, 98),
-    "looking for findings": (98, 100),
+# The percentage of the whole run at which a stage ends, for usual models; a stage begins where the one before it ends.
+_ENDS = {
+    "loading the model": 15,
+    "running the model in eager mode": 16,
+    "compiling": 52,
+    "checking outputs": 54,
+    "timing all configurations in turns": 67,
+    "timing the best again in further processes": 86,
+    "profiling": 89,
+    "timing with the allocator's own settings": 98,
+    "looking for findings": 100,
 }
-
-
-def _same(one: Recording, other: Recording) -> bool:
-    """Whether nothing has come to a recording that its examination looks at; times are none of it."""
-    return (
-        one.name == other.name
-        and one.trial.graphs is other.trial.graphs
-        and one.iterations is other.iterations
-        and one.head.environment.copy_bandwidth_bytes_per_second
-        == other.head.environment.copy_bandwidth_bytes_per_second
-    )
+_ESTIMATES_FROM = _ENDS["running the model in eager mode"]
+_LONGEST_LINE = 100
 
 
 def now() -> str:
@@ -50,16 +43,16 @@ def now() -> str:
 
 class Watch:
     """
-    Tells what is done, and keeps the time of each stage.
+    Shows progress and results, and keeps the time of each stage.
+
+    Attributes:
+        latest: Recordings of what was seen until now.
 
     Args:
         progress: Called at every step.
         on_trial: Called with the diagnosis so far whenever there is more of it.
         on_table: Called with the first table, whose times are provisional.
         lost: Configurations that failed in an earlier run and are not tried again; they are part of what is shown.
-
-    Attributes:
-        latest: Recordings of what was seen until now.
     """
 
     def __init__(
@@ -69,9 +62,8 @@ class Watch:
         on_table: Callable[[Diagnosis], None] | None = None,
         lost: Sequence[Recording] = (),
     ) -> None:
-        self.progress = progress
         self.latest: tuple[Recording, ...] = ()
-        self._on_trial, self._on_table, self._lost = on_trial, on_table, tuple(lost)
+        self.progress, self._on_trial, self._on_table, self._lost = progress, on_trial, on_table, tuple(lost)
         self._stage, self._began, self._first = "", time.monotonic(), time.monotonic()
         self._seconds: dict[str, float] = {}
         self._known: dict[str, tuple[Recording, Examined]] = {}
@@ -81,7 +73,7 @@ class Watch:
         """A stage begins."""
         self._end_stage()
         self._stage = stage
-        self._tell(stage, 0.0)
+        self.step(0.0)
 
     def _end_stage(self) -> None:
         moment = time.monotonic()
@@ -89,28 +81,15 @@ class Watch:
             self._seconds[self._stage] = round(self._seconds.get(self._stage, 0.0) + moment - self._began, 2)
         self._began = moment
 
-    def _tell(self, text: str, share: float) -> None:
-        low, high = _SHARES.get(self._stage, (self._percent, self._percent))
+    def step(self, share: float, text: str = "") -> None:
+        """So much of the stage is done, from 0 to 1, in words: ``2 of 9``; progress never goes back."""
+        number = [*_ENDS].index(self._stage)
+        low, high = [0, *_ENDS.values()][number : number + 2]
         self._percent = max(self._percent, low + (high - low) * min(share, 1.0))
         elapsed = time.monotonic() - self._first
-        left = elapsed * (100 - self._percent) / self._percent if self._percent >= _SHARES["compiling"][0] else None
-        self.progress(Progress(stage=text, done=int(self._percent), left_seconds=left))
-
-    def compiled(self, done: int, total: int) -> None:
-        """So many of so many configurations have compiled."""
-        self._tell(f"compiling: {done} of {total} configurations are ready", done / max(total, 1))
-
-    def round(self, number: int) -> None:
-        """So many rounds are done."""
-        self._tell(f"{self._stage}: round {number}", number / 12)
-
-    def start(self, number: int) -> None:
-        """So many further starts are done."""
-        self._tell(f"{self._stage}: start {number}", number / 4)
-
-    def profiled(self, done: int, total: int) -> None:
-        """So many of so many configurations are profiled."""
-        self._tell(f"profiling: {done} of {total}", done / max(total, 1))
+        left = elapsed * (100 - self._percent) / self._percent if self._percent >= _ESTIMATES_FROM else None
+        stage = f"{self._stage}: {text}" if text else self._stage
+        self.progress(Progress(stage=stage, done=int(self._percent), left_seconds=left))
 
     def provisional(self, recordings: Sequence[Recording]) -> None:
         """A first table."""
@@ -124,14 +103,21 @@ class Watch:
             self._on_trial(self._diagnosis_of(self.latest))
 
     def _diagnosis_of(self, recordings: Sequence[Recording]) -> Diagnosis:
-        """Of what has not changed since it was examined, the facts are taken from then."""
-        known = {name: facts for name, (seen, facts) in self._known.items() if any(_same(seen, o) for o in recordings)}
+        """The diagnosis; a recording that only has more times since the last one is not examined again."""
+        known = {one.name: self._known[one.name][1] for one in recordings if self._is_known(one)}
         diagnosis = diagnosis_of(recordings, known)
         self._known = {one.name: (one, known[one.name]) for one in recordings}
         return diagnosis
 
+    def _is_known(self, one: Recording) -> bool:
+        if one.name not in self._known:
+            return False
+        seen = self._known[one.name][0]
+        bandwidths = {each.head.environment.copy_bandwidth_bytes_per_second for each in (one, seen)}
+        return one.trial.graphs is seen.trial.graphs and one.iterations is seen.iterations and len(bandwidths) == 1
+
     def keep(self, recordings: Callable[[], Sequence[Recording]]) -> None:
-        """Keeps what there is, also of a diagnosis that is being interrupted, and tells of it."""
+        """Keeps what there is, also of a diagnosis that is being interrupted, and shows it."""
         found = [one for one in recordings() if one.trial.status != "ok" or one.trial.graphs or one.trial.measurement]
         if found:
             self.show(found)
@@ -150,3 +136,42 @@ class Watch:
         self._stage = ""
         self.latest = self._whole(recordings, stage_seconds=dict(self._seconds))
         return self.latest
+
+
+# ---------------------------------------------------------------------------------------------- from Python
+@contextlib.contextmanager
+def showing(progress: Callable[[Progress], None] | None) -> Iterator[Callable[[Progress], None]]:
+    """A block's progress function: the caller's, else a line in a notebook or on a terminal that is gone at the end."""
+    write = None if progress is not None else _in_a_notebook() or _on_a_terminal()
+    if write is None:
+        yield progress or (lambda step: None)
+        return
+    try:
+        yield lambda step: write(f"layoutdoctor: [{step.done}/{step.total}] {step.stage}"[:_LONGEST_LINE])
+    finally:
+        write("")
+
+
+def _on_a_terminal() -> Callable[[str], None] | None:
+    stream = sys.stderr
+    if stream is None or not stream.isatty():
+        return None
+
+    def write(line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a terminal that was closed ends nothing
+            stream.write(f"\r\x1b[K{line}")
+            stream.flush()
+
+    return write
+
+
+def _in_a_notebook() -> Callable[[str], None] | None:
+    """Writes into a display of the cell; None if no notebook's kernel runs this."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    from IPython.display import display
+
+    show: Any = display
+    handle = show({"text/plain": ""}, raw=True, display_id=True)
+    return lambda line: handle.update({"text/plain": line}, raw=True)

@@ -1,14 +1,9 @@
-"""
-What a process that was forked from a host does: a worker with its starts, the reference, or a lowering for a target.
-
-Each is a conversation over its channel: an order comes, it is carried out, and the answer goes back.
-"""
+"""The work of a process that was forked from a host: a worker with its starts, or the reference."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -18,12 +13,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.capture.compat import notes_on_torch, triton_version
+from layoutdoctor.diagnosis.configurations import find_target
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
-from layoutdoctor.measure.gpu import free_device_bytes, used_device_bytes
-from layoutdoctor.run.forking import serve_forks, why_not_fork
+from layoutdoctor.run.launcher import serve_forks, why_not_fork
 from layoutdoctor.run.rehearsal import check_runs, compute_reference
-from layoutdoctor.run.trial import TrialWork, end_worker_threads, failure_of, keep_memory, take_some_memory
+from layoutdoctor.run.trial import TrialWork, end_worker_threads, keep_memory, take_some_memory
 from layoutdoctor.subjects.copies import device_of
 from layoutdoctor.subjects.subject import call_of, describe, owned_module, with_something_to_train
 from layoutdoctor.workers.messages import (
@@ -32,17 +27,13 @@ from layoutdoctor.workers.messages import (
     ClosedError,
     Compile,
     Copied,
-    Failed,
     Fork,
     Loaded,
     Prepared,
     Profile,
-    Ready,
-    Referred,
+    Ran,
     Refused,
-    Scouted,
     Turn,
-    Turned,
     WarmUp,
 )
 
@@ -57,27 +48,29 @@ T = TypeVar("T")
 
 def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | None) -> tuple[Loaded, LoadedSubject]:
     """
-    What a host says of its subject, and the subject as it is diagnosed.
+    A host's message about its subject, and the subject as it is diagnosed.
 
     Raises:
         SubjectError: It holds no data.
+        UsageError: It is to be lowered for another device, and is not on the CPU.
     """
-    lost = notes_on_torch(with_target=request.lower_for is not None)
-    subject = replace(subject, notes=(*subject.notes, *lost))
+    target = None if request.lower_for is None else find_target(request.lower_for)
+    subject = replace(subject, notes=(*subject.notes, *notes_on_torch(with_target=target is not None)))
     if request.mode == "training":
         subject = with_something_to_train(subject)
-    if request.lower_for is not None:
-        from layoutdoctor.run.static import check_on_cpu
-
-        check_on_cpu(subject, request.lower_for)
     described = describe(subject, request.mode)
     module = owned_module(subject)
     tensors = [*module.parameters(), *module.buffers()] if module is not None else []
     device = device_of(module, subject.args, subject.kwargs) or "cpu"
-    if request.lower_for is None:
-        described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
     environment = describe_environment(device, triton=triton_version(), onednn=(None, None), command=request.command)
-    environment = msgspec.structs.replace(environment, thread_count=_threads)
+    if target is None:
+        described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
+        environment = msgspec.structs.replace(environment, thread_count=_threads)
+    else:
+        from layoutdoctor.run.static import described_for
+
+        described = described_for(target, subject, described)
+        environment = msgspec.structs.replace(environment, device_name=None, thread_count=None)  # have no part in it
     loaded = Loaded(
         subject=described,
         environment=environment,
@@ -88,14 +81,8 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
     return loaded, subject
 
 
-_threads = 1
-"""Threads that torch would use in this process if it were not a launcher's."""
-
-
-def remember_threads() -> None:
-    """Notes how many threads torch uses, before a launcher limits itself to one."""
-    global _threads  # a fact about the process
-    _threads = torch.get_num_threads()
+_threads = torch.get_num_threads()
+"""Threads that torch would use in this process if a launcher had not limited itself to one."""
 
 
 @contextlib.contextmanager
@@ -104,7 +91,7 @@ def noting_threads() -> Iterator[None]:
     get_threads, set_threads = torch.get_num_threads, torch.set_num_threads
 
     def note(count: int) -> None:
-        global _threads
+        global _threads  # a fact about the process
         _threads = int(count)
 
     torch.get_num_threads, torch.set_num_threads = lambda: _threads, note
@@ -115,7 +102,7 @@ def noting_threads() -> Iterator[None]:
 
 
 def _notes_on_machine(device: str) -> tuple[str, ...]:
-    """What about the machine changes what can be concluded."""
+    """Notes on the machine that limit the conclusions."""
     if device != "cpu":
         return ()
     if not torch.backends.mkldnn.is_available():
@@ -129,21 +116,19 @@ def work_on(subject: LoadedSubject, request: Request, begin: Begin, channel: Cha
     """Does what a process was forked for."""
     torch.set_num_threads(_threads)
     try:
-        if begin.role == "reference":
-            channel.send(_reference(subject, request, begin.path))
-        elif begin.role == "static" and begin.configuration is not None:
-            from layoutdoctor.run.static import lower
-
-            lower(subject, begin.configuration, request, channel)
-        elif begin.configuration is not None:
-            _Worker(TrialWork(subject, begin.configuration, request.mode), channel).run(begin.role == "again")
-    except ClosedError:
-        raise
+        if begin.configuration is None:
+            reference = compute_reference(subject, request.mode)
+            reference.save(begin.path)
+            channel.send(Ran(notes=reference.notes))
+        else:
+            target = None if request.lower_for is None else find_target(request.lower_for)
+            work = TrialWork(subject, begin.configuration, request.mode, target)
+            _Worker(work, channel).run(is_again=begin.role == "again")
     except LayoutDoctorError as error:
         channel.send(Refused(kind=type(error).__name__, message=str(error)))
 
 
-def scout(subject: LoadedSubject, request: Request) -> Scouted:
+def scout(subject: LoadedSubject, request: Request) -> Ran:
     """
     Runs the model once in eager mode: whether it runs at all, and whether it has a convolution.
 
@@ -151,15 +136,12 @@ def scout(subject: LoadedSubject, request: Request) -> Scouted:
         SubjectError: It does not run.
     """
     torch.set_num_threads(_threads)
-    if request.mode == "training":
-        subject = with_something_to_train(subject)
     with _Operations() as operations:
         notes = check_runs(subject, request.mode)
-    may_convolve = operations.may_convolve or request.lower_for is not None
-    loaded = None if may_convolve else describe_loaded(subject, request, None)[0]
-    return Scouted(has_convolution=may_convolve, notes=notes, loaded=loaded)
+    return Ran(notes=notes, may_convolve=operations.may_convolve)
 
 
+_IMAGE_RANK = 4
 _BY_LAYOUT = tuple(
     "batch_norm instance_norm group_norm pool upsample im2col col2im pixel_shuffle pixel_unshuffle grid_sampler".split()
 )
@@ -191,23 +173,14 @@ class _Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-_IMAGE_RANK = 4
-
-
-def _reference(subject: LoadedSubject, request: Request, path: str) -> Referred:
-    reference = compute_reference(subject, request.mode)
-    reference.save(path)
-    return Referred(notes=reference.notes)
-
-
 class _Worker:
     """A configuration from its preparation to the last turn of its starts."""
 
     def __init__(self, work: TrialWork, channel: Channel) -> None:
         self._work, self._channel = work, channel
-        self._blocks: list[bytearray] = []
+        self._blocks: list[bytearray] = []  # held while the process runs
 
-    def run(self, is_again: bool) -> None:
+    def run(self, *, is_again: bool) -> None:
         """
         Prepares, compiles and forks starts.
 
@@ -226,8 +199,13 @@ class _Worker:
         compiled = self._answer(self._work.compile)
         gc.collect()
         end_worker_threads()
-        self._channel.send(msgspec.structs.replace(compiled, no_fork=why_not_fork()))
-        serve_forks(self._channel, self._start, end_worker_threads)
+        no_fork = why_not_fork()
+        self._channel.send(msgspec.structs.replace(compiled, no_fork=no_fork))
+        if no_fork is None:
+            serve_forks(self._channel, self._start, end_worker_threads)
+        keep_memory()
+        self._blocks = take_some_memory()
+        self._serve()
 
     def _compiled_again(self) -> None:
         keep_memory()
@@ -253,16 +231,9 @@ class _Worker:
             case Check():
                 return work.check(order.path)
             case WarmUp():
-                fastest = work.warm_up()
-                return Ready(
-                    call_seconds=fastest,
-                    used_bytes=used_device_bytes(work.device),
-                    free_bytes=free_device_bytes(work.device),
-                )
+                return work.warm_up()
             case Turn():
-                before = time.process_time()
-                seconds = work.turn(order.calls, settles=order.settles)
-                return Turned(seconds=seconds, cpu_seconds=time.process_time() - before)
+                return work.turn(order.calls, settles=order.settles)
             case Profile():
                 return work.profile(order.trace_file)
             case Bandwidth():
@@ -271,13 +242,12 @@ class _Worker:
                 raise TypeError(f"cannot carry out {type(order).__name__}")
 
     def _answer(self, do: Callable[[], T]) -> T:
-        """What a block returns; if the model raises in it, the process sends the failure and ends."""
+        """The result of a function; if the model raises in it, the process sends the failure and ends."""
         try:
             return do()
         except ClosedError:
             raise
         except BaseException as error:  # the user's model may raise anything
-            failure = failure_of(error, self._work.stage)
-            proposals = self._work.proposals(self._work.captured_graphs, failure)
-            self._channel.send(Failed(failure=failure, proposals=proposals))
-            raise ClosedError(failure.message) from error
+            failed = self._work.failed(error)
+            self._channel.send(failed)
+            raise ClosedError(failed.failure.message) from error

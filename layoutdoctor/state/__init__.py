@@ -1,1 +1,1 @@
-"""What a diagnosis puts back: switches, dynamo's caches, random numbers, the process."""
+"""Random numbers, switches and settings of torch."""

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
 from layoutdoctor.measure.gpu import why_no_gpu
 from layoutdoctor.measure.memory import out_of_memory
-from layoutdoctor.state.seeds import seed_all
+from layoutdoctor.state.switches import seed_all
 from layoutdoctor.subjects.copies import input_tensors
 from layoutdoctor.subjects.inputs import make_inputs, parse_dtype, parse_input
 from layoutdoctor.subjects.recorded_inputs import as_called, part_with_inputs

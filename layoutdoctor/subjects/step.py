@@ -14,8 +14,7 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.equivalence import StepResults
-from layoutdoctor.state.seeds import seed_all
-from layoutdoctor.state.switches import switched
+from layoutdoctor.state.switches import seed_all, switched
 from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, device_of, input_tensors, layout_of
 
 if TYPE_CHECKING:

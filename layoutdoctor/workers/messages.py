@@ -1,16 +1,16 @@
 """
-What the process that asked for a diagnosis and the processes that run the model say to each other.
+Messages between the process that asked for a diagnosis and the processes that run the model.
 
-MessagePack with a length in front, over socket pairs: data, never code. A process that is forked gets a socket pair of
-its own, whose other end travels to the parent beside the message that announces the process.
+MessagePack over socket pairs: data, never code. A forked process gets a socket pair of its own, whose other end travels
+to the parent behind the message that announces the process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-import time
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -41,26 +41,23 @@ DEFAULT_TIMEOUT_SECONDS = 1800.0
 """For one configuration: longer than any compile that somebody waits for."""
 
 MOST_MESSAGE_BYTES = 2**30
-"""A length above this is no length: somebody else wrote into the socket."""
+"""A length above this is no length: the model wrote into the socket."""
 
 NO_MESSAGE = "it sent what is no message"
-_LENGTH_BYTES = 4
-_HIGH_DESCRIPTOR = 300
-"""Out of the way of a model that closes the descriptors it thinks nobody uses."""
 
-Role = Literal["worker", "again", "reference", "static"]
+Role = Literal["worker", "again", "reference"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What all messages share: frozen, built by keyword."""
+    """Frozen, built by keyword."""
 
 
-class Progress(msgspec.Struct, frozen=True, tag=True):
+class Progress(msgspec.Struct, frozen=True):
     """
     One step forward.
 
     Attributes:
-        stage: What is being done now, such as ``"inductor: compiling"``.
+        stage: What is being done now, such as ``"profiling: 2 of 9"``.
         done: How much of the whole run is done, 0 to ``total``.
         left_seconds: Estimate of the time until the answer; None before there is one.
     """
@@ -73,19 +70,18 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
 
 class Request(Message, frozen=True, kw_only=True):
     """
-    What a diagnosis was asked for.
+    A diagnosis as it was asked for.
 
     Attributes:
         target: As on the command line; None if the model was handed over from Python.
-        subject_directory: Where a model was saved that is not to be loaded from the target: the caller's own, or a
-            script's.
+        subject_directory: Folder with the saved model of the caller or of a script; None loads the target.
         inputs: As on the command line; of a script its arguments.
-        module: The path of the module inside the target that is the subject; None for the whole.
+        module: Path of the submodule that is diagnosed; None for the whole model.
         lower_for: A GPU that is not there, to lower for.
         budget_seconds: For rounds and starts; None as long as compiling took, at least 10 s, at most 60 s.
         trace_directory: Where to keep profiler traces.
-        derives: Whether others may follow from these: forced layout optimization, cures, switches of libraries.
-        tries_all: Whether what costs a long compile is derived as well, such as max-autotune.
+        derives: Whether further configurations may follow: forced layout optimization, cures, switches of libraries.
+        tries_all: Whether configurations that compile long are derived too, such as max-autotune.
         is_timed: Whether rounds and starts are wanted; False records and profiles only.
         timeout_seconds: For one configuration; None for no limit.
     """
@@ -109,12 +105,12 @@ class Request(Message, frozen=True, kw_only=True):
     timeout_seconds: float | None = DEFAULT_TIMEOUT_SECONDS
 
     def trace_file(self, configuration: str) -> str | None:
-        """Where to keep the profiler's trace of a configuration; None if none is wanted."""
+        """The file for the profiler's trace of a configuration; None if no trace is wanted."""
         return None if self.trace_directory is None else str(Path(self.trace_directory) / trace_name(configuration))
 
 
 class Proposal(Message, frozen=True, kw_only=True):
-    """A cure that what was seen of a trial speaks for, and the bytes of the tensors that it is about."""
+    """A cure that may help a trial, and the bytes of the tensors that it is about."""
 
     cure: Cure
     bytes_moved: int = 0
@@ -123,58 +119,53 @@ class Proposal(Message, frozen=True, kw_only=True):
 # ---------------------------------------------------------------------------------------------- orders
 class Load(Message, frozen=True, kw_only=True, tag=True):
     """
-    To the launcher: a process that loads this subject.
+    To the launcher: fork a process that loads this subject and answers ``Loaded``.
 
     Attributes:
-        scouts: Whether that process only runs the model once in eager mode; else it is the host of workers.
-        stacks: File for its stacks, if it crashes or is asked for them; what the user's code prints goes to stderr.
+        scouts: Whether that process then runs the model once in eager mode and ends; else it forks workers.
+        log: File for its stacks, if it crashes or is asked for them; what the user's code prints goes to stderr.
     """
 
     request: Request
-    log: str = ""
-    stacks: str = ""
+    log: str
     scouts: bool = False
 
 
 class Begin(Message, frozen=True, kw_only=True, tag=True):
     """
-    To the process that loaded the subject: one that does something with it.
+    To the process that loaded the subject: fork one that does something with it, or do it, if forking is not safe.
 
     Attributes:
         role: ``worker`` compiles a configuration under capture; ``again`` compiles it as a user does, to be timed;
-            ``reference`` computes the outputs as they should be; ``static`` lowers for a GPU that is not there.
-        configuration: None for ``reference``.
+            ``reference`` computes the outputs as they should be.
         path: Where the reference goes.
         log: File that its standard output and error go to.
-        here: Whether the process itself takes the role, because forking it is not safe.
     """
 
     role: Role
     configuration: Configuration | None = None
     path: str = ""
-    log: str = ""
-    here: bool = False
+    log: str
 
 
 class Compile(Message, frozen=True, kw_only=True, tag=True):
-    """To a worker that is prepared: go on."""
+    """To a worker that is prepared."""
 
 
 class Fork(Message, frozen=True, kw_only=True, tag=True):
     """
-    To a worker that has compiled: one more start, or with ``here`` the worker itself is the start.
+    To a worker that has compiled and can be forked: one more start.
 
     Attributes:
         keeps_memory: Whether its allocator keeps the memory that a call frees; False leaves glibc's default.
     """
 
-    log: str = ""
-    here: bool = False
+    log: str
     keeps_memory: bool = True
 
 
 class Check(Message, frozen=True, kw_only=True, tag=True):
-    """To a start: run once more, and compare outputs and gradients with the reference in that file, if there is one."""
+    """To a start: run once, and compare outputs and gradients with the reference in that file, if there is one."""
 
     path: str | None
 
@@ -197,7 +188,7 @@ class Profile(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Bandwidth(Message, frozen=True, kw_only=True, tag=True):
-    """To a start: measure what a copy of a large tensor reaches."""
+    """To a start: measure how many bytes per second a copy of a large tensor moves."""
 
 
 Order = Load | Begin | Compile | Fork | Check | WarmUp | Turn | Profile | Bandwidth
@@ -205,13 +196,13 @@ Order = Load | Begin | Compile | Fork | Check | WarmUp | Turn | Profile | Bandwi
 
 # ---------------------------------------------------------------------------------------------- answers
 class Opened(Message, frozen=True, kw_only=True, tag=True):
-    """A process was forked; the socket that reaches it travels with this."""
+    """A process was forked; the socket that reaches it follows."""
 
     pid: int
 
 
 class Ended(Message, frozen=True, kw_only=True, tag=True):
-    """A process that was forked has ended; the code is below 0 for a signal."""
+    """A forked process has ended; the code is below 0 for a signal."""
 
     pid: int
     returncode: int
@@ -234,24 +225,16 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
     no_fork: str | None = None
 
 
-class Scouted(Message, frozen=True, kw_only=True, tag=True):
+class Ran(Message, frozen=True, kw_only=True, tag=True):
     """
-    The model runs in eager mode.
+    The model ran in eager mode, for the first time or to compute the reference.
 
     Attributes:
-        has_convolution: False if all operations are ATen's own and none is a convolution.
-        loaded: What the subject is, if it has none, so that no host is needed.
+        may_convolve: False if all operations are ATen's own and none is a convolution.
     """
 
-    has_convolution: bool
     notes: tuple[str, ...] = ()
-    loaded: Loaded | None = None
-
-
-class Referred(Message, frozen=True, kw_only=True, tag=True):
-    """The reference is computed and saved."""
-
-    notes: tuple[str, ...] = ()
+    may_convolve: bool = True
 
 
 class Prepared(Message, frozen=True, kw_only=True, tag=True):
@@ -262,7 +245,7 @@ class Prepared(Message, frozen=True, kw_only=True, tag=True):
 
 class Compiled(Message, frozen=True, kw_only=True, tag=True):
     """
-    A worker has compiled, and waits for ``Fork``.
+    A worker has compiled, and waits for ``Fork``; if it cannot be forked, it is a start itself.
 
     Attributes:
         trial: What was recorded of it.
@@ -283,7 +266,7 @@ class Compiled(Message, frozen=True, kw_only=True, tag=True):
 
 class Checked(Message, frozen=True, kw_only=True, tag=True):
     """
-    What a start saw in its first calls.
+    The results of a start's first calls.
 
     Attributes:
         graphs: Those that were compiled only then; in eager the operations as a graph.
@@ -301,9 +284,10 @@ class Checked(Message, frozen=True, kw_only=True, tag=True):
 
 class Ready(Message, frozen=True, kw_only=True, tag=True):
     """
-    A start runs and can be timed; a call takes about so long.
+    A start is warm and can be timed.
 
     Attributes:
+        call_seconds: About how long a call takes.
         used_bytes: What the process holds of a GPU's memory; None on a CPU.
         free_bytes: What no process holds of it; None if nobody says it.
     """
@@ -314,7 +298,7 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Turned(Message, frozen=True, kw_only=True, tag=True):
-    """What each call of a turn took, and the processor time of all threads of the process meanwhile."""
+    """How long each call of a turn took, and the processor time of all threads of the process meanwhile."""
 
     seconds: tuple[PositiveSeconds, ...]
     cpu_seconds: float = 0.0
@@ -329,7 +313,7 @@ class Profiled(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Copied(Message, frozen=True, kw_only=True, tag=True):
-    """Bytes per second that a copy reaches; None if it was not measured."""
+    """Bytes per second that a copy moves; None if it was not measured."""
 
     bytes_per_second: float | None
 
@@ -352,8 +336,7 @@ Answer = (
     Opened
     | Ended
     | Loaded
-    | Scouted
-    | Referred
+    | Ran
     | Prepared
     | Compiled
     | Checked
@@ -363,32 +346,31 @@ Answer = (
     | Copied
     | Failed
     | Refused
-    | Progress
 )
 
 _decoder: msgspec.msgpack.Decoder[Order | Answer] = msgspec.msgpack.Decoder(Order | Answer, dec_hook=unpacked_column)
 
 
+# ---------------------------------------------------------------------------------------------- channels
+STATUS_FORKED = 70
+"""Exit status of a copy of a process that the model forked, once it writes to the process's channel."""
+
+
 class ClosedError(Exception):
-    """The process at the other end is gone, or speaks no language of ours."""
+    """The process at the other end is gone, or sent what is no message."""
 
 
 class Channel:
     """
-    One end of a socket pair.
+    One end of a socket pair, by its descriptor.
 
-    Only the process that made it writes to it: a copy of that process which the model forked and let run on ends as it
-    tries to.
+    Only the process that made it writes to it: a copy of that process, which the model forked, ends as it tries to.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = _moved_up(connection)
+    def __init__(self, descriptor: int) -> None:
+        os.set_inheritable(descriptor, False)  # programs that the model starts do not get it
+        self._connection = Connection(descriptor)
         self._owner = os.getpid()
-
-    @classmethod
-    def of_descriptor(cls, descriptor: int) -> Channel:
-        """The end that this process was started with, by number."""
-        return cls(socket.socket(fileno=descriptor))
 
     def adopt(self) -> None:
         """Makes a channel that came with a fork this process's own."""
@@ -396,29 +378,25 @@ class Channel:
 
     def fileno(self) -> int:
         """The descriptor, for ``selectors``."""
-        return self._socket.fileno()
+        return self._connection.fileno()
 
     def close(self) -> None:
         """Closes this end; the other one reads the end of the conversation."""
-        self._socket.close()
+        self._connection.close()
 
     def send(self, message: Order | Answer, descriptor: int | None = None) -> None:
         """
-        Sends a message, and an open descriptor beside it.
+        Sends a message; the open descriptor goes with ``Opened``.
 
         Raises:
             ClosedError: The other end is gone.
         """
         if os.getpid() != self._owner:
             os._exit(STATUS_FORKED)
-        data = pack(message)
-        head = len(data).to_bytes(_LENGTH_BYTES, "big")
         try:
-            if descriptor is None:
-                self._socket.sendall(head + data)
-            else:
-                socket.send_fds(self._socket, [head], [descriptor])
-                self._socket.sendall(data)
+            self._connection.send_bytes(pack(message))
+            if descriptor is not None:
+                send_handle(self._connection, descriptor, None)
         except OSError as error:
             raise ClosedError(error.strerror or str(error)) from error
 
@@ -430,56 +408,20 @@ class Channel:
             ClosedError: The other end is gone, or sent what is no message.
             TimeoutError: Nothing came within the time.
         """
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         try:
-            head, descriptors = self._read_head(deadline)
-            length = int.from_bytes(head, "big")
-            if length > MOST_MESSAGE_BYTES:
-                raise ClosedError(NO_MESSAGE)
-            data = self._read(length, deadline)
-            return _decoder.decode(data), next(iter(descriptors), None)
-        except TimeoutError:
-            raise
-        except (OSError, msgspec.MsgspecError, ValueError) as error:
-            raise ClosedError(str(error)) from error
-
-    def _read_head(self, deadline: float | None) -> tuple[bytes, list[int]]:
-        self._limit(deadline)
-        data, descriptors, _, _ = socket.recv_fds(self._socket, _LENGTH_BYTES, 1)
-        if not data:
-            raise ClosedError("it has ended")
-        return data + self._read(_LENGTH_BYTES - len(data), deadline), descriptors
-
-    def _read(self, count: int, deadline: float | None) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            self._limit(deadline)
-            more = self._socket.recv(min(count - len(parts), 1 << 20))
-            if not more:
-                raise ClosedError("it ended in the middle of a message")
-            parts += more
-        return bytes(parts)
-
-    def _limit(self, deadline: float | None) -> None:
-        self._socket.settimeout(None if deadline is None else max(deadline - time.monotonic(), 1e-3))
-
-
-STATUS_FORKED = 70
-
-
-def _moved_up(connection: socket.socket) -> socket.socket:
-    """The same socket under a high number, which programs started from here do not get."""
-    with contextlib.suppress(ImportError, OSError):  # few descriptors are allowed
-        import fcntl
-
-        high = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH_DESCRIPTOR)
-        connection.close()
-        return socket.socket(fileno=high)
-    connection.set_inheritable(False)
-    return connection
+            is_there = self._connection.poll(timeout_seconds)
+            message = _decoder.decode(self._connection.recv_bytes(MOST_MESSAGE_BYTES)) if is_there else None
+            descriptor = recv_handle(self._connection) if isinstance(message, Opened) else None
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ClosedError(NO_MESSAGE) from error
+        except (EOFError, OSError) as error:
+            raise ClosedError(NO_MESSAGE if str(error) == "bad message length" else "it has ended") from error
+        if message is None:
+            raise TimeoutError
+        return message, descriptor
 
 
 def channel_pair() -> tuple[Channel, socket.socket]:
     """A channel, and the other end of it for another process."""
     ours, theirs = socket.socketpair()
-    return Channel(ours), theirs
+    return Channel(ours.detach()), theirs

@@ -1,7 +1,4 @@
-"""
-Processes of the operating system: what started what, how one ended in words, the end of one with all it started, and
-the memory that is left to them.
-"""
+"""Processes of the operating system: how one ended in words, and the end of one with all that it started."""
 
 from __future__ import annotations
 
@@ -46,12 +43,16 @@ def scratch_prefix(pid: int) -> str:
 
 def private_directory() -> tempfile.TemporaryDirectory[str]:
     """
-    A directory for the files of one run, gone at the end of the block; those of runs that were killed go now.
+    A directory for the files of one run; those of runs that were killed are removed.
 
     Raises:
         TransportError: There is no room for one.
     """
-    _remove_left_behind()
+    for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}[0-9]*-*"):
+        with contextlib.suppress(OSError, ValueError):
+            is_ours = path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
+            if is_ours and not psutil.pid_exists(int(path.name.split("-")[1])):
+                shutil.rmtree(path, ignore_errors=True)
     try:
         return tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()), ignore_cleanup_errors=True)
     except OSError as error:
@@ -59,16 +60,6 @@ def private_directory() -> tempfile.TemporaryDirectory[str]:
             f"cannot make a folder for temporary files in {tempfile.gettempdir()!r}: {error.strerror or error}; "
             "set TMPDIR to a folder with room"
         ) from error
-
-
-def _remove_left_behind() -> None:
-    """Removes the temporary folders of this user's runs whose process is gone."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}[0-9]*-*"):
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(path.name.split("-")[1])
-            is_ours = path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
-            if is_ours and not psutil.pid_exists(pid):
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def how_it_ended(returncode: int) -> str:
@@ -79,18 +70,18 @@ def how_it_ended(returncode: int) -> str:
         returncode: As ``subprocess`` gives it: below 0 for a signal.
     """
     if returncode >= 0:
-        return f"the process ended with exit status {returncode}, as os._exit() does,"
-    try:
-        number = signal.Signals(-returncode)
-    except ValueError:
+        return f"the process ended with exit status {returncode}, as os._exit() does"
+    names = {number.value: number for number in signal.Signals}
+    if -returncode not in names:
         return f"the process died of signal {-returncode}"
+    number = names[-returncode]
     words = _SIGNAL_WORDS.get(number)
     return f"the process died of signal {number.value} ({number.name}{', ' + words if words else ''})"
 
 
 def last_seen(log: str, file: str) -> str:
     """
-    Where a process was, for the end of a sentence: the line of the user's file that ran last; else its last words.
+    The last place of a process, for the end of a sentence: a line of the user's file, or its last words.
 
     Args:
         log: What it printed, at the end faulthandler's stacks.
@@ -115,8 +106,12 @@ def what_matters(log: str, count: int) -> list[str]:
 
 def started_by(pid: int) -> list[int]:
     """All living processes that a process started, directly or not, the oldest first."""
+    return [child.pid for child in _started_by(pid)]
+
+
+def _started_by(pid: int) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+        return psutil.Process(pid).children(recursive=True)
     return []
 
 
@@ -134,35 +129,26 @@ def kill_with_all_it_started(pid: int) -> None:
     """
     Ends a process and all that it started.
 
-    It is stopped, so that it starts nothing more, and what it started is asked first: a compiler removes what its
-    linker left half written, which every later run would find in Inductor's cache.
+    It is stopped, so that it starts nothing more. Compilers that it started are asked to end: they remove the output of
+    their linkers, which every later run would find half written in Inductor's cache.
     """
     _send([pid], signal.SIGSTOP)
-    started = started_by(pid)
+    started = _started_by(pid)
     compilers = [one for one in started if _is_program(one)]
-    _send(compilers[::-1], signal.SIGTERM)
-    if compilers:
-        psutil.wait_procs(_living(compilers), timeout=_GRACE_SECONDS)
-    kill_all([*started, *started_by(pid), pid])
+    _send([one.pid for one in compilers[::-1]], signal.SIGTERM)
+    psutil.wait_procs(compilers, timeout=_GRACE_SECONDS)
+    kill_all([*(one.pid for one in started), *started_by(pid), pid])
 
 
-def _is_program(pid: int) -> bool:
+def _is_program(process: psutil.Process) -> bool:
     """Whether it runs another program than Python, such as a compiler."""
     with contextlib.suppress(psutil.Error):
-        return "python" not in psutil.Process(pid).name()
+        return "python" not in process.name()
     return False
 
 
-def _living(pids: Iterable[int]) -> list[psutil.Process]:
-    found = []
-    for pid in pids:
-        with contextlib.suppress(psutil.Error):
-            found.append(psutil.Process(pid))
-    return found
-
-
 def kill_all(pids: Iterable[int]) -> None:
-    """Ends processes; what is gone already, or belongs to somebody else, is no error."""
+    """Ends processes; a process that is gone already, or belongs to somebody else, is no error."""
     _send(pids, signal.SIGKILL)
 
 
@@ -182,7 +168,7 @@ def die_with(parent: int) -> None:
     """Has the system kill this process when the one that started it is gone (Linux; nothing elsewhere)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # gone before the system was told
+    if os.getppid() != parent:  # it ended before the call
         os._exit(1)
 
 

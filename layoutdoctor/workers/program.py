@@ -1,4 +1,4 @@
-"""A user's script in a process of its own, until a module of it is called; what came of that."""
+"""A user's script in a process of its own, until a module of it is called."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ModuleTime(Message, frozen=True, kw_only=True):
 
 class Outcome(Message, frozen=True, kw_only=True):
     """
-    What came of a script.
+    The outcome of a script.
 
     Attributes:
         kind: The class of the error; None where the module was saved, or modules are listed.
@@ -57,7 +57,7 @@ class Outcome(Message, frozen=True, kw_only=True):
 
     @classmethod
     def of_error(cls, error: LayoutDoctorError) -> Outcome:
-        """What is to be raised again on the other side."""
+        """The outcome of an error, which ``run_script`` raises again."""
         return cls(kind=type(error).__name__, message=str(error))
 
     def write(self, directory: Path) -> None:
@@ -98,8 +98,8 @@ def run_script(script: Path, module: str | None, arguments: Sequence[str], direc
     try:
         outcome = msgspec.json.decode((directory / _OUTCOME).read_bytes(), type=Outcome)
     except FileNotFoundError:
-        before = "" if module is None else f" before {module} was called"
-        raise SubjectError(f"cannot run {script.name}: {how_it_ended(returncode).rstrip(',')}{before}") from None
+        before = "" if module is None else f", before {module} was called"
+        raise SubjectError(f"cannot run {script.name}: {how_it_ended(returncode)}{before}") from None
     if outcome.kind is not None:
         raise getattr(errors, outcome.kind, LayoutDoctorError)(outcome.message)
     return outcome

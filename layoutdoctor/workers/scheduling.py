@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from layoutdoctor.workers.worker import Worker
 
 _FIRST = (BASELINE, "inductor-channels-last-freezing", "inductor-channels-last", "eager")
-"""What is most likely to matter is compiled first, so that the first table says something."""
+"""Compiled first, so that the first table has the configurations that matter most."""
 
 
 def compile_side_by_side(

@@ -1,18 +1,17 @@
 """
 How configurations take turns: rounds of all that are ready, further rounds and starts of those that may be the fastest.
 
-Of a turn's few calls the least counts. The order rotates from round to round, so that whatever slows the machine for a
-while falls on another configuration each time.
+The fastest of a turn's few calls counts. The order rotates from round to round, so that a disturbance of the machine
+falls on another configuration each time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
-from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -29,12 +28,10 @@ from layoutdoctor.examination.ratios import interval_over_starts, round_ratios
 from layoutdoctor.workers.launcher import LostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.worker import Start, Worker
-
-T = TypeVar("T")
 
 ROUNDS_OF_ALL = 7
 FEWEST_ROUNDS = 3
@@ -59,11 +56,12 @@ class LoadMeter:
     def __init__(self) -> None:
         self._others = self._seconds = 0.0
 
-    def during(self, run: Callable[[], T], starts: Sequence[Start]) -> T:
-        """Runs one turn and notes what else the processors did meanwhile."""
+    @contextlib.contextmanager
+    def during(self, starts: Sequence[Start]) -> Iterator[None]:
+        """A block in which these starts are timed: all other work of the processors is that of other programs."""
         before, own, begin = _busy_seconds(), sum(start.cpu_seconds for start in starts), time.monotonic()
         try:
-            return run()
+            yield
         finally:
             after, seconds = _busy_seconds(), time.monotonic() - begin
             if before is not None and after is not None:
@@ -77,8 +75,8 @@ class LoadMeter:
 
 
 def _busy_seconds() -> float | None:
-    """Seconds that the processors which we may use have worked."""
-    with suppress(Exception):  # a system that does not say
+    """Seconds that the processors have worked that this process may use."""
+    with contextlib.suppress(Exception):  # a system that does not say
         usable = os.sched_getaffinity(0)
         times = psutil.cpu_times(percpu=True)
         return sum(sum(one) - one.idle - getattr(one, "iowait", 0.0) for n, one in enumerate(times) if n in usable)
@@ -115,40 +113,37 @@ def take_rounds(
     offset = len(baseline.rounds)
     begin = time.monotonic()
     taking = list(workers)
-    for number in range(MOST_ROUNDS):
-        seconds = time.monotonic() - begin
-        if number >= FEWEST_ROUNDS and seconds > limit_seconds:
-            break
-        if number == FEWEST_ROUNDS:
-            taking = _hopeful(taking, baseline, offset)
-        if number >= ROUNDS_OF_ALL or (number >= FEWEST_ROUNDS and seconds > limit_seconds / 2):
-            taking = _near_the_best(taking, baseline, offset)
-            if len(taking) < 2 or (number >= ROUNDS_OF_ALL and seconds > _ROUNDS_SECONDS):
+    with meter.during([worker.start for worker in workers if worker.start is not None]):
+        for number in range(MOST_ROUNDS):
+            seconds = time.monotonic() - begin
+            if number >= FEWEST_ROUNDS and seconds > limit_seconds:
                 break
-        _take_round(taking, number, calls, meter)
-        if baseline not in (taking := [worker for worker in taking if worker.start is not None]):
-            break
-        on_round(number + 1)
+            if number == FEWEST_ROUNDS:
+                taking = _hopeful(taking, baseline, offset)
+            if number >= ROUNDS_OF_ALL or (number >= FEWEST_ROUNDS and seconds > limit_seconds / 2):
+                taking = _near_the_best(taking, baseline, offset)
+                if len(taking) < 2 or (number >= ROUNDS_OF_ALL and seconds > _ROUNDS_SECONDS):
+                    break
+            _take_round(taking, number, calls)
+            if baseline not in (taking := [worker for worker in taking if worker.start is not None]):
+                break
+            on_round(number + 1)
 
 
 def provisional_rounds(workers: Sequence[Worker], meter: LoadMeter) -> None:
     """Five rounds for the first table."""
     calls = calls_per_turn(workers)
-    for number in range(PROVISIONAL_ROUNDS):
-        _take_round(workers, number, calls, meter)
+    with meter.during([worker.start for worker in workers if worker.start is not None]):
+        for number in range(PROVISIONAL_ROUNDS):
+            _take_round(workers, number, calls)
 
 
-def _take_round(workers: Sequence[Worker], number: int, calls: int, meter: LoadMeter) -> None:
-    for worker in _rotated(workers, number):
-        if worker.start is not None:
-            meter.during(partial(worker.turn, calls), [worker.start])
-
-
-def _rotated(workers: Sequence[Worker], number: int) -> list[Worker]:
-    """Each round begins with another one; every second one goes backwards."""
+def _take_round(workers: Sequence[Worker], number: int, calls: int) -> None:
+    """One turn of each: every round begins with another worker, every second one goes backwards."""
     first = number // 2 % len(workers)
     order = [*workers[first:], *workers[:first]]
-    return order[::-1] if number % 2 else order
+    for worker in order[::-1] if number % 2 else order:
+        worker.turn(calls)
 
 
 def medians_of(workers: Iterable[Worker], baseline: Worker, offset: int = 0) -> dict[str, float]:
@@ -263,12 +258,13 @@ def time_start(
             starts[-1].warm_up()
         times: list[list[Seconds]] = [[] for _ in starts]
         begin = time.monotonic()
-        for number in range(ROUNDS_OF_A_START):
-            if number >= FEWEST_ROUNDS and time.monotonic() - begin > _START_SECONDS:
-                break
-            order = list(range(len(starts)))
-            for index in order if number % 2 else order[::-1]:
-                times[index].append(meter.during(partial(starts[index].turn, calls), starts))
+        with meter.during(starts):
+            for number in range(ROUNDS_OF_A_START):
+                if number >= FEWEST_ROUNDS and time.monotonic() - begin > _START_SECONDS:
+                    break
+                order = list(range(len(starts)))
+                for index in order if number % 2 else order[::-1]:
+                    times[index].append(starts[index].turn(calls))
         return [tuple(seconds) for seconds in times]
     except (LostError, LayoutDoctorError):  # such as a subject that cannot be loaded again
         return None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -31,7 +29,7 @@ from layoutdoctor.workers.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Configuration, TrialStatus
     from layoutdoctor.recording.recording import Head, Iteration
@@ -43,6 +41,11 @@ if TYPE_CHECKING:
 else:
     A = TypeVar("A")
 
+EAGER_REASON = "eager runs no compiler: nothing to lower for a GPU that is not there"
+FREEZING_REASON = (
+    "freezing folds the weights into the CPU's own convolutions before a graph is lowered; "
+    "diagnose it on a machine with the GPU"
+)
 _SAFE_SHARE = 0.9
 OPTIONS_ARE_THE_SAME = "the same options and formats are in effect"
 CODE_IS_THE_SAME = "the generated code is the same"
@@ -92,6 +95,7 @@ class Worker:
 
     Attributes:
         trial: What was observed; its status is ``ok`` as long as nothing says otherwise.
+        is_static: Whether it is lowered for a GPU that is not there, and nothing is measured.
         is_ready: Whether it has compiled.
         key: What configurations with the same options and formats have in common; None before it is prepared.
         code: The same of the generated code.
@@ -102,10 +106,16 @@ class Worker:
         first_round: The number of the baseline's round that its first one was.
         starts: Rounds of further starts.
         unkept: Seconds of a call in each process whose allocator gives memory back.
+        iterations: Profiled iterations.
+        forks: Whether a further start is a fork of this worker.
     """
 
     def __init__(self, host: Host, configuration: Configuration, request: Request, how: str | None) -> None:
-        self.trial = Trial(configuration=configuration, status="ok")
+        self.is_static = request.lower_for is not None
+        self.trial = Trial(configuration=configuration, status="ok", is_static=self.is_static)
+        if self.is_static and (configuration.backend != "inductor" or configuration.freezes):
+            reason = FREEZING_REASON if configuration.freezes else EAGER_REASON
+            self.observe(status="skipped", failure=Failure(kind="target", message=reason))
         self.is_ready = False
         self.key: str | None = None
         self.code: str | None = None
@@ -120,10 +130,10 @@ class Worker:
         self.process: Process | None = None
         self._host, self._request, self._how = host, request, how
         self._deadline: float | None = None
-        self._iterations: tuple[Iteration, ...] = ()
+        self.iterations: tuple[Iteration, ...] = ()
         self._was_profiled = self._is_checked = False
-        self._can_fork = False
-        self._compile_seconds: Seconds | None = None
+        self.forks = False
+        self.compile_seconds: Seconds | None = None
         self._peak_memory_bytes: int | None = None
 
     @property
@@ -133,7 +143,7 @@ class Worker:
 
     @property
     def configuration(self) -> Configuration:
-        """What is varied."""
+        """The configuration."""
         return self.trial.configuration
 
     @property
@@ -142,32 +152,20 @@ class Worker:
         return self.is_ready and self.trial.status == "ok"
 
     @property
-    def iterations(self) -> tuple[Iteration, ...]:
-        """Profiled iterations."""
-        return self._iterations
-
-    @property
     def onednn(self) -> tuple[str | None, str | None]:
         """OneDNN's version and instruction set, as its log says."""
-        logs = [iteration.log for iteration in self._iterations if iteration.log is not None]
+        logs = [iteration.log for iteration in self.iterations if iteration.log is not None]
         return (logs[0].version, logs[0].isa) if logs else (None, None)
 
     def forget_rounds(self) -> None:
         """Drops rounds that were provisional."""
         self.rounds, self.first_round = [], 0
 
-    def note_unkept(self, seconds: Sequence[Seconds]) -> None:
-        """Notes the rounds of a start whose allocator gives memory back."""
-        self.unkept = (*self.unkept, statistics.median(seconds))
-
-    @property
-    def forks(self) -> bool:
-        """Whether a further start is a fork of this worker."""
-        return self._can_fork
-
     # ------------------------------------------------------------------------------------------ compiling
     def begin(self) -> None:
-        """Starts the process."""
+        """Starts the process, unless there is nothing to lower."""
+        if self.trial.status == "skipped":
+            return
         if self._request.timeout_seconds is not None:
             self._deadline = time.monotonic() + self._request.timeout_seconds
         with self.losing():
@@ -207,12 +205,14 @@ class Worker:
             compiled = self.process.answer(Compiled, self.seconds_left)
             self.trial, self.code = compiled.trial, compiled.code
             self.proposals, self.leaves_out_backward = compiled.proposals, compiled.leaves_out_backward
-            self._compile_seconds = compiled.compile_seconds
-            self._can_fork = compiled.no_fork is None
+            self.compile_seconds = compiled.compile_seconds
+            self.forks = compiled.no_fork is None
             self.is_ready = True
             same = next((one for one in others if one is not self and one.is_ok and one.code == self.code), None)
             if self.code is not None and same is not None:
                 self._yields_to(same, others, CODE_IS_THE_SAME)
+            if self.is_static:
+                self.end()
         return True
 
     def _yields_to(self, same: Worker, others: Sequence[Worker], why: str) -> bool:
@@ -235,10 +235,8 @@ class Worker:
         """Starts the process that the rounds time, checks its outputs, and lets it settle."""
         timeout = self._request.timeout_seconds
         with self.losing():
-            process = self._forked() if self._can_fork else self.process
+            process = self._forked() if self.forks else self.process
             assert process is not None
-            if not self._can_fork:
-                process.tell(Fork(here=True))
             self.start = Start(process, timeout)
             checked = process.ask(Check(path=reference), Checked, timeout)
             self.proposals = checked.proposals or self.proposals
@@ -256,8 +254,7 @@ class Worker:
 
     def _forked(self, *, keeps_memory: bool = True) -> Process:
         assert self.process is not None
-        log = self._host.file(self.name)
-        return self.process.fork(Fork(log=log, keeps_memory=keeps_memory), Path(log))
+        return self.process.fork(Fork(log=self._host.file(self.name), keeps_memory=keeps_memory))
 
     def further_start(self, *, keeps_memory: bool = True) -> Start:
         """
@@ -268,7 +265,7 @@ class Worker:
             LayoutDoctorError: The subject cannot be loaded again.
         """
         timeout = self._request.timeout_seconds
-        if self._can_fork:
+        if self.forks:
             return Start(self._forked(keeps_memory=keeps_memory), timeout)
         return Start(self._host.begin("again", self.configuration), timeout)
 
@@ -289,17 +286,17 @@ class Worker:
         except LostError as lost:
             self.observe(notes=(*self.trial.notes, f"the kernel list was not recorded: {lost}"))
             return
-        self._iterations, self._was_profiled = seen.iterations, True
+        self.iterations, self._was_profiled = seen.iterations, True
         self._peak_memory_bytes = seen.peak_memory_bytes
         self.observe(notes=(*self.trial.notes, *seen.notes))
 
     def ask_start(self, order: Order, kind: type[A]) -> A:
-        """What the process that the rounds time answers; raises ``LostError``."""
+        """The answer of the process that the rounds time; raises ``LostError``."""
         assert self.start is not None
         return self.start.process.ask(order, kind, self._request.timeout_seconds)
 
     @contextlib.contextmanager
-    def losing(self) -> Any:
+    def losing(self) -> Iterator[None]:
         """A block in which the loss of the process is a result of the configuration."""
         try:
             yield
@@ -315,11 +312,12 @@ class Worker:
 
     @property
     def _stage(self) -> str:
-        """What it does now, in the words of ``Failure.kind``."""
+        """The present stage, in the words of ``Failure.kind``."""
         if self.key is None:
             return "prepare"
         if not self.is_ready:
-            return "compile" if self.configuration.backend == "inductor" else "run"
+            stage = "target" if self.is_static else "compile"
+            return stage if self.configuration.backend == "inductor" else "run"
         return "measure" if self._is_checked else "run"
 
     def lose(self, failure: Failure, status: TrialStatus) -> None:
@@ -348,7 +346,7 @@ class Worker:
         raw = Measurement(
             round_seconds=tuple(self.rounds),
             median_seconds=1.0,
-            compile_seconds=self._compile_seconds,
+            compile_seconds=self.compile_seconds,
             peak_memory_bytes=self._peak_memory_bytes,
             calls_per_round=self.calls,
             first_round=self.first_round,
@@ -358,12 +356,12 @@ class Worker:
         return msgspec.structs.replace(raw, median_seconds=call_seconds(raw))
 
     def recording(self, head: Head) -> Recording:
-        """What was seen of it."""
+        """All that is known of the configuration."""
         return Recording(
             head=head,
             trial=msgspec.structs.replace(self.trial, measurement=self.measurement),
-            source="live",
-            iterations=self._iterations,
-            was_profiled=self._was_profiled,
+            source="static" if self.is_static else "live",
+            iterations=self.iterations,
+            was_profiled=self._was_profiled or (self.is_static and self.is_ok),
             how=self._how,
         )

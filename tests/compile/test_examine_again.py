@@ -29,12 +29,9 @@ sys.exit(status)
 @pytest.mark.parametrize(
     ("case", "options"),
     [
-        ("01_conv_chain_layout_opt", "--configurations eager,inductor,inductor-layout-opt-off"),
         ("04_mps_training_convnet", "--configurations inductor --mode training"),
         ("07_conv3d_chain", "--configurations inductor,inductor-channels-last"),
-        ("17_group_norm_only", "--configurations eager,inductor,inductor-layout-opt-on"),
         ("32_user_contiguous_calls", "--configurations eager,eager-channels-last"),
-        ("32_user_contiguous_calls", "--configurations eager --mode training"),
         ("01_conv_chain_layout_opt", "--target cuda:90 --configurations eager,inductor,inductor-channels-last"),
     ],
 )

@@ -46,29 +46,12 @@ def branch(x: torch.Tensor) -> torch.Tensor:
     return torch.cond(x.sum() > 0, lambda y: y.relu(), lambda y: y.sin(), (x,))
 
 
-def loop(x: torch.Tensor) -> torch.Tensor:
-    from torch._higher_order_ops import while_loop
-
-    count = torch.zeros((), dtype=torch.int64)
-    return while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, y * 2), (count, x))[1]
-
-
 def through_complex(x: torch.Tensor) -> torch.Tensor:
     return torch.fft.ifft2(torch.fft.fft2(x)).real
 
 
 def through_quantised(x: torch.Tensor) -> torch.Tensor:
     return torch.quantize_per_tensor(x, 0.1, 0, torch.quint8).dequantize()
-
-
-def overlapping(x: torch.Tensor) -> torch.Tensor:
-    return torch.as_strided(x, x.shape, x.stride()) + 0
-
-
-def times_sparse(x: torch.Tensor) -> torch.Tensor:
-    eye = torch.eye(x.shape[3]).to_sparse()
-    flat = x.reshape(-1, x.shape[3])
-    return torch.sparse.mm(eye, flat.t()).t().reshape(x.shape)
 
 
 def image() -> torch.Tensor:
@@ -79,10 +62,8 @@ def image() -> torch.Tensor:
     ("middle", "what"),
     [
         (branch, "sub-graph (cond)"),
-        (loop, "sub-graph (while_loop)"),
         (doubled, "custom operation (layoutdoctor_tests.double.default)"),
         (through_complex, "complex tensor"),
-        (overlapping, "aliasing view (as_strided)"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -94,18 +75,16 @@ def test_what_cannot_be_followed_is_named_in_the_record_and_in_the_report(middle
     named = [line for graph in trial.graphs for line in graph.not_understood]
     assert any(line.startswith(f"{what}: ") for line in named), named
     assert what in " ".join(str(diagnosis).split())
+    assert trial.redundant_pairs == ()  # a region through it is no round trip
     assert all(graph.hook_failure is None for graph in trial.graphs)
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-def test_a_quantised_or_sparse_tensor_between_convolutions_ends_in_a_report() -> None:
-    for middle in (through_quantised, times_sparse):
-        diagnosis = diagnosed(Around(middle), image(), "eager,inductor")
+def test_a_quantised_tensor_between_convolutions_ends_in_a_report() -> None:
+    diagnosis = diagnosed(Around(through_quantised), image(), "eager,inductor")
 
-        assert trial_of(diagnosis).redundant_pairs == ()
-        text = str(diagnosis)
-        assert "Traceback" not in text
-        assert "quantise" in text or "sparse" in text or "graph break" in text
+    assert trial_of(diagnosis).redundant_pairs == ()
+    assert "quantise" in str(diagnosis)
 
 
 def test_an_input_changed_in_place_is_named() -> None:
@@ -134,10 +113,3 @@ def test_symbolic_sizes_claim_nothing_but_what_is_known() -> None:
     assert any(line.startswith("symbolic sizes: ") for line in graph.not_understood)
     assert {conversion.tensor for conversion in graph.conversions} <= {"weight"}
     assert all(isinstance(size, int) for c in graph.conversions for size in (c.target.shape if c.target else ()))
-
-
-@pytest.mark.smoke
-def test_a_region_through_a_custom_operation_is_no_round_trip() -> None:
-    trial = trial_of(diagnosed(Around(doubled), image(), "inductor-layout-opt-off"), "inductor-layout-opt-off")
-
-    assert trial.redundant_pairs == ()

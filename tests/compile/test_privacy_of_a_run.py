@@ -42,9 +42,8 @@ redact(diagnosis).save(out / "redacted.json")
 """
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("homes") / "quinella"
+def written(folder: Path) -> Path:
+    home = folder / "homes" / "quinella"
     project, out = home / "hospital_project", home / "out"
     for folder in (project, out):
         folder.mkdir(parents=True)
@@ -58,31 +57,22 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.smoke
 @pytest.mark.compile
-def test_what_is_written_says_not_who_and_where(written: Path) -> None:
-    for path in written.iterdir():
+def test_what_is_written_names_nobody_and_what_is_redacted_no_model(tmp_path: Path) -> None:
+    out = written(tmp_path)
+    for path in out.iterdir():
         text = path.read_text(encoding="utf-8")
         for secret in ("quinella", "wilhelmina", "hospital_project", "orchard", "pear-apple", str(ROOT), "/tmp/"):
             assert secret not in text, (path.name, secret)
-    assert "tumor_net.py" in (written / "d.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.smoke
-@pytest.mark.compile
-def test_the_failure_stays_readable(written: Path) -> None:
-    failure = next(trial.failure for trial in load(written / "d.json").trials if trial.failure is not None)
+    assert "tumor_net.py" in (out / "d.md").read_text(encoding="utf-8")
+    failure = next(trial.failure for trial in load(out / "d.json").trials if trial.failure is not None)
 
     assert "No such file or directory: '<path>/weights.bin'" in failure.message
     assert 'File "tumor_net.py", line 12, in forward' in (failure.log or "")
     assert 'File "site-packages/torch/nn/modules/module.py"' in (failure.log or "")
-
-
-@pytest.mark.smoke
-@pytest.mark.compile
-def test_what_is_redacted_says_not_what_either(written: Path) -> None:
     for name in ("redacted.json", "redacted.md"):
-        text = (written / name).read_text(encoding="utf-8").lower()
+        text = (out / name).read_text(encoding="utf-8").lower()
         for secret in ("tumor", "lesion", "zebrafish", "weights.bin"):
             assert secret not in text, (name, secret)
-    plain, redacted = load(written / "d.json"), load(written / "redacted.json")
+    plain, redacted = load(out / "d.json"), load(out / "redacted.json")
     assert [finding.code for finding in redacted.findings] == [finding.code for finding in plain.findings]
     assert [trial.status for trial in redacted.trials] == ["ok", "failed"]

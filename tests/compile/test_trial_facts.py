@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import torch
 from live_trials import diagnosed, trial_of
-
-if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis
 
 pytestmark = pytest.mark.compile
 
@@ -63,10 +58,6 @@ class Autocast(torch.nn.Module):
             return self.second(torch.relu(self.first(x)))
 
 
-def codes(diagnosis: Diagnosis) -> set[str]:
-    return {finding.code for finding in diagnosis.findings}
-
-
 def test_a_recompile_because_of_a_parameters_strides_is_told_with_its_name() -> None:
     diagnosis = diagnosed(TwoEncoders(), torch.randn(2, 8, 16, 16))
 
@@ -77,21 +68,27 @@ def test_a_recompile_because_of_a_parameters_strides_is_told_with_its_name() -> 
     assert "conv.weight" in finding.message
 
 
-def test_what_another_configuration_compiled_is_no_reason_to_compile_again() -> None:
+def test_a_graph_break_cuts_the_region_and_conversions_say_where_their_time_is_from() -> None:
     diagnosis = diagnosed(Cut(), torch.randn(2, 3, 16, 16), "inductor,inductor-channels-last")
 
-    assert [trial.recompile_reasons for trial in diagnosis.trials] == [(), ()]
-    assert "LD211" not in codes(diagnosis)
-
-
-def test_a_graph_break_between_convolutions_cuts_the_region_in_the_contiguous_model_only() -> None:
-    diagnosis = diagnosed(Cut(), torch.randn(2, 3, 16, 16), "inductor,inductor-channels-last")
-
+    assert [trial.recompile_reasons for trial in diagnosis.trials] == [(), ()]  # what another one compiled is none
+    assert "LD211" not in {finding.code for finding in diagnosis.findings}
     findings = [finding for finding in diagnosis.findings if finding.code == "LD212"]
     assert [finding.configuration for finding in findings] == ["inductor"]
     first, second = trial_of(diagnosis).graphs
     assert [c.role for c in first.conversions if c.tensor == "activation"] == ["entry", "exit"]
     assert [c.role for c in second.conversions if c.tensor == "activation"] == ["entry", "exit"]
+    bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
+    assert bandwidth is not None
+    assert 1e8 < bandwidth < 1e13
+    for graph in trial_of(diagnosis).graphs:
+        for c in graph.conversions:
+            assert (c.seconds is None) == (c.seconds_source is None)
+            if c.seconds_source == "measured" and c.seconds and c.bytes_moved is not None:
+                assert not c.fused
+                assert c.bandwidth_share == pytest.approx(c.bytes_moved / c.seconds / bandwidth)
+            if c.seconds_source == "estimated" and c.bytes_moved is not None:
+                assert c.seconds == pytest.approx(c.bytes_moved / bandwidth)
 
 
 def test_a_cast_that_travels_with_a_conversion_has_both_types() -> None:
@@ -120,28 +117,3 @@ def test_a_gradient_with_other_strides_than_its_parameter_is_recorded_in_trainin
     assert trial_of(diagnosis, "inductor-layout-opt-off").gradient_layouts == ()
     ambiguous = [finding for finding in diagnosis.findings if finding.code == "LD504"]
     assert [finding.severity for finding in ambiguous] == ["note"]
-
-
-def test_an_input_marked_dynamic_stays_so_in_every_copy() -> None:
-    x = torch.randn(2, 3, 16, 16)
-    torch._dynamo.mark_dynamic(x, 0)
-    (graph,) = trial_of(diagnosed(torch.nn.Conv2d(3, 8, 3), x)).graphs
-
-    shapes = [node.layout.shape for node in graph.nodes if node.op == "placeholder" and node.layout is not None]
-    assert any(isinstance(size, str) for shape in shapes for size in shape)
-
-
-def test_the_device_and_its_copy_bandwidth_are_in_the_record_and_conversions_say_where_their_time_is_from() -> None:
-    diagnosis = diagnosed(Cut(), torch.randn(2, 3, 16, 16))
-
-    bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
-    assert bandwidth is not None
-    assert 1e8 < bandwidth < 1e13
-    for graph in trial_of(diagnosis).graphs:
-        for c in graph.conversions:
-            assert (c.seconds is None) == (c.seconds_source is None)
-            if c.seconds_source == "measured" and c.seconds and c.bytes_moved is not None:
-                assert not c.fused
-                assert c.bandwidth_share == pytest.approx(c.bytes_moved / c.seconds / bandwidth)
-            if c.seconds_source == "estimated" and c.bytes_moved is not None:
-                assert c.seconds == pytest.approx(c.bytes_moved / bandwidth)

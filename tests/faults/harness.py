@@ -1,5 +1,5 @@
 """
-Runs layoutdoctor on a model with a planted fault, in processes and folders of their own, and looks at what is left.
+Runs the command on a model with a planted fault, in processes and folders of its own, and looks at what is left.
 
 Every process that a run starts inherits a variable with the run's number, so that what is left of it can be found in
 ``/proc`` and nothing else is touched.
@@ -11,6 +11,7 @@ import contextlib
 import getpass
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,9 @@ from typing import TYPE_CHECKING
 import layoutdoctor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator
+
+    from faults.fault import Fault
 
     from layoutdoctor.diagnosis.records import Diagnosis
 
@@ -32,6 +35,7 @@ MARKER = "LAYOUTDOCTOR_TEST_RUN"
 PLANTING = Path(__file__).with_name("planting.py")
 ROOT = Path(__file__).parents[2]
 RECORD = "d.json"
+LONGEST_SECONDS = 300.0
 # A process that was killed is gone when the kernel comes to it; a second is long for that.
 GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.05
@@ -46,34 +50,28 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-class HangError(AssertionError):
-    """The command did not end within the row's time."""
-
-
 @dataclass(frozen=True)
 class Ended:
     """
     What one run of the command gave, and what it left.
 
     Attributes:
-        status: Exit status; the negative number of the signal where one killed it.
+        status: Exit status; the negative number of the signal where one killed it; None if it did not end.
         output: Standard output; ``said`` is standard error.
         processes: Command lines of processes of this run that were alive after it.
         temporary: Names in the run's folder for temporary files.
-        files: Names in the folder with the model and the outputs, those given left out.
+        files: Names that the run made in the folder with the model.
         diagnosis: What was saved; None where nothing was.
     """
 
-    status: int
+    status: int | None
     output: str
     said: str
-    seconds: float
     processes: tuple[str, ...]
     temporary: tuple[str, ...]
     files: tuple[str, ...]
     diagnosis: Diagnosis | None
     record_text: str
-    folder: Path
 
     @property
     def text(self) -> str:
@@ -84,70 +82,43 @@ class Ended:
             for trial in trials
             if trial.failure is not None
         ]
-        messages += [*(self.diagnosis.subject.notes if self.diagnosis is not None else ())]
-        for trial in trials:
-            detail = trial.equivalence.detail if trial.equivalence is not None else None
-            messages += [f"{trial.name}: {note}" for note in (*trial.notes, detail) if note is not None]
+        messages += self.diagnosis.subject.notes if self.diagnosis is not None else ()
+        messages += [note for trial in trials for note in trial.notes]
         return " ".join("\n".join([self.output, self.said, *messages]).split())
-
-    @property
-    def statuses(self) -> dict[str, str]:
-        """Status of every trial that was saved, by configuration."""
-        return {} if self.diagnosis is None else {trial.name: trial.status for trial in self.diagnosis.trials}
 
 
 class Workplace:
     """Folders for the runs of one fault: the model's, one for temporary files, and a home."""
 
-    def __init__(self, folder: Path, cache: Path) -> None:
-        self.cache = cache
+    def __init__(self, fault: Fault, folder: Path, cache: Path) -> None:
+        self.fault, self.cache = fault, cache
         self.work, self.temporary, self.home = (folder / name for name in ("work", "tmp", "home"))
         for made in (self.work, self.temporary, self.home):
             made.mkdir(parents=True)
         shutil.copy(PLANTING, self.work)
+        for name, text in {"model.py": fault.model_source, **fault.files}.items():
+            path = self.work / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755)
         # torch keeps precompiled headers here whatever its cache's folder is; making one takes ten seconds.
         headers = cache / "headers"
         headers.mkdir(parents=True, exist_ok=True)
         self.headers = self.temporary / f"torchinductor_{getpass.getuser()}"
         self.headers.symlink_to(headers)
 
-    def write_model(self, source: str) -> None:
-        """Writes the model file."""
-        (self.work / "model.py").write_text(source, encoding="utf-8")
-
-    def given(self) -> set[str]:
-        """Names in the model's folder before a run; what Python caches of them is no output."""
-        return {path.name for path in self.work.iterdir()} | {"__pycache__"}
-
-    def run(
-        self,
-        words: Sequence[str],
-        *,
-        within_seconds: float,
-        environment: Mapping[str, str] | None = None,
-        limits: Mapping[str, int] | None = None,
-        shell_tail: str = "",
-        prefix: Sequence[str] = (),
-        interrupt: Callable[[subprocess.Popen[bytes]], None] | None = None,
-    ) -> Ended:
-        """
-        Runs ``python -m layoutdoctor`` and waits for its end.
-
-        Args:
-            environment: Variables besides those of this process.
-            limits: Soft and hard limits by their names in ``resource``, such as ``RLIMIT_AS``.
-            interrupt: Called with the process once the model has said that it waits.
-
-        Raises:
-            HangError: It did not end.
-        """
-        number = uuid.uuid4().hex
-        before = self.given()
-        command = [sys.executable, "-c", _LAUNCH, json.dumps(dict(limits or {})), sys.executable]
-        command = [*prefix, *command, "-m", "layoutdoctor", *words]
-        if shell_tail:
-            command = ["sh", "-c", f'exec "$@" {shell_tail}', "sh", *command]
-        start = time.monotonic()
+    def run(self, *, resumed: bool = False) -> Ended:
+        """Runs the row's command, and waits for its end; ``resumed`` continues the first run."""
+        fault, number = self.fault, uuid.uuid4().hex
+        before = {path.name for path in self.work.iterdir()} | {"__pycache__"}
+        words = ["model.py", "--configurations", fault.configurations, "--budget", "0.2", "--output", RECORD]
+        words += shlex.split(fault.options) + (["--resume", "folder"] if fault.is_resumed else [])
+        words += ["--force"] if resumed else []
+        command = [sys.executable, "-c", _LAUNCH, json.dumps(fault.limits)]
+        command += [sys.executable, "-m", "layoutdoctor", *words]
+        if fault.shell_tail:
+            command = ["sh", "-c", f'exec "$@" {fault.shell_tail}', "sh", *command]
+        status = None
         with (self.home / "out").open("wb") as out, (self.home / "err").open("wb") as err:
             process = subprocess.Popen(
                 command,
@@ -155,16 +126,14 @@ class Workplace:
                 stdout=out,
                 stderr=err,
                 cwd=self.work,
-                env=self._environment(number, environment or {}),
+                env=self._environment(number),
                 start_new_session=True,  # as a terminal gives each command a group of its own
             )
             try:
-                if interrupt is not None:
-                    self._wait_until_reached(process, within_seconds)
-                    interrupt(process)
-                status = process.wait(within_seconds)
-            except subprocess.TimeoutExpired:
-                status = None
+                if fault.interrupt and not resumed:
+                    self._interrupt(process)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    status = process.wait(LONGEST_SECONDS)
             finally:
                 left = processes_left(number)
                 if process.poll() is None:
@@ -172,26 +141,20 @@ class Workplace:
                     process.wait()
                 end_processes(number)
         output, said = (_text(self.home / name) for name in ("out", "err"))
-        if status is None:
-            raise HangError(
-                f"it ran for more than {within_seconds:g} s; alive: {left}\n{said[-4000:]}\n{output[-2000:]}"
-            )
-        names = {path.name for path in self.work.iterdir()} if self.work.is_dir() else set()
         record = self.work / RECORD
         return Ended(
             status=status,
             output=output,
             said=said,
-            seconds=time.monotonic() - start,
             processes=tuple(left),
             temporary=tuple(sorted(path.name for path in self.temporary.iterdir() if path != self.headers)),
-            files=tuple(sorted(names - before)),
+            files=tuple(sorted({path.name for path in self.work.iterdir()} - before)),
             diagnosis=layoutdoctor.load(record) if record.is_file() else None,
             record_text=record.read_text(encoding="utf-8") if record.is_file() else "",
-            folder=self.work,
         )
 
-    def _environment(self, number: str, changes: Mapping[str, str]) -> dict[str, str]:
+    def _environment(self, number: str) -> dict[str, str]:
+        changes = {name: value.format(work=self.work, root=ROOT) for name, value in self.fault.environment.items()}
         return {
             **os.environ,
             MARKER: number,
@@ -204,13 +167,18 @@ class Workplace:
             **changes,
         }
 
-    def _wait_until_reached(self, process: subprocess.Popen[bytes], within_seconds: float) -> None:
-        reached = self.work / "reached"
-        last = time.monotonic() + within_seconds
-        while not reached.exists():
+    def _interrupt(self, process: subprocess.Popen[bytes]) -> None:
+        """Signals, once the model waits: an interrupt to the whole group, as a terminal sends it, else the command."""
+        last = time.monotonic() + LONGEST_SECONDS
+        while not (self.work / "reached").exists():
             if process.poll() is not None or time.monotonic() > last:
                 raise AssertionError(f"the stage was not reached: {_text(self.home / 'err')[-4000:]}")
             time.sleep(_POLL_SECONDS)
+        for name in self.fault.interrupt.split(","):
+            if name == "SIGINT":
+                os.killpg(process.pid, signal.SIGINT)
+            else:
+                process.send_signal(signal.Signals[name])
 
 
 def processes_left(number: str) -> list[str]:
@@ -235,18 +203,14 @@ def _processes(number: str) -> Iterator[tuple[int, str]]:
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
-        try:
+        with contextlib.suppress(OSError):  # it ended meanwhile
             if wanted in (folder / "environ").read_bytes().split(b"\0"):
                 line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 yield int(folder.name), line[:300]
-        except OSError:
-            continue  # it ended meanwhile
 
 
 def _text(path: Path) -> str:
     """A file's end; a model that prints gigabytes is one of the faults."""
-    if not path.is_file():
-        return ""
     with path.open("rb") as stream:
         stream.seek(max(path.stat().st_size - 4_000_000, 0))
         return stream.read().decode(errors="replace")

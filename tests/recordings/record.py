@@ -132,8 +132,8 @@ def record(wanted: Set) -> list[Recording]:
     """
     from layoutdoctor.privacy import scrub
     from layoutdoctor.run.diagnose import diagnose_object, diagnose_request
-    from layoutdoctor.run.kept_launcher import kept_launcher
     from layoutdoctor.run.watching import Watch
+    from layoutdoctor.workers.launcher import kept_launcher
     from layoutdoctor.workers.messages import Request
 
     request = Request(

@@ -17,7 +17,7 @@ from loops import for_each
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.streams import without_workflow_commands
 from layoutdoctor.recording.saved import pack
-from layoutdoctor.workers.messages import Channel, Progress, channel_pair
+from layoutdoctor.workers.messages import Channel, Ran, channel_pair
 
 ENDS = ("json", "md", "html", "xml", "sarif", "txt")
 TESTS = Path(__file__).parents[1]
@@ -161,7 +161,7 @@ def test_what_is_no_utf_8_reaches_the_other_process_as_its_escape() -> None:
     assert msgspec.msgpack.decode(pack({"a": ["caf\udce9", 1, None]})) == {"a": ["caf\\udce9", 1, None]}
     assert pack({"a": "b"}) == msgspec.msgpack.encode({"a": "b"})
     ours, theirs = channel_pair()
-    other = Channel(theirs)
+    other = Channel(theirs.detach())
     with contextlib.closing(ours), contextlib.closing(other):
-        ours.send(Progress("caf\udce9", 1))
-        assert other.receive(5.0)[0] == Progress("caf\\udce9", 1)
+        ours.send(Ran(notes=("caf\udce9",)))
+        assert other.receive(5.0)[0] == Ran(notes=("caf\\udce9",))

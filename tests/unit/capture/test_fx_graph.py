@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from builders import a_buffer
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from layoutdoctor.capture import fx_graph
@@ -152,10 +151,3 @@ def test_operators_of_others_are_custom_and_torchs_own_are_not() -> None:
     assert operator_problem(max) is None
     for quantised in (torch.ops.aten.quantize_per_tensor.default, torch.ops.quantized.add.default):
         assert operator_problem(quantised) == f"quantised operation ({quantised})"
-
-
-def test_a_loop_that_could_not_be_read_is_named_by_its_buffer() -> None:
-    graph = make_fx(lambda x: x.relu(), tracing_mode="fake")(image())
-    buffers = [a_buffer(f"buf{n}", problem="loop body not read (boom)") for n in range(5)] + [a_buffer("fine")]
-
-    assert not_understood_in(graph, buffers) == ("loop body not read (boom): buf0, buf1, buf2 and 2 more",)

@@ -16,16 +16,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils import _triton
 
-from layoutdoctor.capture import retarget, retarget_device
-from layoutdoctor.capture.retarget import TargetLowering, TracedRun, on_target
+from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.retarget_device import (
     cudnn_formats,
     pretended_device,
     python_tensor_methods,
-    triton_driver,
 )
-from layoutdoctor.diagnosis.configurations import TARGETS, Target, find_target
-from layoutdoctor.errors import UnsupportedTorchError
+from layoutdoctor.diagnosis.configurations import find_target
 
 H100 = find_target("cuda:90")
 
@@ -68,56 +65,6 @@ def test_everything_is_as_before_after(raises: bool) -> None:
         pass
 
     assert everything_patched() == before
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "where"),
-    [
-        (torch._C, "_select_conv_backend", "torch._C"),
-        (graph.GraphLowering, "compile_to_module", "GraphLowering"),
-        (FakeTensorMode, "cache_clear", "FakeTensorMode"),
-    ],
-)
-def test_a_missing_private_name_is_named_and_nothing_stays_pretended(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, where: str
-) -> None:
-    before = everything_patched()
-    monkeypatch.delattr(owner, name)
-
-    with pytest.raises(UnsupportedTorchError) as raised, TargetLowering(H100, {}):
-        pass
-
-    assert str(raised.value) == (
-        f"cannot lower for a GPU that is not there with torch {torch.__version__}: {where}.{name} is missing; "
-        "expected a torch from 2.7 to 2.15; diagnose on a machine with the GPU instead (without a target)"
-    )
-    monkeypatch.undo()
-    assert everything_patched() == before
-
-
-@for_each("target", TARGETS)
-def test_a_target_answers_with_its_own_facts(target: Target) -> None:
-    pytest.importorskip("triton")
-    with pretended_device(target):
-        properties = torch.cuda.get_device_properties()
-        interface = device_interface.get_interface_for_device("cuda")
-
-        assert (properties.major, properties.minor) == target.capability == torch.cuda.get_device_capability()
-        assert interface.get_compute_capability() == 10 * target.capability[0] + target.capability[1]
-        assert f"cuda:{triton_driver(target).get_current_target().arch}" == target.name
-
-
-def test_without_triton_the_scheduler_is_told_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retarget_device, "triton_version", lambda: None)
-    monkeypatch.setattr(retarget, "triton_version", lambda: None)
-    before = _triton.has_triton
-
-    with pretended_device(H100):
-        assert _triton.has_triton is not before
-        assert _triton.has_triton()
-
-    assert _triton.has_triton is before
-    assert TargetLowering(H100, {}).notes == (retarget.NO_TRITON_NOTE,)
 
 
 def test_a_convolution_of_random_layout_gets_the_strides_that_the_rule_states() -> None:
@@ -180,37 +127,3 @@ def test_methods_that_ask_for_a_device_work_on_tensors_that_are_not_there() -> N
         fake[:, [0, 1]] = fake[:, 1:3]
         on_cpu = torch.empty(2, 3)
         assert on_cpu.t().contiguous().stride() == (2, 1)
-
-
-def test_a_moved_graph_is_on_the_device_and_its_original_is_not() -> None:
-    nodes = torch.fx.Graph()
-    given = nodes.placeholder("x")
-    given.meta["val"] = torch.empty(2, 3)
-    made = nodes.call_function(torch.ops.aten.full.default, ([2, 3], 1.0), {"device": torch.device("cpu")})
-    made.meta["val"] = torch.empty(2, 3)
-    nodes.output((nodes.call_function(torch.ops.aten.add.Tensor, (given, made)),))
-    original = torch.fx.GraphModule(torch.nn.Module(), nodes)
-
-    moved, inputs = on_target(original, [torch.empty_strided((2, 3), (1, 2)), 7])
-
-    devices = {node.name: node.kwargs.get("device") for node in moved.graph.nodes if node.kwargs}
-    assert devices == {"full_default": torch.device("cuda", 0)}
-    assert (inputs[0].device, inputs[0].stride(), inputs[1]) == (torch.device("cuda", 0), (1, 2), 7)
-    assert all(n.meta["val"].device.type == "cuda" for n in moved.graph.nodes if "val" in n.meta)
-    assert made.kwargs["device"] == torch.device("cpu")
-    assert given.meta["val"].device.type == "cpu"
-
-
-def test_the_traced_graph_runs_with_the_strides_it_was_traced_with() -> None:
-    nodes = torch.fx.Graph()
-    given, weight = nodes.placeholder("x"), nodes.placeholder("w")
-    arguments = (given, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    convolution = nodes.call_function(torch.ops.aten.convolution.default, arguments)
-    convolution.meta["val"] = torch.empty(1, 4, 6, 6).to(memory_format=torch.channels_last)
-    nodes.output((convolution,))
-    x, w = torch.randn(1, 2, 6, 6), torch.randn(4, 2, 3, 3)
-
-    (result,) = TracedRun(torch.fx.GraphModule(torch.nn.Module(), nodes)).run(x, w)
-
-    assert result.stride() == convolution.meta["val"].stride()
-    torch.testing.assert_close(result, torch.nn.functional.conv2d(x, w, padding=1))

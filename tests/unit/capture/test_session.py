@@ -1,26 +1,20 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import sympy
 import torch
-from builders import contiguous, graph_conversions
-from loops import for_each
+from builders import graph_conversions
 from packaging.version import Version
-from torch._inductor.loop_body import MemoryUsageType
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from layoutdoctor.capture.compat import compile_settings
-from layoutdoctor.capture.inductor_graph import _read_body, code_fingerprint
+from layoutdoctor.capture.inductor_graph import code_fingerprint
 from layoutdoctor.capture.session import CompileCapture, placeholder_kinds
-from layoutdoctor.diagnosis.records import BufferRead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.records import Conversion, Graph
 
 
@@ -159,81 +153,6 @@ def test_equal_models_have_equal_code_and_others_have_not() -> None:
     assert first[0].code_fingerprint is not None
     assert first[0].code_fingerprint == again[0].code_fingerprint
     assert first[0].code_fingerprint != other[0].code_fingerprint
-
-
-X, Y, Z = sympy.symbols("x y z", integer=True, nonnegative=True)
-
-
-def a_body(
-    store: Any,
-    *loads: tuple[str, Any, bool],
-    counts: dict[Any, int] | None = None,
-    operations: tuple[str, ...] = (),
-    mode: str | None = None,
-) -> SimpleNamespace:
-    """A loop body as Inductor has it: one store into ``buf0``, and loads (buffer, index, whether it is masked)."""
-    indices = {"index0": store, **{f"index{number}": load[1] for number, load in enumerate(loads, 1)}}
-    entries = [
-        SimpleNamespace(index_name=f"index{n}", buffer_name=load[0], mode=None) for n, load in enumerate(loads, 1)
-    ]
-    plain = ["index0", *(f"index{number}" for number, load in enumerate(loads, 1) if not load[2])]
-    calls = [SimpleNamespace(op="call_module", target="get_index", args=(name,)) for name in plain]
-    calls += [SimpleNamespace(op="call_method", target=name, args=()) for name in ("load", *operations, "store")]
-    return SimpleNamespace(
-        var_ranges=counts or {X: 2, Y: 3, Z: 4},
-        indexing_exprs=indices,
-        memory_usage={
-            **{kind: [] for kind in MemoryUsageType},
-            MemoryUsageType.LOAD: entries,
-            MemoryUsageType.STORE: [SimpleNamespace(index_name="index0", buffer_name="buf0", mode=mode)],
-        },
-        root_block=SimpleNamespace(graph=SimpleNamespace(nodes=calls)),
-        subblocks={},
-    )
-
-
-def read(body: SimpleNamespace | None, layout: Layout | None = None) -> Any:
-    """What is recorded of a body that writes ``buf0``, of shape [2, 3, 4] where no other layout is given."""
-    output = SimpleNamespace(get_name=lambda: "buf0")
-    return _read_body(SimpleNamespace(_body=body), output, layout or contiguous((2, 3, 4)))
-
-
-STORE = 12 * X + 4 * Y + Z
-
-
-def test_a_body_names_what_it_reads_and_each_operation_once() -> None:
-    moved = read(a_body(STORE, ("x", 12 * X + Y + 3 * Z, False)))
-    body = a_body(STORE, ("x", STORE, False), ("y", X + 5, False), operations=("relu", "add", "relu"))
-    found = read(body)
-
-    assert (moved.accesses, moved.operations, moved.problem) == ((BufferRead(name="x", stride=(12, 1, 3)),), (), None)
-    assert found.accesses == (BufferRead(name="x", stride=(12, 4, 1)), BufferRead(name="y", stride=(1, 0, 0), offset=5))
-    assert found.operations == ("relu", "add")
-
-
-@for_each(
-    "index",
-    [
-        *(X * Y, 12 * X + Y / 2, 12 * sympy.Function("ModularIndexing")(X, 4)),
-        *(sympy.Symbol("s0") * X + Z, 12 * X + sympy.Symbol("tmp0")),
-    ],
-)
-def test_an_index_that_is_no_sum_of_whole_steps_has_no_strides(index: Any) -> None:
-    loaded, stored = read(a_body(STORE, ("x", index, False))), read(a_body(index, ("x", STORE, False)))
-
-    assert loaded.accesses == (BufferRead(name="x", stride=None),)
-    assert stored.accesses == (BufferRead(name="x", stride=None),)
-
-
-def test_a_body_that_cannot_be_read_is_a_problem_and_never_a_guess() -> None:
-    broken = a_body(STORE, ("x", STORE, False))
-    del broken.var_ranges
-    found = read(broken)
-
-    assert (found.accesses, found.operations) == ((), ())
-    assert found.problem == (
-        "loop body not read (AttributeError: 'types.SimpleNamespace' object has no attribute 'var_ranges')"
-    )
 
 
 def test_names_that_differ_by_compile_do_not_change_a_fingerprint() -> None:

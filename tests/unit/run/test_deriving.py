@@ -9,7 +9,7 @@ from builders import an_environment
 from fake_workers import a_worker
 from recorded_builders import Recorder
 
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, base_name, is_a_group
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, base_name
 from layoutdoctor.diagnosis.records import Cure, Equivalence, Failure
 from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.run.deriving import (
@@ -84,12 +84,6 @@ def test_what_is_wrong_or_did_not_run_is_no_base() -> None:
     assert names(single_cures(workers, {"eager": 0.5, "inductor": 1.0, "inductor-layout-opt-off": 2.0})) == ["eager+a"]
 
 
-def test_without_a_proposal_nothing_follows() -> None:
-    assert single_cures([worker("eager"), worker("inductor")], {"eager": 1.0, "inductor": 2.0}) == ()
-    assert single_cures([worker("eager", a_proposal("a"))], {}) == ()
-    assert single_cures([], {}) == ()
-
-
 def test_what_failed_is_tried_with_what_mends_it_compiled_as_the_best_is() -> None:
     workers = [
         worker("eager"),
@@ -125,13 +119,6 @@ def test_all_that_help_are_tried_together(medians: dict[str, float], together: l
     assert all(base_name(configuration) == "inductor" for configuration in chosen)
 
 
-def test_without_the_times_of_what_was_cured_nothing_is_tried_together() -> None:
-    workers = [worker("inductor"), worker(with_cures(BY_NAME["eager"], (Cure(name="a"),)))]
-
-    assert cures_together(workers, {"inductor": 1.0, "eager+a": 2.0}) == ()
-    assert cures_together(workers, {}) == ()
-
-
 # ---------------------------------------------------------------------------------------------- on a GPU
 def a_gpu_worker(name: str, busy_seconds: float | None, call_seconds: float = 1.0) -> Worker:
     """Profiled, with one kernel of so many seconds in a call."""
@@ -140,7 +127,7 @@ def a_gpu_worker(name: str, busy_seconds: float | None, call_seconds: float = 1.
         recorder = Recorder()
         with recorder.operation("aten::relu"):
             recorder.kernel("k", takes=round(busy_seconds * 1e9))
-        made._iterations = (Iteration(events=recorder.trace(), device="cuda"),)
+        made.iterations = (Iteration(events=recorder.trace(), device="cuda"),)
     made._was_profiled = True
     return made
 
@@ -180,17 +167,7 @@ def test_max_autotune_is_tried_where_all_is_asked_for() -> None:
     assert chosen.inductor_options == {"max_autotune": True}
 
 
-def test_where_nothing_compiled_neither_follows() -> None:
-    assert on_a_gpu([a_gpu_worker("eager", 0.1)], {"eager": 1.0}, an_environment(), tries_all=True) == ()
-
-
 # ---------------------------------------------------------------------------------------------- names
-def test_only_a_group_of_configurations_is_added_to() -> None:
-    assert is_a_group("default")
-    assert is_a_group("all")
-    assert not any(map(is_a_group, ("eager", "inductor,eager", BY_NAME["eager"], ("default",))))
-
-
 def test_a_name_says_what_it_was_made_of() -> None:
     cured = with_cures(BY_NAME["inductor"], (Cure(name="a"), Cure(name="b")))
 

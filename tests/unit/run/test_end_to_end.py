@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import psutil
@@ -13,8 +12,8 @@ from torch import nn
 import layoutdoctor
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.saved import load
-from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.run.kept_launcher import close_kept_launcher
+from layoutdoctor.errors import SubjectError
+from layoutdoctor.workers.launcher import close_kept_launcher
 from layoutdoctor.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -145,6 +144,7 @@ def test_a_model_is_lowered_for_a_gpu_that_is_not_there() -> None:
     assert graph.decision is not None
     assert graph.decision.convolution_count == 2
     assert compiled.measurement is None
+    assert diagnosis.environment.thread_count is None
 
 
 def test_a_model_without_convolution_is_not_compiled(begun: list[str]) -> None:
@@ -196,12 +196,3 @@ def test_a_file_that_cannot_be_loaded_is_an_error_of_the_command(
     assert err.startswith("layoutdoctor: error: ")
     assert "ValueError: no weights" in err
     assert "model.py:7" in err
-
-
-def test_arguments_are_checked_before_a_process_is_started() -> None:
-    before = set(psutil.Process(os.getpid()).children())
-    close_kept_launcher()
-    with pytest.raises(UsageError, match="configuration 'nhwc'"):
-        layoutdoctor.diagnose(Small(), image(), configurations="nhwc")
-
-    assert set(psutil.Process(os.getpid()).children()) <= before

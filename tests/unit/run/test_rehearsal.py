@@ -18,10 +18,8 @@ from layoutdoctor.subjects.subject import subject_from_python
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.records import Mode
 
-
-def test_memory_that_runs_out_in_the_first_run_is_told_as_that() -> None:
+def test_memory_that_runs_out_in_the_first_run_is_an_error_that_says_so() -> None:
     def greedy(x: torch.Tensor) -> torch.Tensor:
         return x + torch.empty(1 << 49, dtype=torch.uint8)[: x.numel()]
 
@@ -63,37 +61,20 @@ def test_a_model_with_other_shapes_in_float64_is_compared_with_eager() -> None:
     assert (reference.name, reference.why_not_exact) == ("eager float32", "it gives other outputs in float64")
 
 
-@pytest.mark.parametrize("mode", ["inference", "training"])
-def test_what_is_kept_is_the_outputs_in_float64_and_the_gradients_in_float32(mode: Mode) -> None:
-    reference = compute_reference(subject_from_python(a_model(), X), mode)
-
-    kept = {name: (tensor.exact.dtype, tensor.eager) for name, tensor in reference.tensors.items()}
-
-    assert kept.pop("output 0") == (torch.float64, None)
-    assert all(value == (torch.float32, None) for value in kept.values())
-    assert len(kept) == (6 if mode == "training" else 0)
-
-
-@pytest.mark.parametrize("mode", ["inference", "training"])
-def test_pieces_give_what_the_whole_gives(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = subject_from_python(a_model(), X)
-    results = prepare(subject, CHANNELS_LAST, mode).results()
-    whole = check_equivalence(compute_reference(subject, mode), results)
-    spoiled = results.outputs[0].clone()
-    spoiled[1, 1, 3, 3] += 0.5
-    results.outputs[0] = spoiled
-    wrong = check_equivalence(compute_reference(subject, mode), results)
+    results = prepare(subject, CHANNELS_LAST, "inference").results()
+    results.outputs[0] = results.outputs[0] + (torch.arange(results.outputs[0].numel()) == 7).reshape(2, 2, 4, 4)
+    whole = check_equivalence(compute_reference(subject, "inference"), results)
     monkeypatch.setattr(equivalence, "_PIECE", 5)
-    results.outputs[0] = spoiled
 
-    again = check_equivalence(compute_reference(subject, mode), results)
-    assert (again.status, again.max_abs_error) == (wrong.status, wrong.max_abs_error)
-    assert again.relative_error == pytest.approx(wrong.relative_error)
-    assert wrong.status == "different"
-    assert whole.status == "equal"
+    again = check_equivalence(compute_reference(subject, "inference"), results)
+
+    assert (again.status, again.max_abs_error) == (whole.status, whole.max_abs_error) == ("different", pytest.approx(1))
+    assert again.relative_error == pytest.approx(whole.relative_error)
 
 
-def test_values_that_fade_out_are_told() -> None:
+def test_values_that_fade_out_are_noted() -> None:
     class Fading(nn.Module):
         def __init__(self, factor: float) -> None:
             super().__init__()
@@ -137,10 +118,9 @@ class FakeGpu:
     ("capability", "dtype", "tf32", "exact", "name"),
     [
         ((9, 0), torch.float32, True, (torch.float64, False), "float64"),
-        ((9, 0), torch.bfloat16, True, (torch.float32, False), "float32"),
+        ((9, 0), torch.float16, True, (torch.float32, False), "float32"),
         ((8, 9), torch.float32, True, (torch.float32, False), "float32"),
         ((8, 9), torch.float32, False, None, "eager float32"),
-        ((8, 9), torch.float16, False, (torch.float32, False), "float32"),
         ((7, 5), torch.float32, True, None, "eager float32"),  # which has no TF32
     ],
 )

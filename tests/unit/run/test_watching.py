@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+import types
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,11 +13,11 @@ from builders import a_diagnosis, a_failed_trial, a_trial, recordings_of
 from fake_workers import Clock
 
 from layoutdoctor.run import watching
-from layoutdoctor.run.watching import Watch
+from layoutdoctor.run.watching import Watch, showing
+from layoutdoctor.workers.messages import Progress
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.records import Diagnosis
-    from layoutdoctor.workers.messages import Progress
 
 STAGES = (
     "loading the model",
@@ -45,46 +48,16 @@ def names(diagnosis: Diagnosis) -> list[str]:
 def test_progress_only_grows_though_stages_come_again_and_ends_below_100(clock: Clock) -> None:
     told: list[Progress] = []
     watch = Watch(told.append)
-    for stage in STAGES:
+    for stage in (*STAGES, *STAGES[2:5]):  # those of a derived configuration come again
         watch.begin(stage)
-    for stage in STAGES[2:5]:  # of a derived configuration
-        watch.begin(stage)
-        watch.compiled(9, 9)
+        watch.step(0.5, "1 of 2")
+        watch.step(2.0, "4 of 2")
 
     done = [step.done for step in told]
     assert done == sorted(done)
-    assert done[:9] == [0, 15, 16, 52, 54, 67, 86, 89, 98]
-    assert max(done) < 100
-
-
-def test_within_a_stage_the_share_is_told(clock: Clock) -> None:
-    told: list[Progress] = []
-    watch = Watch(told.append)
-    watch.begin("compiling")
-    watch.compiled(0, 4)
-    watch.compiled(2, 4)
-    watch.begin("timing all configurations in turns")
-    watch.round(6)
-    watch.round(25)
-    watch.begin("timing the best again in further processes")
-    watch.start(2)
-    watch.begin("profiling")
-    watch.profiled(1, 2)
-    watch.profiled(0, 0)
-
-    assert [(step.stage, step.done) for step in told] == [
-        ("compiling", 16),
-        ("compiling: 0 of 4 configurations are ready", 16),
-        ("compiling: 2 of 4 configurations are ready", 34),
-        ("timing all configurations in turns", 54),
-        ("timing all configurations in turns: round 6", 60),
-        ("timing all configurations in turns: round 25", 67),
-        ("timing the best again in further processes", 67),
-        ("timing the best again in further processes: start 2", 76),
-        ("profiling", 86),
-        ("profiling: 1 of 2", 87),
-        ("profiling: 0 of 0", 87),
-    ]
+    assert done[:9] == [0, 7, 15, 15, 15, 16, 16, 34, 52]
+    assert [step.stage for step in told[6:9]] == ["compiling", "compiling: 1 of 2", "compiling: 4 of 2"]
+    assert done[-1] == 100
 
 
 def test_an_estimate_is_given_from_the_first_compile_on(clock: Clock) -> None:
@@ -121,20 +94,15 @@ def test_each_row_is_shown_with_those_that_failed_in_an_earlier_run() -> None:
     head = msgspec.structs.replace(TWO[0].head, configurations=("inductor",))
     watch.show([msgspec.structs.replace(TWO[0], head=head)])
     watch.show(TWO)
+    Watch(lambda step: None, shown.append, lost=recordings_of(a_diagnosis(a_failed_trial("eager")))).show(TWO)
 
+    assert names(shown.pop()) == ["inductor", "eager"]  # one that is tried again after all is shown once
     assert list(map(names, shown)) == [
         ["inductor", "inductor-layout-opt-on"],
         ["inductor", "eager", "inductor-layout-opt-on"],
     ]
     assert [one.name for one in watch.latest] == names(shown[-1])
     assert all(one.head == watch.latest[0].head for one in watch.latest)
-
-
-def test_one_that_is_tried_again_after_all_is_shown_once() -> None:
-    shown: list[Diagnosis] = []
-    Watch(lambda step: None, shown.append, lost=recordings_of(a_diagnosis(a_failed_trial("eager")))).show(TWO)
-
-    assert [(trial.name, trial.status) for trial in shown[0].trials] == [("inductor", "ok"), ("eager", "ok")]
 
 
 def test_the_first_table_has_what_is_measured() -> None:
@@ -160,3 +128,64 @@ def test_of_an_interrupted_diagnosis_what_was_seen_is_kept() -> None:
 
     assert [one.name for one in watch.latest] == ["inductor-layout-opt-on", "eager"]
     assert names(shown[0]) == ["inductor-layout-opt-on", "eager"]
+
+
+# ---------------------------------------------------------------------------------------------- from Python
+STEP = Progress(stage="inductor: compiling", done=2, total=9)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_callers_function_is_called_and_nothing_else_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Progress] = []
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with showing(told.append) as tell:
+        tell(STEP)
+
+    assert told == [STEP]
+    assert terminal.getvalue() == ""
+
+
+def test_a_terminal_has_one_line_that_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with showing(None) as tell:
+        tell(STEP)
+
+    assert terminal.getvalue() == "\r\x1b[Klayoutdoctor: [2/9] inductor: compiling\r\x1b[K"
+
+
+def test_a_file_a_closed_and_a_missing_stream_get_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, closed = io.StringIO(), Terminal()
+    for stream in (file, closed, None):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with showing(None) as tell:
+            closed.close()
+            tell(STEP)
+    assert file.getvalue() == ""
+
+
+def test_a_notebook_has_a_display_that_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, data: dict[str, str], *, raw: bool) -> None:
+            assert raw
+            shown.append(data["text/plain"])
+
+    def display(data: dict[str, str], *, raw: bool, display_id: bool) -> Handle:
+        assert (raw, display_id) == (True, True)
+        shown.append(data["text/plain"])
+        return Handle()
+
+    python, inner = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    python.get_ipython = lambda: types.SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
+    inner.display = display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", python)
+    monkeypatch.setitem(sys.modules, "IPython.display", inner)
+    with showing(None) as tell:
+        tell(STEP)
+
+    assert shown == ["", "layoutdoctor: [2/9] inductor: compiling", ""]

@@ -1,8 +1,7 @@
-"""Processes that answer orders, seen from the one that asks: what each way to end one says, and where it is forked."""
+"""Processes that answer orders, seen from the one that asks: how their ends are worded, where they are forked."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -11,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import msgspec
 import pytest
 from builders import a_configuration, a_subject, an_environment
 from loops import for_each
 
 from layoutdoctor.diagnosis.records import Cure, Failure
-from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError, UnsupportedTorchError, UsageError
+from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError, UsageError
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.workers import launcher as module
 from layoutdoctor.workers.launcher import Host, Launcher, LostError, Process
@@ -30,18 +30,17 @@ from layoutdoctor.workers.messages import (
     Loaded,
     Opened,
     Prepared,
-    Progress,
     Proposal,
+    Ran,
     Ready,
     Refused,
     Request,
-    Scouted,
     WarmUp,
     channel_pair,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from layoutdoctor.workers.messages import Answer
 
@@ -63,28 +62,23 @@ class Ends:
     def __init__(self) -> None:
         self._channels: list[Channel] = []
 
-    def process(self, *said: Answer, pid: int = 1_000_000, **given: Any) -> tuple[Process, Channel]:
+    def process(self, *said: Answer, **given: Any) -> tuple[Process, Channel]:
         """A process that has said something, and the end that it would speak through."""
         ours, theirs = channel_pair()
-        other = Channel(theirs)
+        other = Channel(theirs.detach())
         self._channels += [ours, other]
         for answer in said:
             other.send(answer)
-        return Process(ours, pid, **given), other
+        return Process(ours, 1_000_000, **given), other
 
-    def opening(self, other: Channel, *said: Answer) -> Channel:
-        """Has a process announce one that it forked; the end through which that one speaks."""
+    def opening(self, other: Channel, *said: Answer) -> None:
+        """Has a process announce one that it forked, which has said something and ended."""
         inner, passed = channel_pair()
         other.send(Opened(pid=1_000_001), passed.fileno())
         passed.close()
-        self._channels.append(inner)
         for answer in said:
             inner.send(answer)
-        return inner
-
-    def keep(self, process: Process) -> Process:
-        self._channels.append(process.channel)
-        return process
+        inner.close()
 
     def close(self) -> None:
         for channel in self._channels:
@@ -100,119 +94,74 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
     found.close()
 
 
-def lost(run: Callable[[], object]) -> LostError:
+def lost(process: Process, timeout_seconds: float = 5.0) -> LostError:
     with pytest.raises(LostError) as caught:
-        run()
+        process.ask(WarmUp(), Ready, timeout_seconds)
     return caught.value
 
 
-def test_an_answer_is_what_was_asked_for(ends: Ends) -> None:
-    process, other = ends.process(Ready(call_seconds=2.0))
+def test_the_answer_is_of_the_kind_that_was_asked_for_and_another_kind_is_a_crash(ends: Ends) -> None:
+    process, other = ends.process(Ready(call_seconds=2.0), Prepared(key="k"))
 
     assert process.ask(WarmUp(), Ready, 5.0) == Ready(call_seconds=2.0)
     assert other.receive(5.0)[0] == WarmUp()
-
-
-def test_one_of_several_kinds_of_answer_is_taken(ends: Ends) -> None:
-    process, _ = ends.process(Progress(stage="a", done=1), Ready(call_seconds=2.0))
-
-    assert [process.answer((Progress, Ready), 5.0) for _ in range(2)] == [
-        Progress(stage="a", done=1),
-        Ready(call_seconds=2.0),
-    ]
-
-
-def test_another_kind_of_answer_is_a_crash(ends: Ends) -> None:
-    process, _ = ends.process(Prepared(key="k"), Prepared(key="k"))
-
-    error = lost(lambda: process.ask(WarmUp(), Ready, 5.0))
+    error = lost(process)
     assert (error.status, str(error)) == ("crashed", "it answered with Prepared")
-    assert str(lost(process.opened)) == "it answered with Prepared"
 
 
-def test_an_answer_that_was_peeked_at_is_still_there(ends: Ends) -> None:
-    process, _ = ends.process(Scouted(has_convolution=True), Ready(call_seconds=1.0))
+def test_a_refusal_is_raised_as_the_error_that_it_was(ends: Ends) -> None:
+    for kind, error in (("UsageError", UsageError), ("ErrorOfANewerVersion", LayoutDoctorError)):
+        process, _ = ends.process(Refused(kind=kind, message="cannot do it; do that"))
+        with pytest.raises(error, match=r"^cannot do it; do that$") as caught:
+            process.ask(WarmUp(), Ready, 5.0)
 
-    assert process.peek(Scouted) == process.answer(Scouted) == Scouted(has_convolution=True)
-    assert process.answer(Ready) == Ready(call_seconds=1.0)
-
-
-@for_each(
-    ("kind", "error"),
-    [
-        ("UsageError", UsageError),
-        ("SubjectError", SubjectError),
-        ("UnsupportedTorchError", UnsupportedTorchError),
-        ("ErrorOfANewerVersion", LayoutDoctorError),
-    ],
-)
-def test_a_refusal_is_raised_as_the_error_that_it_was(kind: str, error: type[LayoutDoctorError]) -> None:
-    ends = Ends()
-    process, _ = ends.process(Refused(kind=kind, message="cannot do it; do that"))
-    with contextlib.closing(ends), pytest.raises(error, match=r"^cannot do it; do that$") as caught:
-        process.ask(WarmUp(), Ready, 5.0)
-
-    assert type(caught.value) is error
+        assert type(caught.value) is error
 
 
-def test_what_the_model_raised_comes_with_the_cures_that_may_help(ends: Ends) -> None:
+def test_an_exception_of_the_model_comes_with_the_cures_that_may_help(ends: Ends) -> None:
     proposal = Proposal(cure=Cure(name="view-as-reshape"))
     failed = Failed(failure=Failure(kind="run", message="RuntimeError: boom"), proposals=(proposal,))
-    process, _ = ends.process(failed)
-
-    error = lost(lambda: process.ask(WarmUp(), Ready, 5.0))
+    error = lost(ends.process(failed)[0])
 
     assert (error.status, error.failure, error.answer) == ("failed", failed.failure, failed)
 
 
-def test_a_signal_is_named_with_the_line_of_the_users_file_and_the_log(ends: Ends, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text(f"loading\n{STACK}", encoding="utf-8")
-    creator, _ = ends.process(Ended(pid=7, returncode=0), Ended(pid=1_000_000, returncode=-signal.SIGSEGV))
-    process, other = ends.process(creator=creator, log=log, source="model.py")
-    creator._children[1_000_000] = None
+@for_each(
+    ("returncode", "log", "message", "kept"),
+    [
+        (None, None, "the process ended", None),  # nobody knows how, and there is no log
+        (
+            -signal.SIGSEGV,
+            f"loading\n{STACK}",
+            "the process died of signal 11 (SIGSEGV, segmentation fault); it was at model.py:9, in forward",
+            STACK.strip(),  # without what was printed before
+        ),
+        (
+            3,
+            "one\n\nlast words \n",
+            "the process ended with exit status 3, as os._exit() does; it printed last: last words",
+            "one\n\nlast words ",
+        ),
+        (
+            -signal.SIGKILL,
+            "\n".join(map(str, range(100))),
+            "the process died of signal 9 (SIGKILL, killed, as the system does when memory runs out); it printed last: "
+            "99",
+            "\n".join(map(str, range(88, 100))),
+        ),
+    ],
+)
+def test_the_end_of_a_process_is_worded_with_where_it_was(
+    returncode: int | None, log: str | None, message: str, kept: str | None, ends: Ends, tmp_path: Path
+) -> None:
+    if log is not None:
+        (tmp_path / "log").write_text(log, encoding="utf-8")
+    process, other = ends.process(returncode=lambda: returncode, log=tmp_path / "log", source="model.py")
     other.close()
 
-    error = lost(lambda: process.ask(WarmUp(), Ready, 5.0))
+    error = lost(process)
 
-    assert error.status == "crashed"
-    assert error.failure.message == (
-        "the process died of signal 11 (SIGSEGV, segmentation fault); it was at model.py:9, in forward"
-    )
-    assert error.failure.log == STACK.strip()  # without what was printed before
-
-
-def test_an_exit_of_the_models_own_is_named_with_its_last_words(ends: Ends, tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("one\n\nlast words \n", encoding="utf-8")
-    creator, _ = ends.process(Ended(pid=1_000_000, returncode=3))
-    process, other = ends.process(creator=creator, log=tmp_path / "log")
-    other.close()
-
-    assert str(lost(lambda: process.answer(Ready))) == (
-        "the process ended with exit status 3, as os._exit() does; it printed last: last words"
-    )
-
-
-def test_where_nobody_knows_how_it_ended_it_ended(ends: Ends) -> None:
-    creator, its = ends.process()
-    its.close()
-    process, other = ends.process(creator=creator)
-    other.close()
-    alone, other = ends.process()
-    other.close()
-
-    for one in (process, alone):
-        error = lost(lambda one=one: one.answer(Ready))
-        assert (str(error), error.failure.log) == ("the process ended", None)
-
-
-def test_of_a_long_log_the_end_is_kept(ends: Ends, tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("\n".join(map(str, range(100))), encoding="utf-8")
-    process, _ = ends.process(log=tmp_path / "log")
-    missing, _ = ends.process(log=tmp_path / "none")
-
-    assert process.printed(lines=12).splitlines() == [str(number) for number in range(88, 100)]
-    assert missing.printed() == ""
+    assert (error.status, str(error), error.failure.log) == ("crashed", message, kept)
 
 
 def test_no_answer_in_time_says_what_the_process_was_doing(
@@ -225,49 +174,29 @@ def test_no_answer_in_time_says_what_the_process_was_doing(
         log.write_text(STACK.partition("\n\n")[2], encoding="utf-8")
 
     monkeypatch.setattr(os, "kill", kill)
-    process, _ = ends.process(log=log, source="model.py")
-
-    error = lost(lambda: process.ask(WarmUp(), Ready, 1e-3))
+    error = lost(ends.process(log=log, source="model.py")[0], 1e-3)
 
     assert asked == [(1_000_000, signal.SIGUSR2)]
     assert (error.status, str(error)) == ("timed_out", "it took more than 0.001 s; it was at model.py:9, in forward")
-    assert error.failure.log == log.read_text(encoding="utf-8").strip()
 
 
-def test_processes_that_end_meanwhile_are_no_answer_and_are_remembered(ends: Ends) -> None:
-    process, _ = ends.process(Ended(pid=5, returncode=-9), Ready(call_seconds=1.0))
-
-    assert process.answer(Ready, 5.0) == Ready(call_seconds=1.0)
-    assert process.returncode_of(5) == -9
-
-
-def test_a_process_that_is_forked_is_reached_over_the_socket_that_came_with_it(ends: Ends, tmp_path: Path) -> None:
+def test_a_forked_process_is_reached_over_its_socket_and_its_parent_knows_how_it_ended(
+    ends: Ends, tmp_path: Path
+) -> None:
     process, other = ends.process(source="model.py")
-    ends.opening(other, Ready(call_seconds=3.0)).close()
+    other.send(Ended(pid=7, returncode=0))
+    ends.opening(other, Ready(call_seconds=3.0))
 
-    forked = ends.keep(process.fork(Fork(log="l"), tmp_path / "log"))
+    forked = process.fork(Fork(log=str(tmp_path / "log")))
 
-    assert other.receive(5.0)[0] == Fork(log="l")
-    assert (forked.pid, forked.log) == (1_000_001, tmp_path / "log")
+    assert other.receive(5.0)[0] == Fork(log=str(tmp_path / "log"))
+    assert (forked.pid, forked.log, forked.source) == (1_000_001, tmp_path / "log", "model.py")
     assert forked.answer(Ready) == Ready(call_seconds=3.0)
-    other.send(Ended(pid=1_000_001, returncode=-signal.SIGKILL))
-    assert str(lost(lambda: forked.answer(Ready))) == (
-        "the process died of signal 9 (SIGKILL, killed, as the system does when memory runs out)"
-    )
-
-
-def test_a_process_that_was_announced_without_its_socket_is_lost(ends: Ends) -> None:
-    process, _ = ends.process(Opened(pid=3))
-
-    assert str(lost(process.opened)) == "it answered with Opened"
-
-
-def test_an_order_to_a_process_that_is_gone_shows_in_the_answer(ends: Ends) -> None:
-    process, other = ends.process()
+    other.send(Ended(pid=8, returncode=0))
+    other.send(Ended(pid=1_000_001, returncode=4))
+    assert str(lost(forked)) == "the process ended with exit status 4, as os._exit() does"
     other.close()
-    process.tell(WarmUp())
-
-    assert lost(lambda: process.answer(Ready)).status == "crashed"
+    assert process._returncode_of(9) is None
 
 
 # ---------------------------------------------------------------------------------------------- the host
@@ -281,7 +210,6 @@ class OfFiles:
         return f"/run/{name}"
 
     def load_alone(self, request: Request) -> Process:
-        assert request == Request(target="folder/model.py:Net")
         return self._alone.pop(0)
 
 
@@ -290,44 +218,35 @@ def a_host(process: Process, *alone: Process) -> Host:
 
 
 def test_a_host_that_forks_is_asked_for_a_process_with_a_log_of_its_own(ends: Ends) -> None:
-    process, other = ends.process(LOADED, source="model.py")
-    host = a_host(process)
+    process, other = ends.process(LOADED)
     ends.opening(other)
 
-    worker = ends.keep(host.begin("worker", a_configuration()))
+    worker = a_host(process).begin("worker", a_configuration())
 
-    assert host.forks
     assert worker.log == Path("/run/inductor")
-    assert worker.source == "model.py"
     assert other.receive(5.0)[0] == Begin(role="worker", configuration=a_configuration(), log="/run/inductor")
 
 
-def test_where_forking_is_not_safe_the_host_works_itself_and_further_ones_load_for_themselves(ends: Ends) -> None:
-    no_fork = Loaded(**{name: getattr(LOADED, name) for name in ("subject", "environment", "parameter_ranks", "call")},
-                     no_fork="2 more threads run")  # fmt: skip
+def test_if_forking_is_not_safe_the_host_works_itself_and_further_ones_load_for_themselves(ends: Ends) -> None:
+    no_fork = msgspec.structs.replace(LOADED, no_fork="2 more threads run")
     process, other = ends.process(no_fork)
     second, others = ends.process(no_fork)
     host = a_host(process, second)
 
-    assert not host.forks
     assert host.begin("reference", path="p") is process
     assert host.begin("worker", a_configuration()) is second
-    assert other.receive(5.0)[0] == Begin(role="reference", path="p", log="/run/reference", here=True)
-    order = Begin(role="worker", configuration=a_configuration(), log="/run/inductor", here=True)
+    assert other.receive(5.0)[0] == Begin(role="reference", path="p", log="/run/reference")
+    order = Begin(role="worker", configuration=a_configuration(), log="/run/inductor")
     assert others.receive(5.0)[0] == order
 
 
-def test_a_model_that_ends_the_process_that_loads_it_is_an_error_about_the_model(ends: Ends) -> None:
-    process, other = ends.process()
+def test_a_model_that_cannot_be_loaded_or_ends_its_process_is_an_error_about_the_model(ends: Ends) -> None:
+    process, other = ends.process(source="model.py")
     other.close()
-
     with pytest.raises(SubjectError, match=r"^cannot load model\.py: the process ended$"):
         a_host(process)
 
-
-def test_a_model_that_cannot_be_loaded_is_the_error_that_it_was(ends: Ends) -> None:
     process, other = ends.process(Refused(kind="UsageError", message="cannot load 'x'"))
-
     with pytest.raises(UsageError, match="cannot load 'x'"):
         a_host(process)
     with pytest.raises(ClosedError):  # nobody listens to it any more
@@ -335,11 +254,12 @@ def test_a_model_that_cannot_be_loaded_is_the_error_that_it_was(ends: Ends) -> N
 
 
 # ---------------------------------------------------------------------------------------------- the launcher
-CHILD = """
+CHILD = f"""
 import os, sys
 sys.path[:] = sys.argv[5:]
 from layoutdoctor.workers.messages import *
-channel = Channel.of_descriptor(int(sys.argv[1]))
+import msgspec
+channel = Channel(int(sys.argv[1]))
 order, _ = channel.receive()
 if order.request.target == "refuse":
     channel.send(Refused(kind="UsageError", message="cannot"))
@@ -349,38 +269,36 @@ else:
     ours, theirs = channel_pair()
     channel.send(Opened(pid=os.getpid()), theirs.fileno())
     theirs.close()
-    ours.send(Scouted(has_convolution=order.scouts, notes=tuple(sys.argv[2:5])))
+    ours.send(msgspec.msgpack.decode({msgspec.msgpack.encode(LOADED)!r}, type=Loaded))
+    ours.send(Ran(may_convolve=order.scouts, notes=tuple(sys.argv[2:5])))
 channel.receive()
 """
 
 
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
-    """With a process that speaks the language and has no torch."""
+    """With a process that answers and has no torch."""
     monkeypatch.setattr(module, "_CODE", CHILD)
-    with Launcher() as launcher:
-        yield launcher
+    launcher = Launcher()
+    yield launcher
+    launcher.close()
 
 
 def test_a_launcher_starts_a_process_that_gets_a_socket_and_a_folder_and_ends_with_it(launcher: Launcher) -> None:
     assert launcher.is_alive
-    scout = launcher.scout(Request(target="model.py"))
-    seen = scout.answer(Scouted, 60.0)
+    scout = launcher.load(Request(target="model.py"), scouts=True)
     folder = launcher.directory
-    (folder / "file").touch()
-    scout.channel.close()
+    with launcher.folder():
+        names = [launcher.file(name) for name in ("inductor+flat-conv3d", "../a b", "inductor+flat-conv3d")]
 
-    assert seen.has_convolution
-    assert seen.notes == (str(os.getpid()), str(folder), "fork")
+    assert scout.loaded == LOADED
+    assert scout.process.answer(Ran, 60.0) == Ran(may_convolve=True, notes=(str(os.getpid()), str(folder), "fork"))
+    assert [Path(name).name for name in names] == ["2-inductor+flat-conv3d", "3-___a_b", "4-inductor+flat-conv3d"]
+    assert Path(names[0]).parents[1] == folder
+    scout.process.channel.close()
     launcher.close()
     assert not launcher.is_alive
     assert not folder.exists()
-
-
-def test_files_of_a_run_have_safe_names_of_their_own(launcher: Launcher) -> None:
-    names = [Path(launcher.file(name)).name for name in ("inductor+flat-conv3d", "../a b", "inductor+flat-conv3d")]
-
-    assert names == ["1-inductor+flat-conv3d", "2-___a_b", "3-inductor+flat-conv3d"]
 
 
 @pytest.mark.parametrize(
@@ -398,7 +316,7 @@ def test_a_launcher_that_cannot_start_says_why(
     launcher: Launcher, target: str, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        launcher.scout(Request(target=target))
+        launcher.load(Request(target=target))
 
 
 def test_a_system_without_room_for_a_process_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,23 +7,24 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import a_configuration, a_trial
+from builders import a_configuration, a_diagnosis, a_trial, recordings_of
 from fake_workers import Clock
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.records import Failure
 from layoutdoctor.workers import launcher, scheduling, worker
-from layoutdoctor.workers.launcher import LostError, Process
+from layoutdoctor.workers.launcher import Process
 from layoutdoctor.workers.messages import Channel, Compile, Compiled, Failed, Prepared, Request, channel_pair
 from layoutdoctor.workers.scheduling import compile_side_by_side, stopped
 from layoutdoctor.workers.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.records import Configuration
     from layoutdoctor.workers.messages import Answer
 
+HEAD = recordings_of(a_diagnosis(a_trial("inductor")))[0].head
 NAMES = [configuration.name for configuration in BUILTIN_CONFIGURATIONS]
 
 
@@ -36,7 +37,6 @@ class ScriptedHost:
         self.keys: dict[str, str] = {}
         self.codes: dict[str, str | None] = {}
         self.said: dict[str, list[Answer]] = {}
-        self.refused: set[str] = set()
         self.others: dict[str, Channel] = {}
 
     def begin(self, role: str, configuration: Configuration | None = None, path: str = "") -> Process:
@@ -44,10 +44,8 @@ class ScriptedHost:
         assert configuration is not None
         name = configuration.name
         self.begun.append(name)
-        if name in self.refused:
-            raise LostError(Failure(kind="run", message="no more processes"), "failed")
         ours, theirs = channel_pair()
-        self.others[name] = other = Channel(theirs)
+        self.others[name] = other = Channel(theirs.detach())
         code = self.codes.get(name, f"code of {name}")
         compiled = Compiled(trial=a_trial(name, kernels=None, measurement=None, equivalence=None), code=code)
         for answer in self.said.get(name, [Prepared(key=self.keys.get(name, name)), compiled]):
@@ -77,14 +75,29 @@ def workers(host: Any, names: Sequence[str], timeout_seconds: float | None = Non
     return [Worker(host, a_configuration(name), request, None) for name in names]
 
 
-def compiled(made: Sequence[Worker], earlier: Sequence[Worker] = (), most: int | None = None) -> list[str]:
+def compiled(
+    made: Sequence[Worker],
+    earlier: Sequence[Worker] = (),
+    most: int | None = None,
+    on_done: Callable[[str], object] = lambda name: None,
+) -> list[str]:
     """In which order they were done; channels are closed at the end."""
     done: list[str] = []
-    compile_side_by_side(made, earlier, lambda worker, running: done.append(worker.name), most=most)
+
+    def note(worker: Worker, running: Sequence[Worker]) -> None:
+        assert worker not in running
+        done.append(worker.name)
+        on_done(worker.name)
+
+    compile_side_by_side(made, earlier, note, most=most)
+    close(made)
+    return done
+
+
+def close(made: Sequence[Worker]) -> None:
     for one in made:
         if one.process is not None:
             one.process.channel.close()
-    return done
 
 
 def test_what_matters_most_is_compiled_first_and_the_rest_in_its_order(host: ScriptedHost) -> None:
@@ -99,20 +112,12 @@ def test_no_more_compile_at_once_than_there_are_cores_and_one(
     host: ScriptedHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    made = workers(host, NAMES[:6])
     at_once: list[int] = []
 
-    def on_done(worker: Worker, running: Sequence[Worker]) -> None:
-        assert worker not in running
-        at_once.append(len(host.begun) - len(at_once))
-
-    compile_side_by_side(made, (), on_done)
+    compiled(workers(host, NAMES[:6]), on_done=lambda name: at_once.append(len(host.begun) - len(at_once)))
 
     assert max(at_once) == 3
     assert len(at_once) == 6
-    for one in made:
-        assert one.process is not None
-        one.process.channel.close()
 
 
 def test_one_with_the_options_and_formats_of_another_is_not_compiled(host: ScriptedHost) -> None:
@@ -135,7 +140,11 @@ def test_one_with_the_code_of_another_is_the_same_after_compiling(host: Scripted
     made = workers(host, ["inductor", "inductor-layout-opt-off", "eager", "eager-channels-last"])
 
     compiled(made, most=1)
+    later = workers(host, ["inductor-layout-opt-forced"])
+    host.codes["inductor-layout-opt-forced"] = "c"
+    compiled(later, made)
 
+    assert later[0].trial.same_as == "inductor"
     assert [(one.trial.status, one.trial.same_as) for one in made] == [
         ("ok", None),
         ("same_as", "inductor"),
@@ -144,18 +153,6 @@ def test_one_with_the_code_of_another_is_the_same_after_compiling(host: Scripted
     ]
     assert made[1].trial.notes == ("the generated code is the same",)
     assert (made[1].is_ready, made[1].is_ok) == (True, False)
-
-
-def test_what_was_compiled_before_is_what_a_later_one_may_be_the_same_as(host: ScriptedHost) -> None:
-    earlier = workers(host, ["inductor"])
-    compiled(earlier)
-    host.codes = {"inductor-layout-opt-forced": "code of inductor"}
-    later = workers(host, ["inductor-layout-opt-forced"])
-
-    compiled(later, earlier)
-
-    assert later[0].trial.same_as == "inductor"
-    assert host.begun == ["inductor", "inductor-layout-opt-forced"]
 
 
 def test_nothing_is_the_same_as_what_is_the_same_as_another_or_has_failed(host: ScriptedHost) -> None:
@@ -174,15 +171,6 @@ def test_nothing_is_the_same_as_what_is_the_same_as_another_or_has_failed(host: 
     assert {trial.same_as for trial in by_name.values()} == {None, "inductor-channels-last"}
 
 
-def test_one_that_cannot_be_begun_costs_itself_only(host: ScriptedHost) -> None:
-    host.refused = {"inductor"}
-    made = workers(host, ["inductor", "eager"])
-
-    assert compiled(made) == ["inductor", "eager"]
-    assert [one.trial.status for one in made] == ["failed", "ok"]
-    assert made[0].trial.failure == Failure(kind="prepare", message="no more processes")
-
-
 def test_one_that_takes_too_long_is_given_up_and_the_others_go_on(
     host: ScriptedHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,22 +179,31 @@ def test_one_that_takes_too_long_is_given_up_and_the_others_go_on(
     monkeypatch.setattr(worker, "time", clock)
     monkeypatch.setattr(os, "kill", lambda pid, number: None)
     made = workers(host, ["inductor", "eager"], timeout_seconds=60.0)
-    done: list[str] = []
 
-    def on_done(worker: Worker, running: Sequence[Worker]) -> None:
-        done.append(worker.name)
-        clock.now = 61.0
-
-    compile_side_by_side(made, (), on_done)
+    done = compiled(made, on_done=lambda name: setattr(clock, "now", 61.0))
 
     assert done == ["eager", "inductor"]
     late = made[0].trial
-    assert late.status == "timed_out"
     assert late.failure is not None
-    assert late.failure.message.startswith("it took more than ")
+    assert (late.status, late.failure.message) == ("timed_out", "it took more than 60 s")
     assert len(host.killed) == 1
-    assert made[1].process is not None
-    made[1].process.channel.close()
+
+
+def test_what_is_lowered_ends_its_process_and_what_has_nothing_to_lower_begins_none(host: ScriptedHost) -> None:
+    names = ["eager", "inductor", "inductor-freezing"]
+    made = [Worker(host, a_configuration(name), Request(lower_for="cuda:90"), None) for name in names]  # type: ignore[arg-type]
+
+    compiled(made)
+
+    assert [one.trial.status for one in made] == ["skipped", "ok", "skipped"]
+    assert [one.trial.failure.message.partition(" ")[0] for one in made if one.trial.failure] == ["eager", "freezing"]
+    assert (host.begun, len(host.killed)) == (["inductor"], 1)
+    recordings = [one.recording(HEAD) for one in made]
+    assert [(one.source, one.was_profiled) for one in recordings] == [
+        ("static", False),
+        ("static", True),
+        ("static", False),
+    ]
 
 
 def test_the_time_for_which_a_worker_is_stopped_is_not_its_own(
@@ -232,6 +229,4 @@ def test_the_time_for_which_a_worker_is_stopped_is_not_its_own(
     assert signals == [(pids, False), (pids, True)]
     assert limited.seconds_left == 60.0
     assert unlimited.seconds_left is None
-    for one in (limited, unlimited):
-        assert one.process is not None
-        one.process.channel.close()
+    close([limited, unlimited])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fake_workers import CRASH, Clock, a_worker
+from loops import for_each
 
 from layoutdoctor.diagnosis.records import Equivalence
 from layoutdoctor.errors import SubjectError
@@ -15,8 +16,6 @@ from layoutdoctor.workers import turns
 from layoutdoctor.workers.turns import (
     LoadMeter,
     baseline_of,
-    calls_per_turn,
-    contenders_of,
     medians_of,
     provisional_rounds,
     take_rounds,
@@ -42,58 +41,37 @@ def counts(*workers: Any) -> list[int]:
 
 
 # ---------------------------------------------------------------------------------------------- rounds
-def test_all_get_seven_rounds_and_those_near_the_best_get_twenty_five() -> None:
-    baseline = a_worker("inductor", 1.0)
-    best, near, far = a_worker("eager", 0.8), a_worker("inductor-channels-last", 0.89), a_worker("a", 0.95)
+@for_each(
+    ("times", "rounds"),
+    [
+        # The best and what is within 12 % of it get 25 rounds, all others 7.
+        ({"inductor": 1.0, "eager": 0.8, "a": 0.89, "b": 0.95}, [25, 25, 25, 7]),
+        # What takes twice as long as the best is dropped after three.
+        ({"inductor": 1.0, "eager": 0.8, "a": 1.5, "b": 1.7}, [25, 25, 7, 3]),
+        # The baseline is timed as often as the best.
+        ({"inductor": 9.0, "eager": 1.0}, [25, 25]),
+        # The best without frozen weights goes on beside a faster frozen one.
+        ({"inductor": 1.0, "inductor-freezing": 0.6, "eager": 0.9, "a": 0.93, "b": 0.97}, [25, 25, 25, 25, 7]),
+        # A configuration that computes something else does not decide.
+        ({"inductor": 1.0, "wrong": 0.1, "a": 0.8, "b": 0.95}, [25, 7, 25, 7]),
+        # A baseline alone.
+        ({"inductor": 1.0}, [7]),
+        ({"inductor-freezing": 1.0}, [7]),
+    ],
+)
+def test_all_get_seven_rounds_and_what_may_be_the_fastest_gets_twenty_five(
+    times: dict[str, float], rounds: list[int]
+) -> None:
+    workers = [a_worker(name, seconds) for name, seconds in times.items()]
+    for worker in workers:
+        worker.observe(equivalence=DIFFERENT if worker.name == "wrong" else None)
     done: list[int] = []
 
-    take_rounds([baseline, best, near, far], baseline, FOREVER, LoadMeter(), done.append)
+    take_rounds(workers, workers[0], FOREVER, LoadMeter(), done.append)
 
-    assert counts(baseline, best, near, far) == [25, 25, 25, 7]
-    assert done == list(range(1, 26))
-    assert best.rounds == [0.8] * 25  # the least of a turn's calls
-
-
-def test_what_takes_twice_as_long_as_the_best_is_dropped_after_three_rounds() -> None:
-    baseline, best = a_worker("inductor", 1.0), a_worker("eager", 0.8)
-    slow, hopeless = a_worker("a", 1.5), a_worker("b", 1.7)
-
-    take_rounds([baseline, best, slow, hopeless], baseline, FOREVER, LoadMeter())
-
-    assert counts(baseline, best, slow, hopeless) == [25, 25, 7, 3]
-
-
-def test_a_hopeless_baseline_is_timed_as_often_as_the_best() -> None:
-    baseline, best = a_worker("inductor", 9.0), a_worker("eager", 1.0)
-
-    take_rounds([baseline, best], baseline, FOREVER, LoadMeter())
-
-    assert counts(baseline, best) == [25, 25]
-
-
-def test_the_best_without_frozen_weights_goes_on_beside_a_faster_frozen_one() -> None:
-    baseline, frozen = a_worker("inductor", 1.0), a_worker("inductor-freezing", 0.6)
-    free, almost, behind = a_worker("eager", 0.9), a_worker("a", 0.93), a_worker("b", 0.97)
-
-    take_rounds([baseline, frozen, free, almost, behind], baseline, FOREVER, LoadMeter())
-
-    assert counts(baseline, frozen, free, almost, behind) == [25, 25, 25, 25, 7]
-
-
-def test_what_computes_something_else_does_not_decide_who_goes_on() -> None:
-    baseline, wrong = a_worker("inductor", 1.0), a_worker("eager", 0.1, equivalence=DIFFERENT)
-    right, slower = a_worker("a", 0.8), a_worker("b", 0.95)
-
-    take_rounds([baseline, wrong, right, slower], baseline, FOREVER, LoadMeter())
-
-    assert counts(baseline, wrong, right, slower) == [25, 7, 25, 7]
-
-
-def test_a_baseline_alone_has_seven_rounds_even_with_frozen_weights() -> None:
-    for name in ("inductor", "inductor-freezing"):
-        baseline = a_worker(name)
-        take_rounds([baseline], baseline, FOREVER, LoadMeter())
-        assert counts(baseline) == [7]
+    assert counts(*workers) == rounds
+    assert done == list(range(1, rounds[0] + 1))
+    assert workers[0].rounds == [next(iter(times.values()))] * rounds[0]  # the least of a turn's calls
 
 
 def test_the_order_rotates_and_every_second_round_goes_backwards() -> None:
@@ -180,21 +158,17 @@ def test_rounds_of_what_was_left_out_meanwhile_are_taken_again() -> None:
     assert medians_of([right], baseline) == {"a": 2.0}
 
 
-def test_calls_of_a_turn_take_30_milliseconds_of_the_fastest() -> None:
+def test_calls_of_a_turn_take_30_milliseconds_of_the_fastest_and_all_have_as_many() -> None:
     def of(*call_seconds: float) -> int:
-        return calls_per_turn([a_worker(call_seconds=seconds) for seconds in call_seconds])
+        workers = [a_worker(name, 1.0, call_seconds=seconds) for name, seconds in zip("ab", call_seconds, strict=False)]
+        take_rounds(workers, workers[0], 0.0, LoadMeter())
+        (calls,) = {worker.calls for worker in workers}
+        measurement = workers[-1].measurement
+        assert measurement is not None
+        assert measurement.calls_per_round == calls
+        return calls
 
-    assert [of(1e-6), of(0.003), of(0.01), of(1.0), of(1.0, 0.01), of()] == [8, 8, 3, 1, 3, 1]
-
-
-def test_each_configuration_has_as_many_calls_in_a_turn() -> None:
-    baseline, other = a_worker("inductor", 1.0, call_seconds=0.01), a_worker("eager", 1.0, call_seconds=0.3)
-
-    take_rounds([baseline, other], baseline, 0.0, LoadMeter())
-
-    assert (baseline.calls, other.calls) == (3, 3)
-    assert baseline.measurement is not None
-    assert baseline.measurement.calls_per_round == 3
+    assert [of(1e-6), of(0.003), of(0.01), of(1.0), of(1.0, 0.01)] == [8, 8, 3, 1, 3]
 
 
 # ---------------------------------------------------------------------------------------------- who is compared
@@ -205,16 +179,6 @@ def test_the_baseline_is_the_default_if_it_runs_else_the_first_that_does() -> No
     assert baseline_of([failed, eager]) is eager
     default.start = None
     assert baseline_of([default, failed]) is None
-
-
-def test_contenders_are_the_fastest_with_right_outputs_and_the_best_without_frozen_weights() -> None:
-    baseline = a_worker("inductor", 1.0)
-    wrong, frozen = a_worker("eager", 0.1, equivalence=DIFFERENT), a_worker("inductor-freezing", 0.5)
-    free, slower = a_worker("a", 0.8), a_worker("b", 1.1)
-    workers = [baseline, wrong, free, frozen, slower]
-    take_rounds(workers, baseline, FOREVER, LoadMeter())
-
-    assert [worker.name for worker in contenders_of(workers, baseline)] == ["inductor-freezing", "a"]
 
 
 # ---------------------------------------------------------------------------------------------- starts
@@ -245,18 +209,12 @@ def test_a_start_that_fails_costs_that_start_for_all_and_ends_its_processes() ->
         assert other.is_ok
 
 
-def test_no_start_begins_after_the_limit_but_one_is_taken(clock: Clock) -> None:
-    baseline, other = a_worker("inductor", again=[1.0] * 5, clock=clock), a_worker("a", again=[0.5] * 5, clock=clock)
+def test_after_the_limit_one_start_is_taken_and_a_long_call_has_three_rounds_in_it(clock: Clock) -> None:
+    baseline, other = a_worker("inductor", again=[1.0] * 5, clock=clock), a_worker("a", again=[2.5] * 5, clock=clock)
 
     take_starts([other], baseline, 0.5, LoadMeter())
 
-    assert len(other.starts) == 1
-
-
-def test_a_long_call_has_three_rounds_in_a_start(clock: Clock) -> None:
-    rounds = time_start([a_worker("inductor", again=[2.0], clock=clock)], 1, LoadMeter())
-
-    assert rounds == [(2.0, 2.0, 2.0)]
+    assert other.starts == [(2.5, 2.5, 2.5)]
 
 
 def test_in_a_start_the_order_turns_with_every_round_and_processes_end() -> None:
@@ -279,19 +237,11 @@ def test_in_a_start_the_order_turns_with_every_round_and_processes_end() -> None
 def test_what_other_programs_use_is_what_is_left_of_the_processors_work(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    busy = itertools.count(0.0, 3.0)  # 3 s of processor time in every turn of 2 s
+    busy = itertools.count(0.0, 15.0)  # 15 s of processor time in five turns of 2 s
     monkeypatch.setattr(turns, "_busy_seconds", lambda: next(busy))
     meter, worker = LoadMeter(), a_worker(script=2.0, clock=clock)
     assert meter.other_cores is None
 
     provisional_rounds([worker], meter)
 
-    assert meter.other_cores == 0.5  # 3 s less its own 2 s, in 2 s
-
-
-def test_a_system_that_says_nothing_has_no_other_load() -> None:
-    meter, worker = LoadMeter(), a_worker()
-    provisional_rounds([worker], meter)
-
-    assert meter.other_cores is None
-    assert turns._busy_seconds() is None
+    assert meter.other_cores == 0.5  # 15 s less its own 10 s, in 10 s

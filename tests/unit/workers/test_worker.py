@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from builders import a_configuration, a_diagnosis, a_graph, a_trial, recordings_of
 from fake_workers import CRASH, ScriptedProcess, a_worker
 from recorded_builders import a_recording
@@ -25,19 +23,36 @@ LAYOUT = strided_layout((2, 3), (1, 2))
 
 
 class Forking(ScriptedProcess):
-    """A process that forks others."""
+    """A process that forks others, or cannot."""
 
-    def __init__(self, *children: ScriptedProcess | LostError) -> None:
+    def __init__(self, *children: ScriptedProcess | LostError | SubjectError) -> None:
         super().__init__(1.0, [], "worker")
         self._children = iter(children)
-        self.orders: list[tuple[Any, Path | None]] = []
+        self.orders: list[Any] = []
 
-    def fork(self, order: Any, log: Path | None = None) -> ScriptedProcess:
-        self.orders.append((order, log))
+    def fork(self, order: Any) -> ScriptedProcess:
+        self.orders.append(order)
         child = next(self._children)
         if isinstance(child, BaseException):
             raise child
         return child
+
+
+class Asked(ScriptedProcess):
+    """A start that notes its orders with their time limits; it answers ``profiled``, or raises it."""
+
+    def __init__(self, profiled: Profiled | LostError = Profiled()) -> None:  # noqa: B008 - a frozen value
+        super().__init__(1.0, [], "start")
+        self.orders: list[tuple[Any, float | None]] = []
+        self._profiled = profiled
+
+    def ask(self, order: Any, kind: type, timeout_seconds: float | None = None) -> Any:
+        self.orders.append((order, timeout_seconds))
+        if not isinstance(order, Profile):
+            return super().ask(order, kind, timeout_seconds)
+        if isinstance(self._profiled, BaseException):
+            raise self._profiled
+        return self._profiled
 
 
 class OfFiles:
@@ -55,9 +70,9 @@ class OfFiles:
         return self.again
 
 
-def compiled(process: Any, *, can_fork: bool = True, host: Any = None, **request: Any) -> Worker:
+def compiled(process: Any, *, forks: bool = True, host: Any = None, **request: Any) -> Worker:
     worker = Worker(host or OfFiles(), a_configuration(), Request(**request), "how")
-    worker.is_ready, worker.process, worker._can_fork = True, process, can_fork
+    worker.is_ready, worker.process, worker.forks = True, process, forks
     return worker
 
 
@@ -73,13 +88,16 @@ def test_the_start_that_is_timed_is_a_fork_whose_outputs_are_checked_first() -> 
         recompile_reasons=("why",),
         notes=("a note",),
     )
-    process = Forking(start)
+    process = Forking(start, start, start)
     worker = compiled(process)
     worker.observe(graphs=(a_graph(),), recompile_count=1, notes=("prepared",))
 
     worker.open("/run/reference")
+    worker.further_start()
+    worker.further_start(keeps_memory=False)
 
-    assert process.orders == [(Fork(log="/run/inductor"), Path("/run/inductor"))]
+    log = "/run/inductor"
+    assert process.orders == [Fork(log=log), Fork(log=log), Fork(log=log, keeps_memory=False)]
     assert worker.start is not None
     assert (worker.start.process, worker.start.call_seconds) == (start, 0.5)
     assert worker.trial.equivalence == start.checked.equivalence
@@ -90,44 +108,23 @@ def test_the_start_that_is_timed_is_a_fork_whose_outputs_are_checked_first() -> 
     assert worker.proposals == start.checked.proposals
 
 
-def test_where_forking_is_not_safe_the_worker_is_its_own_start_and_a_further_one_another_worker() -> None:
+def test_if_forking_is_not_safe_the_worker_is_its_own_start_and_a_further_one_another_worker() -> None:
     process, again = Forking(), ScriptedProcess(1.0, [], "again")
     host = OfFiles(again)
-    worker = compiled(process, can_fork=False, host=host)
+    worker = compiled(process, forks=False, host=host)
 
     worker.open(None)
 
-    assert process.seen == [Fork(here=True)]
+    assert process.orders == []
     assert worker.start is not None
     assert worker.start.process is process  # type: ignore[comparison-overlap]
-    assert not worker.forks
     assert worker.further_start().process is again  # type: ignore[comparison-overlap]
     assert host.asked == [("again", "inductor")]
 
 
-def test_what_is_only_recorded_is_not_warmed_up() -> None:
-    worker = compiled(Forking(ScriptedProcess(1.0, [], "start")), is_timed=False)
-
-    worker.open(None)
-
-    assert worker.start is not None
-    assert worker.start.call_seconds == 0.0
-    assert worker.measurement is None
-
-
-def test_a_further_start_that_gives_memory_back_says_so() -> None:
-    process = Forking(ScriptedProcess(1.0, [], "a"), ScriptedProcess(1.0, [], "b"))
-    worker = compiled(process)
-
-    worker.further_start()
-    worker.further_start(keeps_memory=False)
-
-    assert [order.keeps_memory for order, _ in process.orders] == [True, False]
-
-
 def test_a_start_that_cannot_be_forked_is_a_result_of_the_configuration() -> None:
     for error in (CRASH, SubjectError("cannot load it again")):
-        process = Forking(error)  # type: ignore[arg-type]
+        process = Forking(error)
         worker = compiled(process)
 
         worker.open(None)
@@ -140,54 +137,48 @@ def test_a_start_that_cannot_be_forked_is_a_result_of_the_configuration() -> Non
 
 
 def test_long_calls_settle_by_themselves() -> None:
-    orders: list[Any] = []
-
-    class Kept(ScriptedProcess):
-        def ask(self, order: Any, kind: type, timeout_seconds: float | None = None) -> Any:
-            orders.append(order)
-            return super().ask(order, kind, timeout_seconds)
-
-    start = Start(Kept(1.0, [], "a"), None)  # type: ignore[arg-type]
+    process = Asked()
+    start = Start(process, None)  # type: ignore[arg-type]
     for start.call_seconds in (0.2, 0.3):
         assert start.turn(2) == 1.0
 
-    assert orders == [Turn(calls=2, settles=True), Turn(calls=2, settles=False)]
+    assert [order for order, _ in process.orders] == [Turn(calls=2, settles=True), Turn(calls=2, settles=False)]
     assert start.cpu_seconds == 2.0
 
 
-def test_kernels_are_recorded_once_and_without_them_the_times_stand() -> None:
-    worker = a_worker()
-    iterations, seen = a_recording().iterations, []
-
-    class Profiling(ScriptedProcess):
-        def ask(self, order: Any, kind: type, timeout_seconds: float | None = None) -> Any:
-            seen.append(order)
-            return Profiled(iterations=iterations, peak_memory_bytes=7, notes=("n",))
-
-    class Failing(ScriptedProcess):
-        def ask(self, order: Any, kind: type, timeout_seconds: float | None = None) -> Any:
-            raise CRASH
-
+def test_kernels_are_recorded_once_within_the_time_limit() -> None:
+    iterations = a_recording().iterations
+    process = Asked(Profiled(iterations=iterations, peak_memory_bytes=7, notes=("n",)))
+    worker = compiled(Forking(process), timeout_seconds=60.0)
+    worker.open(None)
     worker.turn(1)
-    worker.start = Start(Profiling(1.0, [], "a"), None)  # type: ignore[arg-type]
     worker.profile()
     worker.profile()
+
     recording = worker.recording(HEAD)
-    assert seen == [Profile()]
+    assert [limit for _, limit in process.orders] == [60.0] * 4
+    assert process.orders[-1][0] == Profile()
     assert recording.was_profiled
-    assert recording.iterations == iterations
+    assert recording.iterations is iterations
     assert recording.trial.measurement is not None
     assert recording.trial.measurement.peak_memory_bytes == 7
     assert recording.trial.notes == ("n",)
 
-    worker = a_worker()
+
+def test_without_kernels_the_times_stay() -> None:
+    worker = compiled(Forking(Asked(CRASH)), is_timed=False)
+    worker.open(None)
+    assert worker.start is not None
+    assert worker.start.call_seconds == 0.0  # what is only recorded is not warmed up
     worker.turn(1)
-    worker.start = Start(Failing(1.0, [], "a"), None)  # type: ignore[arg-type]
     worker.profile()
+
     assert worker.is_ok
     assert worker.trial.notes == ("the kernel list was not recorded: the process died of signal 11",)
     assert not worker.recording(HEAD).was_profiled
     assert worker.measurement is not None
+    worker.end()
+    assert worker.turn(1) is False
 
 
 def test_its_time_is_that_of_further_starts_if_there_are_any() -> None:
@@ -198,39 +189,10 @@ def test_its_time_is_that_of_further_starts_if_there_are_any() -> None:
     assert worker.measurement is not None
     assert worker.measurement.median_seconds == statistics.median([3.0, 1.0, 2.0])
 
-    worker.starts = [(5.0, 6.0, 7.0), (8.0,), (9.0,)]
-    worker.note_unkept((4.0, 9.0, 5.0))
-    worker.note_unkept((6.0,))
+    worker.starts, worker.unkept = [(5.0, 6.0, 7.0), (8.0,), (9.0,)], (5.0, 6.0)
 
     assert worker.measurement.median_seconds == 8.0
     assert worker.measurement.starts == ((5.0, 6.0, 7.0), (8.0,), (9.0,))
     assert worker.measurement.unkept_seconds == (5.0, 6.0)
     worker.forget_rounds()
     assert worker.measurement is None
-
-
-def test_a_turn_without_a_process_is_none() -> None:
-    worker = a_worker()
-    worker.end()
-
-    assert worker.turn(1) is False
-    worker.profile()
-    assert worker.rounds == []
-    assert worker.is_ok
-
-
-@pytest.mark.parametrize("timeout_seconds", [None, 60.0])
-def test_every_order_has_the_time_limit_of_the_configuration(timeout_seconds: float | None) -> None:
-    limits: list[float | None] = []
-
-    class Kept(ScriptedProcess):
-        def ask(self, order: Any, kind: type, timeout_seconds: float | None = None) -> Any:
-            limits.append(timeout_seconds)
-            return super().ask(order, kind, timeout_seconds)
-
-    worker = compiled(Forking(Kept(1.0, [], "a")), timeout_seconds=timeout_seconds)
-    worker.open(None)
-    worker.turn(1)
-    worker.profile()
-
-    assert limits == [timeout_seconds] * 4
