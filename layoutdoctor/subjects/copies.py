@@ -147,6 +147,9 @@ def copy_model(model: M) -> M:
         raise SubjectError(f"cannot copy {name}: {first_line(error)}; give it a __deepcopy__") from error
     if _trained(copied) != _trained(model):  # as of a subclass of torch.Tensor
         raise SubjectError(f"cannot copy {name}: the copy of a parameter requires no gradient; give it a __deepcopy__")
+    originals = {id(one) for one in model.modules()} if isinstance(model, nn.Module) else set()
+    if any(id(value) in originals for _, value in reached(copied)):  # such as a forward that closes over its module
+        raise SubjectError(f"cannot copy {name}: a function in its copy uses the original; give it a __deepcopy__")
     for parameter in copied.parameters() if isinstance(copied, nn.Module) else ():
         parameter.grad = None
     return copied
