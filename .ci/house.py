@@ -44,8 +44,8 @@ LINES = (
 )
 # The only imports upward, within a function each: what users call on a record, and the package's own lazy names.
 UPWARD = {
-    ("layoutdoctor.diagnosis.records", "layoutdoctor.reports"),
-    ("layoutdoctor.diagnosis.records", "layoutdoctor.subjects.prepare"),
+    ("layoutdoctor.diagnosis.diagnosis", "layoutdoctor.reports"),
+    ("layoutdoctor.diagnosis.trial", "layoutdoctor.subjects.prepare"),
 }
 TORCH_LINE = LINES.index(("layoutdoctor.workers",))
 

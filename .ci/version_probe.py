@@ -28,7 +28,9 @@ from layoutdoctor.subjects.load import load_target
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Graph, Trial
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Graph
+    from layoutdoctor.diagnosis.trial import Trial
 
 TARGET = "cuda:90"
 CHANNELS = 64

@@ -28,7 +28,8 @@ import layoutdoctor
 from layoutdoctor.reports.sections.account import row_name
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Account, Diagnosis
+    from layoutdoctor.diagnosis.answer import Account
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 CONFIGURATIONS = {
     "training": "eager,eager-channels-last,inductor,inductor-channels-last,inductor-layout-opt-off",

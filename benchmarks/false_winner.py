@@ -34,7 +34,8 @@ from layoutdoctor.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Ratio
+    from layoutdoctor.diagnosis.answer import Ratio
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 SLOWDOWN = 0.05
 CONFIGURATIONS = ("eager", "eager-channels-last")

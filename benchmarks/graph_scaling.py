@@ -21,20 +21,13 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.conversion import Conversion
+from layoutdoctor.diagnosis.diagnosis import Diagnosis
+from layoutdoctor.diagnosis.graph import Buffer, BufferRead, FxNode, Graph
+from layoutdoctor.diagnosis.kernel import Kernel
 from layoutdoctor.diagnosis.layout import blocked_layout, contiguous_stride, dense_stride, strided_layout
-from layoutdoctor.diagnosis.records import (
-    Buffer,
-    BufferRead,
-    Conversion,
-    Diagnosis,
-    Environment,
-    FxNode,
-    Graph,
-    Kernel,
-    SourceLocation,
-    Subject,
-    Trial,
-)
+from layoutdoctor.diagnosis.subject import Environment, SourceLocation, Subject
+from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.examination.costs import with_costs
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
 from layoutdoctor.examination.graphs.conversions import with_graph_conversions

@@ -25,10 +25,13 @@ from layoutdoctor.errors import (
 )
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
-    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Finding, Measurement, Trial
     from layoutdoctor.diagnosis.saved import load
+    from layoutdoctor.diagnosis.subject import Configuration
+    from layoutdoctor.diagnosis.trial import Measurement, Trial
     from layoutdoctor.fleet.scanning import scan
     from layoutdoctor.reports import render
     from layoutdoctor.rules import ALL_RULES, Rule, run_rules
@@ -72,14 +75,14 @@ __all__ = [
 _HOMES = {
     "ALL_RULES": "layoutdoctor.rules",
     "BUILTIN_CONFIGURATIONS": "layoutdoctor.diagnosis.configurations",
-    "Configuration": "layoutdoctor.diagnosis.records",
-    "Diagnosis": "layoutdoctor.diagnosis.records",
-    "Finding": "layoutdoctor.diagnosis.records",
+    "Configuration": "layoutdoctor.diagnosis.subject",
+    "Diagnosis": "layoutdoctor.diagnosis.diagnosis",
+    "Finding": "layoutdoctor.diagnosis.answer",
     "Layout": "layoutdoctor.diagnosis.layout",
-    "Measurement": "layoutdoctor.diagnosis.records",
+    "Measurement": "layoutdoctor.diagnosis.trial",
     "MemoryFormat": "layoutdoctor.diagnosis.layout",
     "Rule": "layoutdoctor.rules",
-    "Trial": "layoutdoctor.diagnosis.records",
+    "Trial": "layoutdoctor.diagnosis.trial",
     "assert_no_redundant_conversions": "layoutdoctor.testing",
     "compare": "layoutdoctor.run.recorded",
     "diagnose": "layoutdoctor.run.diagnose",

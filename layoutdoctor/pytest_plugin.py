@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 MARKER = "layouts"
 _MARKER_HELP = (
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def assert_no_redundant_conversions(request: pytest.FixtureRequest) -> Callable[..., Diagnosis]:
     """``layoutdoctor.assert_no_redundant_conversions`` with the test's marker and the project's settings applied."""
     from layoutdoctor import testing
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
     def check(model: Any, example_input: Any = None, **changes: Any) -> Diagnosis:
         __tracebackhide__ = True

@@ -15,7 +15,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.diagnosis.accepted import AcceptedFile, accept, load_accepted
-from layoutdoctor.diagnosis.records import Configuration, Diagnosis
+from layoutdoctor.diagnosis.diagnosis import Diagnosis
+from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.errors import InconclusiveError, UsageError
 from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.examination.gaps import examination_of
@@ -29,7 +30,9 @@ from layoutdoctor.words import count_of, distinct, layout_words, op_words
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.diagnosis.records import Conversion, Mode, RedundantPair, Trial
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.subject import Mode
+    from layoutdoctor.diagnosis.trial import Trial
 
 DEFAULT_CONFIGURATIONS = ("inductor",)
 """What ``torch.compile(model)(x)`` does, with model and input as the test made them."""

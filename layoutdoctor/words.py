@@ -14,8 +14,9 @@ from layoutdoctor.units import format_ratio
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from layoutdoctor.diagnosis.answer import Ratio
     from layoutdoctor.diagnosis.layout import Layout, Size
-    from layoutdoctor.diagnosis.records import Ratio, SourceLocation
+    from layoutdoctor.diagnosis.subject import SourceLocation
 
 OWNER_WORDS = {
     "library": "inside library calls",

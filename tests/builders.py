@@ -7,35 +7,14 @@ from typing import Any
 
 import msgspec
 
+from layoutdoctor.diagnosis.answer import Comparison, Finding, Ratio, Recommendation
+from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+from layoutdoctor.diagnosis.diagnosis import Diagnosis
+from layoutdoctor.diagnosis.graph import Buffer, BufferRead, Convolution, Decision, FxNode, Graph, LayoutBreaker
+from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total
 from layoutdoctor.diagnosis.layout import Layout, blocked_layout, contiguous_stride, dense_stride, strided_layout
-from layoutdoctor.diagnosis.records import (
-    Buffer,
-    BufferRead,
-    Comparison,
-    Configuration,
-    Conversion,
-    Convolution,
-    Decision,
-    Diagnosis,
-    Environment,
-    Equivalence,
-    Failure,
-    Finding,
-    FxNode,
-    Graph,
-    InputTensor,
-    Kernel,
-    KernelSummary,
-    LayoutBreaker,
-    Measurement,
-    Ratio,
-    Recommendation,
-    RedundantPair,
-    SourceLocation,
-    Subject,
-    Total,
-    Trial,
-)
+from layoutdoctor.diagnosis.subject import Configuration, Environment, InputTensor, SourceLocation, Subject
+from layoutdoctor.diagnosis.trial import Equivalence, Failure, Measurement, Trial
 from layoutdoctor.examination.graphs.conversions import with_graph_conversions
 from layoutdoctor.examination.ratios import judge
 from layoutdoctor.recording.recording import Head, Recording

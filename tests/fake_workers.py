@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from builders import a_configuration
 
-from layoutdoctor.diagnosis.records import Configuration, Equivalence, Failure
+from layoutdoctor.diagnosis.trial import Equivalence, Failure
 from layoutdoctor.workers.launcher import LostError
 from layoutdoctor.workers.messages import (
     Check,
@@ -24,6 +24,9 @@ from layoutdoctor.workers.messages import (
     WarmUp,
 )
 from layoutdoctor.workers.worker import Start, Worker
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.subject import Configuration
 
 CRASH = LostError(Failure(kind="run", message="the process died of signal 11"), "crashed")
 

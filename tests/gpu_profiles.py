@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from layoutdoctor.diagnosis.records import Graph
+    from layoutdoctor.diagnosis.graph import Graph
 
 Shape = tuple[int, ...]
 Launch = tuple[str, Shape | None]  # a kernel, and the tensor whose launch grid it has

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from golden.stories import STORIES
 
-from layoutdoctor.diagnosis.records import Diagnosis
+from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
     import random

@@ -12,7 +12,11 @@ from layoutdoctor.recording.saved import SUFFIX, load_recording
 from layoutdoctor.run.recorded import diagnose_recordings
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion, Decision, Diagnosis, Finding, Graph, Trial
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Decision, Graph
+    from layoutdoctor.diagnosis.trial import Trial
     from layoutdoctor.recording.recording import Recording
 
 BY_TIME = frozenset({"LD103", "LD205", "LD303", "LD304", "LD308"})

@@ -12,7 +12,7 @@ import msgspec
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.diagnosis.records import Trial
+from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.rules import run_rules
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Mode
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.subject import Configuration, Mode
     from layoutdoctor.workers.messages import Proposal
 
 

@@ -19,10 +19,11 @@ from builders import (
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.layout import contiguous_stride
-from layoutdoctor.diagnosis.records import TracedModel, TracedTensor
+from layoutdoctor.diagnosis.trial import TracedModel, TracedTensor
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis, Trial
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
 
 BUILTIN = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 IMAGES = (4, 3, 56, 56)

@@ -6,24 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from builders import a_conversion, a_diagnosis, a_graph, a_pair, a_trial, channels_last, contiguous, recorded
 
+from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
-from layoutdoctor.diagnosis.records import (
-    Configuration,
-    Conversion,
-    Diagnosis,
-    Environment,
-    Kernel,
-    KernelSummary,
-    RedundantPair,
-    Subject,
-    Total,
-    Trial,
-)
+from layoutdoctor.diagnosis.subject import Configuration, Environment, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.diagnosis.records import Finding
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
 
 
 RECORDED = Configuration(name="recorded", backend="recorded", model_format=None, input_format=None)

@@ -18,7 +18,7 @@ from layoutdoctor.capture.fx_graph import (
     size_of,
     target_name,
 )
-from layoutdoctor.diagnosis.records import Convolution, ConvolutionClass, Decision
+from layoutdoctor.diagnosis.graph import Convolution, ConvolutionClass, Decision
 from layoutdoctor.errors import UnsupportedTorchError
 
 if TYPE_CHECKING:

@@ -29,14 +29,15 @@ from layoutdoctor.capture.fx_graph import (
     source_location,
     tensor_problem,
 )
-from layoutdoctor.diagnosis.records import FxNode, Graph
+from layoutdoctor.diagnosis.graph import FxNode, Graph
 from layoutdoctor.errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from layoutdoctor.diagnosis.records import SourceLocation, TensorKind
+    from layoutdoctor.diagnosis.conversion import TensorKind
+    from layoutdoctor.diagnosis.subject import SourceLocation
 
 
 class EagerRecorder(TorchDispatchMode):

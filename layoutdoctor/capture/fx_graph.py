@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from layoutdoctor.diagnosis.graph import FxNode
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
-from layoutdoctor.diagnosis.records import FxNode, SourceLocation
+from layoutdoctor.diagnosis.subject import SourceLocation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from layoutdoctor.diagnosis.conversion import TensorKind
+    from layoutdoctor.diagnosis.graph import Buffer
     from layoutdoctor.diagnosis.layout import Size
-    from layoutdoctor.diagnosis.records import Buffer, TensorKind
 
 # With the separator: torchvision is a user's package.
 _NOT_THE_USERS = (*(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1])), "<")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from layoutdoctor.capture.fx_graph import output_node, size_of
+from layoutdoctor.diagnosis.graph import Buffer, BufferRead
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import Buffer, BufferRead
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.graphs.buffers import Loop, known_numbers, reduction_run, seen_strides
 

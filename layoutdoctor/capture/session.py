@@ -12,15 +12,17 @@ from layoutdoctor.capture.decision import RawDecision, describe_decision, record
 from layoutdoctor.capture.fx_graph import fx_nodes, not_understood_in, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, kernel_sources
 from layoutdoctor.capture.traced import traced_model
-from layoutdoctor.diagnosis.records import Graph
+from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from layoutdoctor.diagnosis.conversion import TensorKind
+    from layoutdoctor.diagnosis.graph import Buffer, GraphDirection
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Buffer, GraphDirection, TensorKind, TracedModel
+    from layoutdoctor.diagnosis.trial import TracedModel
 
 
 _FRAME_NUMBER = re.compile(r"\s*(\d+)/\d+: ")

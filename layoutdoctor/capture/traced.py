@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layoutdoctor.diagnosis.records import TracedModel, TracedTensor
+from layoutdoctor.diagnosis.trial import TracedModel, TracedTensor
 from layoutdoctor.examination.traced_text import needs_torch_alone
 
 if TYPE_CHECKING:

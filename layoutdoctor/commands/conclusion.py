@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from layoutdoctor.commands.output import AnyRecord, InputFile, OutputFile
     from layoutdoctor.diagnosis.accepted import Acceptance, AcceptedFile
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.scan import ScanFinding
 
 EXIT_FOUND = 1

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from layoutdoctor.commands.conclusion import Conclusion
     from layoutdoctor.commands.output import OutputFile
     from layoutdoctor.commands.running import Folder, Running
-    from layoutdoctor.diagnosis.records import Configuration, Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.subject import Configuration
     from layoutdoctor.workers.messages import Request
 
 _NO_LIMIT = "none"

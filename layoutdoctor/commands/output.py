@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width
-from layoutdoctor.diagnosis.records import Record
+from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of, mode_of_file, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.recording.recording import Recording
 
     AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)

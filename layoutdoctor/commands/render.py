@@ -11,7 +11,7 @@ from layoutdoctor.errors import RecordError, UsageError
 if TYPE_CHECKING:
     import argparse
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

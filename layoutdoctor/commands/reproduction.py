@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import Reproduction
+from layoutdoctor.diagnosis.diagnosis import Reproduction
 from layoutdoctor.reports.reproducer.report import NOT_REPRODUCED, REPRODUCED, build_reproducer
 from layoutdoctor.workers.processes import kill_with_all_it_started
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from layoutdoctor.commands.output import OutputFile
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 LIMIT_SECONDS = 600.0
 _MOST_LINES = 12

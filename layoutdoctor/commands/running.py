@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.workers.messages import Progress, Request
 

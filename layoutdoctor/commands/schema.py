@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.output import prepare_outputs, say_what_was_written, write_outputs
 from layoutdoctor.commands.streams import print_text
-from layoutdoctor.diagnosis.records import SCHEMA_VERSION, Diagnosis
+from layoutdoctor.diagnosis.diagnosis import SCHEMA_VERSION, Diagnosis
 from layoutdoctor.diagnosis.schema import Schema, schema_of, to_text
 
 if TYPE_CHECKING:

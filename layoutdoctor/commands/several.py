@@ -19,8 +19,10 @@ from layoutdoctor.commands.conclusion import (
 )
 from layoutdoctor.commands.output import for_others
 from layoutdoctor.commands.streams import logger, print_text, say, terminal_width
-from layoutdoctor.diagnosis.records import Diagnosis, Failure, Record
+from layoutdoctor.diagnosis.diagnosis import Diagnosis
+from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import encoded
+from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
 from layoutdoctor.words import TARGET_FORMS
 

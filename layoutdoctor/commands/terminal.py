@@ -15,7 +15,7 @@ from layoutdoctor.reports.text import LABEL_WIDTH, text_lines
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.reports.text import Role
 
 _STYLES: Mapping[Role, str] = {

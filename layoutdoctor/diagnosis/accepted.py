@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from layoutdoctor._version import __version__
-from layoutdoctor.diagnosis.records import Record
+from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import UNREADABLE
 from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import RecordError
@@ -24,7 +24,9 @@ from layoutdoctor.errors import RecordError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, SourceLocation
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.subject import SourceLocation
 
 MOST_BYTES = 16 << 20
 """An accepted file is written by hand in part: one of more bytes is some other file."""

@@ -10,20 +10,14 @@ from __future__ import annotations
 from typing import Literal
 
 from layoutdoctor._version import __version__
+from layoutdoctor.diagnosis.answer import Account, Ratio, Severity
+from layoutdoctor.diagnosis.conversion import ConversionDirection, Owner, TensorKind
+from layoutdoctor.diagnosis.diagnosis import reports_layer
+from layoutdoctor.diagnosis.kernel import TotalKind
 from layoutdoctor.diagnosis.layout import Size
-from layoutdoctor.diagnosis.records import (
-    Account,
-    ConversionDirection,
-    Owner,
-    Ratio,
-    Record,
-    Severity,
-    TensorKind,
-    TotalKind,
-    TrialStatus,
-    reports_layer,
-)
+from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import encoded
+from layoutdoctor.diagnosis.trial import TrialStatus
 
 COMPARISON_SCHEMA_VERSION = 1
 WITH_RESULT = ("ok", "same_as")

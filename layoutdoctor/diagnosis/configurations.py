@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.records import Configuration
+from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from layoutdoctor.diagnosis.records import FormatChoice, LayoutOptimization, Mode, OptionValue
+    from layoutdoctor.diagnosis.subject import FormatChoice, LayoutOptimization, Mode, OptionValue
 
 BASELINE = "inductor"
 """The configuration that ratios refer to: torch.compile as torch ships it."""

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import SCHEMA_VERSION, Diagnosis, Record
+from layoutdoctor.diagnosis.diagnosis import SCHEMA_VERSION, Diagnosis
 from layoutdoctor.errors import RecordError
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Graph, Trial
+    from layoutdoctor.diagnosis.graph import Graph
+    from layoutdoctor.diagnosis.record import Record
+    from layoutdoctor.diagnosis.trial import Trial
 
 DEFAULT_MOST_BYTES = 8 << 30
 """Unpacked bytes that are read of a trace without being asked for more: 8 GiB take a minute or two."""

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from layoutdoctor._version import __version__
+from layoutdoctor.diagnosis.answer import Severity
+from layoutdoctor.diagnosis.conversion import ConversionDirection, Owner
+from layoutdoctor.diagnosis.diagnosis import reports_layer
 from layoutdoctor.diagnosis.layout import Size
-from layoutdoctor.diagnosis.records import ConversionDirection, Count, Integer, Owner, Record, Severity, reports_layer
+from layoutdoctor.diagnosis.record import Count, Integer, Record
 from layoutdoctor.diagnosis.saved import encoded
 
 if TYPE_CHECKING:

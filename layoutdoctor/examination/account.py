@@ -14,8 +14,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.answer import FASTER, Account, AccountRow
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.diagnosis.records import FASTER, Account, AccountRow
 from layoutdoctor.examination.costs import launch_count, launches_that_ran
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
@@ -26,18 +26,14 @@ from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, pl
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
+    from layoutdoctor.diagnosis.answer import AccountKind
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
+    from layoutdoctor.diagnosis.kernel import Kernel
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import (
-        AccountKind,
-        Buffer,
-        Conversion,
-        Diagnosis,
-        FxNode,
-        Graph,
-        Kernel,
-        SourceLocation,
-        Trial,
-    )
+    from layoutdoctor.diagnosis.subject import SourceLocation
+    from layoutdoctor.diagnosis.trial import Trial
 
 _CALL = re.compile(r"conv|mm$|mv$|^addbmm|linear$|_linear_|matmul|inner_product|attention|rnn|lstm|gru")
 """Operations that libraries run, by their base names and by the names of oneDNN's primitives."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping  # noqa: TC003  # a call is read from messag
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Configuration, FormatChoice, OptionValue
+    from layoutdoctor.diagnosis.subject import Configuration, FormatChoice, OptionValue
 
 _FORMAT_BY_RANK = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
 

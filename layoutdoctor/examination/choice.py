@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.answer import FASTER, Comparison, Recommendation, WithoutFreezing
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.records import FASTER, Comparison, Recommendation, WithoutFreezing
 from layoutdoctor.examination.ratios import EQUALITY, RESOLUTION, ratio_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Ratio, Trial
+    from layoutdoctor.diagnosis.answer import Ratio
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.subject import Configuration
+    from layoutdoctor.diagnosis.trial import Trial
 
 NEAR_THE_BEST = 1.12
 """Configurations within this factor of the best are timed in more rounds and in further starts."""

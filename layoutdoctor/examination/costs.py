@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import FASTER, INCONCLUSIVE
+from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
 from layoutdoctor.examination.graphs.buffers import BufferGraph
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.regions import known_sum
@@ -23,17 +23,12 @@ from layoutdoctor.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import (
-        Buffer,
-        Conversion,
-        Diagnosis,
-        Graph,
-        Kernel,
-        KernelSummary,
-        RedundantPair,
-        SourceLocation,
-        Trial,
-    )
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Buffer, Graph
+    from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary
+    from layoutdoctor.diagnosis.subject import SourceLocation
+    from layoutdoctor.diagnosis.trial import Trial
 
 IRRELEVANT_SHARE = 0.02
 """Conversions that take less of the kernel time than this cannot be worth a change of layout."""

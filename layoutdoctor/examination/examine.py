@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import Diagnosis, Failure, Graph, KernelSummary, Record, RedundantPair
+from layoutdoctor.diagnosis.conversion import RedundantPair
+from layoutdoctor.diagnosis.diagnosis import Diagnosis
+from layoutdoctor.diagnosis.graph import Graph
+from layoutdoctor.diagnosis.kernel import KernelSummary
+from layoutdoctor.diagnosis.record import Record
+from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.account import accounts_of
 from layoutdoctor.examination.choice import compare, recommend
@@ -37,7 +42,8 @@ from layoutdoctor.recording.recording import unrest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Conversion, Trial
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.trial import Trial
     from layoutdoctor.recording.recording import Iteration, Recording
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, KernelSummary, Trial
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import KernelSummary
+    from layoutdoctor.diagnosis.trial import Trial
 
 # Notes that a trial and its examination leave where a part of the record is missing. A trial has no field for these.
 _NOTES_ON_GAPS = (

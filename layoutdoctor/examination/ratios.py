@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import EQUAL, FASTER, INCONCLUSIVE, SLOWER, Ratio, Verdict
+from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER, Ratio, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Measurement, Trial
+    from layoutdoctor.diagnosis.trial import Measurement, Trial
     from layoutdoctor.units import Seconds
 
 COVERAGE = 0.95

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, KernelSummary
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import KernelSummary
     from layoutdoctor.fleet.sources import Source
     from layoutdoctor.recording.recording import Recording
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from layoutdoctor.diagnosis.records import Environment
+from layoutdoctor.diagnosis.subject import Environment
 from layoutdoctor.measure.gpu import card_state
 from layoutdoctor.measure.timing import choose_timer, kind_of
 

@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from layoutdoctor.diagnosis.layout import Layout
-from layoutdoctor.diagnosis.records import Equivalence
+from layoutdoctor.diagnosis.trial import Equivalence
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.records import Conversion, Kernel, Total
+from layoutdoctor.diagnosis.conversion import Conversion
+from layoutdoctor.diagnosis.kernel import Kernel, Total
 from layoutdoctor.privacy.paths import listed
 from layoutdoctor.privacy.scrubbing import records_in, rewrite_record, scrub
 

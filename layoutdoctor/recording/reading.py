@@ -17,8 +17,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, AnyStr, Literal
 
 from layoutdoctor._version import __version__
-from layoutdoctor.diagnosis.records import Configuration, Environment, Subject, Trial
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
+from layoutdoctor.diagnosis.subject import Configuration, Environment, Subject
+from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.chrome import FOREIGN_EVENTS, read_chrome_trace
 from layoutdoctor.recording.files import TraceFile

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from layoutdoctor.diagnosis.records import Environment, Record, Subject, Trial
+from layoutdoctor.diagnosis.record import Record
+from layoutdoctor.diagnosis.subject import Environment, Subject
+from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.recording.onednn import OnednnLog
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from layoutdoctor.diagnosis.records import Diagnosis, Record
+from layoutdoctor.diagnosis.diagnosis import Diagnosis
+from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import (
     DEFAULT_MOST_SAVED_BYTES,
     GZIP_MAGIC,

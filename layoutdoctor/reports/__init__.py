@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, cast
 
-from layoutdoctor.diagnosis.records import Diagnosis
+from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.diagnosis.writing import is_packed_name, write_file
 from layoutdoctor.errors import UsageError

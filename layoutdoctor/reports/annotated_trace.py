@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.layout import Layout
-from layoutdoctor.diagnosis.records import SourceLocation
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
+from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import counted_conversions
@@ -26,7 +26,9 @@ from layoutdoctor.words import DIRECTION_WORDS, layout_words, shape_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, RedundantPair, Trial
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
 
 OWN_PROCESS = 900_000_000
 """Far above process ids of Linux and device numbers, and within the 32 bits that Perfetto keeps of one."""

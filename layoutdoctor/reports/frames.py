@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import Layout
-from layoutdoctor.diagnosis.records import SourceLocation
+from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     import msgspec
     import pandas
 
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.layout import Size
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Trial
+    from layoutdoctor.diagnosis.trial import Trial
 
 Row = dict[str, object]
 OTHER_STRIDES = "other strides"

@@ -30,7 +30,7 @@ from layoutdoctor.words import STATUS_WORDS, count_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.reports.reproducer.report import Reproducer
     from layoutdoctor.reports.sections.details import Detail
     from layoutdoctor.reports.sections.rows import Overview, Table

@@ -14,7 +14,7 @@ from layoutdoctor.reports.html.document import page_template
 from layoutdoctor.reports.sections.view import build_view
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 MOST_ENTRIES = 8
 MOST_CHARACTERS = 600

@@ -25,7 +25,8 @@ from layoutdoctor.rules.weights import LD103, LD106
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, Severity
+    from layoutdoctor.diagnosis.answer import Finding, Severity
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 __all__ = ["ALL_RULES", "Rule", "run_rules"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
 from layoutdoctor.diagnosis.configurations import base_name
-from layoutdoctor.diagnosis.records import FASTER, INCONCLUSIVE
 from layoutdoctor.examination.ratios import ratio_of
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
 from layoutdoctor.rules.times import Times, alternative_words, ratio_words, speed_words
@@ -20,7 +20,10 @@ from layoutdoctor.words import distinct, joined, listing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from layoutdoctor.diagnosis.records import Account, Configuration, Diagnosis, Finding, Ratio, Severity, Trial
+    from layoutdoctor.diagnosis.answer import Account, Finding, Ratio, Severity
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.subject import Configuration
+    from layoutdoctor.diagnosis.trial import Trial
 
 OFF = ("inductor-layout-opt-off",)
 SWITCH_OFF = 'switch it off for this model: torch.compile(model, options={"layout_optimization": False})'

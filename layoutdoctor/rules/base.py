@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Protocol
 
-from layoutdoctor.diagnosis.records import Finding
+from layoutdoctor.diagnosis.answer import Finding
 from layoutdoctor.examination.costs import conversion_places, sum_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Severity, SourceLocation
+    from layoutdoctor.diagnosis.answer import Severity
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.subject import SourceLocation
 
 PAGES = resources.files("layoutdoctor.rules") / "pages"
 

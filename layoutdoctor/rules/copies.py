@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator, Sequence
 
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion, TensorKind
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, TensorKind, Trial
+    from layoutdoctor.diagnosis.trial import Trial
 
 
 # ------------------------------------------------------------------------------------------------ LD108 and LD110

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.records import INCONCLUSIVE, SLOWER
+from layoutdoctor.diagnosis.answer import INCONCLUSIVE, SLOWER
 from layoutdoctor.examination.costs import all_conversions_of, dearest_of, sum_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
@@ -28,18 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from typing import TypeGuard
 
+    from layoutdoctor.diagnosis.answer import Finding, Ratio
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Convolution, Decision, FxNode, Graph
     from layoutdoctor.diagnosis.layout import Size
-    from layoutdoctor.diagnosis.records import (
-        Conversion,
-        Convolution,
-        Decision,
-        Diagnosis,
-        Finding,
-        FxNode,
-        Graph,
-        Ratio,
-        Trial,
-    )
+    from layoutdoctor.diagnosis.trial import Trial
 
 FORCED = "inductor-layout-opt-forced"
 _WAYS_AROUND = (FORCED, "inductor-channels-last")

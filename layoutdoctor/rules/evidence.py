@@ -14,18 +14,14 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from layoutdoctor.diagnosis.answer import Severity
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Decision, FxNode, Graph
+    from layoutdoctor.diagnosis.kernel import Kernel
     from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
-    from layoutdoctor.diagnosis.records import (
-        Conversion,
-        Decision,
-        Diagnosis,
-        FxNode,
-        Graph,
-        InputTensor,
-        Kernel,
-        Severity,
-        Trial,
-    )
+    from layoutdoctor.diagnosis.subject import InputTensor
+    from layoutdoctor.diagnosis.trial import Trial
 
 Found = TypeVar("Found")
 NEGLIGIBLE_SHARE = 0.02

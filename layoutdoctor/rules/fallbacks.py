@@ -21,7 +21,11 @@ from layoutdoctor.words import ONEDNN_LOG, count_of, distinct, listing, op_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, FxNode, Kernel, Severity, Trial
+    from layoutdoctor.diagnosis.answer import Finding, Severity
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import FxNode
+    from layoutdoctor.diagnosis.kernel import Kernel
+    from layoutdoctor.diagnosis.trial import Trial
 
 # ------------------------------------------------------------------------------- LD305: reference code and fallbacks
 _LEAST_SHARE = 0.10

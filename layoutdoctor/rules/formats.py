@@ -31,8 +31,12 @@ from layoutdoctor.words import be, count_of, distinct, joined, line_words, listi
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
-    from layoutdoctor.diagnosis.records import Configuration, Diagnosis, Finding, FxNode, Graph, InputTensor, Trial
+    from layoutdoctor.diagnosis.subject import Configuration, InputTensor
+    from layoutdoctor.diagnosis.trial import Trial
 
 
 # -------------------------------------------------------------------------- LD205: channels_last input would be faster

@@ -32,7 +32,11 @@ from layoutdoctor.words import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, KernelSummary, Severity, Trial
+    from layoutdoctor.diagnosis.answer import Finding, Severity
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import KernelSummary
+    from layoutdoctor.diagnosis.trial import Trial
 
 # Shares of the recorded time. Below the first one nobody sees them in the run. A warning from the second one on,
 # or from NEGLIGIBLE_SHARE on if they take the third one of the convolution time.

@@ -24,8 +24,11 @@ from layoutdoctor.words import distinct, layout_words, line_words, listing, shap
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import FxNode, LayoutBreaker
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Diagnosis, Equivalence, Finding, FxNode, LayoutBreaker, Trial
+    from layoutdoctor.diagnosis.trial import Equivalence, Trial
 
 
 # ---------------------------------------------------------------------------------------- LD209: other strides

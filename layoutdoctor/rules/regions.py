@@ -18,7 +18,11 @@ from layoutdoctor.words import be, count_of, distinct, joined, layout_words, lin
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Graph, LayoutBreaker, Trial
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Graph, LayoutBreaker
+    from layoutdoctor.diagnosis.trial import Trial
 
 # ------------------------------------------------------------------------------------------- LD104: inside the model
 _MODULES_NAMED = 6

@@ -16,8 +16,12 @@ from layoutdoctor.words import distinct, joined, layout_words, listing, op_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, FxNode, Graph, Trial
+    from layoutdoctor.diagnosis.trial import Trial
 
 _DIRECTIONS = ("to_blocked", "to_channels_last", "to_contiguous")
 _IN_PLACE_TARGET = re.compile(r"[a-z0-9]_(\.|$)")  # aten.relu_.default; every in-place operator ends so

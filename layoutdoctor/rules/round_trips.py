@@ -28,7 +28,10 @@ from layoutdoctor.words import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, RedundantPair, Severity, Trial
+    from layoutdoctor.diagnosis.answer import Finding, Severity
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
 
 _KINDS_NAMED = 3
 # The first conversion goes out of the layout that the library computes in, or into it.

@@ -24,17 +24,12 @@ from layoutdoctor.words import distinct, joined, layout_words, listing, op_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import (
-        Account,
-        AccountRow,
-        Convolution,
-        Diagnosis,
-        Finding,
-        Graph,
-        Kernel,
-        SourceLocation,
-        Trial,
-    )
+    from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Convolution, Graph
+    from layoutdoctor.diagnosis.kernel import Kernel
+    from layoutdoctor.diagnosis.subject import SourceLocation
+    from layoutdoctor.diagnosis.trial import Trial
     from layoutdoctor.examination.graphs.strided_norms import StridedNorm
 
 

@@ -16,8 +16,11 @@ from layoutdoctor.words import be, count_of, distinct, line_words, listing, shap
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Convolution, FxNode
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Convolution, Diagnosis, Finding, FxNode, GradientLayout, Trial
+    from layoutdoctor.diagnosis.trial import GradientLayout, Trial
 
 # ------------------------------------------------------------------------------ LD211: strides that change
 # Dynamo's text, torch 2.7 to 2.13 (torch/csrc/dynamo/guards.cpp).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.records import EQUAL, FASTER, INCONCLUSIVE, SLOWER, Ratio
+from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER, Ratio
 from layoutdoctor.examination.gaps import is_recorded_like
 from layoutdoctor.examination.ratios import judge
 from layoutdoctor.rules.wording import shown
@@ -13,7 +13,8 @@ from layoutdoctor.units import format_ratio
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Trial
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
 
 
 class Times:

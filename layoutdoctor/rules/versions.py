@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from layoutdoctor.diagnosis.records import Severity
+from layoutdoctor.diagnosis.answer import Severity
 from layoutdoctor.examination.choice import is_far_off
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
@@ -30,7 +30,11 @@ from layoutdoctor.words import count_of, layout_words, op_words, shape_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from layoutdoctor.diagnosis.records import Convolution, Diagnosis, Finding, FxNode, Graph, Kernel, Trial
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Convolution, FxNode, Graph
+    from layoutdoctor.diagnosis.kernel import Kernel
+    from layoutdoctor.diagnosis.trial import Trial
     from layoutdoctor.rules.base import Placed
 
 _HALF = ("bfloat16", "float16")

@@ -26,7 +26,11 @@ from layoutdoctor.words import DTYPES, be, count_of, distinct, joined, listing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, FxNode, Trial
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import FxNode
+    from layoutdoctor.diagnosis.trial import Trial
 
 # ---------------------------------------------------------------------------------------------- LD103: conversions
 _LOSS_SHARE = 0.05  # packed weights save more than the scatter of ratios

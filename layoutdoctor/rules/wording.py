@@ -16,8 +16,9 @@ from layoutdoctor.words import distinct, joined, line_words, listing, name_in_wo
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from layoutdoctor.diagnosis.conversion import Conversion, ConversionDirection, CostSource
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion, ConversionDirection, CostSource, Trial
+    from layoutdoctor.diagnosis.trial import Trial
     from layoutdoctor.examination.costs import Place
 
 Thing = TypeVar("Thing")

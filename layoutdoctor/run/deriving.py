@@ -15,7 +15,7 @@ from layoutdoctor.units import NANOSECONDS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Configuration, Cure, Environment, OptionValue
+    from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, OptionValue
     from layoutdoctor.workers.worker import Worker
 
 MOST_CURES = 3

@@ -20,7 +20,8 @@ import msgspec
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.configurations import ALL, BASELINE, choose_configurations, find_target, is_a_group
-from layoutdoctor.diagnosis.records import Configuration, Trial
+from layoutdoctor.diagnosis.subject import Configuration
+from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.errors import SubjectError, TransportError, UsageError, needs_torch
 from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.examination.choice import compare, recommend
@@ -48,7 +49,8 @@ from layoutdoctor.workers.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Mode
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.subject import Mode
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.launcher import Host, Launcher, Process
     from layoutdoctor.workers.messages import Loaded

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import Diagnosis
+from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, load
 from layoutdoctor.errors import TraceError, UsageError
 from layoutdoctor.examination.changes.models import compare_models

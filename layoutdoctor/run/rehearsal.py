@@ -24,7 +24,7 @@ from layoutdoctor.words import joined
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from layoutdoctor.diagnosis.records import Mode
+    from layoutdoctor.diagnosis.subject import Mode
     from layoutdoctor.subjects.subject import LoadedSubject
 
 _FAST_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}

@@ -11,14 +11,14 @@ from torch.utils import _pytree as pytree
 from layoutdoctor.capture.compat import compile_settings
 from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
-from layoutdoctor.diagnosis.records import Failure, Trial
+from layoutdoctor.diagnosis.trial import Failure, Trial
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.applying import effective_options
 from layoutdoctor.subjects.subject import owned_module
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.configurations import Target
-    from layoutdoctor.diagnosis.records import Subject
+    from layoutdoctor.diagnosis.subject import Subject
     from layoutdoctor.subjects.step import Step
     from layoutdoctor.subjects.subject import LoadedSubject
 

@@ -19,7 +19,7 @@ from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.fx_graph import location_in_stack
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.records import Failure, GradientLayout, Trial
+from layoutdoctor.diagnosis.trial import Failure, GradientLayout, Trial
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.applying import effective_options, global_options
 from layoutdoctor.measure.equivalence import Reference, check_equivalence
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.configurations import Target
-    from layoutdoctor.diagnosis.records import Configuration, Graph, Mode
+    from layoutdoctor.diagnosis.graph import Graph
+    from layoutdoctor.diagnosis.subject import Configuration, Mode
     from layoutdoctor.recording.recording import Iteration
     from layoutdoctor.subjects.step import Step
     from layoutdoctor.subjects.subject import LoadedSubject

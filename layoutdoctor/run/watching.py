@@ -16,7 +16,7 @@ from layoutdoctor.workers.messages import Progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.examination.examine import Examined
     from layoutdoctor.recording.recording import Recording
 

@@ -17,7 +17,7 @@ from layoutdoctor.subjects.reach import reached
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from layoutdoctor.diagnosis.records import FormatChoice
+    from layoutdoctor.diagnosis.subject import FormatChoice
 
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 

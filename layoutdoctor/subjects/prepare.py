@@ -28,7 +28,7 @@ from layoutdoctor.subjects.subject import callable_name, owned_module, set_mode,
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
-    from layoutdoctor.diagnosis.records import Configuration, FormatChoice, Mode
+    from layoutdoctor.diagnosis.subject import Configuration, FormatChoice, Mode
     from layoutdoctor.subjects.subject import LoadedSubject
 
 T = TypeVar("T")

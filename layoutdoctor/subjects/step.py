@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from layoutdoctor.diagnosis.records import Mode
+    from layoutdoctor.diagnosis.subject import Mode
 
 FIRST_CALL_SEED = 0
 """Every configuration's first call draws from the same seed, so that dropout can be compared where it can be."""

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.diagnosis.records import InputTensor, Subject
+from layoutdoctor.diagnosis.subject import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.measure.gpu import notes_on_gpu
@@ -27,7 +27,7 @@ from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, con
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.diagnosis.records import Mode
+    from layoutdoctor.diagnosis.subject import Mode
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 

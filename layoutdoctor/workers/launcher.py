@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from layoutdoctor import errors
-from layoutdoctor.diagnosis.records import Failure
+from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
 from layoutdoctor.workers.messages import (
     NO_MESSAGE,
@@ -48,7 +48,8 @@ from layoutdoctor.workers.processes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.diagnosis.records import Configuration, TrialStatus
+    from layoutdoctor.diagnosis.subject import Configuration
+    from layoutdoctor.diagnosis.trial import TrialStatus
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.messages import Answer, Order, Request, Role
 

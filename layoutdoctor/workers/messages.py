@@ -16,19 +16,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import (
-    Configuration,
-    Cure,
-    Environment,
-    Equivalence,
-    Failure,
-    GradientLayout,
-    Graph,
-    Mode,
-    PositiveSeconds,
-    Subject,
-    Trial,
-)
+from layoutdoctor.diagnosis.graph import Graph
+from layoutdoctor.diagnosis.record import PositiveSeconds
+from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, Mode, Subject
+from layoutdoctor.diagnosis.trial import Equivalence, Failure, GradientLayout, Trial
 from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.recording.recording import Iteration

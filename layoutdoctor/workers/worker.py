@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import Failure, Measurement, Trial
+from layoutdoctor.diagnosis.trial import Failure, Measurement, Trial
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.examination.ratios import call_seconds
 from layoutdoctor.recording.recording import Recording
@@ -31,7 +31,8 @@ from layoutdoctor.workers.messages import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Configuration, TrialStatus
+    from layoutdoctor.diagnosis.subject import Configuration
+    from layoutdoctor.diagnosis.trial import TrialStatus
     from layoutdoctor.recording.recording import Head, Iteration
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.launcher import Host, Process

@@ -11,7 +11,7 @@ from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.run.diagnose import record_only
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Mode
+    from layoutdoctor.diagnosis.subject import Mode
 
 SMOKE = ("weight_norm of old", "closure")
 

@@ -10,7 +10,7 @@ from builders import a_conversion, a_diagnosis, a_measurement, a_pair, a_trial, 
 from golden.stories import STORIES
 from hostile_records import hostile_diagnosis
 
-from layoutdoctor.diagnosis.records import Kernel
+from layoutdoctor.diagnosis.kernel import Kernel
 from layoutdoctor.reports.html.document import render_html
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install layoutdoctor[test])")
 

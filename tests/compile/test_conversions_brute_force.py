@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.capture.session import CapturedGraph
-    from layoutdoctor.diagnosis.records import Buffer, Conversion, Graph
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.graph import Buffer, Graph
 
 pytestmark = pytest.mark.compile
 

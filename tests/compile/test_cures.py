@@ -15,7 +15,7 @@ from layoutdoctor.run.deriving import with_switch
 from layoutdoctor.workers.messages import Request
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Mode
+    from layoutdoctor.diagnosis.subject import Mode
 
 pytestmark = pytest.mark.compile
 

@@ -24,7 +24,9 @@ from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.run.recorded import diagnose_recordings
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Trial
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
 
 pytestmark = [pytest.mark.compile, pytest.mark.slow]
 

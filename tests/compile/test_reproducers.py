@@ -20,15 +20,16 @@ from github_markdown import check_form, code_blocks
 from live_trials import requested_of_target
 
 from layoutdoctor.commands.reproduction import with_reproduction
+from layoutdoctor.diagnosis.answer import Recommendation
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.diagnosis.records import Recommendation
 from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.reports.markdown import render_markdown
 from layoutdoctor.reports.reproducer.report import NOT_REPRODUCED, REPRODUCED, build_reproducer
 from layoutdoctor.workers.messages import Request
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis, Mode
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.subject import Mode
 
 pytestmark = pytest.mark.compile
 

@@ -23,7 +23,10 @@ from layoutdoctor.run.static import described_for
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis, Graph, Mode, Trial
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Graph
+    from layoutdoctor.diagnosis.subject import Mode
+    from layoutdoctor.diagnosis.trial import Trial
 
 pytestmark = pytest.mark.compile
 

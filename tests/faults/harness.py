@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from faults.fault import Fault
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 MARKER = "LAYOUTDOCTOR_TEST_RUN"
 PLANTING = Path(__file__).with_name("planting.py")

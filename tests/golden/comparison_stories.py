@@ -27,14 +27,16 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.diagnosis.records import Diagnosis, Finding, RedundantPair
+from layoutdoctor.diagnosis.answer import Finding
+from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.examination.choice import compare
 from layoutdoctor.examination.ratios import with_shown_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from layoutdoctor.diagnosis.records import Conversion, Trial
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.trial import Trial
 
 MILLISECONDS = {
     "eager": 25.0,

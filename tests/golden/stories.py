@@ -16,7 +16,7 @@ from layoutdoctor.diagnosis.saved import from_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 FOLDER = Path(__file__).parent
 SAVED = {

@@ -20,7 +20,7 @@ from layoutdoctor.recording.recording import unrest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.records import Mode
+    from layoutdoctor.diagnosis.subject import Mode
     from layoutdoctor.recording.recording import Recording
 
 HERE = Path(__file__).parent

@@ -28,7 +28,8 @@ from layoutdoctor.errors import RecordError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 DAY = datetime.date(2026, 11, 21)
 

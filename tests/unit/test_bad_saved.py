@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 GOOD = to_json(STORIES["tie"]())
 SAVED_BY = "expected a diagnosis saved by layoutdoctor (--output FILE.json)"

@@ -16,7 +16,7 @@ from layoutdoctor.rules import ALL_RULES, run_rules
 from layoutdoctor.run.recorded import examine_trace
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 TESTS = Path(__file__).parents[1]
 TRACES = TESTS / "traces"

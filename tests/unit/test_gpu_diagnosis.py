@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from gpu_profiles import Convolution, Launch
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Trial
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
 
 pytestmark = pytest.mark.thorough
 

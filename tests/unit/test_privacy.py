@@ -26,7 +26,7 @@ from layoutdoctor.rules import run_rules
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 TRACES = Path(__file__).parents[1] / "traces"
 HOME = "/home/quinella"

@@ -8,7 +8,7 @@ import pytest
 from builders import a_conversion, a_diagnosis, a_graph, a_node, a_pair, a_trial, kernels
 
 from layoutdoctor.diagnosis.accepted import accept_all, save_accepted
-from layoutdoctor.diagnosis.records import Diagnosis
+from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.reports import render
 from layoutdoctor.rules import run_rules

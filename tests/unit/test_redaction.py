@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -28,11 +29,16 @@ from builders import (
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Account, AccountRow, Diagnosis, Failure, Finding, Kernel, Total, Trial
+from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding
+from layoutdoctor.diagnosis.kernel import Kernel, Total
 from layoutdoctor.diagnosis.saved import from_json, to_json
+from layoutdoctor.diagnosis.trial import Failure, Trial
 from layoutdoctor.privacy import Surroundings, redact, scrub
 from layoutdoctor.privacy.scrubbing import rewrite_record
 from layoutdoctor.rules import run_rules
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 HERE = Surroundings(home="/home/quinella", user="quinella", hosts=("brontosaur",), working_directory="/srv/work")
 OWN = re.compile(r"tumou?r|lesion|zebrafish|hospital", re.IGNORECASE)

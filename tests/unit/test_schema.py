@@ -21,7 +21,7 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.commands.schema import KINDS, schema_of_kind
 from layoutdoctor.diagnosis.accepted import accept_all
 from layoutdoctor.diagnosis.comparison import comparison_to_json
-from layoutdoctor.diagnosis.records import Diagnosis
+from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.diagnosis.schema import to_text
 

@@ -23,7 +23,7 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.accepted import accept_all, save_accepted
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
-from layoutdoctor.diagnosis.records import Diagnosis, RedundantPair, Trial
+from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.errors import InconclusiveError, RecordError, UnsupportedTorchError, UsageError
 from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.rules import run_rules
@@ -31,6 +31,9 @@ from layoutdoctor.testing import assert_no_redundant_conversions
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from layoutdoctor.diagnosis.conversion import RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 CONVERSIONS = tuple(
     a_conversion(f"reorder {number}", node="convolution", port="output 0", location=None) for number in range(4)

@@ -8,7 +8,7 @@ import torch
 from builders import a_location, blocked, channels_last, contiguous
 
 from layoutdoctor import words
-from layoutdoctor.diagnosis import records
+from layoutdoctor.diagnosis import answer, conversion
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.examination.ratios import judge
@@ -58,14 +58,14 @@ def test_an_operator_and_a_line_have_short_names() -> None:
 
 def test_every_term_of_a_record_has_a_word() -> None:
     tables: tuple[tuple[Mapping[str | None, str], object], ...] = (
-        (words.OWNER_WORDS, records.Owner),
-        (words.DIRECTION_WORDS, records.ConversionDirection),
-        (words.TENSOR_WORDS, records.TensorKind),
-        (words.PROOF_WORDS, records.Confidence),
+        (words.OWNER_WORDS, conversion.Owner),
+        (words.DIRECTION_WORDS, conversion.ConversionDirection),
+        (words.TENSOR_WORDS, conversion.TensorKind),
+        (words.PROOF_WORDS, conversion.Confidence),
     )
     for table, terms in tables:
         assert set(table) == set(get_args(terms))
-    assert set(words.CONFIDENCE_WORDS) == {*get_args(records.Confidence), None}
+    assert set(words.CONFIDENCE_WORDS) == {*get_args(conversion.Confidence), None}
 
 
 def test_an_element_type_has_its_bytes_under_every_spelling() -> None:
@@ -96,5 +96,5 @@ def test_a_ratio_has_its_interval_and_its_certainty() -> None:
         (0.98, 0.99, 1.01): "as fast (0.98 to 1.01)",
     }
     for (low, median, high), said in cases.items():
-        ratio = records.Ratio(name="eager", low=low, median=median, high=high, verdict=judge(low, high))
+        ratio = answer.Ratio(name="eager", low=low, median=median, high=high, verdict=judge(low, high))
         assert words.ratio_words(ratio) == said

@@ -27,7 +27,11 @@ from recordings.record import ROOT, SETS
 from layoutdoctor.examination.costs import irrelevance
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Graph, LayoutBreaker, Trial
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Graph, LayoutBreaker
+    from layoutdoctor.diagnosis.trial import Trial
 
 
 def codes_of(diagnosis: Diagnosis, *configurations: str) -> set[str]:

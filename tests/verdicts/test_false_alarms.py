@@ -36,7 +36,11 @@ from layoutdoctor.rules import run_rules
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.diagnosis.records import Conversion, Decision, Diagnosis, FxNode, Graph, Mode, Trial
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Decision, FxNode, Graph
+    from layoutdoctor.diagnosis.subject import Mode
+    from layoutdoctor.diagnosis.trial import Trial
 
 CUDA = {"device": "cuda"}
 FORMATS = ("eager", "eager-channels-last", "inductor", "inductor-channels-last")

@@ -10,14 +10,14 @@ from kept_recordings import diagnosed
 from loops import for_each
 from recordings.record import SETS
 
-from layoutdoctor.diagnosis.records import EQUAL, SLOWER
+from layoutdoctor.diagnosis.answer import EQUAL, SLOWER
 from layoutdoctor.rules import run_rules
 from layoutdoctor.rules.evidence import has_backward, is_trace
 from layoutdoctor.rules.times import Times
 from layoutdoctor.rules.wording import shown
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 ADVISED = re.compile(r"(?:^|; |, |: )(?:use|as) ([^:;]+?)(?=:|;|$|, and |, or | does \()")
 DIAGNOSES = [*(diagnosed(name) for name in SETS), *(story() for story in STORIES.values())]

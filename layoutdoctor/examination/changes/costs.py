@@ -13,8 +13,9 @@ from layoutdoctor.units import format_seconds, format_significant
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
     from layoutdoctor.diagnosis.layout import Size
-    from layoutdoctor.diagnosis.records import Conversion, RedundantPair, Trial
+    from layoutdoctor.diagnosis.trial import Trial
 
 TIME_TOLERANCE = 0.10
 """Conversions that take longer by less than this part may be the same ones at another clock rate of the device."""

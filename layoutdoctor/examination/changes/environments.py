@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.comparison import EnvironmentDifference
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 _MACHINE = ("device", "device_name", "onednn_isa", "cpu_count", "thread_count")
 _FIELDS = (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis.answer import FASTER, SLOWER, Ratio
 from layoutdoctor.diagnosis.comparison import (
     WITH_RESULT,
     ComparedModel,
@@ -25,7 +26,6 @@ from layoutdoctor.diagnosis.comparison import (
     TrialChange,
 )
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.records import FASTER, SLOWER, Ratio
 from layoutdoctor.examination.account import account
 from layoutdoctor.examination.changes.costs import (
     TIME_TOLERANCE,
@@ -44,7 +44,9 @@ from layoutdoctor.words import STATUS_WORDS, name_in_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Account, Diagnosis, Finding, Severity, Trial
+    from layoutdoctor.diagnosis.answer import Account, Finding, Severity
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
 
 BETWEEN_RUNS = 0.05
 """The ratios of two diagnoses of the same thing may differ by this part; on a quiet machine they hardly ever do."""

@@ -22,7 +22,9 @@ from layoutdoctor.examination.changes.environments import environment_changes, h
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Total, TotalKind, Trial
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import Total, TotalKind
+    from layoutdoctor.diagnosis.trial import Trial
 
 SMALL_OVERLAP = 0.25
 """Two runs with less than this part of their names in common are different ones, if times agree with it."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from layoutdoctor.diagnosis.graph import LayoutBreaker
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.diagnosis.records import LayoutBreaker
 from layoutdoctor.examination.graphs.buffers import densified, is_only_channels_last, is_only_contiguous
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
@@ -21,8 +21,9 @@ from layoutdoctor.examination.graphs.regions import known_sum
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph, RedundantPair
     from layoutdoctor.examination.graphs.buffers import BufferGraph
 
 

@@ -19,7 +19,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Buffer, BufferRead, FxNode, Graph
+    from layoutdoctor.diagnosis.graph import Buffer, BufferRead, FxNode, Graph
 
 
 @dataclass(frozen=True)

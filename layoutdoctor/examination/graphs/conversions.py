@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.diagnosis.records import Conversion
+from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.examination.graphs.breakers import compiled_breakers, eager_breakers
 from layoutdoctor.examination.graphs.buffers import BufferGraph, densified
 from layoutdoctor.examination.graphs.join import is_convolution
@@ -27,15 +27,9 @@ from layoutdoctor.words import GIVES_STRIDES, item_bytes, listing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from layoutdoctor.diagnosis.conversion import ConversionDirection, ConversionRole, TensorKind
+    from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import (
-        Buffer,
-        ConversionDirection,
-        ConversionRole,
-        FxNode,
-        Graph,
-        TensorKind,
-    )
     from layoutdoctor.examination.graphs.buffers import Source
     from layoutdoctor.examination.kernels.host import HostOperation
 

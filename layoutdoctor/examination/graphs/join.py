@@ -25,7 +25,7 @@ from layoutdoctor.examination.kernels.host import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.diagnosis.records import FxNode, Graph
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
 
 _TRITON_PREFIX = "triton_"  # on a GPU the launch of a generated kernel is an operation of its name
 _CONVOLUTIONS = (

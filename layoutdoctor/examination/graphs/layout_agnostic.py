@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import FxNode
+    from layoutdoctor.diagnosis.graph import FxNode
 
 POINTWISE = frozenset(
     """

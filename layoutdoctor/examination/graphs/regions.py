@@ -17,8 +17,8 @@ from layoutdoctor.examination.graphs.buffers import densified
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion
 
 _Number = TypeVar("_Number", int, float)
 

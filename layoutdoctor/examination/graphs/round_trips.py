@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
-from layoutdoctor.diagnosis.records import RedundantPair
+from layoutdoctor.diagnosis.conversion import RedundantPair
 from layoutdoctor.examination.graphs.buffers import BufferGraph, Source, is_only_channels_last
 from layoutdoctor.examination.graphs.conversions import conversion_bytes, layout_change
 from layoutdoctor.examination.graphs.join import is_convolution
@@ -24,7 +24,8 @@ from layoutdoctor.words import distinct
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import Buffer, Conversion, ConversionDirection, FxNode, Graph
+    from layoutdoctor.diagnosis.conversion import Conversion, ConversionDirection
+    from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
 
 
 def buffer_pairs(graph: Graph) -> tuple[RedundantPair, ...]:

@@ -10,8 +10,8 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name, is_layout
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import FxNode, Graph
 
 _BATCH_NORMS = frozenset(
     """

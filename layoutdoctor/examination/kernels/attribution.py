@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from layoutdoctor.diagnosis.records import SourceLocation
+from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.recording.chrome import FRAME, MODULE_PREFIX, is_module_call, is_user_function
 from layoutdoctor.recording.recording import NONE, OperationArguments
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
+from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+from layoutdoctor.diagnosis.kernel import KernelSummary, Waiting
 from layoutdoctor.diagnosis.layout import Layout, dense_stride, strided_layout
-from layoutdoctor.diagnosis.records import Conversion, KernelSummary, RedundantPair, Waiting
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
 from layoutdoctor.examination.graphs.regions import known_sum

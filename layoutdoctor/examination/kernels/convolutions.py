@@ -21,7 +21,7 @@ from layoutdoctor.recording.recording import NONE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.records import Confidence, ConversionDirection
+    from layoutdoctor.diagnosis.conversion import Confidence, ConversionDirection
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.shapes import ConvolutionTensors, Role, Shape, Tensor
 

@@ -17,8 +17,8 @@ from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy, parse
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.conversion import ConversionDirection
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import ConversionDirection
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.convolutions import Evidence
     from layoutdoctor.recording.recording import OperationArguments

@@ -27,8 +27,11 @@ from layoutdoctor.units import NANOSECONDS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
+    from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph, Kernel, KernelSummary, SourceLocation
+    from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.convolutions import LibraryConversion
     from layoutdoctor.examination.kernels.host import HostOperation

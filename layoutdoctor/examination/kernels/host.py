@@ -12,7 +12,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from layoutdoctor.diagnosis.records import Conversion, Kernel, KernelSummary
+from layoutdoctor.diagnosis.conversion import Conversion
+from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe_primitive
 from layoutdoctor.examination.kernels.shapes import parse_shapes
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
@@ -20,7 +21,7 @@ from layoutdoctor.units import NANOSECONDS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import FxNode
+    from layoutdoctor.diagnosis.graph import FxNode
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
     from layoutdoctor.examination.kernels.shapes import Shape
     from layoutdoctor.recording.onednn import OnednnLog, Primitive

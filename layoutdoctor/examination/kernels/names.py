@@ -16,7 +16,8 @@ from layoutdoctor.words import DTYPES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from layoutdoctor.diagnosis.records import ConversionDirection, Kernel
+    from layoutdoctor.diagnosis.conversion import ConversionDirection
+    from layoutdoctor.diagnosis.kernel import Kernel
 
 _FALLBACK = re.compile(r"slow_conv|thnn_conv|vol2col|naive_conv")
 Role = Literal["conversion", "padding", "cast", "possible", "strided_copy", "generated", "decoy"]

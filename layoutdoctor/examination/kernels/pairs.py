@@ -25,7 +25,7 @@ from layoutdoctor.recording.recording import NONE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.diagnosis.records import Confidence, ConversionDirection
+    from layoutdoctor.diagnosis.conversion import Confidence, ConversionDirection
     from layoutdoctor.examination.kernels.convolutions import Evidence, LibraryConversion
     from layoutdoctor.examination.kernels.shapes import Shape
 

@@ -17,8 +17,8 @@ from layoutdoctor.diagnosis.layout import stride_order
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from layoutdoctor.diagnosis.conversion import ConversionDirection, TensorKind
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import ConversionDirection, TensorKind
     from layoutdoctor.recording.onednn import Primitive
 
 

@@ -18,8 +18,8 @@ from layoutdoctor.diagnosis.layout import strided_layout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from layoutdoctor.diagnosis.conversion import TensorKind
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import TensorKind
     from layoutdoctor.recording.recording import OperationArguments
 
 Shape = tuple[int, ...]

@@ -23,7 +23,9 @@ from layoutdoctor.words import STATUS_WORDS, count_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, SourceLocation
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.rules import Rule
 
 JsonObject = dict[str, object]

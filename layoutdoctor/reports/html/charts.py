@@ -22,7 +22,11 @@ from layoutdoctor.words import count_of, joined
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Account, Conversion, Diagnosis, Kernel, Measurement, RedundantPair, Trial
+    from layoutdoctor.diagnosis.answer import Account
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import Kernel
+    from layoutdoctor.diagnosis.trial import Measurement, Trial
 
 MOST_KERNELS = 20_000
 _NAME_LENGTH = 160

@@ -33,7 +33,8 @@ from layoutdoctor.words import joined
 if TYPE_CHECKING:
     import jinja2
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.reports.html.charts import TimeBar, Timeline, Waterfall
     from layoutdoctor.reports.html.flow import Flow
     from layoutdoctor.reports.sections.rows import Overview

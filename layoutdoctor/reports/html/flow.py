@@ -21,8 +21,10 @@ from layoutdoctor.words import layout_words as format_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, RedundantPair, Trial
+    from layoutdoctor.diagnosis.trial import Trial
 
 MOST_FLOWS = 3
 MOST_BETWEEN = 5

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.answer import INCONCLUSIVE
 from layoutdoctor.diagnosis.configurations import BASELINE, base_name
-from layoutdoctor.diagnosis.records import INCONCLUSIVE
 from layoutdoctor.examination.applying import effective_options, global_options
 from layoutdoctor.examination.choice import KEEPS_MEMORY, is_far_off, wrong_baseline
 from layoutdoctor.examination.costs import counted_conversions
@@ -26,7 +26,9 @@ from layoutdoctor.words import ONEDNN_LOG
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Finding, TracedModel, TracedTensor, Trial
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import TracedModel, TracedTensor, Trial
 
 REPRODUCED, NOT_REPRODUCED = "verdict: reproduced", "verdict: NOT reproduced"
 GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nchwToFold|nChwTo"

@@ -12,7 +12,9 @@ from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import be, count_of, layout_words, line_words, listing
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Account, AccountRow, Diagnosis, Trial
+    from layoutdoctor.diagnosis.answer import Account, AccountRow
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
 
 MOST_ROWS = 3
 _LONGEST = 125

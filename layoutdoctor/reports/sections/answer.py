@@ -10,8 +10,8 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.records import FASTER, INCONCLUSIVE
 from layoutdoctor.examination.choice import KEEPS_MEMORY, eligible_names, is_far_off, wrong_baseline
 from layoutdoctor.examination.costs import convolution_count, irrelevance
 from layoutdoctor.examination.ratios import EQUALITY
@@ -33,7 +33,9 @@ from layoutdoctor.words import count_of, ratio_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Ratio, Trial
+    from layoutdoctor.diagnosis.answer import Ratio
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
 
 MOST_NAMED = 4
 WORTH_A_LINE_CORES = 0.3

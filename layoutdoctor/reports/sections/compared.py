@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.answer import FASTER, SLOWER
 from layoutdoctor.diagnosis.comparison import WITH_RESULT, TraceComparison
-from layoutdoctor.diagnosis.records import FASTER, SLOWER
 from layoutdoctor.examination.changes.costs import LEAST_SHARE, TIME_TOLERANCE, format_count
 from layoutdoctor.examination.changes.traces import KINDS, loose_name
 from layoutdoctor.reports.sections.account import account_sentence, account_view
@@ -27,6 +27,7 @@ from layoutdoctor.words import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from layoutdoctor.diagnosis.answer import Ratio, Verdict
     from layoutdoctor.diagnosis.comparison import (
         Amount,
         ComparedModel,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
         TrialChange,
     )
     from layoutdoctor.diagnosis.layout import Size
-    from layoutdoctor.diagnosis.records import Ratio, Verdict
 
 ABSENT = "-"
 LONGEST_NAME = 60

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.layout import Layout
-from layoutdoctor.diagnosis.records import SourceLocation
+from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import TOTAL_HEADS, UNKNOWN, Table, TableRow, error_cell, total_row
 from layoutdoctor.reports.sections.wording import (
@@ -29,18 +29,11 @@ from layoutdoctor.words import NOT_RECORDED, SWITCH_WORDS, count_of, joined, lin
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.records import (
-        Conversion,
-        Convolution,
-        Decision,
-        Diagnosis,
-        Graph,
-        LayoutBreaker,
-        Measurement,
-        RedundantPair,
-        TotalKind,
-        Trial,
-    )
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Convolution, Decision, Graph, LayoutBreaker
+    from layoutdoctor.diagnosis.kernel import TotalKind
+    from layoutdoctor.diagnosis.trial import Measurement, Trial
 
     _Listed = Conversion | RedundantPair | LayoutBreaker | Convolution
 

@@ -27,16 +27,11 @@ from layoutdoctor.words import NOT_RECORDED, count_of, joined, listing
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from layoutdoctor.diagnosis.records import (
-        Diagnosis,
-        Equivalence,
-        Graph,
-        KernelSummary,
-        Ratio,
-        Total,
-        TotalKind,
-        Trial,
-    )
+    from layoutdoctor.diagnosis.answer import Ratio
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Graph
+    from layoutdoctor.diagnosis.kernel import KernelSummary, Total, TotalKind
+    from layoutdoctor.diagnosis.trial import Equivalence, Trial
 
 UNKNOWN = "-"
 _NUMBER = re.compile(r"[<~]?\d[\d.,]*( ?(ns|us|ms|s|B|KiB|MiB|GiB|TiB|%|x))?( \(.*\))?")

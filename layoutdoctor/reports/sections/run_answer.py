@@ -26,7 +26,10 @@ from layoutdoctor.words import OWNER_WORDS, PROOF_WORDS, TENSOR_WORDS, count_of,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, KernelSummary, Trial
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import KernelSummary
+    from layoutdoctor.diagnosis.trial import Trial
 
 MOST_SOURCE_LINES = 3
 

@@ -13,7 +13,7 @@ from layoutdoctor.words import count_of, joined, line_words
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 HEAD = ("model", "use", "against the default", "sure?", "breaks the format")
 

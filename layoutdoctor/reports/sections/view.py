@@ -31,7 +31,8 @@ from layoutdoctor.words import KINETO_TRACE, count_of, distinct, listing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Trial
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
 
 MOST_NAMED = 6
 

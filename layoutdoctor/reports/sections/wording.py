@@ -28,7 +28,11 @@ from layoutdoctor.words import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Ratio, SourceLocation, Trial
+    from layoutdoctor.diagnosis.answer import Ratio
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.subject import SourceLocation
+    from layoutdoctor.diagnosis.trial import Trial
 
 _Report = TypeVar("_Report")
 NAME_LENGTH = 100

@@ -14,7 +14,7 @@ from layoutdoctor.subjects.cures.restored_format import RESTORED_FORMAT
 if TYPE_CHECKING:
     from torch import nn
 
-    from layoutdoctor.diagnosis.records import Configuration
+    from layoutdoctor.diagnosis.subject import Configuration
     from layoutdoctor.subjects.cures.cure import KnownCure, Seen
     from layoutdoctor.workers.messages import Proposal
 

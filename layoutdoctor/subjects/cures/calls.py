@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.records import is_refused_view
+from layoutdoctor.diagnosis.trial import is_refused_view
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, element_count
@@ -18,7 +18,7 @@ from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, elemen
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.records import FxNode
+    from layoutdoctor.diagnosis.graph import FxNode
     from layoutdoctor.subjects.cures.cure import Seen
     from layoutdoctor.workers.messages import Proposal
 

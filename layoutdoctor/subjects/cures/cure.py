@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from layoutdoctor.diagnosis.records import Cure
+from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.workers.messages import Proposal
 
 if TYPE_CHECKING:
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from layoutdoctor.diagnosis.graph import Graph
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Graph, Mode
+    from layoutdoctor.diagnosis.subject import Mode
     from layoutdoctor.units import Bytes
 
 ELEMENT_BYTES = 4

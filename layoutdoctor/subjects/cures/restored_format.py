@@ -15,8 +15,8 @@ from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, elemen
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import FxNode, Graph
     from layoutdoctor.subjects.cures.cure import Seen
     from layoutdoctor.workers.messages import Proposal
 

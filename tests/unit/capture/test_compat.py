@@ -35,7 +35,7 @@ from layoutdoctor.errors import UnsupportedTorchError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.diagnosis.records import Graph
+    from layoutdoctor.diagnosis.graph import Graph
 
 
 ALWAYS = [known for known in PRIVATE_NAMES if not known.for_target]

@@ -20,7 +20,7 @@ from layoutdoctor.capture.decision import RawDecision, convolution_class, descri
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.diagnosis.records import Decision
+    from layoutdoctor.diagnosis.graph import Decision
 
 
 def traced(function: Callable[..., Any], *shapes: tuple[int, ...], mode: str = "fake") -> Any:

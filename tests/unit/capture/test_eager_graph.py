@@ -12,7 +12,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.diagnosis.records import FxNode, Graph
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
 
 
 class Network(torch.nn.Module):

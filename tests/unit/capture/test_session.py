@@ -15,7 +15,8 @@ from layoutdoctor.capture.session import CompileCapture, placeholder_kinds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.diagnosis.records import Conversion, Graph
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.graph import Graph
 
 
 @pytest.fixture(autouse=True)

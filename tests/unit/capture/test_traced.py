@@ -15,7 +15,7 @@ from layoutdoctor.capture.traced import traced_model
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.diagnosis.records import TracedModel
+    from layoutdoctor.diagnosis.trial import TracedModel
 
 
 class Calling(nn.Module):

@@ -31,7 +31,7 @@ from layoutdoctor.run.recorded import compare, is_saved_diagnosis
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 OPERATIONS = ("aten::cudnn_convolution", "aten::relu", "aten::add", "aten::batch_norm")
 

@@ -19,7 +19,7 @@ from layoutdoctor.diagnosis.saved import to_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
     from .conftest import FakeEngine
 

@@ -23,8 +23,9 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.commands.diagnose import command_without_folders
 from layoutdoctor.commands.running import Interrupted
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.diagnosis.records import Diagnosis, Failure
+from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import load
+from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS
 

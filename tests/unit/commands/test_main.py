@@ -152,7 +152,7 @@ def run(*words):
     assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)
     return [name for name in commands if name in {set(COMMANDS)!r}]
 assert run("--help") == []
-assert not {{"msgspec", "layoutdoctor.reports", "layoutdoctor.diagnosis.records"}} & set(sys.modules)
+assert not {{"msgspec", "layoutdoctor.reports", "layoutdoctor.diagnosis.diagnosis"}} & set(sys.modules)
 assert run("trace", "--help") == ["trace"]
 assert run("render", {saved!r}) == ["render", "trace"]
 assert not {{"layoutdoctor.rules", "layoutdoctor.run", "layoutdoctor.run.recorded"}} & set(sys.modules)

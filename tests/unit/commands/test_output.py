@@ -28,7 +28,7 @@ from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import redact, scrub
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 TRACES = Path(__file__).parents[2] / "traces"
 ALEXNET = TRACES / "a100_alexnet.json.gz"

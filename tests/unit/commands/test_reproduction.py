@@ -16,13 +16,13 @@ from layoutdoctor.commands import reproduction
 from layoutdoctor.commands.diagnose import _with_reproduction
 from layoutdoctor.commands.output import OutputFile
 from layoutdoctor.commands.reproduction import is_wanted, run_reproducer, with_reproduction
-from layoutdoctor.diagnosis.records import Reproduction
+from layoutdoctor.diagnosis.diagnosis import Reproduction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 
 @for_each(

@@ -28,7 +28,7 @@ from layoutdoctor.workers.messages import Request
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.run.watching import Watch
 
 REQUEST = Request(

@@ -23,7 +23,7 @@ from loops import for_each
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import diagnose as diagnose_module
 from layoutdoctor.commands.running import Interrupted, Running
-from layoutdoctor.diagnosis.records import Equivalence
+from layoutdoctor.diagnosis.trial import Equivalence
 from layoutdoctor.errors import SubjectError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from layoutdoctor.commands.diagnose import Plan
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 FASTER = a_diagnosis(
     a_trial("inductor", graphs=[a_graph(breakers=(a_breaker(),))]),

@@ -29,7 +29,11 @@ from layoutdoctor.examination import examine
 from layoutdoctor.examination.account import account, accounts_of
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Account, AccountRow, Conversion, FxNode, Graph, Kernel, Trial
+    from layoutdoctor.diagnosis.answer import Account, AccountRow
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
+    from layoutdoctor.diagnosis.kernel import Kernel
+    from layoutdoctor.diagnosis.trial import Trial
 
 MS = 1e-3
 CONV = "aten.convolution.default"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builders import (
     a_buffer,
@@ -18,12 +18,15 @@ from builders import (
 )
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNode, LayoutBreaker
+from layoutdoctor.diagnosis.graph import Buffer, BufferRead, FxNode, LayoutBreaker
 from layoutdoctor.examination.graphs.breakers import (
     compiled_breakers,
     eager_breakers,
 )
 from layoutdoctor.examination.graphs.buffers import BufferGraph
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.conversion import Conversion
 
 IMAGE = (2, 8, 6, 6)
 WIDE = (2, 16, 6, 6)

@@ -18,8 +18,9 @@ from builders import (
     graph_conversions,
 )
 
+from layoutdoctor.diagnosis.conversion import RedundantPair
+from layoutdoctor.diagnosis.graph import Buffer, BufferRead, FxNode, Graph
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import Buffer, BufferRead, FxNode, Graph, RedundantPair
 from layoutdoctor.examination.graphs.round_trips import buffer_pairs
 
 IMAGE = (2, 8, 6, 6)

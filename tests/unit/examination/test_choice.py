@@ -17,14 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loops import for_each
 
+from layoutdoctor.diagnosis.answer import FASTER, Comparison, Recommendation
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
-from layoutdoctor.diagnosis.records import (
-    FASTER,
-    Comparison,
-    Equivalence,
-    Recommendation,
-    Trial,
-)
+from layoutdoctor.diagnosis.trial import Equivalence, Trial
 from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.examination.choice import (
     compare,

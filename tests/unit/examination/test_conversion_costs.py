@@ -9,7 +9,9 @@ from loops import for_each
 from layoutdoctor.examination.costs import with_bandwidth_shares, with_costs
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Buffer, Conversion, Kernel
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.graph import Buffer
+    from layoutdoctor.diagnosis.kernel import Kernel
 
 IMAGE = (2, 8, 6, 6)
 ELEMENTS = 2 * 8 * 6 * 6

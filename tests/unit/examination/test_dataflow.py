@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from layoutdoctor.examination.graphs.round_trips import redundant_pairs
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph, RedundantPair
 
 IMAGE = (4, 32, 16, 16)
 CONVOLUTION = "aten.convolution.default"

@@ -22,8 +22,9 @@ from layoutdoctor.examination.kernels.shapes import cudnn_grid
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
+    from layoutdoctor.diagnosis.kernel import KernelSummary
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import FxNode, Graph, KernelSummary
     from layoutdoctor.recording.recording import RecordedTrace
 
 RECORDED = ["a100_alexnet", "a100_conv_training_nccl", "h100_timesformer", "h100_vit_patch_embed"]

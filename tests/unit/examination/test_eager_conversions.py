@@ -12,8 +12,9 @@ from layoutdoctor.examination.graphs.conversions import with_copies_around, with
 from layoutdoctor.examination.kernels.host import HostOperation, nested
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion, FxNode, Graph
 
 IMAGE = (2, 8, 6, 6)
 PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)

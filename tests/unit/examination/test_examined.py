@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builders import a_diagnosis, a_failed_trial, a_graph, a_node, a_subject, a_trial, kernels
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Graph, Trial
+from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.examination.gaps import Examination, examination_of
 from layoutdoctor.recording.reading import RECORDED
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.graph import Graph
 
 
 def a_recorded_graph(**changes: Any) -> Graph:

@@ -15,9 +15,10 @@ from builders import (
     graph_conversions,
 )
 
-from layoutdoctor.diagnosis.records import Buffer, BufferRead, Conversion, FxNode, Graph
+from layoutdoctor.diagnosis.conversion import Conversion
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.graph import Buffer, BufferRead, FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout
 
 IMAGE = (2, 8, 6, 6)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from builders import a_graph, a_node, contiguous
 
-from layoutdoctor.diagnosis.records import Buffer
+from layoutdoctor.diagnosis.graph import Buffer
 from layoutdoctor.examination.graphs.join import (
     join_compiled,
     join_eager,
@@ -13,7 +13,7 @@ from layoutdoctor.examination.graphs.join import (
 from layoutdoctor.examination.kernels.host import HostOperation, nested
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Graph
+    from layoutdoctor.diagnosis.graph import Graph
 
 
 IMAGE = (2, 8, 6, 6)

@@ -18,7 +18,7 @@ from layoutdoctor.recording.onednn import OnednnLog, read_onednn_log
 from layoutdoctor.recording.recording import Problem
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import KernelSummary
+    from layoutdoctor.diagnosis.kernel import KernelSummary
 
 MICROSECOND = 1e-6
 TRACE = Recorder().trace(base_nanoseconds=int(BASE * 1e9), problems=[Problem("lost", 2, is_loss=True)])

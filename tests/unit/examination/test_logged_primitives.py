@@ -9,7 +9,7 @@ from layoutdoctor.examination.kernels.summaries import summarize_log
 from layoutdoctor.recording.onednn import read_onednn_log
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import KernelSummary
+    from layoutdoctor.diagnosis.kernel import KernelSummary
 
 MILLISECOND = 1e-3
 PROBLEM = "mb4_ic32oc64_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1"

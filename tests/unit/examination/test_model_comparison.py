@@ -32,12 +32,16 @@ from builders import (
 )
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import EQUAL, FASTER, INCONCLUSIVE, SLOWER, Equivalence, SourceLocation
+from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER
+from layoutdoctor.diagnosis.subject import SourceLocation
+from layoutdoctor.diagnosis.trial import Equivalence
 from layoutdoctor.examination.changes.models import compare_models
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.answer import Account
     from layoutdoctor.diagnosis.comparison import TrialChange
-    from layoutdoctor.diagnosis.records import Account, Decision, Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Decision
 
 LAST = "inductor-channels-last"
 

@@ -13,7 +13,7 @@ from layoutdoctor.measure.profiling import record_iteration
 from layoutdoctor.recording.onednn import read_onednn_log
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import ConversionDirection
+    from layoutdoctor.diagnosis.conversion import ConversionDirection
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
 
 PROBLEM = "mb4_ic32oc64_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1"

@@ -11,7 +11,7 @@ from builders import a_measurement, a_trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layoutdoctor.diagnosis.records import EQUAL, FASTER, INCONCLUSIVE, SLOWER
+from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER
 from layoutdoctor.examination.ratios import (
     COVERAGE,
     Interval,

@@ -13,7 +13,9 @@ from layoutdoctor.examination.changes.traces import loose_name, match_names
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.comparison import TotalChange, TraceComparison
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, RedundantPair, Total
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import Total
 
 
 CONVOLUTION = "aten::cudnn_convolution"

@@ -17,12 +17,12 @@ from recorded_builders import (
 )
 
 from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
-from layoutdoctor.diagnosis.records import SourceLocation
+from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.examination.kernels.conversions import TraceFacts, examine_recorded
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion
+    from layoutdoctor.diagnosis.conversion import Conversion
 
 IMAGE, WIDE, WEIGHT, SQUARE = (4, 64, 28, 28), (4, 96, 28, 28), (96, 64, 3, 3), (64, 64, 3, 3)
 ALL = (TO_NHWC, TO_NHWC, FORWARD, TO_NCHW)

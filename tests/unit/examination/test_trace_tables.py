@@ -8,7 +8,7 @@ from layoutdoctor.examination.kernels.summaries import summarize_table
 from layoutdoctor.recording.recording import KernelTotal, KernelTotals, Problem
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import KernelSummary
+    from layoutdoctor.diagnosis.kernel import KernelSummary
 
 PADDING = "void cudnn::ops::nhwcAddPaddingKernel<__half, __half, float, true>(x)"
 CAST = "void cudnn::ops::nchwToNhwcKernel<float, __half, float, false, true, (cudnnKernelDataType_t)0>(x)"

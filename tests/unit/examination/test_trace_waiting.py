@@ -16,7 +16,8 @@ from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.reports.sections.view import build_remarks
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis, Waiting
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import Waiting
 
 
 def waiting_of(record: Recorder) -> Waiting:

@@ -19,7 +19,7 @@ from layoutdoctor.privacy.scrubbing import scrub
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.diagnosis.records import Environment
+    from layoutdoctor.diagnosis.subject import Environment
 
 
 def described(**changes: Any) -> Environment:

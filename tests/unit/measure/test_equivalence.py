@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import Equivalence
+    from layoutdoctor.diagnosis.trial import Equivalence
 
 BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import KernelSummary
+    from layoutdoctor.diagnosis.kernel import KernelSummary
 
     Write = Callable[..., Path]
 

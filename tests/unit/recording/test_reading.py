@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from loops import for_each
 from recorded_builders import GEMM, Recorder
 
-from layoutdoctor.diagnosis.records import Environment
+from layoutdoctor.diagnosis.subject import Environment
 from layoutdoctor.recording.reading import describe_environment, device_of
 
 if TYPE_CHECKING:

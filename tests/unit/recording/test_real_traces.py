@@ -18,7 +18,9 @@ from layoutdoctor.recording.recording import KernelTotals, RecordedTrace
 from layoutdoctor.run.recorded import examine_trace
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, KernelSummary, RedundantPair
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import KernelSummary
 
 TRACES = Path(__file__).parents[2] / "traces"
 MICROSECOND = 1e-6

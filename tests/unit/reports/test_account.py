@@ -7,7 +7,7 @@ from typing import Any
 from builders import a_location, contiguous
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Account, AccountRow
+from layoutdoctor.diagnosis.answer import Account, AccountRow
 from layoutdoctor.reports.sections.account import account_sentence, account_view
 
 

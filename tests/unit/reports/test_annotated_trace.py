@@ -19,7 +19,8 @@ from layoutdoctor.reports.annotated_trace import OWN_PROCESS, write_annotated_tr
 from layoutdoctor.run.recorded import examine_trace
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 TRACES = Path(__file__).parents[2] / "traces"
 PATCH_EMBED = TRACES / "h100_vit_patch_embed.json.gz"

@@ -32,7 +32,7 @@ from builders import (
 from golden.comparison_stories import COMPARISON_STORIES
 from hostile_records import hostile_diagnosis
 
-from layoutdoctor.diagnosis.records import SourceLocation
+from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.changes.models import compare_models
 from layoutdoctor.examination.changes.traces import compare_traces
@@ -41,7 +41,9 @@ from layoutdoctor.reports.overviews import COMPARISON_FORMATS, render_comparison
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Total
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import Total
 
 HOSTILE = "\x1b[31mred\x07\r\nnew | line `code` <script>alert(1)</script> </details> [x](y) *b* \u202e\u2028 ```"
 OPERATIONS = ("aten::cudnn_convolution", "aten::relu", "aten::add", "aten::batch_norm")

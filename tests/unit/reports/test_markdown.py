@@ -17,7 +17,7 @@ from golden.stories import STORIES
 from hostile_records import hostile_diagnosis
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Diagnosis, Failure
+from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.reports.markdown import (
     USUAL_CHARACTERS,
     code_block,
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
     import pytest
+
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 DETAILS = "report.details.md"
 NAMES = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -32,14 +33,8 @@ from golden.stories import STORIES
 from hostile_records import hostile_diagnosis
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import (
-    Diagnosis,
-    Equivalence,
-    Failure,
-    Measurement,
-    Trial,
-    WithoutFreezing,
-)
+from layoutdoctor.diagnosis.answer import WithoutFreezing
+from layoutdoctor.diagnosis.trial import Equivalence, Failure, Measurement, Trial
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import conversion_share, counted_conversions
 from layoutdoctor.reports import format_of_suffix, render
@@ -49,6 +44,9 @@ from layoutdoctor.reports.sections.rows import conversions_cell, decision_cell
 from layoutdoctor.reports.sections.several import build_row_of_model
 from layoutdoctor.reports.sections.wording import clean, clean_line, wasted_seconds
 from layoutdoctor.reports.text import plain_table, render_text
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 GAIN, NO_CONVOLUTION, SMALL_SHARE = (
     STORIES[name]() for name in ("gain_with_findings", "no_convolution", "small_share")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import reviewed
 from builders import (
@@ -18,7 +19,7 @@ from builders import (
 )
 from golden.stories import STORIES
 
-from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Failure, Total
+from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.examination.costs import (
     conversion_share,
     convolution_count,
@@ -30,6 +31,11 @@ from layoutdoctor.reports import render
 from layoutdoctor.reports.markdown import markdown_parts
 from layoutdoctor.reports.sections.rows import MOST_PLACES
 from layoutdoctor.reports.sections.view import build_view
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import Total
 
 TO_NHWC = "cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float, false, true, (cudnnKernelDataType_t)0>"
 TO_NCHW = "cudnn::engines_precompiled::nhwcToNchwKernel<__half, __half, float, true, false, (cudnnKernelDataType_t)0>"

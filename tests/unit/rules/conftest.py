@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from layoutdoctor.diagnosis.records import Finding
+    from layoutdoctor.diagnosis.answer import Finding
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "findings"
 

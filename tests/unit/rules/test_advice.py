@@ -28,25 +28,16 @@ from trace_builders import (
     to_channels_last,
 )
 
-from layoutdoctor.diagnosis.records import (
-    EQUAL,
-    FASTER,
-    INCONCLUSIVE,
-    SLOWER,
-    Account,
-    Cure,
-    Equivalence,
-    Finding,
-    Ratio,
-    Trial,
-)
+from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER, Account, Finding, Ratio
+from layoutdoctor.diagnosis.subject import Cure
+from layoutdoctor.diagnosis.trial import Equivalence, Trial
 from layoutdoctor.rules import Rule, evidence, run_rules
 from layoutdoctor.rules.advice import advised, use_instead, use_or_recommended
 from layoutdoctor.rules.formats import LD205
 from layoutdoctor.rules.times import Times, alternative_words
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 OFF, LAST, EAGER = "inductor-layout-opt-off", "inductor-channels-last", "eager"
 SAID_LAST, SAID_OFF = "compiled + channels_last", "compiled, layout optimization off"

@@ -33,7 +33,9 @@ from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.rules.copies import LD108, LD110, LD501
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion, FxNode, Trial
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.graph import FxNode
+    from layoutdoctor.diagnosis.trial import Trial
 
 strided, permuted = finder_in_trace(LD108.check), finder_in_trace(LD110.check)
 called, called_in_trace = finder(LD501.check), finder_in_trace(LD501.check)

@@ -28,11 +28,13 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
-from layoutdoctor.diagnosis.records import Equivalence, Trial
+from layoutdoctor.diagnosis.trial import Equivalence, Trial
 from layoutdoctor.rules.decisions import LD201, LD202, LD206, LD207, LD208, LD210, leaves_out_backward
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion, Convolution, Decision, Finding
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.graph import Convolution, Decision
 
 idle, vetoed, mismatched = finder(LD201.check), finder(LD202.check), finder(LD206.check)
 vetoed_by_one, symbolic, one_dimensional = finder(LD207.check), finder(LD208.check), finder(LD210.check)

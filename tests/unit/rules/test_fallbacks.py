@@ -25,7 +25,9 @@ from builders import (
 from layoutdoctor.rules.fallbacks import LD305, LD308
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Finding, Kernel, Trial
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.kernel import Kernel
+    from layoutdoctor.diagnosis.trial import Trial
 
 slow_code, given_back = finder(LD305.check), finder(LD308.check)
 FROZEN = "inductor-freezing"

@@ -24,10 +24,12 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.diagnosis.records import Equivalence, Finding, FxNode, Trial
+from layoutdoctor.diagnosis.trial import Equivalence, Trial
 from layoutdoctor.rules.formats import LD205, LD502
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.graph import FxNode
     from layoutdoctor.diagnosis.layout import Layout
 
 given, mixed = finder(LD205.check), finder(LD502.check)

@@ -32,7 +32,10 @@ from layoutdoctor.examination.examine import without_kernel_seconds
 from layoutdoctor.rules.library import LD111
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion, Finding, KernelSummary, Trial
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.kernel import KernelSummary
+    from layoutdoctor.diagnosis.trial import Trial
 
 findings = finder_in_trace(LD111.check)
 

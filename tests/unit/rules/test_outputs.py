@@ -20,10 +20,11 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import Equivalence, FxNode, GraphDirection, Trial
+from layoutdoctor.diagnosis.trial import Equivalence, Trial
 from layoutdoctor.rules.outputs import LD209, LD402, LD505
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.graph import FxNode, GraphDirection
     from layoutdoctor.diagnosis.layout import Layout
 
 strides, values, raw = finder(LD209.check), finder(LD402.check), finder(LD505.check)

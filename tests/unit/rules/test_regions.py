@@ -29,7 +29,10 @@ from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.rules.regions import LD104, LD105, LD212
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Conversion, Finding, Graph, LayoutBreaker, Trial
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.graph import Graph, LayoutBreaker
+    from layoutdoctor.diagnosis.trial import Trial
 
 broken, edges, cut = finder(LD104.check), finder(LD105.check), finder(LD212.check)
 

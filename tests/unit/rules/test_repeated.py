@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builders import (
     Told,
@@ -22,8 +22,12 @@ from builders import (
 )
 from trace_builders import finder_in_trace, to_channels_last, to_contiguous
 
-from layoutdoctor.diagnosis.records import Buffer, Conversion, FxNode, Graph, Trial
+from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
 from layoutdoctor.rules.repeated import LD102
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.trial import Trial
 
 findings, in_trace = finder(LD102.check), finder_in_trace(LD102.check)
 

@@ -29,7 +29,9 @@ from trace_builders import a_recorded_pair, a_recorded_trial, a_trace_diagnosis,
 from layoutdoctor.rules.round_trips import LD101
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Finding, RedundantPair, Trial
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import RedundantPair
+    from layoutdoctor.diagnosis.trial import Trial
 
 findings = finder(LD101.check)
 THERE = a_conversion("reorder 0", source=blocked(), target=contiguous())

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from builders import a_diagnosis, a_recommendation, a_trial
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Diagnosis, Finding
+from layoutdoctor.diagnosis.answer import Finding
 from layoutdoctor.rules import ALL_RULES, Rule, run_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.diagnosis.records import Severity
+    from layoutdoctor.diagnosis.answer import Severity
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 
 def test_the_rules_are_a_set_in_the_order_of_their_codes() -> None:

@@ -21,13 +21,14 @@ from trace_builders import (
     to_contiguous,
 )
 
-from layoutdoctor.diagnosis.records import Diagnosis, Environment
+from layoutdoctor.diagnosis.subject import Environment
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from layoutdoctor.diagnosis.records import Conversion
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 WEIGHT = (64, 64, 3, 3)
 

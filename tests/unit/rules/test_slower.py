@@ -27,12 +27,16 @@ from builders import (
     kernels,
 )
 
+from layoutdoctor.diagnosis.answer import Account, AccountRow
+from layoutdoctor.diagnosis.graph import Buffer, BufferRead, Graph
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import Account, AccountRow, Buffer, BufferRead, Graph
 from layoutdoctor.rules.slower import LD302, LD303, LD304, LD306, LD307
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Finding, FxNode, Kernel, Trial
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.graph import FxNode
+    from layoutdoctor.diagnosis.kernel import Kernel
+    from layoutdoctor.diagnosis.trial import Trial
 
 norms, convolutions, reductions = finder(LD302.check), finder(LD303.check), finder(LD304.check)
 replaced, operations = finder(LD306.check), finder(LD307.check)

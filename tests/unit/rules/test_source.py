@@ -21,11 +21,12 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import FxNode, GradientLayout, SourceLocation, Trial
+from layoutdoctor.diagnosis.subject import SourceLocation
+from layoutdoctor.diagnosis.trial import GradientLayout, Trial
 from layoutdoctor.rules.source import LD211, LD503, LD504, LD507
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Convolution
+    from layoutdoctor.diagnosis.graph import Convolution, FxNode
 
 recompiled, flat_ones = finder(LD211.check), finder(LD503.check)
 ambiguous, refusing = finder(LD504.check), finder(LD507.check)

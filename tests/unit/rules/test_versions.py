@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import (
@@ -24,8 +24,13 @@ from builders import (
 )
 from packaging.version import Version
 
-from layoutdoctor.diagnosis.records import Diagnosis, Equivalence, Finding, FxNode, Trial
+from layoutdoctor.diagnosis.trial import Equivalence, Trial
 from layoutdoctor.rules.versions import LD301, known_faults, parse_cudnn, parse_torch
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import FxNode
 
 VIDEO = contiguous((2, 16, 8, 32, 32))
 CONV3D = a_node(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from builders import (
@@ -26,9 +26,14 @@ from builders import (
 )
 from trace_builders import finder_in_trace, to_channels_last
 
-from layoutdoctor.diagnosis.records import Conversion, FxNode, Kernel, Trial
+from layoutdoctor.diagnosis.kernel import Kernel
 from layoutdoctor.rules.weights import LD103, LD106
 from layoutdoctor.rules.wording import DIAGNOSE
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.graph import FxNode
+    from layoutdoctor.diagnosis.trial import Trial
 
 converted, converted_in_trace = finder(LD103.check), finder_in_trace(LD103.check)
 cast = finder(LD106.check)

@@ -10,7 +10,8 @@ from fake_workers import a_worker
 from recorded_builders import Recorder
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, base_name
-from layoutdoctor.diagnosis.records import Cure, Equivalence, Failure
+from layoutdoctor.diagnosis.subject import Cure
+from layoutdoctor.diagnosis.trial import Equivalence, Failure
 from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.run.deriving import (
     cures_together,
@@ -26,7 +27,7 @@ from layoutdoctor.workers.messages import Proposal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.diagnosis.records import Configuration
+    from layoutdoctor.diagnosis.subject import Configuration
     from layoutdoctor.workers.worker import Worker
 
 BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}

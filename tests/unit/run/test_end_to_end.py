@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import Diagnosis, Mode
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.subject import Mode
     from layoutdoctor.workers.messages import Progress
 
 MODEL = """\

@@ -17,7 +17,7 @@ from layoutdoctor.run.watching import Watch, showing
 from layoutdoctor.workers.messages import Progress
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 STAGES = (
     "loading the model",

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor import subjects
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
-from layoutdoctor.diagnosis.records import Cure
+from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.errors import UsageError
 from layoutdoctor.run.deriving import with_cures
 from layoutdoctor.subjects.cures import ALL_CURES
@@ -23,7 +23,8 @@ from layoutdoctor.subjects.prepare import compile_for
 from layoutdoctor.workers.messages import Proposal
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Configuration, Mode, Trial
+    from layoutdoctor.diagnosis.subject import Configuration, Mode
+    from layoutdoctor.diagnosis.trial import Trial
 
 BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 

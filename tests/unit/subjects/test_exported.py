@@ -24,7 +24,7 @@ from layoutdoctor.subjects.subject import set_mode
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.records import Mode
+    from layoutdoctor.diagnosis.subject import Mode
 
 # torch warns of its own use of LeafSpec while it lowers a program.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -9,7 +9,7 @@ import torch._inductor.config as inductor_config
 from torch import nn
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
-from layoutdoctor.diagnosis.records import Configuration
+from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.errors import UsageError
 from layoutdoctor.subjects.prepare import compile_for, options_beside_code, prepare, same_preparation_key
 from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python

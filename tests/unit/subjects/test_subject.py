@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.diagnosis.records import InputTensor, Subject
+from layoutdoctor.diagnosis.subject import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.applying import Call, how_to_apply
 from layoutdoctor.subjects.copies import device_of

@@ -15,7 +15,8 @@ import pytest
 from builders import a_configuration, a_subject, an_environment
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Cure, Failure
+from layoutdoctor.diagnosis.subject import Cure
+from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError, UsageError
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.workers import launcher as module

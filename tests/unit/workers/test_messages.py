@@ -12,7 +12,8 @@ from loops import for_each
 from recorded_builders import a_recording
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import Cure, Equivalence, Failure, GradientLayout
+from layoutdoctor.diagnosis.subject import Cure
+from layoutdoctor.diagnosis.trial import Equivalence, Failure, GradientLayout
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.recording.saved import pack
 from layoutdoctor.workers.messages import (

@@ -11,7 +11,7 @@ from builders import a_configuration, a_diagnosis, a_trial, recordings_of
 from fake_workers import Clock
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
-from layoutdoctor.diagnosis.records import Failure
+from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.workers import launcher, scheduling, worker
 from layoutdoctor.workers.launcher import Process
 from layoutdoctor.workers.messages import Channel, Compile, Compiled, Failed, Prepared, Request, channel_pair
@@ -21,7 +21,7 @@ from layoutdoctor.workers.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.records import Configuration
+    from layoutdoctor.diagnosis.subject import Configuration
     from layoutdoctor.workers.messages import Answer
 
 HEAD = recordings_of(a_diagnosis(a_trial("inductor")))[0].head

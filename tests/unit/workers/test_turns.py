@@ -9,7 +9,7 @@ import pytest
 from fake_workers import CRASH, Clock, a_worker
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Equivalence
+from layoutdoctor.diagnosis.trial import Equivalence
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.ratios import ratio_of
 from layoutdoctor.workers import turns

@@ -10,7 +10,8 @@ from fake_workers import CRASH, ScriptedProcess, a_worker
 from recorded_builders import a_recording
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.diagnosis.records import Cure, Equivalence, GradientLayout
+from layoutdoctor.diagnosis.subject import Cure
+from layoutdoctor.diagnosis.trial import Equivalence, GradientLayout
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.workers.messages import Checked, Fork, Profile, Profiled, Proposal, Request, Turn
 from layoutdoctor.workers.worker import Start, Worker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import builders
@@ -13,10 +13,14 @@ from builders import a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Diagnosis, Finding, Trial
+from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.reports.ci.junit import render_junit
 from layoutdoctor.rules import ALL_RULES
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 OUTCOMES = ("failure", "error", "skipped")
 PLACE = a_location(9, "net/model.py", "x = f(x)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import builders
 import msgspec
@@ -13,9 +13,13 @@ from builders import a_conversion, a_diagnosis, a_failed_trial, a_graph, a_locat
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Diagnosis, Failure, Finding
+from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.reports.ci.sarif import MOST_RESULTS, render_sarif, subject_file
 from layoutdoctor.reports.sections.wording import project_path
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 LEVELS = {"error", "warning", "note", "none"}
 

@@ -23,8 +23,10 @@ from loops import for_each
 from layoutdoctor.reports.html.flow import Flow, build_flows, format_of
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.records import Conversion, Diagnosis, RedundantPair, Trial
+    from layoutdoctor.diagnosis.trial import Trial
 
 FIRST = a_conversion("first", port="output 0", op="aten::conv2d", source=blocked(), target=contiguous())
 SECOND = a_conversion(

@@ -29,7 +29,8 @@ from golden.stories import STORIES
 from hostile_records import hostile_diagnosis
 from loops import for_each
 
-from layoutdoctor.diagnosis.records import Conversion, Diagnosis, Finding, Kernel
+from layoutdoctor.diagnosis.answer import Finding
+from layoutdoctor.diagnosis.kernel import Kernel
 from layoutdoctor.reports.html.charts import MOST_KERNELS, build_timelines
 from layoutdoctor.reports.html.document import (
     MOST_FINDINGS,
@@ -42,6 +43,9 @@ from layoutdoctor.reports.sections.view import build_view
 
 if TYPE_CHECKING:
     from xml.etree import ElementTree
+
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 HTML = "{http://www.w3.org/1999/xhtml}"
 HOSTILE = (

@@ -26,13 +26,16 @@ from builders import (
 from loops import for_each
 from reproducer_builders import TRACED, a_builtin, a_record
 
-from layoutdoctor.diagnosis.records import Cure, Equivalence, Finding, Reproduction, TracedModel
+from layoutdoctor.diagnosis.answer import Finding
+from layoutdoctor.diagnosis.diagnosis import Reproduction
 from layoutdoctor.diagnosis.saved import from_json, to_json
+from layoutdoctor.diagnosis.subject import Cure
+from layoutdoctor.diagnosis.trial import Equivalence, TracedModel
 from layoutdoctor.privacy import redact
 from layoutdoctor.reports.reproducer.report import build_reproducer, render_reproducer
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.records import Diagnosis
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 NAMES = ("inductor", "inductor-channels-last")
 

@@ -1,0 +1,153 @@
+"""The whole diagnosis, as it is saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from layoutdoctor.diagnosis.answer import Account, Comparison, Finding, Recommendation
+from layoutdoctor.diagnosis.record import Record, Seconds
+from layoutdoctor.diagnosis.subject import Environment, Subject
+from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
+
+    import pandas
+
+    from layoutdoctor.diagnosis.conversion import RedundantPair
+
+SCHEMA_VERSION = 1
+
+
+class Reproduction(Record, frozen=True, kw_only=True):
+    """
+    What a reproducer did when it was run before it was handed out.
+
+    Attributes:
+        printed: What it printed; where it failed, the end of what it said of that.
+        reproduced: Whether conversions and ratio were as recorded; None where it did not run to its end.
+    """
+
+    printed: str
+    reproduced: bool | None
+
+
+class Diagnosis(Record, frozen=True, kw_only=True):
+    """
+    The whole record: environment, trials, comparison, findings, recommendation.
+
+    ``print(diagnosis)`` is the text report. In a notebook it shows as rich output.
+
+    Attributes:
+        trials: One per configuration, in the order of the configurations.
+        findings: Sorted: most severe first, then by cost.
+        interrupted: Set where the diagnosis did not run to its end, with what stopped it.
+        accounts: The parts of the difference between the baseline and the recommended configuration, and if eager is
+            faster, that between it and eager.
+        reproduction: The result of running the reproducer; None if it was not run.
+        stage_seconds: How long each stage of the diagnosis took, in their order; empty where nobody was there.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    layoutdoctor_version: str
+    created_at: str
+    environment: Environment
+    subject: Subject
+    trials: Annotated[tuple[Trial, ...], msgspec.Meta(min_length=1)]
+    comparison: Comparison | None = None
+    findings: tuple[Finding, ...] = ()
+    recommendation: Recommendation | None = None
+    interrupted: str | None = None
+    accounts: tuple[Account, ...] = ()
+    reproduction: Reproduction | None = None
+    stage_seconds: dict[str, Seconds] = msgspec.field(default_factory=dict)
+
+    @property
+    def redundant_pairs(self) -> tuple[RedundantPair, ...]:
+        """The redundant pairs of all trials; those of trials that are the same as another one count once."""
+        own = (trial for trial in self.trials if trial.status != "same_as")
+        return tuple(pair for trial in own for pair in trial.redundant_pairs)
+
+    @property
+    def fastest(self) -> Trial | None:
+        """The recommended trial where there is one, else the fastest measured; None where nothing was measured."""
+        if self.recommendation is not None and self.recommendation.configuration is not None:
+            return self.find_trial(self.recommendation.configuration)
+        return self.find_trial(self.comparison.fastest[0]) if self.comparison and self.comparison.fastest else None
+
+    @property
+    def baseline(self) -> Trial | None:
+        """The trial the ratios refer to; None where nothing was compared."""
+        return self.find_trial(self.comparison.baseline) if self.comparison else None
+
+    def trial(self, name: str) -> Trial:
+        """
+        The trial of that name.
+
+        Raises:
+            UsageError: There is none.
+        """
+        found = self.find_trial(name)
+        if found is None:
+            known = ", ".join(trial.name for trial in self.trials)
+            raise UsageError(f"cannot find trial {name!r} in the diagnosis: expected one of {known}")
+        return found
+
+    def find_trial(self, name: str) -> Trial | None:
+        """The trial of that name; None where there is none."""
+        return next((trial for trial in self.trials if trial.name == name), None)
+
+    def measured_trial(self, name: str) -> Trial | None:
+        """The trial that was measured for that name: itself, or the one it is the same as."""
+        trial = self.find_trial(name)
+        return self.find_trial(trial.same_as) if trial is not None and trial.same_as is not None else trial
+
+    def save(self, path: str | Path) -> None:
+        """Writes the report, scrubbed as all are, in the format of the suffix, such as ``.json`` or ``.html``."""
+        reports_layer().save(self, path)
+
+    def to_markdown(self) -> str:
+        """The report as GitHub Markdown."""
+        return str(reports_layer().render(self, "markdown"))
+
+    def to_html(self) -> str:
+        """The report as one HTML page that needs no network."""
+        return str(reports_layer().render(self, "html"))
+
+    def to_pandas(self, table: str = "trials") -> pandas.DataFrame:
+        """
+        One table of the diagnosis as a DataFrame.
+
+        Args:
+            table: ``trials``, ``rounds``, ``conversions``, ``redundant_pairs``, ``convolutions`` or ``findings``.
+
+        Raises:
+            UsageError: There is no such table, or pandas is not installed.
+        """
+        frame: pandas.DataFrame = reports_layer().to_pandas(self, table)
+        return frame
+
+    def __str__(self) -> str:
+        return str(reports_layer().render(self, "text"))
+
+    def __repr__(self) -> str:
+        return str(reports_layer().one_line(self))
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """The report for a notebook: HTML, with the text report for frontends without it."""
+        return {"text/html": self._repr_html_(), "text/plain": str(self)}
+
+    def _repr_html_(self) -> str:
+        """The short report as an HTML fragment, as notebooks show it."""
+        return str(reports_layer().render_fragment(self))
+
+
+def reports_layer() -> ModuleType:
+    """The upper layer, which a record reaches here alone, and only when a report is asked for."""
+    from layoutdoctor import reports
+
+    return reports

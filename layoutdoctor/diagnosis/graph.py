@@ -1,0 +1,227 @@
+"""Graphs as the compiler had them: nodes, buffers, its decision about layouts, layout breakers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from layoutdoctor.diagnosis.conversion import Conversion, TensorKind
+from layoutdoctor.diagnosis.layout import Layout, Size
+from layoutdoctor.diagnosis.record import Count, Integer, Record, Seconds
+from layoutdoctor.diagnosis.subject import SourceLocation
+
+GraphDirection = Literal["inference", "forward", "backward"]
+ConvolutionClass = Literal["grouped", "small", "in_out", "default"]
+
+
+class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
+    """
+    One convolution of a compiled graph, as Inductor's heuristic saw it.
+
+    Attributes:
+        class_: ``grouped`` (groups > 1 and more than one input channel per group), ``small`` (both channel counts
+            <= 64), ``in_out`` (output channels at most half of the input channels, kernel > 1), ``default``.
+        channels_last: Whether its output is channels-last in the generated code; None where not recorded.
+        rank: Spatial rank: 1, 2 or 3.
+        weight_shape: ``[C_out, C_in / groups, ...]``.
+        stride: Its stride, one number per spatial dimension; None where not recorded.
+        is_transposed: Whether it is a transposed convolution; None where not recorded.
+        is_backward: True for a ``convolution_backward``.
+    """
+
+    node: str
+    class_: ConvolutionClass
+    channels_last: bool | None
+    rank: Count | None = None
+    location: SourceLocation | None = None
+    module: str | None = None
+    weight_shape: tuple[Size, ...] | None = None
+    groups: Count | None = None
+    stride: tuple[Integer, ...] | None = None
+    padding: tuple[Integer, ...] | None = None
+    dilation: tuple[Integer, ...] | None = None
+    is_transposed: bool | None = None
+    is_backward: bool = False
+
+
+class Decision(Record, frozen=True, kw_only=True):
+    """
+    Inductor's decision card for one graph.
+
+    Attributes:
+        applied: Whether layout optimization was on for this graph; None where it was not recorded.
+        rule: Short name of the branch that decided, such as ``cpu-onednn`` or ``grouped-convolution``.
+        explanation: The same in our own words, with the numbers.
+        convolution_count: Convolutions in the graph (forward and backward ones).
+        channels_last_convolution_count: How many of them the compiler forced to channels-last.
+        deciding_nodes: The convolutions that vetoed; empty where no single node did.
+        log: Torch's own log of the decision.
+    """
+
+    applied: bool | None
+    rule: str
+    explanation: str
+    convolution_count: Count
+    channels_last_convolution_count: Count
+    convolutions: tuple[Convolution, ...]
+    deciding_nodes: tuple[str, ...] = ()
+    log: str | None = None
+
+
+class FxNode(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    One node of a graph: the post-AOT FX graph of a compile, or the operations recorded in eager.
+
+    Attributes:
+        name: Unique within the graph.
+        op: ``placeholder``, ``get_attr``, ``call_function`` or ``output``.
+        target: The operator, such as ``aten.convolution.default``.
+        inputs: Names of the nodes whose values it reads, in argument order, repeated where read twice.
+        layout: Layout of its (first) result.
+        tensor: For a placeholder: what kind of tensor it is.
+        backward: True for an operation that autograd ran.
+        result_index: For a node that takes one result of another one: which.
+        uses_running_statistics: For a batch norm: whether it normalizes by fixed statistics; None for other operations.
+        called: The function on the user's line, such as ``contiguous`` or ``conv2d``; None if not recorded.
+        is_called_directly: Whether the user's own line called it, not code of torch that it called; None if not known.
+    """
+
+    name: str
+    op: str
+    target: str
+    inputs: tuple[str, ...] = ()
+    layout: Layout | None = None
+    dtype: str | None = None
+    location: SourceLocation | None = None
+    module: str | None = None
+    tensor: TensorKind | None = None
+    backward: bool = False
+    uses_running_statistics: bool | None = None
+    result_index: Integer | None = None
+    called: str | None = None
+    is_called_directly: bool | None = None
+
+
+class BufferRead(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    How the loop that writes one buffer reads another one.
+
+    Attributes:
+        name: The buffer or graph input that is read.
+        stride: By how many elements of it the read moves for one step in each dimension of the *written* buffer: its
+            layout as that buffer sees it. 0 in a dimension over which it is broadcast. None where the read follows no
+            such steps (an index table, a remainder, a symbolic size).
+        offset: Element at which the read starts, for the first element of the written buffer.
+        is_masked: Whether only some elements of the written buffer come from it, as in a concatenation.
+        reduction_run: In a reduction: how many neighbouring elements it reads one after the other; 1 where every one is
+            a stride away. None for other loops, and where not known.
+    """
+
+    name: str
+    stride: tuple[Integer, ...] | None
+    offset: Integer = 0
+    is_masked: bool = False
+    reduction_run: Count | None = None
+
+
+class Buffer(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    One of Inductor's intermediates after scheduling.
+
+    Attributes:
+        name: Inductor's name, such as ``buf3``.
+        layout: Layout in the generated code.
+        kernel: Name of the generated kernel, or of the external call, that writes it.
+        reads: Names of the buffers and graph inputs it is computed from.
+        is_extern: True where a library call (convolution, matrix product) writes it.
+        source_node: FX node whose value it holds, where that is one node.
+        accesses: How the loop that writes it reads other buffers; empty for an external call.
+        operations: The operations of that loop besides loads and stores; empty if it only moves elements.
+        is_reduction: Whether that loop reduces, so that reads and writes walk different dimensions.
+        is_removed: Whether fusion left it in registers, so that it is never written to memory.
+        is_output: Whether the graph returns it, or it is written into a tensor of the caller.
+        is_user_output: Whether the caller of the model sees it; False for what is only saved for the backward, None
+            where not known.
+        alias_of: The buffer whose memory it is a part of, such as the concatenation that it is written into.
+        offset: Element of that buffer at which it starts.
+        launch: Which launch of a generated kernel writes it, counted through the graph; None for a library call.
+        problem: Why its loop was not understood; None where it was.
+    """
+
+    name: str
+    layout: Layout | None
+    dtype: str | None
+    kernel: str | None
+    origins: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    is_extern: bool = False
+    source_node: str | None = None
+    accesses: tuple[BufferRead, ...] = ()
+    operations: tuple[str, ...] = ()
+    is_reduction: bool = False
+    is_removed: bool = False
+    is_output: bool = False
+    is_user_output: bool | None = None
+    alias_of: str | None = None
+    offset: Integer = 0
+    launch: Count | None = None
+    problem: str | None = None
+
+
+class LayoutBreaker(Record, frozen=True, kw_only=True):
+    """
+    The operation at which a channels-last region ends though its neighbours could have stayed in it.
+
+    Attributes:
+        node: FX node, or eager operation, that returns another layout than it was given.
+        op: The operation, as a person calls it: ``instance_norm``, ``contiguous``, ``channel_shuffle``.
+        reason: Why the layout is lost there, in words.
+        conversions: Ids of the conversions that its neighbours pay: out of the region, and back into it.
+    """
+
+    node: str
+    op: str
+    reason: str
+    location: SourceLocation | None
+    module: str | None
+    source: Layout
+    target: Layout
+    conversions: tuple[str, ...] = ()
+    seconds: Seconds | None = None
+    bytes_moved: Count | None = None
+
+
+class Graph(Record, frozen=True, kw_only=True):
+    """
+    One compiled graph, or the eager iteration as one graph.
+
+    Attributes:
+        name: Unique within the trial, such as ``graph 0`` or ``eager``.
+        decision: The decision card; None for eager and where nothing was recorded.
+        conversions: The conversions that the graph itself proves.
+        graph_breaks: Breaks of the whole model, as dynamo counted them.
+        kernel_names: Generated kernels in the order of their definition.
+        output_names: Nodes the graph returns; in eager, those still held afterwards as well.
+        code_fingerprint: Hash of the generated code with names that differ by compile made equal.
+        kernel_sources: Generated kernels as they were handed to their compiler, by name; in recordings only.
+        hook_failure: The error of our own hooks, if there was one; the compile itself went on.
+        breakers: The operations at which a channels-last region ends without need.
+        not_understood: The parts of the graph that could not be followed, one line each: symbolic sizes, sub-graphs,
+            custom operations, sparse or complex tensors. Nothing is claimed about these.
+    """
+
+    name: str
+    direction: GraphDirection
+    decision: Decision | None
+    conversions: tuple[Conversion, ...] = ()
+    graph_breaks: Count = 0
+    nodes: tuple[FxNode, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    kernel_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    code_fingerprint: str | None = None
+    kernel_sources: dict[str, str] = msgspec.field(default_factory=dict)
+    hook_failure: str | None = None
+    breakers: tuple[LayoutBreaker, ...] = ()
+    not_understood: tuple[str, ...] = ()

@@ -1,0 +1,130 @@
+"""Kernels of one iteration, and their sums."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from layoutdoctor.diagnosis.conversion import Conversion
+from layoutdoctor.diagnosis.record import Count, Integer, Moment, Record, Seconds, Share
+
+TotalKind = Literal["kernel", "operation", "module", "step"]
+
+
+class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    One entry of the kernel list of the profiled iteration, in order.
+
+    Attributes:
+        name: Name of the device kernel, generated kernel, oneDNN primitive or leaf operation.
+        seconds: Its time; the least of several iterations.
+        start_seconds: Start within the profiled iteration.
+        op: ATen operation it ran in; None for a generated kernel.
+        library: ``onednn``, ``inductor``, ``aten``, ``cudnn``...; None where not known.
+        problem: The library's own description, such as ``mb4_ic64oc64_ih56...``.
+        implementation: The library's name of the code it chose, such as ``brg_conv_fwd:avx512_core``.
+        node: FX node, or eager operation, that ran it, where that is certain.
+    """
+
+    name: str
+    seconds: Seconds | None
+    start_seconds: Moment | None = None
+    op: str | None = None
+    library: str | None = None
+    problem: str | None = None
+    implementation: str | None = None
+    stream: Integer | None = None
+    backward: bool = False
+    node: str | None = None
+    graph: str | None = None
+
+
+class Total(Record, frozen=True, kw_only=True):
+    """
+    Kernels of a recorded trace or of an iteration on a GPU, added up.
+
+    Attributes:
+        library: Whose kernels they are; for ``kernel`` only, None where not known.
+    """
+
+    kind: TotalKind
+    name: str
+    count: Count
+    seconds: Seconds
+    conversion_count: Count = 0
+    conversion_seconds: Seconds = 0.0
+    library: str | None = None
+
+
+class Waiting(Record, frozen=True, kw_only=True):
+    """
+    What a recorded run waited for, or an iteration of a diagnosis.
+
+    Attributes:
+        span_seconds: From the first to the last that ran on the device; of all profiler steps, where those are longer.
+            In a diagnosis, a call in the timing rounds.
+        busy_seconds: In which a kernel or a copy ran on the device, the busiest of several.
+        device_count: Devices that something ran on.
+        collective_seconds: Kernels of NCCL and the like, which wait for other devices.
+        copy_seconds: Copies and fills by the device's own engines.
+        step_count: Profiler steps in which something ran on the device; None where none was recorded.
+        step_seconds: The median one.
+        conversion_bound_seconds: The most that the layout conversions counted can cost in a step, or without steps in
+            all: when nothing else ran. An upper bound: the host may have been what the step waited for.
+        launch_lag_seconds: From a kernel's launch to its start, the median; None where launches were not recorded.
+        waits_for: ``device`` where that was busy nearly always, ``host`` where it was hardly busy, or mostly idle and
+            found its queue empty; None where neither can be said.
+    """
+
+    span_seconds: Seconds
+    busy_seconds: Seconds
+    device_count: Count
+    collective_seconds: Seconds
+    copy_seconds: Seconds
+    step_count: Count | None
+    step_seconds: Seconds | None
+    conversion_bound_seconds: Seconds
+    launch_lag_seconds: Seconds | None
+    waits_for: Literal["device", "host"] | None
+
+
+class KernelSummary(Record, frozen=True, kw_only=True):
+    """
+    What ran in one warm, profiled iteration, or in the whole of a recorded trace.
+
+    Attributes:
+        count: Kernels in the list.
+        seconds: Sum of their times; not the wall time. None, as all of their times, where what was seen cannot be true.
+        conversion_count: Library conversions that change a layout (direction other than ``none``).
+        share: ``conversion_seconds`` over ``seconds``; None where no kernel was recorded.
+        conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
+        not_understood_count: Lines and events that could not be read, or conversions that could not be described.
+        kernels: The list itself, in order; a file has it once for all trials of the same code.
+        sources: The sources of the list, such as ``("torch.profiler", "oneDNN verbose log")``.
+        lacks: The facts that could not be recorded, each with the reason.
+        undecided_count: Of a trace, kernels that may convert a layout, though nothing says so; in no other sum.
+        waiting: On a GPU, what a recorded trace or an iteration waited for; None elsewhere.
+        exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
+            device: what the run really waited for.
+        convolution_count: On a GPU, kernels that ran for a convolution, its conversions included; in a log of oneDNN,
+            what stands with one.
+        convolution_seconds: Their time; None where not known.
+        totals: In a recorded trace and on a GPU, the kernels added up by name, operation, module, step; longest first.
+    """
+
+    count: Count
+    seconds: Seconds | None
+    conversion_count: Count
+    conversion_seconds: Seconds | None
+    share: Share | None
+    conversions: tuple[Conversion, ...]
+    not_understood_count: Count
+    kernels: tuple[Kernel, ...] = ()
+    sources: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    exposed_conversion_seconds: Seconds | None = None
+    convolution_count: Count | None = None
+    convolution_seconds: Seconds | None = None
+    totals: tuple[Total, ...] = ()
+    undecided_count: Count = 0
+    undecided_seconds: Seconds | None = None
+    waiting: Waiting | None = None

@@ -1,0 +1,172 @@
+"""What was diagnosed, in which configurations, and where: subject, configuration, environment."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from layoutdoctor.diagnosis.layout import MemoryFormat, Size, check_ranks
+from layoutdoctor.diagnosis.record import Count, Integer, Magnitude, Record
+
+Mode = Literal["inference", "training", "trace"]
+Backend = Literal["eager", "inductor", "recorded"]
+LayoutOptimization = Literal["default", "on", "off", "forced"]
+FormatChoice = Literal["preserve", "contiguous", "channels_last"]
+OptionValue = bool | Integer | float | str | None
+
+
+class SourceLocation(Record, frozen=True, kw_only=True):
+    """
+    A line of the user's code.
+
+    Attributes:
+        file: Path as Python reported it.
+        line: Line number, from 1.
+        code: The text of that line; None where it was not recorded.
+    """
+
+    file: str
+    line: Count
+    code: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Cure(Record, frozen=True, kw_only=True):
+    """
+    A change of the model by public means, which a configuration makes in its copy.
+
+    Attributes:
+        name: Such as ``flat-conv3d``.
+        answers: Code of the finding that it answers, such as ``LD503``; None where no rule speaks of it.
+        modules: Paths of the modules that it changes; empty where it is about the model as a whole.
+        dtype: The dtype that it gives them; None where it leaves that alone.
+        how: The same change as lines to paste, of a model called ``model``.
+    """
+
+    name: str
+    answers: str | None = None
+    modules: tuple[str, ...] = ()
+    dtype: str | None = None
+    how: str = ""
+
+
+class Configuration(Record, frozen=True, kw_only=True):
+    """
+    One way to lay out and run a model.
+
+    Attributes:
+        backend: ``eager`` or ``inductor``; ``recorded`` for a trace from elsewhere.
+        layout_optimization: ``default`` leaves torch's own default; None for eager.
+        model_format: Memory format given to the parameters and buffers of a copy, by rank (4-D and 5-D).
+        input_format: Memory format given to the example inputs, by rank.
+        inductor_options: Further options of Inductor, for this compile only (``freezing`` is set globally around it).
+        cures: Changes of the model that it makes; what they are tried on is the configuration of the same name without
+            ``+CURE``.
+        library_switches: Switches of libraries under which it runs, such as ``cudnn.benchmark``; each is put back.
+    """
+
+    name: str
+    backend: Backend
+    layout_optimization: LayoutOptimization | None = None
+    model_format: FormatChoice | None = "preserve"
+    input_format: FormatChoice | None = "preserve"
+    inductor_options: dict[str, OptionValue] = msgspec.field(default_factory=dict)
+    cures: tuple[Cure, ...] = ()
+    library_switches: dict[str, bool] = msgspec.field(default_factory=dict)
+
+    @property
+    def freezes(self) -> bool:
+        """Whether the weights become constants of the compiled code."""
+        return bool(self.inductor_options.get("freezing"))
+
+
+class InputTensor(Record, frozen=True, kw_only=True):
+    """
+    One tensor of the example input, as the caller gave it.
+
+    Attributes:
+        stride: Strides in elements; None where it is no strided tensor.
+        memory_formats: Every memory format it satisfies.
+        name: Its parameter in the model's signature, or its key; None where it is the only input.
+    """
+
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...] | None
+    dtype: str
+    memory_formats: tuple[MemoryFormat, ...]
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_ranks(self.shape, self.stride)
+
+
+class Subject(Record, frozen=True, kw_only=True):
+    """
+    What was diagnosed.
+
+    Attributes:
+        name: The target as the user named it (file name, class name), without folders.
+        mode: ``inference`` (eval, no gradients) or ``training`` (forward, backward of a scalar loss); ``trace``.
+        device: ``cpu``, ``cuda``; None where a trace does not say.
+        inputs: Every tensor of the example input, in order.
+        model: Class name of the model; None for a function or a trace.
+        parameter_count: Elements in all parameters; None where there is no module.
+        convolution_module_count: nn.Conv* modules in the model; None where there is no module.
+        parameter_formats: How many 4-D and 5-D parameters satisfy each memory format, before any configuration.
+        notes: Facts the reader should know ("was compiled already: the module inside was diagnosed").
+        target: The device that graphs were lowered for without its being there (``cuda:90``); None where it really ran.
+    """
+
+    name: str
+    mode: Mode
+    device: str | None
+    inputs: tuple[InputTensor, ...]
+    model: str | None = None
+    parameter_count: Count | None = None
+    convolution_module_count: Count | None = None
+    parameter_formats: dict[str, Count] = msgspec.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    target: str | None = None
+
+
+class Environment(Record, frozen=True, kw_only=True):
+    """
+    The machine and versions a verdict is true on.
+
+    Attributes:
+        torch: torch's version; None in a trace that does not say.
+        platform: Operating system, its release, and the processor family.
+        cuda: Version of the CUDA (or ROCm) runtime that torch was built with.
+        compiler: The C++ compiler that Inductor used on a CPU.
+        cpu_count: Processors of the machine.
+        thread_count: Threads torch used inside one operation, on a CPU.
+        onednn_isa: The instruction set oneDNN reported, such as ``"Intel AVX-512 with Intel DL Boost"``.
+        device_name: Name of the GPU, or of the processor.
+        clock_hertz: The clock of the GPU's processors when this was recorded.
+        clock_limits: The reasons that this clock was low, such as ``the power cap``.
+        settings: torch settings and environment variables that bear on layouts, as they stood.
+        command: The command line, without folders; None from Python.
+        copy_bandwidth_bytes_per_second: Bytes read plus bytes written in copying a large tensor; None if not measured.
+    """
+
+    torch: str | None
+    python: str | None = None
+    platform: str | None = None
+    triton: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    cudnn: str | None = None
+    onednn: str | None = None
+    onednn_isa: str | None = None
+    compiler: str | None = None
+    thread_count: Count | None = None
+    cpu_count: Count | None = None
+    device_name: str | None = None
+    clock_hertz: Magnitude | None = None
+    clock_limits: tuple[str, ...] = ()
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
+    command: str | None = None
+    copy_bandwidth_bytes_per_second: Magnitude | None = None

@@ -1,0 +1,200 @@
+"""One configuration: how it ended, what was measured, whether its outputs are right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from layoutdoctor.diagnosis.conversion import RedundantPair
+from layoutdoctor.diagnosis.graph import Graph
+from layoutdoctor.diagnosis.kernel import KernelSummary
+from layoutdoctor.diagnosis.layout import Layout
+from layoutdoctor.diagnosis.record import Count, Magnitude, PositiveSeconds, Record, Seconds
+from layoutdoctor.diagnosis.subject import Configuration, SourceLocation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TrialStatus = Literal["ok", "failed", "timed_out", "crashed", "skipped", "same_as"]
+
+
+class Failure(Record, frozen=True, kw_only=True):
+    """
+    Why a configuration has no result.
+
+    Attributes:
+        kind: Stage at which it failed: ``prepare``, ``compile``, ``run``, ``profile``, ``measure``.
+        message: One line: the exception's class and text.
+        log: The rest that may help, such as the last lines of the traceback; None where there is nothing more.
+        location: The user's line that ran last; None where not known.
+    """
+
+    kind: str
+    message: str
+    log: str | None = None
+    location: SourceLocation | None = None
+
+    @property
+    def refuses_view(self) -> bool:
+        """Whether ``.view`` met strides that it cannot express."""
+        return is_refused_view(self.message) or is_refused_view(self.log)
+
+
+def is_refused_view(text: str | None) -> bool:
+    """Whether an error says so: of ATen, or of the Python reference that torch.compile traces (torch 2.7 to 2.13)."""
+    return text is not None and ("view size is not compatible" in text or "Cannot view a tensor with shape" in text)
+
+
+class Measurement(Record, frozen=True, kw_only=True):
+    """
+    The times of one trial.
+
+    Attributes:
+        round_seconds: The least of each turn's calls, in round order, in the process that compiled the configuration.
+        median_seconds: Time of one call as every report shows it: the baseline's median, and for any other trial the
+            baseline's time over the trial's ratio. In a recording, the median of ``round_seconds``.
+        compile_seconds: Wall time of the first call, compiling included; None for eager.
+        peak_memory_bytes: Most bytes of tensors alive above the start of an iteration (device memory on a GPU).
+        calls_per_round: Calls in each turn.
+        first_round: The number, from 0, of the baseline's round that the first one of these was.
+        starts: ``round_seconds`` of each further start. Start k of two trials was timed in the same rounds.
+        unkept_seconds: Time of one call in each of some fresh processes whose allocator gives freed memory back to the
+            system (glibc's default); empty if none was started.
+    """
+
+    round_seconds: tuple[PositiveSeconds, ...]
+    median_seconds: PositiveSeconds
+    compile_seconds: Seconds | None
+    peak_memory_bytes: Count | None
+    calls_per_round: Count = 1
+    first_round: Count = 0
+    starts: tuple[tuple[PositiveSeconds, ...], ...] = ()
+    unkept_seconds: tuple[PositiveSeconds, ...] = ()
+
+
+class Equivalence(Record, frozen=True, kw_only=True):
+    """
+    Whether a configuration computes what the model computes.
+
+    Attributes:
+        status: ``equal``, ``different`` or ``not_checked``.
+        max_abs_error: Largest difference of one value from the reference, in the worst tensor: the one whose error is
+            the largest share of what is allowed there.
+        relative_error: Root mean square error of the worst tensor, divided by the root mean square of the reference's
+            values; if nothing but rounding is left of a sum whose terms cancel, by eager's own error. No unit.
+        eager_relative_error: The same of the model in eager, in its own dtype and format: the yardstick. None if eager
+            itself is the reference.
+        tolerance: The largest ``relative_error`` allowed there; None if eager is too far off to tell.
+        reference: ``float64`` eager; ``float32`` for half precision on a GPU; ``eager float32`` and the like if nothing
+            more exact ran.
+        detail: Why it was not checked, or which tensor is the worst and by how much it differs.
+        gradients_checked: Whether parameter gradients were compared as well.
+        output_layouts_differ: Whether they satisfy other memory formats than eager's on the caller's input.
+    """
+
+    status: Literal["equal", "different", "not_checked"]
+    max_abs_error: Magnitude | None = None
+    relative_error: Magnitude | None = None
+    eager_relative_error: Magnitude | None = None
+    tolerance: Magnitude | None = None
+    reference: str | None = None
+    detail: str | None = None
+    gradients_checked: bool = False
+    output_layouts: tuple[Layout, ...] = ()
+    output_layouts_differ: bool | None = None
+
+
+class GradientLayout(Record, frozen=True, kw_only=True):
+    """A parameter whose gradient came with other strides."""
+
+    parameter: str
+    layout: Layout
+    gradient: Layout
+
+
+class TracedTensor(Record, frozen=True, kw_only=True):
+    """
+    A tensor that a traced model is given.
+
+    Attributes:
+        shape: Sizes.
+        stride: Strides in elements.
+        dtype: Such as ``float32``.
+        requires_grad: Whether a backward computes its gradient.
+    """
+
+    shape: tuple[Count, ...]
+    stride: tuple[Count, ...]
+    dtype: str
+    requires_grad: bool = False
+
+
+class TracedModel(Record, frozen=True, kw_only=True):
+    """
+    The model as torch.compile traced it, in one graph that needs nothing but torch.
+
+    Attributes:
+        text: Torch's own text of the graph, a function ``forward`` of ``self``, weights and inputs in this order.
+        weights: Parameters and buffers.
+        inputs: All other tensors it reads.
+    """
+
+    text: str
+    weights: tuple[TracedTensor, ...]
+    inputs: tuple[TracedTensor, ...]
+
+
+class Trial(Record, frozen=True, kw_only=True):
+    """
+    One configuration captured and measured.
+
+    Attributes:
+        status: ``same_as`` where the options or the generated code equal another trial's: it is measured there, and the
+            kernel list and pairs here are that one's.
+        graphs: Every compiled graph; for eager the recorded operations as one.
+        recompile_count: Compiles beyond the first of the same code, during this trial.
+        graph_break_reasons: Dynamo's reasons, one line each.
+        notes: Facts about this trial the reader should know.
+        recompile_reasons: Dynamo's reasons for compiling again, one line each.
+        gradient_layouts: In training, every parameter whose gradient has other strides than itself.
+        is_static: True where the graphs were lowered for a device that was not there, so that nothing ran.
+        traced: The model's text, with the default configuration only; None if it needs more than torch.
+    """
+
+    configuration: Configuration
+    status: TrialStatus
+    same_as: str | None = None
+    failure: Failure | None = None
+    graphs: tuple[Graph, ...] = ()
+    kernels: KernelSummary | None = None
+    redundant_pairs: tuple[RedundantPair, ...] = ()
+    measurement: Measurement | None = None
+    equivalence: Equivalence | None = None
+    recompile_count: Count = 0
+    graph_break_reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    recompile_reasons: tuple[str, ...] = ()
+    gradient_layouts: tuple[GradientLayout, ...] = ()
+    is_static: bool = False
+    traced: TracedModel | None = None
+
+    @property
+    def name(self) -> str:
+        """The configuration's name."""
+        return self.configuration.name
+
+    def compile(self, model: Callable[..., object]) -> Callable[..., object]:
+        """
+        The model prepared the way this trial ran it, ready to call.
+
+        Args:
+            model: An nn.Module or a function. It is not changed: a module is copied.
+
+        Returns:
+            A callable that converts its inputs and calls the (compiled) copy.
+
+        Raises:
+            UsageError: The trial is a recorded one, which names no way to compile.
+        """
+        from layoutdoctor.subjects.prepare import compile_for  # needs torch, so only on use
+
+        return compile_for(model, self.configuration)
