@@ -11,7 +11,7 @@ PYTEST := -n $(JOBS) --dist loadgroup
 QUICK := tests/unit tests/verdicts tests/test_architecture.py tests/test_public_api.py tests/test_readme.py \
   $(addprefix --ignore=tests/unit/,capture measure subjects)
 
-# Tests start many processes; without cached bytecode each of them would compile the package anew.
+# Tests start many processes; without cached bytecode each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 # Two workers share the processors with what they start: a thread of torch that has nothing to do must not keep one busy.
 export OMP_WAIT_POLICY := passive

@@ -56,12 +56,12 @@ MODULES = {
 
 
 def part_of(module: str) -> str:
-    """The part of the house a module stands in: the package's own files each by itself."""
+    """The part of the house that a module belongs to; each of the package's own files is one."""
     return ".".join(module.split(".")[:2])
 
 
 def line_of(module: str) -> int:
-    """The module's line, from 0 at the top; -1 for a part that stands in no line."""
+    """The module's line, from 0 at the top; -1 for a part that is in no line."""
     return next((number for number, line in enumerate(LINES) if part_of(module) in line), -1)
 
 
@@ -92,7 +92,7 @@ def circles(*, late: bool = False) -> list[list[str]]:
         module: {name for name, is_late in imports_of(module).items() if name in MODULES and (late or not is_late)}
         for module in MODULES
     }
-    while True:  # what imports nothing that is left stands in no circle
+    while True:  # modules that import nothing that is left are in no circle
         free = [module for module, targets in edges.items() if not targets & set(edges)]
         if not free:
             break
