@@ -112,13 +112,14 @@ def test_a_module_can_be_read_in_one_sitting_and_says_what_is_in_it() -> None:
     assert [module for module, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
 
 
-def test_the_map_of_the_house_names_files_that_are_there_and_each_once_on_a_way() -> None:
+def test_the_map_of_the_house_names_files_that_are_there_on_three_short_ways() -> None:
     text = (house.ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     ways = [re.findall(r"^\| `(layoutdoctor/[^`]+)`", part, re.MULTILINE) for part in text.split("\n## ")]
-    named = set(re.findall(r"`(layoutdoctor/[\w/]+\.py)`", text)) - {"layoutdoctor/rules/ldNNN_name.py"}
+    tensor, time, event = (way for way in ways if way)
 
-    assert [len(way) > 15 for way in ways].count(True) == 2
+    assert (len(tensor) <= 20, len(time) <= 6, len(event) <= 12) == (True, True, True)
     assert [way for way in ways if len(way) != len(set(way))] == []
+    named = set(re.findall(r"`(layoutdoctor/[\w/]+\.py)`", text))
     assert [name for name in named if not (house.ROOT / name).exists()] == []
 
 
