@@ -20,12 +20,12 @@ Renderer = Callable[[Diagnosis], str]
 
 RENDERERS: Mapping[str, str] = MappingProxyType(
     {
-        "html": "html.document:render_html",
+        "html": "html:render_html",
         "json": ":render_json",
-        "junit": "ci.junit:render_junit",
+        "junit": "junit:render_junit",
         "markdown": "markdown:render_markdown",
-        "reproducer": "reproducer.report:render_reproducer",
-        "sarif": "ci.sarif:render_sarif",
+        "reproducer": "reproducer:render_reproducer",
+        "sarif": "sarif:render_sarif",
         "text": "text:render_text",
     }
 )
@@ -49,7 +49,7 @@ FORMAT_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
 
 _ELSEWHERE = {
     "render_comparison": "overviews",
-    "render_fragment": "notebook",
+    "render_fragment": "html",
     "render_scan": "overviews",
     "to_pandas": "frames",
 }

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.reports.reproducer.report import Reproducer
+    from layoutdoctor.reports.reproducer import Reproducer
     from layoutdoctor.reports.sections.details import Detail
     from layoutdoctor.reports.sections.rows import Overview, Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
@@ -171,7 +171,7 @@ def _reproducer_of(diagnosis: Diagnosis) -> Reproducer | None:
     """A script that shows the finding with torch alone, or why there is none; None for a file, which has no model."""
     if is_recording(diagnosis):
         return None
-    from layoutdoctor.reports.reproducer.report import build_reproducer  # late: only here one is written
+    from layoutdoctor.reports.reproducer import build_reproducer  # late: only here one is written
 
     return build_reproducer(diagnosis)
 

@@ -80,7 +80,7 @@ def _render(view: Overview, report_format: str, width: int | None) -> str:
 
         return overview_markdown(view)
     if report_format == "html":
-        from layoutdoctor.reports.html.document import overview_html
+        from layoutdoctor.reports.html import overview_html
 
         return overview_html(view)
     columns = max(width or DEFAULT_WIDTH, NARROWEST)

@@ -11,7 +11,7 @@ from golden.stories import STORIES
 from hostile_records import hostile_diagnosis
 
 from layoutdoctor.diagnosis.kernel import Kernel
-from layoutdoctor.reports.html.document import render_html
+from layoutdoctor.reports.html import render_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

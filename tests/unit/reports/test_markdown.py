@@ -27,7 +27,7 @@ from layoutdoctor.reports.markdown import (
     paragraph,
     render_markdown,
 )
-from layoutdoctor.reports.reproducer.report import Reproducer
+from layoutdoctor.reports.reproducer import Reproducer
 from layoutdoctor.reports.sections.view import build_view
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def headings(document: Element) -> list[str]:
 
 
 def with_script(monkeypatch: pytest.MonkeyPatch, reproducer: Reproducer) -> None:
-    monkeypatch.setattr("layoutdoctor.reports.reproducer.report.build_reproducer", lambda _: reproducer)
+    monkeypatch.setattr("layoutdoctor.reports.reproducer.build_reproducer", lambda _: reproducer)
 
 
 @for_each("story", STORIES)

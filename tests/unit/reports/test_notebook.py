@@ -13,7 +13,7 @@ from builders import a_diagnosis, a_failed_trial, a_finding, a_recommendation, a
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.reports.notebook import render_fragment
+from layoutdoctor.reports.html import render_fragment
 from layoutdoctor.reports.sections.view import build_view
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \"quoted\" 'single' </div></table> &lt; {{ 7*7 }} {% raw %} \x1b[31m\n"
@@ -122,7 +122,7 @@ def test_the_configuration_of_a_finding_is_named_unless_it_is_the_baseline() -> 
 
 
 def test_jinja2_and_pandas_are_loaded_with_the_first_fragment_or_table_only() -> None:
-    code = "import sys, layoutdoctor.reports.notebook as _, layoutdoctor.reports.frames as _; print(*sys.modules)"
+    code = "import sys, layoutdoctor.reports.html as _, layoutdoctor.reports.frames as _; print(*sys.modules)"
 
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

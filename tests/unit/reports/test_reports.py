@@ -41,7 +41,7 @@ from layoutdoctor.reports import format_of_suffix, render
 from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.rows import conversions_cell, decision_cell
-from layoutdoctor.reports.sections.several import build_row_of_model
+from layoutdoctor.reports.sections.view import build_row_of_model
 from layoutdoctor.reports.sections.wording import clean, clean_line, wasted_seconds
 from layoutdoctor.reports.text import plain_table, render_text
 

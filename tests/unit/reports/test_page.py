@@ -31,8 +31,8 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.answer import Finding
 from layoutdoctor.diagnosis.kernel import Kernel
-from layoutdoctor.reports.html.charts import MOST_KERNELS, build_timelines
-from layoutdoctor.reports.html.document import (
+from layoutdoctor.reports.charts import MOST_KERNELS, build_timelines
+from layoutdoctor.reports.html import (
     MOST_FINDINGS,
     MOST_LISTED,
     json_for_script,
@@ -241,11 +241,11 @@ def test_of_too_many_kernels_the_shortest_are_left_out_and_counted() -> None:
     short = a_conversion("short", kernel="kernel 0", stream=0, start_seconds=0.0, seconds=1e-5)
     (line,) = build_timelines(with_kernels(MOST_KERNELS + 10, short))
 
-    assert len(line.starts) == MOST_KERNELS
-    assert line.conversions[0][0] == 0
-    assert line.notes == ("10 shorter kernels not drawn; every conversion is",)
-    assert min(line.lengths[1:]) == 10_000
-    assert list(line.starts) == sorted(line.starts)
+    assert len(line["starts"]) == MOST_KERNELS
+    assert line["conversions"][0][0] == 0
+    assert line["notes"] == ["10 shorter kernels not drawn; every conversion is"]
+    assert min(line["lengths"][1:]) == 10_000
+    assert line["starts"] == sorted(line["starts"])
 
 
 def test_a_finding_has_its_line_its_cost_and_what_it_names_and_long_lists_are_cut() -> None:
@@ -272,7 +272,7 @@ def test_a_finding_has_its_line_its_cost_and_what_it_names_and_long_lists_are_cu
 
 
 def test_the_chart_library_is_the_one_that_its_readme_names() -> None:
-    home = resources.files("layoutdoctor.reports.html").joinpath("page", "echarts")
+    home = resources.files("layoutdoctor.reports").joinpath("page", "echarts")
     library, readme = (
         home.joinpath("echarts.min.js").read_bytes(),
         home.joinpath("README.md").read_text(encoding="utf-8"),
@@ -287,7 +287,7 @@ def test_the_chart_library_is_the_one_that_its_readme_names() -> None:
 
 
 def test_a_page_is_written_without_torch() -> None:
-    saved = Path(__file__).parents[3] / "golden" / "gain_with_findings.json"
+    saved = Path(__file__).parents[2] / "golden" / "gain_with_findings.json"
     code = (
         f"from layoutdoctor.diagnosis.saved import load; load({str(saved)!r}).to_html()\nimport sys\n"
         "assert not {'torch', 'triton', 'networkx', 'pandas'} & set(sys.modules)"

@@ -8,7 +8,7 @@ line is placed on the subject's file, and one without any file becomes a notific
 from __future__ import annotations
 
 import re
-from collections import Counter
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -21,11 +21,10 @@ from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.words import STATUS_WORDS, count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.rules import Rule
 
 JsonObject = dict[str, object]
@@ -145,27 +144,15 @@ def _invocation(diagnosis: Diagnosis, homeless: Sequence[Finding], left_out: int
 
 def subject_file(diagnosis: Diagnosis) -> str | None:
     """
-    The file to show a finding on that names no line: the subject's own, else the one most of its operations come from.
+    The file of a finding that names no line: the subject's own, else that of the first finding with a line.
 
     Returns:
         A project path; None if none is known. For a trace without source lines it is the trace.
     """
-    paths = (project_path(location.file) for location in _locations(diagnosis))
-    counted = Counter(
-        path for path in paths if path is not None and not path.startswith(("site-packages/", "dist-packages/"))
-    )
     named = _PYTHON_FILE.match(diagnosis.subject.name)
+    places = (finding.location for finding in diagnosis.findings if finding.location is not None)
+    files = [path for path in (project_path(place.file) for place in places) if path is not None]
     if named is not None:
-        own = [path for path, _ in counted.most_common() if path.rsplit("/", 1)[-1] == named["file"]]
-        return own[0] if own else project_path(named["file"])
-    if counted:
-        return max(counted.items(), key=lambda item: (item[1], item[0]))[0]
-    return project_path(diagnosis.subject.name) if is_recording(diagnosis) else None
-
-
-def _locations(diagnosis: Diagnosis) -> Iterator[SourceLocation]:
-    graphs = [graph for trial in diagnosis.trials for graph in trial.graphs]
-    found = [node.location for graph in graphs for node in graph.nodes]
-    found += [conversion.location for graph in graphs for conversion in graph.conversions]
-    found += [finding.location for finding in diagnosis.findings]
-    yield from (location for location in found if location is not None)
+        return next((file for file in files if PurePosixPath(file).name == named["file"]), project_path(named["file"]))
+    own = [file for file in files if not file.startswith(("site-packages/", "dist-packages/"))]
+    return own[0] if own else project_path(diagnosis.subject.name) if is_recording(diagnosis) else None

@@ -1,5 +1,5 @@
 """
-The HTML report: one page that needs no network, of the templates in ``page``, the shared view, tables and charts.
+The HTML report, a page that needs no network, and the short report that notebooks show; both from ``page``.
 
 Every string of a record goes into the page through jinja2's escaping, or as JSON in a script element that no browser
 runs. The page's own policy (Content-Security-Policy) lets no other script or style sheet act than those written here,
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.reports.html.charts import build_bars, build_timelines, build_waterfalls
-from layoutdoctor.reports.html.flow import build_flows
-from layoutdoctor.reports.reproducer.report import build_reproducer
+from layoutdoctor.privacy import scrub
+from layoutdoctor.reports.charts import build_bars, build_flows, build_timelines
+from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.reports.rules_page import passages_of
 from layoutdoctor.reports.sections.account import build_accounts, row_name
 from layoutdoctor.reports.sections.details import Detail, build_details
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.reports.html.charts import TimeBar, Timeline, Waterfall
-    from layoutdoctor.reports.html.flow import Flow
     from layoutdoctor.reports.sections.rows import Overview
     from layoutdoctor.reports.sections.view import FindingEntry, View
     from layoutdoctor.rules import Rule
@@ -106,35 +104,24 @@ CHART_FILES = (LIBRARY_FILE, CHARTS_FILE)
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-@dataclass(frozen=True, slots=True)
-class ChartData:
-    """What all charts of a page draw; it stands in the page as JSON, named as here."""
-
-    bars: tuple[TimeBar, ...]
-    timelines: tuple[Timeline, ...]
-    flows: tuple[Flow, ...]
-    waterfalls: tuple[Waterfall, ...]
-
-    @property
-    def has_charts(self) -> bool:
-        """Whether there is anything to draw."""
-        return bool(self.bars or self.timelines or self.flows or self.waterfalls)
-
-
 def render_html(diagnosis: Diagnosis) -> str:
     """The report as one HTML page."""
     view = build_view(diagnosis)
-    data = ChartData(
-        build_bars(diagnosis), build_timelines(diagnosis), build_flows(diagnosis), build_waterfalls(diagnosis)
-    )
+    data = {
+        "bars": build_bars(diagnosis),
+        "timelines": build_timelines(diagnosis),
+        "flows": build_flows(diagnosis),
+    }
+    has_charts = any(data.values())
     *lists, environment = build_lists(diagnosis)
     cards = build_cards(diagnosis, view)
     rules = [rule for rule in ALL_RULES if any(rule.code == card.entry.code for card in cards)]
     style = read_page_file(STYLE_FILE)
-    scripts = [read_page_file(name) for name in (SCRIPT_FILE, *(CHART_FILES if data.has_charts else ()))]
+    scripts = [read_page_file(name) for name in (SCRIPT_FILE, *(CHART_FILES if has_charts else ()))]
     return page_template("report.html.j2").render(
         view=view,
         data=data,
+        has_charts=has_charts,
         accounts=[account.table for account in build_accounts(diagnosis)],
         json=json_for_script(data),
         tables=[table for table in view.tables if table.rows],
@@ -176,11 +163,11 @@ def json_for_script(data: object) -> str:
 @cache
 def read_page_file(name: str) -> str:
     """A file that goes into the page."""
-    return resources.files("layoutdoctor.reports.html").joinpath("page", *name.split("/")).read_text(encoding="utf-8")
+    return resources.files("layoutdoctor.reports").joinpath("page", *name.split("/")).read_text(encoding="utf-8")
 
 
 def _policy(style: str, scripts: list[str]) -> str:
-    """Nothing may be loaded, run or styled but what stands in the page and was written here."""
+    """The page's policy: only the scripts and the style sheet that were written here may act, and nothing is loaded."""
     return (
         f"default-src 'none'; script-src {' '.join(map(hash_source, scripts))}; style-src {hash_source(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -205,3 +192,40 @@ def page_template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     ).get_template(name)
+
+
+# ---------------------------------------------------------------------------------------------- notebooks
+MOST_ENTRIES = 8
+MOST_CHARACTERS = 600
+MOST_HOW_CHARACTERS = 2000
+MORE = (
+    "print(diagnosis) for the whole text, diagnosis.to_html() for the page, diagnosis.to_markdown() for an issue, "
+    'diagnosis.to_pandas("conversions") for the numbers'
+)
+
+
+def render_fragment(diagnosis: Diagnosis) -> str:
+    """
+    The short report as one ``div``, which notebooks show in place of a diagnosis; long lists and texts are cut.
+
+    It has no script and no style sheet: frontends that strip untrusted elements (GitHub, an untrusted notebook) show
+    the same text, and colours are those of the page around it, light or dark.
+    """
+    view = build_view(scrub(diagnosis))  # notebooks are passed on with their outputs
+    is_short = view.answer.is_short
+    how = "\n".join(view.answer.how)
+    if len(how) > MOST_HOW_CHARACTERS:  # half of them would be wrong code
+        how = f"# {len(view.answer.how)} lines, too many to show here: print(diagnosis.recommendation.how)"
+    return page_template("fragment.html.j2").render(
+        title=" · ".join(view.title),
+        view=view,
+        how=how,
+        tables=() if is_short else [table.narrow for table in view.tables if table.rows],
+        remarks=() if is_short else view.remarks,
+        findings=view.findings if is_short else view.main_findings,
+        in_full=not is_short,
+        most=MOST_ENTRIES,
+        cut=lambda text: clean(text, MOST_CHARACTERS),
+        not_understood="; ".join(clean(text, MOST_CHARACTERS) for text in view.not_understood[:MOST_ENTRIES]),
+        hint=MORE,
+    )

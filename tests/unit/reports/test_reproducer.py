@@ -32,7 +32,7 @@ from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.diagnosis.trial import Equivalence, TracedModel
 from layoutdoctor.privacy import redact
-from layoutdoctor.reports.reproducer.report import build_reproducer, render_reproducer
+from layoutdoctor.reports.reproducer import build_reproducer, render_reproducer
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis

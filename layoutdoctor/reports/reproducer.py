@@ -2,7 +2,7 @@
 The reproducer: a script with torch alone that shows the worst finding.
 
 The model in it is torch's own text of what torch.compile traced; all else that comes from a record is written by
-``repr`` or stands in a comment.
+``repr`` or is in a comment.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _script(diagnosis: Diagnosis, model: TracedModel, sides: tuple[Trial, Trial]
 
     subject, environment = diagnosis.subject, diagnosis.environment
     ratio = _recorded_ratio(diagnosis, *sides)
-    source = resources.files("layoutdoctor.reports.reproducer").joinpath("script.py.j2").read_text(encoding="utf-8")
+    source = resources.files("layoutdoctor.reports").joinpath("page", "reproducer.py.j2").read_text(encoding="utf-8")
     template = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
     ).from_string(source)
