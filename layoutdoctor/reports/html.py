@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.charts import build_bars, build_flows, build_timelines
 from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.reports.rules_page import passages_of
-from layoutdoctor.reports.sections.account import build_accounts, row_name
+from layoutdoctor.reports.sections.account import account_table, row_name
 from layoutdoctor.reports.sections.details import Detail, build_details
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.sections.wording import clean, clean_log, clean_name
@@ -31,12 +30,13 @@ from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import joined
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import jinja2
 
-    from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.reports.sections.rows import Overview
-    from layoutdoctor.reports.sections.view import FindingEntry, View
+    from layoutdoctor.reports.sections.view import View
     from layoutdoctor.rules import Rule
 
 MOST_LISTED = 1_000
@@ -47,24 +47,6 @@ MOST_FINDINGS = 500
 _CODE = re.compile(r"`(.+?)`", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class FindingCard:
-    """
-    One finding with what it rests on.
-
-    Attributes:
-        costs: Time and bytes.
-        code: The line of code.
-        named: Ids of conversions and nodes, cut.
-    """
-
-    number: int
-    entry: FindingEntry
-    costs: str
-    code: str | None
-    named: tuple[str, ...]
-
-
 def build_lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
     """All long lists; the environment last."""
     details = build_details(diagnosis, MOST_LISTED)
@@ -73,22 +55,20 @@ def build_lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
     return (*details[:-1], *(Detail(title, log=source) for source, title in sources.items()), details[-1])
 
 
-def build_cards(diagnosis: Diagnosis, view: View) -> tuple[FindingCard, ...]:
-    """The findings with their evidence, in the view's order; at most ``MOST_FINDINGS``."""
-    found = enumerate(zip(view.findings[:MOST_FINDINGS], diagnosis.findings, strict=False), 1)
-    return tuple(_card(number, entry, finding) for number, (entry, finding) in found)
-
-
-def _card(number: int, entry: FindingEntry, finding: Finding) -> FindingCard:
-    time = None if finding.seconds is None else format_seconds(finding.seconds)
-    moved = None if finding.bytes_moved is None else f"{format_bytes(finding.bytes_moved)} moved"
-    return FindingCard(
-        number,
-        entry,
-        joined((time, moved), " · "),
-        clean(finding.location.code, 300) if finding.location is not None and finding.location.code else None,
-        tuple(map(clean_name, dict.fromkeys(finding.evidence)))[:MOST_NAMED],
-    )
+def _cards(diagnosis: Diagnosis, view: View) -> Iterator[dict[str, object]]:
+    """The findings with their cost, their line of code and the ids they rest on; at most ``MOST_FINDINGS``."""
+    shown = view.findings[:MOST_FINDINGS]
+    for number, (entry, finding) in enumerate(zip(shown, diagnosis.findings, strict=False), 1):
+        time = None if finding.seconds is None else format_seconds(finding.seconds)
+        moved = None if finding.bytes_moved is None else f"{format_bytes(finding.bytes_moved)} moved"
+        code = finding.location.code if finding.location is not None else None
+        yield {
+            "number": number,
+            "entry": entry,
+            "costs": joined((time, moved), " · "),
+            "code": clean(code, 300) if code else None,
+            "named": list(map(clean_name, dict.fromkeys(finding.evidence)))[:MOST_NAMED],
+        }
 
 
 def _passages(rule: Rule) -> list[tuple[str | None, list[list[str]]]]:
@@ -114,20 +94,20 @@ def render_html(diagnosis: Diagnosis) -> str:
     }
     has_charts = any(data.values())
     *lists, environment = build_lists(diagnosis)
-    cards = build_cards(diagnosis, view)
-    rules = [rule for rule in ALL_RULES if any(rule.code == card.entry.code for card in cards)]
+    codes = {entry.code for entry in view.findings[:MOST_FINDINGS]}
+    rules = [rule for rule in ALL_RULES if rule.code in codes]
     style = read_page_file(STYLE_FILE)
     scripts = [read_page_file(name) for name in (SCRIPT_FILE, *(CHART_FILES if has_charts else ()))]
     return page_template("report.html.j2").render(
         view=view,
         data=data,
         has_charts=has_charts,
-        accounts=[account.table for account in build_accounts(diagnosis)],
+        accounts=list(map(account_table, diagnosis.accounts)),
         json=json_for_script(data),
         tables=[table for table in view.tables if table.rows],
         lists=lists,
         environment=environment,
-        cards=cards,
+        cards=list(_cards(diagnosis, view)),
         cards_left_out=max(0, len(view.findings) - MOST_FINDINGS),
         rules=rules,
         documented={rule.code for rule in rules},

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
-from layoutdoctor.reports.sections.account import build_accounts
+from layoutdoctor.reports.sections.account import account_table
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.sections.wording import (
     clean_log,
     clean_name,
     failure_clause,
-    first_that_fits,
     is_recording,
     shown_name,
 )
@@ -71,8 +70,10 @@ def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tup
     parts = [*_bug(view), *_reproducer(reproducer, name), *_comparison(diagnosis, view), *_error_logs(diagnosis)]
     parts += [("", f"### Versions\n\n{_versions(diagnosis)}"), ("", _last_line(view, name))]
     kept = (_LEFT_OUT_FIRST[count:] for count in range(len(_LEFT_OUT_FIRST) + 1))
-    reports = (_joined(text for kind, text in parts if not kind or kind in kinds) for kinds in kept)
-    report = first_that_fits(reports, lambda report: len(report.encode("utf-8", "replace")) < USUAL_CHARACTERS)
+    for kinds in kept:
+        report = _joined(text for kind, text in parts if not kind or kind in kinds)
+        if len(report.encode("utf-8", "replace")) < USUAL_CHARACTERS:
+            break
     return report, _joined(_details(diagnosis, view, reproducer)) if name is not None else None
 
 
@@ -104,7 +105,7 @@ def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer | None) ->
     if reproducer is not None and reproducer.is_runnable:
         yield from (text for _, text in _reproducer(reproducer, None))
     yield "### Tables"
-    for table in (*view.tables, *(account.table for account in build_accounts(diagnosis))):
+    for table in (*view.tables, *map(account_table, diagnosis.accounts)):
         yield f"**{escape(table.title)}**"
         yield table_of(table)
     if view.remarks:
@@ -163,7 +164,7 @@ def _detail_lines(detail: Detail) -> Iterator[str]:
 def _versions(diagnosis: Diagnosis) -> str:
     """The machine and its software, one fact a line, as torch's own script prints them."""
     *_, environment = build_details(diagnosis, MOST_SETTINGS)
-    facts = [f"{name}: {value}" for name, value in environment.rows]
+    facts = [": ".join(row.cells) for row in environment.table.rows] if environment.table is not None else []
     return code_block("\n".join((*environment.text, *facts)), "text")
 
 
@@ -204,8 +205,11 @@ def _error_logs(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 def overview_markdown(view: Overview) -> str:
     """The report of a comparison or a scan, short enough for an issue if possible."""
-    reports = (_joined(_overview(view, most)) for most in COMPARED_LENGTHS)
-    return first_that_fits(reports, lambda report: len(report) < MOST_CHARACTERS)
+    for most in COMPARED_LENGTHS:
+        report = _joined(_overview(view, most))
+        if len(report) < MOST_CHARACTERS:
+            break
+    return report
 
 
 def _overview(view: Overview, most: int) -> Iterator[str]:

@@ -27,7 +27,7 @@ from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import NOT_RECORDED, SWITCH_WORDS, count_of, joined, line_words, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -53,17 +53,9 @@ class Detail:
     """
 
     title: str
-    head: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    left_out: int = 0
+    table: Table | None = None
     text: tuple[str, ...] = ()
     log: str | None = None
-
-    @property
-    def table(self) -> Table | None:
-        """The list as a table of a report; None if it is empty."""
-        rows = tuple(TableRow(row) for row in self.rows)
-        return Table(self.head, rows, title=self.title, left_out=self.left_out) if rows else None
 
 
 def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
@@ -74,7 +66,7 @@ def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
     for trial in (trial for trial in diagnosis.trials if trial.status != "same_as"):
         details += _trial_details(trial, "" if is_recording(diagnosis) else f" under {shown_name(trial.name)}", most)
     details.append(_environment(diagnosis, most))
-    return tuple(detail for detail in details if detail.rows or detail.text or detail.log)
+    return tuple(detail for detail in details if detail.table or detail.text or detail.log)
 
 
 def _trial_details(trial: Trial, under: str, most: int) -> Iterator[Detail]:
@@ -96,9 +88,7 @@ def _trial_details(trial: Trial, under: str, most: int) -> Iterator[Detail]:
     for kind in _KINDS:
         totals = [total for total in trial.kernels.totals if total.kind == kind] if trial.kernels is not None else []
         if totals:
-            rows = tuple(map(total_row, totals[:most]))
-            title = f"Totals by {kind}{under}: {len(totals)}"
-            yield Detail(title, (kind, *TOTAL_HEADS), rows, max(0, len(totals) - most))
+            yield _cut(f"Totals by {kind}{under}: {len(totals)}", (kind, *TOTAL_HEADS), map(total_row, totals), most)
     if trial.failure is not None and trial.failure.log and most:
         log = _important_part(trial.failure.log)
         yield Detail(f"Log of {shown_name(trial.name)}", text=(clean(trial.failure.message),), log=log)
@@ -111,8 +101,16 @@ def _list(
     if entries:
         columns = {name: [cell(entry) for entry in entries[:most]] for name, cell in cells.items()}
         known = {name: column for name, column in columns.items() if not set(column) <= {UNKNOWN, "no"}}
-        rows = tuple(zip(*known.values(), strict=True))
-        yield Detail(title, tuple(known), rows, max(0, len(entries) - most))
+        yield _cut(title, tuple(known), zip(*known.values(), strict=True), most, len(entries))
+
+
+def _cut(
+    title: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]], most: int, count: int | None = None
+) -> Detail:
+    """A list of at most so many rows; the count is that of all entries if some have no row."""
+    every = tuple(map(TableRow, rows))
+    left_out = max(0, (len(every) if count is None else count) - most)
+    return Detail(title, Table(head, every[:most], title=title, left_out=left_out) if every[:most] else None)
 
 
 def _important_part(log: str) -> str:
@@ -246,7 +244,9 @@ def _environment(diagnosis: Diagnosis, most: int) -> Detail:
         "compiler": environment.compiler,
         **dict(list(environment.settings.items())[:most]),
     }
-    rows = tuple((clean_name(name), clean(str(fact), 200)) for name, fact in facts.items() if fact not in (None, ""))
+    known = [(clean_name(name), clean(str(fact), 200)) for name, fact in facts.items() if fact not in (None, "")]
+    rows = tuple(map(TableRow, known))
     left_out = max(0, len(subject.inputs) - most) + max(0, len(environment.settings) - most)
     verb = "Examined" if is_recording(diagnosis) else "Recorded"  # a trace hardly ever says when it was recorded
-    return Detail("Environment", ("what", "value"), rows, left_out, (f"{verb} at {clean_name(diagnosis.created_at)}.",))
+    table = Table(("what", "value"), rows, title="Environment", left_out=left_out)
+    return Detail("Environment", table, (f"{verb} at {clean_name(diagnosis.created_at)}.",))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import parts_of_pairs
@@ -26,15 +26,12 @@ from layoutdoctor.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from layoutdoctor.diagnosis.answer import Ratio
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.diagnosis.trial import Trial
 
-_Report = TypeVar("_Report")
 NAME_LENGTH = 100
 MESSAGE_LENGTH = 1000
 CLAUSE_LENGTH = 160
@@ -82,14 +79,6 @@ def _printable(character: str) -> str:
     if unicodedata.category(character) not in _UNPRINTABLE_CATEGORIES:
         return character
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
-
-
-def first_that_fits(reports: Iterable[_Report], fits: Callable[[_Report], bool]) -> _Report:
-    """The first of ever shorter reports that fits; the last one if none does."""
-    for report in reports:
-        if fits(report):
-            break
-    return report
 
 
 def place_of(location: SourceLocation | None, module: str | None) -> str | None:

@@ -8,7 +8,7 @@ from builders import a_location, contiguous
 from loops import for_each
 
 from layoutdoctor.diagnosis.answer import Account, AccountRow
-from layoutdoctor.reports.sections.account import account_sentence, account_view
+from layoutdoctor.reports.sections.account import account_sentence, account_table
 
 
 def row(kind: str, milliseconds: float, **changes: Any) -> AccountRow:
@@ -57,7 +57,7 @@ def test_the_table_has_all_rows_and_the_names_in_words() -> None:
     account = Account(
         slower="inductor", faster="inductor-freezing", slower_seconds=20e-3, faster_seconds=8e-3, rows=rows
     )
-    view = account_view(account)
+    table = account_table(account)
 
-    assert view.heading == "Why compiled (the default) is slower than compiled + frozen, by 12.0 ms of 20.0 ms"
-    assert [cells.cells[0] for cells in view.table.rows] == ["relu and max_pool2d", "outside kernels"]
+    assert table.title == "Why compiled (the default) is slower than compiled + frozen, by 12.0 ms of 20.0 ms"
+    assert [cells.cells[0] for cells in table.rows] == ["relu and max_pool2d", "outside kernels"]
