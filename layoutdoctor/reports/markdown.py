@@ -35,11 +35,10 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.sections.rows import Overview, Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
 
-MOST_CHARACTERS = 60_000
-"""GitHub refuses an issue of more than 65,536."""
+MOST_ROWS = 25
+"""Of each table of a comparison or a scan: GitHub refuses an issue of more than 65,536 characters."""
 USUAL_CHARACTERS = 10_000
 """As much as a reader of an issue scrolls through."""
-COMPARED_LENGTHS = (200, 50, 12, 3, 0)
 MOST_FINDINGS = 5
 MOST_REMARKS = 6
 MOST_LOGS = 2
@@ -204,22 +203,18 @@ def _error_logs(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def overview_markdown(view: Overview) -> str:
-    """The report of a comparison or a scan, short enough for an issue if possible."""
-    for most in COMPARED_LENGTHS:
-        report = _joined(_overview(view, most))
-        if len(report) < MOST_CHARACTERS:
-            break
-    return report
+    """The report of a comparison or a scan, short enough for an issue."""
+    return _joined(_overview(view))
 
 
-def _overview(view: Overview, most: int) -> Iterator[str]:
+def _overview(view: Overview) -> Iterator[str]:
     yield _title(view.title)
     yield f"**{escape(view.headline)}**"
     if view.lines:
         yield "\n".join(f"- {escape(line)}" for line in view.lines)
     for table in view.tables:
-        left_out = table.left_out + max(0, len(table.rows) - most)
-        shown = table_of(replace(table, rows=table.rows[:most], left_out=left_out))
+        left_out = table.left_out + max(0, len(table.rows) - MOST_ROWS)
+        shown = table_of(replace(table, rows=table.rows[:MOST_ROWS], left_out=left_out))
         yield folded(f"{table.title}: {len(table.rows)}", shown) if table.is_long else f"### {table.title}\n\n{shown}"
     if view.remarks:
         yield "\n".join(f"- {escape(remark)}" for remark in view.remarks)

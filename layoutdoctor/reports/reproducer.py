@@ -162,7 +162,7 @@ def _script(diagnosis: Diagnosis, model: TracedModel, sides: tuple[Trial, Trial]
 
     subject, environment = diagnosis.subject, diagnosis.environment
     ratio = _recorded_ratio(diagnosis, *sides)
-    source = resources.files("layoutdoctor.reports").joinpath("page", "reproducer.py.j2").read_text(encoding="utf-8")
+    source = (resources.files("layoutdoctor.reports") / "page" / "reproducer.py.j2").read_text(encoding="utf-8")
     template = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
     ).from_string(source)

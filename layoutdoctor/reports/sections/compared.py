@@ -245,6 +245,14 @@ def _model_lines(comparison: ModelComparison) -> Iterator[str]:
     if comparison.old.recommended != comparison.new.recommended:
         yield f"Recommended: {_recommended(comparison.old)} -> {_recommended(comparison.new)}"
     distinct = [trial for trial in comparison.trials if trial.has_both_results and trial.same_as_in_both is None]
+    trips = [
+        f"{shown_name(trial.name)} {_counts(old.redundant_pair_count, new.redundant_pair_count)}"
+        for trial in distinct
+        if trial.old and trial.new and (old := trial.old.costs) and (new := trial.new.costs)
+        if old.redundant_pair_count != new.redundant_pair_count
+    ]
+    if trips:
+        yield f"Round trips: {listing(trips, MOST_LISTED)}"
     changed = [(trial, lines) for trial in distinct if (lines := list(_conversion_lines(trial.conversions)))]
     for trial, lines in changed[:MOST_NAMED]:
         yield f"{shown_name(trial.name)}: {'; '.join(line[0].lower() + line[1:] for line in lines)}"
@@ -315,8 +323,6 @@ def _trial_row(trial: TrialChange, baseline: str | None) -> TableRow:
     conversions = "not recorded"
     if old.costs is not None and new.costs is not None:
         conversions = _counts(old.costs.conversion_count, new.costs.conversion_count)
-        pairs = old.costs.redundant_pair_count, new.costs.redundant_pair_count
-        conversions += f", round trips {_counts(*pairs)}" if pairs[0] != pairs[1] else ""
     ratios = [ABSENT if ratio is None else format_ratio(ratio.median) for ratio in (old.ratio, new.ratio)]
     change = format_interval(trial.change) if trial.change is not None else ABSENT
     return TableRow(

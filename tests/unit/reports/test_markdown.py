@@ -10,14 +10,12 @@ import re
 from typing import TYPE_CHECKING
 
 import cmarkgfm
-import msgspec
-from builders import a_configuration, a_conversion, a_diagnosis, a_failed_trial, a_finding, a_pair, a_trial, kernels
+from builders import a_configuration, a_conversion, a_diagnosis, a_finding, a_pair, a_trial, kernels
 from github_markdown import check_form, code_blocks, text_of, without_code
 from golden.stories import STORIES
 from hostile_records import hostile_diagnosis
 from loops import for_each
 
-from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.reports.markdown import (
     USUAL_CHARACTERS,
     code_block,
@@ -96,18 +94,6 @@ def test_no_name_is_read_as_markdown_or_html(story: str, name: str) -> None:
     assert [link for link in links if not link.startswith(("http://", "https://", "mailto:"))] == []
     assert not [element for element in document.iter() if any(str(key).startswith("on") for key in element.attrib)]
     report.encode()
-
-
-def test_a_failed_configuration_has_its_log_under_error_logs() -> None:
-    failure = Failure(kind="compile", message="CompileError: boom", log="one\n\n```\n</details>\ntwo")
-    failed = msgspec.structs.replace(a_failed_trial(), failure=failure)
-    skipped = msgspec.structs.replace(a_failed_trial("eager"), status="skipped")
-    report = render_markdown(a_diagnosis(a_trial(), failed, skipped))
-
-    logs = report.partition("### Error logs")[2].partition("### Versions")[0]
-    assert "- compiled, layout optimization on: failed (compile): CompileError: boom" in logs
-    assert "eager" not in logs
-    assert ("text", "one\n```\n</details>\ntwo\n") in code_blocks(check_form(report))
 
 
 def test_a_reproducer_is_given_whole_or_with_the_reason_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

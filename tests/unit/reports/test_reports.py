@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,7 +17,6 @@ from builders import (
     a_finding,
     a_graph,
     a_measurement,
-    a_pair,
     a_ratio,
     a_recommendation,
     a_speedup,
@@ -42,7 +39,7 @@ from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.rows import conversions_cell, decision_cell
 from layoutdoctor.reports.sections.view import build_row_of_model
-from layoutdoctor.reports.sections.wording import clean, clean_line, wasted_seconds
+from layoutdoctor.reports.sections.wording import clean, clean_line
 from layoutdoctor.reports.text import plain_table, render_text
 
 if TYPE_CHECKING:
@@ -159,14 +156,6 @@ def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
         )
 
 
-def test_no_format_is_imported_before_it_is_asked_for() -> None:
-    code = "import sys, layoutdoctor.reports; print(*(name for name in sys.modules if 'layoutdoctor.reports' in name))"
-
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
-    assert printed.split() == ["layoutdoctor.reports"]
-
-
 @for_each("width", [60, 100, 140])
 @for_each("story", STORIES)
 def test_no_line_is_wider_than_the_terminal_except_code(story: str, width: int) -> None:
@@ -197,13 +186,6 @@ def test_conversions_that_are_fused_or_change_nothing_or_are_in_two_lists_are_no
 
     assert [c.id for c in counted_conversions(trial)] == ["reorder 0", "moved"]
     assert conversions_cell(trial) == "1 activation, 1 weight"
-
-
-def test_a_conversion_shared_by_two_pairs_is_wasted_once() -> None:
-    conversions = tuple(a_conversion(f"reorder {i}", seconds=1e-3, bytes_moved=10) for i in range(3))
-    pairs = a_pair("reorder 0", "reorder 1"), a_pair("reorder 1", "reorder 2")
-
-    assert wasted_seconds(a_trial(kernels=kernels(*conversions), redundant_pairs=pairs)) == pytest.approx(3e-3)
 
 
 def test_an_unknown_time_is_no_zero_share() -> None:

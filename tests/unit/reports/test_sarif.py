@@ -14,7 +14,7 @@ from golden.stories import STORIES
 from loops import for_each
 
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.reports.sarif import MOST_RESULTS, render_sarif, subject_file
+from layoutdoctor.reports.sarif import render_sarif, subject_file
 from layoutdoctor.reports.sections.wording import project_path
 
 if TYPE_CHECKING:
@@ -76,14 +76,6 @@ def test_an_accepted_finding_is_suppressed_with_its_reason() -> None:
     assert with_reason == {"kind": "external", "status": "accepted", "justification": "waits for torch 2.14"}
     assert without_reason["justification"] == "accepted, no reason given"
     assert "suppressions" not in result_of(a_finding())
-
-
-def test_the_fingerprint_does_not_move_with_the_line() -> None:
-    moved = a_finding(location=a_location(90, "net/model.py", "x = f(x)"), message="other", seconds=1.0)
-
-    assert result_of(moved)["partialFingerprints"] == result_of(a_finding())["partialFingerprints"]
-    other = a_finding(configuration="eager")
-    assert result_of(other)["partialFingerprints"] != result_of(a_finding())["partialFingerprints"]
 
 
 @for_each(
@@ -150,16 +142,6 @@ def test_each_configuration_without_a_result_is_a_notification_with_its_reason()
         ("note", "configuration c skipped: interrupted before its turn"),
     ]
     assert invocation["executionSuccessful"] is True
-
-
-def test_what_is_over_the_limit_is_counted() -> None:
-    findings = tuple(a_finding(module=str(number)) for number in range(MOST_RESULTS + 7))
-
-    run = run_of(a_diagnosis(a_trial(), findings=findings))
-
-    assert len(run["results"]) == MOST_RESULTS
-    (notification,) = run["invocations"][0]["toolExecutionNotifications"]
-    assert notification["message"]["text"] == f"7 findings left out: a run has at most {MOST_RESULTS} results"
 
 
 def test_hostile_text_makes_no_link_no_placeholder_and_no_broken_json() -> None:
