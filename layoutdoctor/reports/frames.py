@@ -1,7 +1,7 @@
 """
 The tables of a diagnosis as pandas DataFrames: flat columns, units in their names, one dtype each in every diagnosis.
 
-What a record does not know is missing in the table too (``NA``, in a float column ``NaN``), never zero. The only user
+A fact that a record lacks is missing in the table too (``NA``, in a float column ``NaN``), never zero. The only user
 of pandas, which is loaded late and need not be installed.
 """
 

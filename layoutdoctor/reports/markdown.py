@@ -181,7 +181,7 @@ def _reproducer(reproducer: Reproducer | None, name: str | None) -> Iterator[tup
     if reproducer is None:
         return
     if not reproducer.is_runnable:
-        reason = (reproducer.reason or reproducer.title).removeprefix("no reproducer: ")
+        reason = (reproducer.reason or "").removeprefix("no reproducer: ")
         yield "", f"### Minimal reproducer\n\nNone: {escape(reason)}."
         return
     where = f" ({count_of(reproducer.script.count(chr(10)), 'line')}, also in {code_name(name)})" if name else ""

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.diagnosis.subject import SourceLocation
-from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
+from layoutdoctor.examination.costs import all_conversions_of, counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import TOTAL_HEADS, UNKNOWN, Table, TableRow, error_cell, total_row
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
     clean,
     clean_name,
     is_recording,
-    listed_conversions,
     place_of,
     shown_name,
 )
@@ -74,10 +73,10 @@ def _trial_details(trial: Trial, under: str, most: int) -> Iterator[Detail]:
     for graph in trial.graphs[:most]:
         if graph.decision is not None:
             yield _decision_card(under, graph, graph.decision, most)
-    conversions = sorted(listed_conversions(trial).values(), key=lambda conversion: -(conversion.seconds or 0.0))
+    conversions = sorted(all_conversions_of(trial), key=lambda conversion: -(conversion.seconds or 0.0))
     counted = launch_count(counted_conversions(trial))
     others = launch_count(conversions) - counted
-    more = f", and {others} more that are fused or change no layout" if others else ""
+    more = f", and {others} more that are fused" if others else ""
     yield from _records(f"Conversions{under}: {counted}{more}", conversions, most)
     pairs = sorted(trial.redundant_pairs, key=lambda pair: -(pair.seconds or 0.0))
     yield from _records(f"Round trips{under}: {len(pairs)}", pairs, most)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.costs import parts_of_pairs
+from layoutdoctor.examination.costs import all_conversions_of, parts_of_pairs
 from layoutdoctor.words import (
     DIRECTION_WORDS,
     ONEDNN_LOG,
@@ -194,16 +194,8 @@ def direction_words(conversion: Conversion) -> str:
     return DIRECTION_WORDS[conversion.direction] + ("" if is_known else ", or which way is not known")
 
 
-def listed_conversions(trial: Trial) -> dict[str, Conversion]:
-    """Every conversion that a trial lists, by its id: those of the kernels, then those of the graphs."""
-    recorded = trial.kernels.conversions if trial.kernels is not None else ()
-    of_graphs = {conversion.id: conversion for graph in trial.graphs for conversion in graph.conversions}
-    of_kernels = {conversion.id: conversion for conversion in recorded}
-    return {**of_kernels, **{id_: one for id_, one in of_graphs.items() if id_ not in of_kernels}}
-
-
 def wasted_seconds(trial: Trial) -> float | None:
     """The time of the conversions in the redundant pairs of a trial, each once; None if one is not known."""
-    parts = parts_of_pairs(trial.redundant_pairs, listed_conversions(trial).values())
+    parts = parts_of_pairs(trial.redundant_pairs, all_conversions_of(trial))
     known = [part.seconds for part in parts if part.seconds is not None]
     return sum(known) if len(known) == len(parts) else None

@@ -98,12 +98,12 @@ def test_no_name_is_read_as_markdown_or_html(story: str, name: str) -> None:
 
 def test_a_reproducer_is_given_whole_or_with_the_reason_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     script = 'import torch\n\nprint("```")  # </details>\n'
-    with_script(monkeypatch, Reproducer(script, True, "Two round trips in eager"))
+    with_script(monkeypatch, Reproducer(script, "Two round trips in eager"))
     report = render_markdown(a_diagnosis())
     assert "````python\nimport torch\n" in report
     assert ("python", script) in code_blocks(check_form(report))
 
-    with_script(monkeypatch, Reproducer("", False, "No reproducer", "no reproducer: a custom operator *runs*"))
+    with_script(monkeypatch, Reproducer("", "No reproducer", "no reproducer: a custom operator *runs*"))
     assert "### Minimal reproducer\n\nNone: a custom operator \\*runs\\*.\n\n" in render_markdown(a_diagnosis())
 
 
@@ -147,7 +147,7 @@ def test_parts_are_left_out_whole() -> None:
 
 def test_a_long_script_is_in_the_file_beside_and_is_never_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     script = "import torch\n" * 1_000
-    with_script(monkeypatch, Reproducer(script, is_runnable=True, title="a title"))
+    with_script(monkeypatch, Reproducer(script, title="a title"))
     report, details = markdown_parts(huge(20, 5, "n"), DETAILS)
 
     assert f"a title (1000 lines, also in `{DETAILS}`)." in report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ from builders import (
     a_failed_trial,
     a_finding,
     a_graph,
+    a_location,
     a_measurement,
     a_ratio,
     a_recommendation,
@@ -23,6 +24,7 @@ from builders import (
     a_subject,
     a_trial,
     an_environment,
+    contiguous,
     kernels,
 )
 from github_markdown import without_code
@@ -30,14 +32,15 @@ from golden.stories import STORIES
 from hostile_records import hostile_diagnosis
 from loops import for_each
 
-from layoutdoctor.diagnosis.answer import WithoutFreezing
+from layoutdoctor.diagnosis.answer import Account, AccountRow, WithoutFreezing
 from layoutdoctor.diagnosis.trial import Equivalence, Failure, Measurement, Trial
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import conversion_share, counted_conversions
 from layoutdoctor.reports import format_of_suffix, render
+from layoutdoctor.reports.sections.account import account_sentence, account_table
 from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
-from layoutdoctor.reports.sections.rows import conversions_cell, decision_cell
+from layoutdoctor.reports.sections.rows import conversions_cell
 from layoutdoctor.reports.sections.view import build_row_of_model
 from layoutdoctor.reports.sections.wording import clean, clean_line
 from layoutdoctor.reports.text import plain_table, render_text
@@ -226,24 +229,6 @@ def test_of_a_long_log_the_end_is_shown_and_of_a_stack_the_last_calls(log: str, 
 
 
 @for_each(
-    ("decisions", "expected"),
-    [
-        ((a_decision(),), "on, 1 of 1 convolution"),
-        ((a_decision(applied=False, rule="config-off"),), "off"),
-        ((a_decision(applied=False, rule="grouped-convolution"),), "off (grouped convolution)"),
-        ((a_decision(applied=None, rule="not-recorded"),), "not recorded"),
-        ((), "not recorded"),
-        ((a_decision(), a_decision(applied=False, convolution_count=0)), "on, 1 of 1 convolution"),
-    ],
-)
-def test_a_decision_is_one_cell(decisions: tuple[object, ...], expected: str) -> None:
-    graphs = tuple(a_graph(decision, name=f"graph {i}") for i, decision in enumerate(decisions))
-
-    assert decision_cell(a_trial(graphs=graphs)) == expected
-    assert decision_cell(a_trial("eager")) == "-"
-
-
-@for_each(
     ("default", "chosen", "effect"),
     [
         ((10.5, 10.2), (8.1, 8.3), None),
@@ -312,3 +297,54 @@ def test_unprintable_characters_are_escaped_and_a_log_keeps_its_indentation() ->
     assert clean_line("\t\x1b[31mred") == "\\x1b[31mred"
     assert clean_line(" " * 5000 + "x") == " " * 100 + "x"
     assert clean_line("  " + "y" * 20, 10) == "  yyyyyyy..."
+
+
+def row(kind: str, milliseconds: float, **changes: Any) -> AccountRow:
+    fields: dict[str, Any] = {
+        "kind": kind,
+        "seconds": milliseconds * 1e-3,
+        "slower_seconds": milliseconds * 1e-3,
+        "operations": ("relu", "max_pool2d"),
+        "locations": (a_location(30), a_location(31)),
+    }
+    return AccountRow(**{**fields, **changes})
+
+
+def said(*rows: AccountRow, slower: str = "inductor") -> str:
+    account = Account(slower=slower, faster="eager", slower_seconds=20e-3, faster_seconds=8e-3, rows=rows)
+    return account_sentence(account)
+
+
+@for_each(
+    ("one", "part"),
+    [
+        (row("generated_kernel", 12), "a slower kernel for relu and max_pool2d (model.py:30)"),
+        (row("conversion", 12, detail="16 weights against none"), "layout conversions (model.py:30)"),
+        (row("layout", 12, slower_layout=contiguous()), "relu and max_pool2d in another layout (model.py:30)"),
+        (row("implementation", 12, count=3), "3 x relu and max_pool2d in other library code (model.py:30)"),
+        (row("missing_fusion", 12), "relu and max_pool2d, not fused (model.py:30)"),
+        (row("operation", 12, locations=(), module="body.0"), "relu and max_pool2d (body.0)"),
+        (row("outside_kernels", 12, locations=()), "outside kernels"),
+        (row("small", 12, detail="9 rows", locations=()), "9 rows, each small"),
+    ],
+)
+def test_each_kind_of_row(one: AccountRow, part: str) -> None:
+    assert said(one) == f"the default is slower by 12.0 ms: 12.0 ms {part}"
+
+
+def test_the_parts_and_the_rest_add_up_to_the_difference() -> None:
+    rows = [row("operation", ms, operations=(f"op{ms}",), locations=()) for ms in (5, 4, 2, 1.5, -0.5)]
+
+    assert said(*rows, slower="inductor-channels-last") == (
+        "compiled + channels_last is slower by 12.0 ms: 5.00 ms op5, 4.00 ms op4, 2.00 ms op2, 1.00 ms the rest"
+    )
+
+
+def test_the_table_of_a_difference_has_all_rows_and_the_names_in_words() -> None:
+    rows = (row("layout", 8), row("outside_kernels", 4, locations=(), operations=()))
+    table = account_table(
+        Account(slower="inductor", faster="inductor-freezing", slower_seconds=20e-3, faster_seconds=8e-3, rows=rows)
+    )
+
+    assert table.title == "Why compiled (the default) is slower than compiled + frozen, by 12.0 ms of 20.0 ms"
+    assert [cells.cells[0] for cells in table.rows] == ["relu and max_pool2d", "outside kernels"]
