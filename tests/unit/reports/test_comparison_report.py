@@ -173,7 +173,7 @@ def test_every_case_is_said_as_reviewed(update_golden: bool) -> None:
     compared: dict[str, Any] = {"a saving": saving(), "models of one round": models()}
     compared |= {f"traces: {name}": compare_traces(*runs) for name, runs in TRACES.items()}
     compared |= {f"models: {name}": compare_models(*runs) for name, runs in MODELS.items()}
-    compared |= {f"models: {name}": compare_models(*story()) for name, story in COMPARISON_STORIES.items()}
+    compared |= {f"models: {name}": compare_models(*story) for name, story in COMPARISON_STORIES.items()}
     said = {name: render_comparison(comparison) for name, comparison in compared.items()}
     said["a table that is too wide"] = render_comparison(models(), "text", 60)
 
