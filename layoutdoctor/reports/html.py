@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 MOST_LISTED = 1_000
 """Rows of each long list; the JSON report has all."""
 MOST_NAMED = 50
-MOST_FINDINGS = 500
 
 _CODE = re.compile(r"`(.+?)`", re.DOTALL)
 
@@ -56,9 +55,8 @@ def build_lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
 
 
 def _cards(diagnosis: Diagnosis, view: View) -> Iterator[dict[str, object]]:
-    """The findings with their cost, their line of code and the ids they rest on; at most ``MOST_FINDINGS``."""
-    shown = view.findings[:MOST_FINDINGS]
-    for number, (entry, finding) in enumerate(zip(shown, diagnosis.findings, strict=False), 1):
+    """The findings with their cost, their line of code and the ids they rest on."""
+    for number, (entry, finding) in enumerate(zip(view.findings, diagnosis.findings, strict=True), 1):
         time = None if finding.seconds is None else format_seconds(finding.seconds)
         moved = None if finding.bytes_moved is None else f"{format_bytes(finding.bytes_moved)} moved"
         code = finding.location.code if finding.location is not None else None
@@ -94,7 +92,7 @@ def render_html(diagnosis: Diagnosis) -> str:
     }
     has_charts = any(data.values())
     *lists, environment = build_lists(diagnosis)
-    codes = {entry.code for entry in view.findings[:MOST_FINDINGS]}
+    codes = {entry.code for entry in view.findings}
     rules = [rule for rule in ALL_RULES if rule.code in codes]
     style = read_page_file(STYLE_FILE)
     scripts = [read_page_file(name) for name in (SCRIPT_FILE, *(CHART_FILES if has_charts else ()))]
@@ -108,7 +106,6 @@ def render_html(diagnosis: Diagnosis) -> str:
         lists=lists,
         environment=environment,
         cards=list(_cards(diagnosis, view)),
-        cards_left_out=max(0, len(view.findings) - MOST_FINDINGS),
         rules=rules,
         documented={rule.code for rule in rules},
         passages_of=_passages,

@@ -18,7 +18,7 @@ from layoutdoctor.diagnosis.accepted import fingerprint_of
 from layoutdoctor.reports.rules_page import passages_of, plain, rule_page
 from layoutdoctor.reports.sections.wording import clean, clean_name, failure_clause, is_recording, project_path
 from layoutdoctor.rules import ALL_RULES
-from layoutdoctor.words import STATUS_WORDS, count_of
+from layoutdoctor.words import STATUS_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 JsonObject = dict[str, object]
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-MOST_RESULTS = 5_000
-"""GitHub shows no more of one run; findings are sorted, so that the least ones are left out."""
-
 FINGERPRINT = "layoutdoctorFinding/v1"
 _PYTHON_FILE = re.compile(r"^(?P<file>[^:]+\.py)(?::.*)?$")
 _DESCRIPTION_LENGTH = 1_000  # GitHub takes 1,024 characters
@@ -51,10 +48,10 @@ def render_sarif(diagnosis: Diagnosis) -> str:
         "tool": {"driver": {"name": "layoutdoctor", "version": version, "rules": list(map(_rule, rules))}},
         # The subject's name as a part of a path, which keeps analyses of several models apart.
         "automationDetails": {"id": f"layoutdoctor/{quote(clean_name(diagnosis.subject.name), safe='') or 'subject'}/"},
-        "invocations": [_invocation(diagnosis, homeless, max(0, len(results) - MOST_RESULTS))],
+        "invocations": [_invocation(diagnosis, homeless)],
         "originalUriBaseIds": {"%SRCROOT%": {"description": {"text": "The root of the source tree."}}},
         "columnKind": "unicodeCodePoints",
-        "results": results[:MOST_RESULTS],
+        "results": results,
     }
     encoded = msgspec.json.encode({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
     return msgspec.json.format(encoded, indent=1).decode() + "\n"
@@ -121,7 +118,7 @@ def _location(finding: Finding, own_file: str | None) -> JsonObject | None:
     return {"physicalLocation": {"artifactLocation": artifact, "region": region}}
 
 
-def _invocation(diagnosis: Diagnosis, homeless: Sequence[Finding], left_out: int) -> JsonObject:
+def _invocation(diagnosis: Diagnosis, homeless: Sequence[Finding]) -> JsonObject:
     notifications: list[JsonObject] = []
 
     def notify(level: str, text: str, **more: object) -> None:
@@ -130,8 +127,6 @@ def _invocation(diagnosis: Diagnosis, homeless: Sequence[Finding], left_out: int
     for finding in homeless:
         code = clean_name(finding.code)
         notify(finding.severity, f"{code}: {_message(finding)}", associatedRule={"id": code})
-    if left_out:
-        notify("warning", f"{count_of(left_out, 'finding')} left out: a run has at most {MOST_RESULTS} results")
     for trial in diagnosis.trials:
         if trial.status in STATUS_WORDS:
             text = f"configuration {_plain(trial.name)} {_plain(failure_clause(trial))}"
