@@ -30,7 +30,7 @@ from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import jinja2
 
@@ -94,9 +94,11 @@ def render_html(diagnosis: Diagnosis) -> str:
     *lists, environment = build_lists(diagnosis)
     codes = {entry.code for entry in view.findings}
     rules = [rule for rule in ALL_RULES if rule.code in codes]
-    style = read_page_file(STYLE_FILE)
-    scripts = [read_page_file(name) for name in (SCRIPT_FILE, *(CHART_FILES if has_charts else ()))]
-    return page_template("report.html.j2").render(
+    return _page(
+        "report.html.j2",
+        (SCRIPT_FILE, *(CHART_FILES if has_charts else ())),
+        name=view.title[:2],
+        facts=(*view.title[1:], view.made_by),
         view=view,
         data=data,
         has_charts=has_charts,
@@ -111,22 +113,25 @@ def render_html(diagnosis: Diagnosis) -> str:
         passages_of=_passages,
         clean_log=clean_log,
         reproducer=build_reproducer(diagnosis),
-        style=style,
-        scripts=scripts,
-        policy=_policy(style, scripts),
     )
 
 
 def overview_html(view: Overview) -> str:
     """A report of tables as one HTML page."""
-    style, script = read_page_file(STYLE_FILE), read_page_file(SCRIPT_FILE)
-    return page_template("overview.html.j2").render(
-        view=view,
-        tables=[table for table in view.tables if table.rows],
-        style=style,
-        script=script,
-        policy=_policy(style, [script]),
+    program, *name = view.title
+    tables = [table for table in view.tables if table.rows]
+    facts = (*name[1:], program)
+    return _page("overview.html.j2", (SCRIPT_FILE,), name=name[:2], facts=facts, view=view, tables=tables, json="{}")
+
+
+def _page(template: str, script_files: Sequence[str], **values: object) -> str:
+    """A page whose policy lets only its own scripts and style sheet act, and lets nothing be loaded."""
+    style, scripts = read_page_file(STYLE_FILE), [read_page_file(name) for name in script_files]
+    policy = (
+        f"default-src 'none'; script-src {' '.join(map(hash_source, scripts))}; style-src {hash_source(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
+    return page_template(template).render(style=style, scripts=scripts, policy=policy, **values)
 
 
 def json_for_script(data: object) -> str:
@@ -141,14 +146,6 @@ def json_for_script(data: object) -> str:
 def read_page_file(name: str) -> str:
     """A file that goes into the page."""
     return resources.files("layoutdoctor.reports").joinpath("page", *name.split("/")).read_text(encoding="utf-8")
-
-
-def _policy(style: str, scripts: list[str]) -> str:
-    """The page's policy: only the scripts and the style sheet that were written here may act, and nothing is loaded."""
-    return (
-        f"default-src 'none'; script-src {' '.join(map(hash_source, scripts))}; style-src {hash_source(style)}; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
 
 
 @cache
