@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
+from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.reports.sections.account import account_table
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.view import build_view
@@ -64,7 +65,7 @@ def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tup
     Returns:
         The report in fewer than 10,000 bytes, and the second text.
     """
-    view, reproducer = build_view(diagnosis), _reproducer_of(diagnosis)
+    view, reproducer = build_view(diagnosis), build_reproducer(diagnosis)
     name = clean_name(details_name) if details_name is not None and not view.answer.is_short else None
     parts = [*_bug(view), *_reproducer(reproducer, name), *_comparison(diagnosis, view), *_error_logs(diagnosis)]
     parts += [("", f"### Versions\n\n{_versions(diagnosis)}"), ("", _last_line(view, name))]
@@ -95,13 +96,13 @@ def _last_line(view: View, name: str | None) -> str:
     return f"{made} · {code_name(name)} has {rest}"
 
 
-def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer | None) -> Iterator[str]:
+def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer) -> Iterator[str]:
     """All lists in full, without folds, for a file that has no limit."""
     yield _title(view.title)
     yield "Everything behind the report, in full."
     yield "### Findings"
     yield "\n".join(map(_finding, view.findings)) or "None."
-    if reproducer is not None and reproducer.is_runnable:
+    if reproducer.is_runnable:
         yield from (text for _, text in _reproducer(reproducer, None))
     yield "### Tables"
     for table in (*view.tables, *map(account_table, diagnosis.accounts)):
@@ -167,22 +168,10 @@ def _versions(diagnosis: Diagnosis) -> str:
     return code_block("\n".join((*environment.text, *facts)), "text")
 
 
-def _reproducer_of(diagnosis: Diagnosis) -> Reproducer | None:
-    """A script that shows the finding with torch alone, or why there is none; None for a file, which has no model."""
-    if is_recording(diagnosis):
-        return None
-    from layoutdoctor.reports.reproducer import build_reproducer  # late: only here one is written
-
-    return build_reproducer(diagnosis)
-
-
-def _reproducer(reproducer: Reproducer | None, name: str | None) -> Iterator[tuple[str, str]]:
+def _reproducer(reproducer: Reproducer, name: str | None) -> Iterator[tuple[str, str]]:
     """The script, and the name of the file that has it if the report has no room for it."""
-    if reproducer is None:
-        return
-    if not reproducer.is_runnable:
-        reason = (reproducer.reason or "").removeprefix("no reproducer: ")
-        yield "", f"### Minimal reproducer\n\nNone: {escape(reason)}."
+    if reproducer.reason is not None:
+        yield "", f"### Minimal reproducer\n\nNone: {escape(reproducer.reason)}."
         return
     where = f" ({count_of(reproducer.script.count(chr(10)), 'line')}, also in {code_name(name)})" if name else ""
     yield "", f"### Minimal reproducer\n\n{paragraph(reproducer.title)}{where}."

@@ -83,8 +83,7 @@ def build_reproducer(diagnosis: Diagnosis) -> Reproducer:
     elif model is None or not needs_torch_alone(model.text):
         reason = "the model's operations were not recorded, or need more than torch alone"
     if reason is not None or sides is None or model is None:
-        why = f"no reproducer: {reason}"
-        return Reproducer(f'raise SystemExit("{why}")\n', "No reproducer", why)
+        return Reproducer(f'raise SystemExit("no reproducer: {reason}")\n', "No reproducer", reason or "")
     title = _title(diagnosis, *sides)
     printed = diagnosis.reproduction.printed if diagnosis.reproduction is not None else None
     return Reproducer(_script(diagnosis, model, sides, title), title, printed=printed)

@@ -58,7 +58,7 @@ def headings(document: Element) -> list[str]:
 
 
 def with_script(monkeypatch: pytest.MonkeyPatch, reproducer: Reproducer) -> None:
-    monkeypatch.setattr("layoutdoctor.reports.reproducer.build_reproducer", lambda _: reproducer)
+    monkeypatch.setattr("layoutdoctor.reports.markdown.build_reproducer", lambda _: reproducer)
 
 
 @for_each("story", STORIES)
@@ -71,7 +71,7 @@ def test_github_draws_every_story_as_meant(story: str) -> None:
     assert headings(check_form(report))[1:] == [
         "h3 🐛 Describe the bug",
         "h4 Findings",
-        *([] if is_trace else ["h3 Minimal reproducer"]),
+        "h3 Minimal reproducer",
         "h3 Where the time goes" if is_trace else "h3 Configurations",
         *(["h3 Error logs"] if failed else []),
         "h3 Versions",
@@ -103,7 +103,7 @@ def test_a_reproducer_is_given_whole_or_with_the_reason_why_there_is_none(monkey
     assert "````python\nimport torch\n" in report
     assert ("python", script) in code_blocks(check_form(report))
 
-    with_script(monkeypatch, Reproducer("", "No reproducer", "no reproducer: a custom operator *runs*"))
+    with_script(monkeypatch, Reproducer("", "No reproducer", "a custom operator *runs*"))
     assert "### Minimal reproducer\n\nNone: a custom operator \\*runs\\*.\n\n" in render_markdown(a_diagnosis())
 
 

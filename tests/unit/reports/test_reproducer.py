@@ -129,7 +129,7 @@ def test_what_the_default_is_compared_with() -> None:
 )
 def test_why_there_is_none(record: Diagnosis, reason: str) -> None:
     reproducer = build_reproducer(record)
-    assert (reproducer.is_runnable, reproducer.reason) == (False, f"no reproducer: {reason}")
+    assert (reproducer.is_runnable, reproducer.reason) == (False, reason)
     assert reproducer.script == f'raise SystemExit("no reproducer: {reason}")\n'
 
 
