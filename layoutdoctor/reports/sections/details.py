@@ -19,7 +19,6 @@ from layoutdoctor.reports.sections.wording import (
     clean,
     clean_name,
     is_recording,
-    place_of,
     shown_name,
 )
 from layoutdoctor.units import format_bytes, format_seconds, format_share
@@ -160,11 +159,6 @@ def _layout(layout: Layout) -> str:
     if names:
         return f"{names} {_shape(layout.shape)}"
     return _shape(layout.shape) + (f" stride {_shape(layout.stride)}" if layout.stride is not None else "")
-
-
-def where_cell(conversion: Conversion) -> str:
-    """The line and module of a conversion, else its operation."""
-    return place_of(conversion.location, conversion.module) or clean_name(conversion.op or UNKNOWN)
 
 
 _NOT_SHOWN = frozenset(
