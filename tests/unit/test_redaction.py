@@ -129,9 +129,9 @@ def test_no_name_of_the_users_own_is_left() -> None:
     assert "cohort" not in rest
 
 
-# Versions and devices, fixed codes, and the kernels of known libraries.
+# Versions and devices, fixed codes, the kernels of known libraries, and a traced text, which was checked to be torch's.
 KEPT = re.compile(
-    r"Environment\.(?!command)|Diagnosis\.(created_at|layoutdoctor_version)|Finding\.(code|rule)|Layout\."
+    r"Environment\.(?!command)|Diagnosis\.(created_at|layoutdoctor_version)|Finding\.(code|rule)|Layout\.|TracedModel\.text"
     r"|Kernel\.(name|problem|implementation)|Conversion\.kernel|Total\.name|AccountRow\.\w+_kernels"
 )
 
