@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from layoutdoctor.reports.html.document import CHART_FILES, SCRIPT_FILE, STYLE_FILE, hash_source, read_page_file
+from layoutdoctor.reports.html import CHART_FILES, SCRIPT_FILE, STYLE_FILE, hash_source, read_page_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,10 +15,7 @@ UNCLEAR = re.compile(r"\b(?:told|tells|anew|by way of|lays|stands|as lucky|of wh
 CODE = re.compile(r"^ *```.*?^ *```|``.+?``|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 NOT_YET = (
     *("docs/", "tests/golden/cases/reproducers_", "tests/golden/findings/"),
-    *(f"layoutdoctor/{part}/" for part in ("capture", "commands", "diagnosis", "examination", "measure", "privacy")),
-    *(f"layoutdoctor/{part}/" for part in ("recording", "rules", "run", "subjects", "workers")),
-    *("layoutdoctor/reports/html/", "layoutdoctor/reports/reproducer/", "layoutdoctor/reports/sections/compared"),
-    "layoutdoctor/reports/rules_page.py",
+    *(f"layoutdoctor/{part}/" for part in ("diagnosis", "examination", "subjects", "workers")),
 )
 """Beginnings of paths that are still to be rewritten."""
 

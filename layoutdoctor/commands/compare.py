@@ -13,7 +13,7 @@ from layoutdoctor.commands.output import (
     write_outputs,
 )
 from layoutdoctor.commands.streams import print_text, say, terminal_width
-from layoutdoctor.reports.overviews import COMPARISON_FORMATS, check_format, render_comparison
+from layoutdoctor.reports import COMPARISON_FORMATS, check_format, render_comparison
 from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.run.recorded import compare
 

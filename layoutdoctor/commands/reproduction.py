@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.diagnosis import Reproduction
-from layoutdoctor.reports.reproducer.report import NOT_REPRODUCED, REPRODUCED, build_reproducer
+from layoutdoctor.reports.reproducer import NOT_REPRODUCED, REPRODUCED, build_reproducer
 from layoutdoctor.workers.processes import kill_with_all_it_started
 
 if TYPE_CHECKING:

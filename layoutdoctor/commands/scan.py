@@ -18,7 +18,7 @@ from layoutdoctor.commands.output import (
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, showing_progress, terminal_width
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.errors import UsageError
-from layoutdoctor.reports.overviews import SCAN_FORMATS, render_scan
+from layoutdoctor.reports import SCAN_FORMATS, render_scan
 from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.units import format_bytes
 from layoutdoctor.workers.messages import Progress

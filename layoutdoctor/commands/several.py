@@ -148,7 +148,7 @@ def _shown(found: dict[str, Diagnosis | Failure], arguments: argparse.Namespace)
 
 
 def _row_in_short(target: str, found: Diagnosis | Failure, arguments: argparse.Namespace) -> str:
-    from layoutdoctor.reports.sections.several import build_row_of_model
+    from layoutdoctor.reports.sections.view import build_row_of_model
 
     ((name, one),) = _shown({target: found}, arguments).items()
     row = build_row_of_model(name, one.message if isinstance(one, Failure) else one)
@@ -156,7 +156,7 @@ def _row_in_short(target: str, found: Diagnosis | Failure, arguments: argparse.N
 
 
 def _print_table(found: dict[str, Diagnosis | Failure], arguments: argparse.Namespace) -> None:
-    from layoutdoctor.reports.sections.several import build_table_of_models
+    from layoutdoctor.reports.sections.view import build_table_of_models
 
     shown = _shown(found, arguments)
     if arguments.format == "json":

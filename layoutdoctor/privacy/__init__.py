@@ -1,4 +1,4 @@
-"""``scrub`` takes who and where somebody is out of a record; ``redact`` also takes out what they work on."""
+"""``scrub`` removes from a record who ran it and where; ``redact`` also replaces the user's own names."""
 
 from __future__ import annotations
 

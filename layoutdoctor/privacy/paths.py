@@ -49,7 +49,7 @@ def known_surroundings() -> Surroundings:
     with contextlib.suppress(Exception):  # a user id without a name raises differently by version and system
         user = getpass.getuser()
     with contextlib.suppress(OSError):  # it may have been removed
-        directory = os.getcwd()  # noqa: PTH109 - a string is what is compared
+        directory = os.getcwd()  # noqa: PTH109 - it is compared as a string
     home, host = os.path.expanduser("~"), socket.gethostname()  # noqa: PTH111 - Path.home() raises where there is none
     secrets = {
         value
@@ -86,7 +86,7 @@ def is_common(name: str) -> bool:
 PATH = "<path>"
 
 _CHARACTER = r"[^\s\"'`<>|;,:()\[\]{}\\*?]"
-# What may stand before an absolute path; after a letter, ")" or "." the slash is that of a ratio or a relative path.
+# Before an absolute path; after a letter, ")" or "." a slash belongs to a ratio or a relative path.
 _BEFORE = (
     r"(?:^|(?<=[\s\"'`(\[{,;=:|!@])|(?<=[\s\"'`]-[A-Za-z])|(?<=^-[A-Za-z])|(?<=-isystem)"
     r"|(?<=[)\]}>*])(?=/(?:home|Users|root|tmp|var|mnt|private|Volumes|scratch)/))"

@@ -1,5 +1,5 @@
 """
-``scrub``: a record without what says who ran it and where. ``docs/privacy.md`` lists what goes and what stays.
+``scrub`` removes from a record who ran it and where. ``docs/privacy.md`` lists what is removed and what is kept.
 
 Every string of a record is looked at, whatever its field is called.
 """

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import to_json
@@ -14,18 +14,23 @@ from layoutdoctor.diagnosis.writing import is_packed_name, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
 
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
+    from layoutdoctor.diagnosis.scan import Scan
+    from layoutdoctor.reports.sections.rows import Overview
+
 __all__ = ["FORMAT_BY_SUFFIX", "RENDERERS", "Renderer", "format_of_suffix", "render", "renderer_of"]
 
 Renderer = Callable[[Diagnosis], str]
 
 RENDERERS: Mapping[str, str] = MappingProxyType(
     {
-        "html": "html.document:render_html",
+        "html": "html:render_html",
         "json": ":render_json",
-        "junit": "ci.junit:render_junit",
+        "junit": "junit:render_junit",
         "markdown": "markdown:render_markdown",
-        "reproducer": "reproducer.report:render_reproducer",
-        "sarif": "ci.sarif:render_sarif",
+        "reproducer": "reproducer:render_reproducer",
+        "sarif": "sarif:render_sarif",
         "text": "text:render_text",
     }
 )
@@ -48,9 +53,7 @@ FORMAT_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
 
 
 _ELSEWHERE = {
-    "render_comparison": "overviews",
-    "render_fragment": "notebook",
-    "render_scan": "overviews",
+    "render_fragment": "html",
     "to_pandas": "frames",
 }
 """Functions that records call besides formats, with their modules, which are imported on first use."""
@@ -86,6 +89,69 @@ def renderer_of(report_format: str) -> Renderer:
         raise UsageError(f"cannot render as {report_format!r}: expected one of {', '.join(sorted(RENDERERS))}")
     module, function = RENDERERS[report_format].split(":")
     return cast("Renderer", getattr(import_module(f"{__name__}.{module}".rstrip(".")), function))
+
+
+COMPARISON_FORMATS = ("json", "markdown", "text")
+SCAN_FORMATS = ("html", *COMPARISON_FORMATS)
+
+
+def render_comparison(
+    comparison: TraceComparison | ModelComparison, report_format: str = "text", width: int | None = None
+) -> str:
+    """
+    The report of a comparison, without user and host names and private paths.
+
+    Args:
+        report_format: ``text``, ``markdown`` or ``json``.
+        width: Characters per line of the text; None for 100.
+
+    Raises:
+        UsageError: There is no such format.
+    """
+    from layoutdoctor.diagnosis.comparison import comparison_to_json
+    from layoutdoctor.reports.sections.compared import build_comparison_view
+
+    check_format(report_format)
+    comparison = scrub(comparison)
+    if report_format == "json":
+        return comparison_to_json(comparison).decode()
+    return _render_overview(build_comparison_view(comparison), report_format, width)
+
+
+def render_scan(scan: Scan, report_format: str = "text", width: int | None = None) -> str:
+    """The report of a scan, as ``render_comparison`` makes that of a comparison; there is ``html`` too."""
+    from layoutdoctor.reports.sections.scanned import build_scan_view
+
+    check_format(report_format, SCAN_FORMATS, "scan")
+    scan = scrub(scan)
+    if report_format == "json":
+        return scan.to_json().decode()
+    return _render_overview(build_scan_view(scan, in_full=report_format != "text"), report_format, width)
+
+
+def check_format(report_format: str, formats: Sequence[str] = COMPARISON_FORMATS, what: str = "comparison") -> None:
+    """
+    Refuses a format that no comparison, or no scan, has.
+
+    Raises:
+        UsageError: There is no such format.
+    """
+    if report_format not in formats:
+        raise UsageError(f"cannot render a {what} as {report_format!r}: expected one of {', '.join(formats)}")
+
+
+def _render_overview(view: Overview, report_format: str, width: int | None) -> str:
+    if report_format == "markdown":
+        from layoutdoctor.reports.markdown import overview_markdown
+
+        return overview_markdown(view)
+    if report_format == "html":
+        from layoutdoctor.reports.html import overview_html
+
+        return overview_html(view)
+    from layoutdoctor.reports.text import overview_text
+
+    return overview_text(view, width)
 
 
 def save(diagnosis: Diagnosis, path: str | PurePath) -> None:

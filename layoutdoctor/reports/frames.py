@@ -1,7 +1,7 @@
 """
 The tables of a diagnosis as pandas DataFrames: flat columns, units in their names, one dtype each in every diagnosis.
 
-What a record does not know is missing in the table too (``NA``, in a float column ``NaN``), never zero. The only user
+A fact that a record lacks is missing in the table too (``NA``, in a float column ``NaN``), never zero. The only user
 of pandas, which is loaded late and need not be installed.
 """
 
@@ -27,16 +27,8 @@ if TYPE_CHECKING:
 Row = dict[str, object]
 OTHER_STRIDES = "other strides"
 _SIZES = ("tensor_shape", "weight_shape", "stride", "padding", "dilation")
-_INTEGERS = frozenset(
-    "bytes_moved conversion_count count graph_count groups kernel_count line peak_memory_bytes rank recompile_count "
-    "redundant_pair_count round round_count stream".split()
-)
-_TRUTHS = frozenset(
-    "channels_last is_backward is_baseline is_fused is_recommended is_static is_transposed "
-    "layout_optimization_applied".split()
-)
-_REALS = ("seconds", "_share", "max_abs_error", "ratio_high", "ratio_low", "ratio_median")
-"""Endings of the columns that hold floats; every other column holds text."""
+_DTYPES = {"": "string", "int": "Int64", "float": "float64", "bool": "boolean"}
+"""pandas' name of the type that a column has behind its colon; each of them can hold a missing value."""
 
 
 def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
@@ -64,20 +56,12 @@ def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
         if error.name != "pandas":
             raise
         raise UsageError(f"cannot make table {table!r}: pandas is not installed; pip install pandas") from error
-    names, rows_of = _TABLES[table]
+    columns, rows_of = _TABLES[table]
     rows = list(rows_of(diagnosis))
-    columns = {name: pandas.Series([row.get(name) for row in rows], dtype=_dtype(name)) for name in names.split()}
-    frame: pandas.DataFrame = pandas.DataFrame(columns)
+    typed = [column.partition(":") for column in columns.split()]
+    series = {name: pandas.Series([row.get(name) for row in rows], dtype=_DTYPES[kind]) for name, _, kind in typed}
+    frame: pandas.DataFrame = pandas.DataFrame(series)
     return frame
-
-
-def _dtype(name: str) -> str:
-    """The dtype of a column; each of them can hold a missing value."""
-    if name in _INTEGERS:
-        return "Int64"
-    if name in _TRUTHS:
-        return "boolean"
-    return "float64" if name.endswith(_REALS) else "string"
 
 
 def _trial_rows(diagnosis: Diagnosis) -> Iterator[Row]:
@@ -177,31 +161,39 @@ def _sizes(sizes: Sequence[Size] | None) -> str | None:
 
 _TABLES: Mapping[str, tuple[str, Callable[[Diagnosis], Iterator[Row]]]] = {
     "trials": (
-        "configuration backend layout_optimization model_format input_format status same_as failure is_baseline "
-        "is_recommended is_static median_seconds round_count compile_seconds peak_memory_bytes ratio_low ratio_median "
-        "ratio_high verdict kernel_count kernel_seconds conversion_count conversion_seconds conversion_share "
-        "redundant_pair_count graph_count recompile_count equivalence max_abs_error",
+        "configuration backend layout_optimization model_format input_format status same_as failure "
+        "is_baseline:bool is_recommended:bool is_static:bool median_seconds:float round_count:int "
+        "compile_seconds:float peak_memory_bytes:int ratio_low:float ratio_median:float ratio_high:float verdict "
+        "kernel_count:int kernel_seconds:float conversion_count:int conversion_seconds:float "
+        "conversion_share:float redundant_pair_count:int graph_count:int recompile_count:int equivalence "
+        "max_abs_error:float",
         _trial_rows,
     ),
-    "rounds": ("configuration round seconds", _round_rows),
+    "rounds": (
+        "configuration round:int seconds:float",
+        _round_rows,
+    ),
     "conversions": (
-        "configuration evidence graph id owner direction tensor role is_fused shape source_format source_strides "
-        "target_shape target_format target_strides dtype target_dtype count seconds seconds_source exposed_seconds "
-        "bytes_moved bandwidth_share start_seconds stream step confidence kernel node op cause module file line",
+        "configuration evidence graph id owner direction tensor role is_fused:bool shape source_format "
+        "source_strides target_shape target_format target_strides dtype target_dtype count:int seconds:float "
+        "seconds_source exposed_seconds:float bytes_moved:int bandwidth_share:float start_seconds:float "
+        "stream:int step confidence kernel node op cause module file line:int",
         _conversion_rows,
     ),
     "redundant_pairs": (
-        "configuration kind evidence graph first second also between shape seconds seconds_source exposed_seconds "
-        "bytes_moved confidence proof module file line",
+        "configuration kind evidence graph first second also between shape seconds:float seconds_source "
+        "exposed_seconds:float bytes_moved:int confidence proof module file line:int",
         _pair_rows,
     ),
     "convolutions": (
-        "configuration graph direction node class channels_last rank weight_shape groups stride padding dilation "
-        "is_transposed is_backward layout_optimization_applied decision_rule module file line",
+        "configuration graph direction node class channels_last:bool rank:int weight_shape groups:int stride "
+        "padding dilation is_transposed:bool is_backward:bool layout_optimization_applied:bool decision_rule "
+        "module file line:int",
         _convolution_rows,
     ),
     "findings": (
-        "code rule severity configuration message suggestion seconds bytes_moved evidence accepted module file line",
+        "code rule severity configuration message suggestion seconds:float bytes_moved:int evidence accepted "
+        "module file line:int",
         _finding_rows,
     ),
 }

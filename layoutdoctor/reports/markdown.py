@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
-from layoutdoctor.reports.sections.account import build_accounts
+from layoutdoctor.reports.reproducer import build_reproducer
+from layoutdoctor.reports.sections.account import account_table
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.sections.wording import (
     clean_log,
     clean_name,
     failure_clause,
-    first_that_fits,
     is_recording,
     shown_name,
 )
@@ -31,16 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.reports.reproducer.report import Reproducer
+    from layoutdoctor.reports.reproducer import Reproducer
     from layoutdoctor.reports.sections.details import Detail
     from layoutdoctor.reports.sections.rows import Overview, Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
 
-MOST_CHARACTERS = 60_000
-"""GitHub refuses an issue of more than 65,536."""
+MOST_ROWS = 25
+"""Of each table of a comparison or a scan: GitHub refuses an issue of more than 65,536 characters."""
 USUAL_CHARACTERS = 10_000
 """As much as a reader of an issue scrolls through."""
-COMPARED_LENGTHS = (200, 50, 12, 3, 0)
 MOST_FINDINGS = 5
 MOST_REMARKS = 6
 MOST_LOGS = 2
@@ -66,13 +65,15 @@ def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tup
     Returns:
         The report in fewer than 10,000 bytes, and the second text.
     """
-    view, reproducer = build_view(diagnosis), _reproducer_of(diagnosis)
+    view, reproducer = build_view(diagnosis), build_reproducer(diagnosis)
     name = clean_name(details_name) if details_name is not None and not view.answer.is_short else None
     parts = [*_bug(view), *_reproducer(reproducer, name), *_comparison(diagnosis, view), *_error_logs(diagnosis)]
     parts += [("", f"### Versions\n\n{_versions(diagnosis)}"), ("", _last_line(view, name))]
     kept = (_LEFT_OUT_FIRST[count:] for count in range(len(_LEFT_OUT_FIRST) + 1))
-    reports = (_joined(text for kind, text in parts if not kind or kind in kinds) for kinds in kept)
-    report = first_that_fits(reports, lambda report: len(report.encode("utf-8", "replace")) < USUAL_CHARACTERS)
+    for kinds in kept:
+        report = _joined(text for kind, text in parts if not kind or kind in kinds)
+        if len(report.encode("utf-8", "replace")) < USUAL_CHARACTERS:
+            break
     return report, _joined(_details(diagnosis, view, reproducer)) if name is not None else None
 
 
@@ -95,16 +96,16 @@ def _last_line(view: View, name: str | None) -> str:
     return f"{made} · {code_name(name)} has {rest}"
 
 
-def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer | None) -> Iterator[str]:
+def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer) -> Iterator[str]:
     """All lists in full, without folds, for a file that has no limit."""
     yield _title(view.title)
     yield "Everything behind the report, in full."
     yield "### Findings"
     yield "\n".join(map(_finding, view.findings)) or "None."
-    if reproducer is not None and reproducer.is_runnable:
+    if reproducer.is_runnable:
         yield from (text for _, text in _reproducer(reproducer, None))
     yield "### Tables"
-    for table in (*view.tables, *(account.table for account in build_accounts(diagnosis))):
+    for table in (*view.tables, *map(account_table, diagnosis.accounts)):
         yield f"**{escape(table.title)}**"
         yield table_of(table)
     if view.remarks:
@@ -163,26 +164,14 @@ def _detail_lines(detail: Detail) -> Iterator[str]:
 def _versions(diagnosis: Diagnosis) -> str:
     """The machine and its software, one fact a line, as torch's own script prints them."""
     *_, environment = build_details(diagnosis, MOST_SETTINGS)
-    facts = [f"{name}: {value}" for name, value in environment.rows]
+    facts = [": ".join(row.cells) for row in environment.table.rows] if environment.table is not None else []
     return code_block("\n".join((*environment.text, *facts)), "text")
 
 
-def _reproducer_of(diagnosis: Diagnosis) -> Reproducer | None:
-    """A script that shows the finding with torch alone, or why there is none; None for a file, which has no model."""
-    if is_recording(diagnosis):
-        return None
-    from layoutdoctor.reports.reproducer.report import build_reproducer  # late: only here one is written
-
-    return build_reproducer(diagnosis)
-
-
-def _reproducer(reproducer: Reproducer | None, name: str | None) -> Iterator[tuple[str, str]]:
+def _reproducer(reproducer: Reproducer, name: str | None) -> Iterator[tuple[str, str]]:
     """The script, and the name of the file that has it if the report has no room for it."""
-    if reproducer is None:
-        return
-    if not reproducer.is_runnable:
-        reason = (reproducer.reason or reproducer.title).removeprefix("no reproducer: ")
-        yield "", f"### Minimal reproducer\n\nNone: {escape(reason)}."
+    if reproducer.reason is not None:
+        yield "", f"### Minimal reproducer\n\nNone: {escape(reproducer.reason)}."
         return
     where = f" ({count_of(reproducer.script.count(chr(10)), 'line')}, also in {code_name(name)})" if name else ""
     yield "", f"### Minimal reproducer\n\n{paragraph(reproducer.title)}{where}."
@@ -203,19 +192,18 @@ def _error_logs(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def overview_markdown(view: Overview) -> str:
-    """The report of a comparison or a scan, short enough for an issue if possible."""
-    reports = (_joined(_overview(view, most)) for most in COMPARED_LENGTHS)
-    return first_that_fits(reports, lambda report: len(report) < MOST_CHARACTERS)
+    """The report of a comparison or a scan, short enough for an issue."""
+    return _joined(_overview(view))
 
 
-def _overview(view: Overview, most: int) -> Iterator[str]:
+def _overview(view: Overview) -> Iterator[str]:
     yield _title(view.title)
     yield f"**{escape(view.headline)}**"
     if view.lines:
         yield "\n".join(f"- {escape(line)}" for line in view.lines)
     for table in view.tables:
-        left_out = table.left_out + max(0, len(table.rows) - most)
-        shown = table_of(replace(table, rows=table.rows[:most], left_out=left_out))
+        left_out = table.left_out + max(0, len(table.rows) - MOST_ROWS)
+        shown = table_of(replace(table, rows=table.rows[:MOST_ROWS], left_out=left_out))
         yield folded(f"{table.title}: {len(table.rows)}", shown) if table.is_long else f"### {table.title}\n\n{shown}"
     if view.remarks:
         yield "\n".join(f"- {escape(remark)}" for remark in view.remarks)

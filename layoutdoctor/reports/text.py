@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.reports.sections.rows import Table
+    from layoutdoctor.reports.sections.rows import Overview, Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
 
 Role = Literal["title", "claim", "code", "note", "head", "row", "recommended", "failed", "finding", "to do", "more", ""]
@@ -30,6 +30,7 @@ LABEL_WIDTH = 10
 MOST_FINDINGS = 2
 MOST_FINDING_LINES = 2
 MOST_REMARKS = 2
+MOST_ROWS = 10
 INDENT = "  "
 GAP = 2
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:ns|us|ms|s|B|KiB|MiB|GiB)\b)")
@@ -131,6 +132,20 @@ def wrap(text: str, width: int, indent: str = "", further: str | None = None, mo
         placeholder=" ...",
     )
     return [line.replace(_UNBROKEN, " ") for line in lines]
+
+
+def overview_text(view: Overview, width: int | None = None) -> str:
+    """The report of a comparison or a scan as plain text, with the first rows of each table."""
+    columns = max(width or DEFAULT_WIDTH, NARROWEST)
+    sections = [wrap(" · ".join(view.title), columns)]
+    sections.append([line for text in (view.headline, *view.lines) for line in wrap(text, columns)])
+    for table in view.tables:
+        shown, left_out = table.rows[:MOST_ROWS], max(0, len(table.rows) - MOST_ROWS) + table.left_out
+        rows, clauses = [row.cells for row in shown], [row.clause for row in shown]
+        more = [f"and {left_out} more: --output report.json lists them"] if left_out else []
+        sections.append([table.title, plain_table(table.head, rows, columns, clauses), *more])
+    sections.append([line for remark in view.remarks for line in wrap(remark, columns)])
+    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
 
 def plain_table(

@@ -11,7 +11,7 @@ from golden.stories import STORIES
 from hostile_records import hostile_diagnosis
 
 from layoutdoctor.diagnosis.kernel import Kernel
-from layoutdoctor.reports.html.document import render_html
+from layoutdoctor.reports.html import render_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
+    from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install layoutdoctor[test])")
@@ -175,12 +176,10 @@ def test_the_policy_stops_what_got_into_the_page_after_all(visit: Any) -> None:
     del opened.requests[1:]  # of the image: asked for, and stopped
 
 
-def test_a_table_is_sorted_by_keyboard_and_by_what_times_are(visit: Any) -> None:
+def test_a_table_is_sorted_by_keyboard_and_by_what_times_are_and_a_long_one_filtered(visit: Any) -> None:
     seconds = (2e-3, 9e-6, 1e-3, 50e-6, 1.5)
-    conversions = tuple(a_conversion(f"reorder {i}", seconds=s) for i, s in enumerate(seconds))
-    page = visit(a_diagnosis(a_trial("inductor", kernels=kernels(*conversions)))).page
-    page.locator("summary", has_text="Conversions under compiled (the default)").click()
-    table = page.locator("table", has=page.locator("caption", has_text="Conversions under compiled (the default)"))
+    page = visit(with_conversions(*(a_conversion(f"reorder {i}", seconds=s) for i, s in enumerate(seconds)))).page
+    table = opened_conversions(page)
     table.get_by_role("button", name="time").focus()
     column = [head.inner_text().strip() for head in table.locator("thead th").all()].index("time") + 1
     page.keyboard.press("Enter")
@@ -193,19 +192,28 @@ def test_a_table_is_sorted_by_keyboard_and_by_what_times_are(visit: Any) -> None
     assert table.locator("thead th").nth(column - 1).get_attribute("aria-sort") == "ascending"
     assert "sorted by time, ascending" in page.locator("body > [role=status]").inner_text()
 
-
-def test_a_long_table_can_be_filtered(visit: Any) -> None:
-    page = visit(many_kernels()).page
-    page.locator("summary", has_text="Conversions under compiled (the default)").click()
-    box = page.get_by_role("searchbox", name="Filter Conversions under compiled")
-    box.fill("conversion 4995")
-
-    table = page.locator("table", has=page.locator("caption", has_text="Conversions under compiled (the default)"))
+    page = visit(with_conversions(*(a_conversion(f"conversion {i}") for i in range(200)))).page
+    table = opened_conversions(page)
+    page.get_by_role("searchbox", name="Filter Conversions under compiled").fill("conversion 195")
     assert table.locator("tbody tr:visible").count() == 1
 
 
-def test_the_timeline_is_walked_by_keyboard(visit: Any) -> None:
+def with_conversions(*conversions: Conversion) -> Diagnosis:
+    return a_diagnosis(a_trial("inductor", kernels=kernels(*conversions)))
+
+
+def opened_conversions(page: Page) -> Any:
+    title = "Conversions under compiled (the default)"
+    page.locator("summary", has_text=title).click()
+    return page.locator("table", has=page.locator("caption", has_text=title))
+
+
+def test_five_thousand_kernels_open_at_once_and_are_walked_by_keyboard(visit: Any) -> None:
     page = visit(many_kernels()).page
+    milliseconds = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    assert 0 < milliseconds < 1000 * SECONDS_TO_OPEN
+    assert len(page.content()) < 4_000_000
+
     status = page.locator("#timeline-status")
 
     page.get_by_role("button", name="Next conversion").focus()
@@ -224,18 +232,13 @@ def test_the_timeline_is_walked_by_keyboard(visit: Any) -> None:
     assert status.inner_text() == "Shown: 0 us to 500 ms of 500 ms."
 
 
-def test_what_is_copied_is_what_is_shown(visit: Any) -> None:
-    opened = visit(STORIES["gain_with_findings"](), permissions=["clipboard-read", "clipboard-write"])
-    opened.page.get_by_role("button", name="Copy lines to paste").click()
-
-    copied = opened.page.evaluate("navigator.clipboard.readText()")
-    assert copied == f"{STORIES['gain_with_findings']().recommendation.how}\ny = model(x)"
-
-
-def test_a_link_to_a_rule_opens_its_text(visit: Any) -> None:
-    page = visit(STORIES["gain_with_findings"]()).page
+def test_lines_are_copied_as_shown_and_a_link_to_a_rule_opens_its_text(visit: Any) -> None:
+    page = visit(STORIES["gain_with_findings"](), permissions=["clipboard-read", "clipboard-write"]).page
+    page.get_by_role("button", name="Copy lines to paste").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
     page.get_by_role("link", name="What LD205 means").click()
 
+    assert copied == f"{STORIES['gain_with_findings']().recommendation.how}\ny = model(x)"
     page.wait_for_selector("#rule-LD205[open]")
 
 
@@ -276,11 +279,3 @@ def test_every_fact_is_there_without_scripts(browser: Browser, tmp_path: Path) -
     assert page.locator("#table-1 tbody tr").count() == 5
     assert page.locator(".finding").count() == 3
     context.close()
-
-
-def test_a_diagnosis_of_five_thousand_kernels_opens_at_once(visit: Any) -> None:
-    page = visit(many_kernels()).page
-    milliseconds = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
-
-    assert 0 < milliseconds < 1000 * SECONDS_TO_OPEN
-    assert len(page.content()) < 4_000_000

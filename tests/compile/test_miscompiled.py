@@ -13,7 +13,7 @@ from torch import nn
 
 import layoutdoctor
 from layoutdoctor.reports import render
-from layoutdoctor.reports.reproducer.report import build_reproducer
+from layoutdoctor.reports.reproducer import build_reproducer
 
 if TYPE_CHECKING:
     from pathlib import Path

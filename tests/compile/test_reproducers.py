@@ -24,7 +24,7 @@ from layoutdoctor.diagnosis.answer import Recommendation
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.reports.markdown import render_markdown
-from layoutdoctor.reports.reproducer.report import NOT_REPRODUCED, REPRODUCED, build_reproducer
+from layoutdoctor.reports.reproducer import NOT_REPRODUCED, REPRODUCED, build_reproducer
 from layoutdoctor.workers.messages import Request
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ REASONS = {
     ("subjects/zoo.py", "importlib.import_module"): "imports timm, torchvision and the like, as the user asked",
     ("measure/environment.py", "subprocess.run"): "asks the C++ compiler that Inductor uses for its version; no shell",
     ("privacy/paths.py", "socket"): "the machine's own name, to take it out of reports; nothing is connected",
-    ("reports/ci/junit.py", "xml.etree"): "writes XML; none is read",
+    ("reports/junit.py", "xml.etree"): "writes XML; none is read",
     ("measure/gpu.py", "subprocess.run"): "asks nvidia-smi about the GPU; no shell",
     ("measure/equivalence.py", "torch.load"): "tensors of the reference, by a private directory, with weights_only",
     ("workers/launcher.py", "subprocess.Popen"): "starts our own launcher by sys.executable; no shell",

@@ -17,8 +17,7 @@ from layoutdoctor import compare
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.saved import from_json, load, to_json
 from layoutdoctor.errors import LayoutDoctorError, RecordError
-from layoutdoctor.reports import RENDERERS, render
-from layoutdoctor.reports.overviews import render_comparison
+from layoutdoctor.reports import RENDERERS, render, render_comparison
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ OWN = re.compile(r"tumou?r|lesion|zebrafish|hospital", re.IGNORECASE)
 
 
 def a_secret_diagnosis() -> Diagnosis:
-    """A model whose every name tells what it is for, with sentences that speak of these names."""
+    """A model in which every name says what it is for, and sentences that contain these names."""
     place = a_location(12, "projects/hospital/tumor_net.py", "h = self.tumor_conv(lesion_scan)  # zebrafish study")
     conversion = a_conversion(
         "reorder 0",
@@ -129,9 +129,9 @@ def test_no_name_of_the_users_own_is_left() -> None:
     assert "cohort" not in rest
 
 
-# Versions and devices, fixed codes, and the kernels of known libraries.
+# Versions and devices, fixed codes, the kernels of known libraries, and a traced text, which was checked to be torch's.
 KEPT = re.compile(
-    r"Environment\.(?!command)|Diagnosis\.(created_at|layoutdoctor_version)|Finding\.(code|rule)|Layout\."
+    r"Environment\.(?!command)|Diagnosis\.(created_at|layoutdoctor_version)|Finding\.(code|rule)|Layout\.|TracedModel\.text"
     r"|Kernel\.(name|problem|implementation)|Conversion\.kernel|Total\.name|AccountRow\.\w+_kernels"
 )
 
@@ -236,10 +236,10 @@ def test_an_account_names_the_kernels_of_libraries_and_no_others() -> None:
     account = Account(slower="inductor", faster="eager", slower_seconds=2.0, faster_seconds=1.0, rows=(row,))
     diagnosis = a_diagnosis(a_trial(kernels=kernels(kernels=(kernel,))), accounts=(account,))
 
-    told = redact(diagnosis, HERE).accounts[0].rows[0]
+    result = redact(diagnosis, HERE).accounts[0].rows[0]
 
-    assert told.slower_kernels == ("convolution brgconv:avx512_core", "name_1_kernel")
-    assert "tumor" not in str(told.source)
+    assert result.slower_kernels == ("convolution brgconv:avx512_core", "name_1_kernel")
+    assert "tumor" not in str(result.source)
 
 
 def test_files_of_public_packages_stay_and_others_get_numbers() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
@@ -35,26 +35,14 @@ _KINDS = {
 """How a row of each kind reads within a sentence, and the reason in the table."""
 
 
-class AccountView(NamedTuple):
-    """One account: the difference and its size, and its parts."""
-
-    heading: str
-    table: Table
-
-
-def build_accounts(diagnosis: Diagnosis) -> tuple[AccountView, ...]:
-    """The accounts of a diagnosis, in its order."""
-    return tuple(map(account_view, diagnosis.accounts))
-
-
-def account_view(account: Account) -> AccountView:
-    """An account in words, as ``build_accounts`` has it."""
+def account_table(account: Account) -> Table:
+    """The parts of a difference; the title has the difference itself."""
     slower, faster = shown_name(account.slower), shown_name(account.faster)
     difference = signed_seconds(account.slower_seconds - account.faster_seconds)
     heading = f"Why {slower} is slower than {faster}, by {difference} of {format_seconds(account.slower_seconds)}"
     rows = tuple(TableRow(_cells(row)) for row in account.rows)
     head = ("what", "where", "difference", f"in {slower}", f"in {faster}", "why")
-    return AccountView(heading, Table(head, rows, title=heading))
+    return Table(head, rows, title=heading)
 
 
 def why_sentences(diagnosis: Diagnosis, chosen: str | None) -> tuple[str, ...]:

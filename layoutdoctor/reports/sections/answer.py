@@ -64,7 +64,7 @@ class Answer:
 
 class Situation(NamedTuple):
     """
-    What a diagnosis of a model amounts to.
+    The kind of answer that the diagnosis of a model holds.
 
     Attributes:
         claim: Makes the first sentence of the report.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.answer import FASTER, SLOWER
+from layoutdoctor.diagnosis.answer import FASTER
 from layoutdoctor.diagnosis.comparison import WITH_RESULT, TraceComparison
 from layoutdoctor.examination.changes.costs import LEAST_SHARE, TIME_TOLERANCE, format_count
 from layoutdoctor.examination.changes.traces import KINDS, loose_name
-from layoutdoctor.reports.sections.account import account_sentence, account_view
+from layoutdoctor.reports.sections.account import account_sentence, account_table
 from layoutdoctor.reports.sections.rows import Overview, Table, TableRow, format_interval
 from layoutdoctor.reports.sections.wording import clean, clean_name, shown_name
 from layoutdoctor.units import format_ratio, format_seconds, format_share
@@ -27,7 +27,7 @@ from layoutdoctor.words import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.answer import Ratio, Verdict
+    from layoutdoctor.diagnosis.answer import Account
     from layoutdoctor.diagnosis.comparison import (
         Amount,
         ComparedModel,
@@ -215,47 +215,44 @@ def _model_headline(comparison: ModelComparison) -> str:
         return f"Regression: {named}{f'; and {left} more' if left > 0 else ''}"
     if regression.not_judged is not None:
         return f"Cannot be judged: {clean(regression.not_judged)}"
-    faster = [f"{shown_name(name)} {ratio_words(change)}" for name, change in _with_verdict(comparison, FASTER)]
     judged = [trial for trial in comparison.trials if trial.change is not None]
+    faster = [
+        (trial.change.median, f"{shown_name(trial.name)} {ratio_words(trial.change)}")
+        for trial in judged
+        if trial.change is not None and trial.change.verdict == FASTER and trial.same_as_in_both is None
+    ]
     if faster:
-        return f"No regression: {listing(faster, MOST_NAMED)}"
+        return f"No regression: {listing([words for _, words in sorted(faster, reverse=True)], MOST_NAMED)}"
     if judged:
         count = count_of(len(judged), "configuration")
         return f"No regression: {count} as fast as before, compared with the default"
     return "No regression: no new round trip, failure, warning or error; times were not judged"
 
 
-def _with_verdict(comparison: ModelComparison, verdict: Verdict) -> list[tuple[str, Ratio]]:
-    """Configurations with their change, the largest first; not those with the same code as another one."""
-    found = [
-        (trial.name, trial.change)
-        for trial in comparison.trials
-        if trial.change is not None and trial.change.verdict == verdict and trial.same_as_in_both is None
-    ]
-    return sorted(found, key=lambda entry: entry[1].median, reverse=verdict == FASTER)
-
-
 def _model_lines(comparison: ModelComparison) -> Iterator[str]:
     regression = comparison.regression
     if regression.losses and regression.not_judged is not None:
         yield f"Not judged: {clean(regression.not_judged)}"
-    for word, verdict in (("Slower", SLOWER), ("Faster", FASTER)):
-        found = _with_verdict(comparison, verdict)
-        if found and (regression.losses or regression.not_judged or len(found) > MOST_NAMED):
-            named = [f"{shown_name(name)} {ratio_words(change)}" for name, change in found]
-            yield f"{word}, compared with the default: {listing(named, MOST_LISTED)}"
     reasons: dict[str, list[str]] = {}
     for trial in comparison.trials:
         if trial.not_judged not in (None, regression.not_judged) and trial.same_as_in_both is None:
             reasons.setdefault(str(trial.not_judged), []).append(shown_name(trial.name))
     for reason, names in reasons.items():
         yield f"Times not judged: {clean(reason)}: {listing(names, MOST_LISTED)}"
-    accounts = [trial.account for trial in _by_interest(comparison) if trial.account is not None]
-    yield from (f"Why: {account_sentence(account)}" for account in accounts[:1])
+    account = _largest_account(comparison)
+    if account is not None:
+        yield f"Why: {account_sentence(account)}"
     if comparison.old.recommended != comparison.new.recommended:
         yield f"Recommended: {_recommended(comparison.old)} -> {_recommended(comparison.new)}"
-    yield from _round_trip_lines(comparison)
     distinct = [trial for trial in comparison.trials if trial.has_both_results and trial.same_as_in_both is None]
+    trips = [
+        f"{shown_name(trial.name)} {_counts(old.redundant_pair_count, new.redundant_pair_count)}"
+        for trial in distinct
+        if trial.old and trial.new and (old := trial.old.costs) and (new := trial.new.costs)
+        if old.redundant_pair_count != new.redundant_pair_count
+    ]
+    if trips:
+        yield f"Round trips: {listing(trips, MOST_LISTED)}"
     changed = [(trial, lines) for trial in distinct if (lines := list(_conversion_lines(trial.conversions)))]
     for trial, lines in changed[:MOST_NAMED]:
         yield f"{shown_name(trial.name)}: {'; '.join(line[0].lower() + line[1:] for line in lines)}"
@@ -266,11 +263,9 @@ def _model_lines(comparison: ModelComparison) -> Iterator[str]:
         yield f"Decided otherwise: {listing(flips, MOST_NAMED)}"
 
 
-def _by_interest(comparison: ModelComparison) -> list[TrialChange]:
-    """Configurations that became slower or faster, then the default, then the others."""
-    judged = [name for verdict in (SLOWER, FASTER) for name, _ in _with_verdict(comparison, verdict)]
-    order = [*judged, comparison.new.baseline]
-    return sorted(comparison.trials, key=lambda t: order.index(t.name) if t.name in order else len(order))
+def _largest_account(comparison: ModelComparison) -> Account | None:
+    accounts = [trial.account for trial in comparison.trials if trial.account is not None]
+    return max(accounts, key=lambda one: one.slower_seconds - one.faster_seconds, default=None)
 
 
 def _recommended(model: ComparedModel) -> str:
@@ -278,17 +273,6 @@ def _recommended(model: ComparedModel) -> str:
     if model.speedup is not None:
         return f"{name} ({format_ratio(model.speedup.median)} against the baseline)"
     return f"{name} (the baseline)" if model.recommended is None and model.baseline is not None else name
-
-
-def _round_trip_lines(comparison: ModelComparison) -> Iterator[str]:
-    counts = [
-        (trial.name, trial.old.costs.redundant_pair_count, trial.new.costs.redundant_pair_count)
-        for trial in comparison.trials
-        if trial.same_as_in_both is None and trial.old and trial.new and trial.old.costs and trial.new.costs
-    ]
-    pairs = [f"{shown_name(name)} {_counts(old, new)}" for name, old, new in counts if old != new]
-    if pairs:
-        yield f"Round trips: {listing(pairs, MOST_LISTED)}"
 
 
 def _decision_words(name: str, change: DecisionChange) -> str:
@@ -308,10 +292,9 @@ def _model_tables(comparison: ModelComparison) -> Iterator[Table]:
     if comparison.findings:
         heads = ("finding", "count", "severity", "configuration", "at", "cost")
         yield Table(heads, tuple(map(_finding_row, comparison.findings)), title="Findings")
-    for trial in _by_interest(comparison):
-        if trial.account is not None:
-            yield replace(account_view(trial.account).table, title="Where the difference goes", is_long=True)
-            return
+    account = _largest_account(comparison)
+    if account is not None:
+        yield replace(account_table(account), title="Where the difference goes", is_long=True)
 
 
 def _finding_row(finding: FindingChange) -> TableRow:

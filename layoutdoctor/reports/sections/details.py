@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.diagnosis.subject import SourceLocation
-from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
+from layoutdoctor.examination.costs import all_conversions_of, counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import TOTAL_HEADS, UNKNOWN, Table, TableRow, error_cell, total_row
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
     clean,
     clean_name,
     is_recording,
-    listed_conversions,
-    place_of,
     shown_name,
 )
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import NOT_RECORDED, SWITCH_WORDS, count_of, joined, line_words, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -53,17 +51,9 @@ class Detail:
     """
 
     title: str
-    head: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    left_out: int = 0
+    table: Table | None = None
     text: tuple[str, ...] = ()
     log: str | None = None
-
-    @property
-    def table(self) -> Table | None:
-        """The list as a table of a report; None if it is empty."""
-        rows = tuple(TableRow(row) for row in self.rows)
-        return Table(self.head, rows, title=self.title, left_out=self.left_out) if rows else None
 
 
 def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
@@ -74,7 +64,7 @@ def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
     for trial in (trial for trial in diagnosis.trials if trial.status != "same_as"):
         details += _trial_details(trial, "" if is_recording(diagnosis) else f" under {shown_name(trial.name)}", most)
     details.append(_environment(diagnosis, most))
-    return tuple(detail for detail in details if detail.rows or detail.text or detail.log)
+    return tuple(detail for detail in details if detail.table or detail.text or detail.log)
 
 
 def _trial_details(trial: Trial, under: str, most: int) -> Iterator[Detail]:
@@ -82,10 +72,10 @@ def _trial_details(trial: Trial, under: str, most: int) -> Iterator[Detail]:
     for graph in trial.graphs[:most]:
         if graph.decision is not None:
             yield _decision_card(under, graph, graph.decision, most)
-    conversions = sorted(listed_conversions(trial).values(), key=lambda conversion: -(conversion.seconds or 0.0))
+    conversions = sorted(all_conversions_of(trial), key=lambda conversion: -(conversion.seconds or 0.0))
     counted = launch_count(counted_conversions(trial))
     others = launch_count(conversions) - counted
-    more = f", and {others} more that are fused or change no layout" if others else ""
+    more = f", and {others} more that are fused" if others else ""
     yield from _records(f"Conversions{under}: {counted}{more}", conversions, most)
     pairs = sorted(trial.redundant_pairs, key=lambda pair: -(pair.seconds or 0.0))
     yield from _records(f"Round trips{under}: {len(pairs)}", pairs, most)
@@ -96,9 +86,7 @@ def _trial_details(trial: Trial, under: str, most: int) -> Iterator[Detail]:
     for kind in _KINDS:
         totals = [total for total in trial.kernels.totals if total.kind == kind] if trial.kernels is not None else []
         if totals:
-            rows = tuple(map(total_row, totals[:most]))
-            title = f"Totals by {kind}{under}: {len(totals)}"
-            yield Detail(title, (kind, *TOTAL_HEADS), rows, max(0, len(totals) - most))
+            yield _cut(f"Totals by {kind}{under}: {len(totals)}", (kind, *TOTAL_HEADS), map(total_row, totals), most)
     if trial.failure is not None and trial.failure.log and most:
         log = _important_part(trial.failure.log)
         yield Detail(f"Log of {shown_name(trial.name)}", text=(clean(trial.failure.message),), log=log)
@@ -111,8 +99,16 @@ def _list(
     if entries:
         columns = {name: [cell(entry) for entry in entries[:most]] for name, cell in cells.items()}
         known = {name: column for name, column in columns.items() if not set(column) <= {UNKNOWN, "no"}}
-        rows = tuple(zip(*known.values(), strict=True))
-        yield Detail(title, tuple(known), rows, max(0, len(entries) - most))
+        yield _cut(title, tuple(known), zip(*known.values(), strict=True), most, len(entries))
+
+
+def _cut(
+    title: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]], most: int, count: int | None = None
+) -> Detail:
+    """A list of at most so many rows; the count is that of all entries if some have no row."""
+    every = tuple(map(TableRow, rows))
+    left_out = max(0, (len(every) if count is None else count) - most)
+    return Detail(title, Table(head, every[:most], title=title, left_out=left_out) if every[:most] else None)
 
 
 def _important_part(log: str) -> str:
@@ -163,11 +159,6 @@ def _layout(layout: Layout) -> str:
     if names:
         return f"{names} {_shape(layout.shape)}"
     return _shape(layout.shape) + (f" stride {_shape(layout.stride)}" if layout.stride is not None else "")
-
-
-def where_cell(conversion: Conversion) -> str:
-    """The line and module of a conversion, else its operation."""
-    return place_of(conversion.location, conversion.module) or clean_name(conversion.op or UNKNOWN)
 
 
 _NOT_SHOWN = frozenset(
@@ -246,7 +237,9 @@ def _environment(diagnosis: Diagnosis, most: int) -> Detail:
         "compiler": environment.compiler,
         **dict(list(environment.settings.items())[:most]),
     }
-    rows = tuple((clean_name(name), clean(str(fact), 200)) for name, fact in facts.items() if fact not in (None, ""))
+    known = [(clean_name(name), clean(str(fact), 200)) for name, fact in facts.items() if fact not in (None, "")]
+    rows = tuple(map(TableRow, known))
     left_out = max(0, len(subject.inputs) - most) + max(0, len(environment.settings) - most)
     verb = "Examined" if is_recording(diagnosis) else "Recorded"  # a trace hardly ever says when it was recorded
-    return Detail("Environment", ("what", "value"), rows, left_out, (f"{verb} at {clean_name(diagnosis.created_at)}.",))
+    table = Table(("what", "value"), rows, title="Environment", left_out=left_out)
+    return Detail("Environment", table, (f"{verb} at {clean_name(diagnosis.created_at)}.",))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import count_by_tensor, counted_conversions, launch_count, sum_seconds
 from layoutdoctor.examination.kernels.host import OF_A_CPU
+from layoutdoctor.examination.kernels.names import are_of_an_engine
 from layoutdoctor.reports.sections.answer import Answer
 from layoutdoctor.reports.sections.wording import (
     clean,
@@ -62,7 +63,8 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
         return _no_kernels(diagnosis.subject.device, kernels, kind)
     notes = [*_waiting_note(kernels), *_convolution_note(kernels)]
     if counted:
-        notes += [*_conversion_notes(trial, kind, counted), _TO_DIAGNOSE]
+        is_of_torch = not are_of_an_engine(conversion.kernel for conversion in counted)
+        notes += [*_conversion_notes(trial, kind, counted), *([_TO_DIAGNOSE] if is_of_torch else [])]
         return Answer(_conversions_claim(kernels, counted), notes=tuple(notes))
     seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} kernel time"
     has_operations = kind == "log" or any(total.kind == "operation" for total in kernels.totals)
@@ -72,6 +74,8 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
 
 
 def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) -> Answer:
+    if kernels is not None and kernels.not_understood_count and device not in (None, "cpu", "cuda", "mps", "xpu"):
+        return Answer(f"Nothing can be said: events of {clean(device, 20)} are not understood", notes=(_TO_DIAGNOSE,))
     how: str | None = None
     if kind == "log":
         how = _RECORD["log"]

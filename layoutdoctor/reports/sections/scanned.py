@@ -13,9 +13,11 @@ from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_bytes, format_seco
 from layoutdoctor.words import NOT_RECORDED, count_of, joined, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.scan import Dimension, Scan, ScannedFile, ScanTotal
+    from layoutdoctor.diagnosis.scan import Dimension, Scan, ScanTotal
+
+    _Sum = tuple[tuple[str, ...], ScanTotal]
 
 _MOST_OF_ONE = 3
 _MOST_ROWS = 5
@@ -23,7 +25,7 @@ _MOST_IN_FULL = 1_000
 _MOST_NAMED = 5
 _DIMENSIONS: tuple[Dimension, ...] = ("kernel", "operation", "module", "shape", "step", "device")
 _MOST_PLACES: Mapping[Dimension, int] = {"kernel": 2, "operation": 2, "module": 3, "shape": 3}
-_AMOUNTS = ("files", "conversions", "time", "of kernels")
+_RULES: Mapping[Dimension, str] = {"rule": "", "aside": " (not counted)"}
 _OUTLIER_SPREADS = 5
 _OUTLIER_SHARE = 0.1
 _FEWEST_RANKS = 4
@@ -37,22 +39,19 @@ def build_scan_view(scan: Scan, *, in_full: bool) -> Overview:
         in_full: Every table; else one screen, whatever the number of files.
     """
     whole = sum(file.kernel_nanoseconds for file in scan.examined)
-    ranks: dict[int, list[ScannedFile]] = {}
+    by_rank: Counter[int] = Counter()
     for file in scan.examined:
         if file.rank is not None:
-            ranks.setdefault(file.rank, []).append(file)
-    by_rank = dict(sorted(ranks.items()))
-    tables = [_rules_table(scan, whole)]
-    if in_full:
-        tables += [_dimension_table(scan, dimension, whole) for dimension in _DIMENSIONS]
-        tables.append(_ranks_table(by_rank))
-    else:
-        tables.append(_places_table(scan, whole))
-    tables += [_files_table(scan, _MOST_IN_FULL if in_full else _MOST_ROWS)]
+            by_rank[file.rank] += file.conversion_nanoseconds
     failed = [TableRow((clean(file.name, 60), clean(file.failure or "", 300))) for file in scan.failed]
-    tables += [_cut(("file", "why"), failed, "Not examined", _MOST_IN_FULL if in_full else _MOST_OF_ONE)]
+    tables = (
+        _sums("Each conversion, by the first rule that finds it", ("by rule",), _by_rule(scan), whole),
+        *(_by_dimension(scan, whole) if in_full else [_by_place(scan, whole)]),
+        _files_table(scan, _MOST_IN_FULL if in_full else _MOST_ROWS),
+        _cut("Not examined", ("file", "why"), failed, _MOST_IN_FULL if in_full else _MOST_OF_ONE),
+    )
     return Overview(
-        title=_title(scan, by_rank),
+        title=_title(scan, len(by_rank)),
         headline=_headline(scan, whole),
         lines=tuple(_lines(scan, by_rank)),
         tables=tuple(table for table in tables if table.rows),
@@ -60,11 +59,11 @@ def build_scan_view(scan: Scan, *, in_full: bool) -> Overview:
     )
 
 
-def _title(scan: Scan, by_rank: Mapping[int, Sequence[ScannedFile]]) -> tuple[str, ...]:
+def _title(scan: Scan, rank_count: int) -> tuple[str, ...]:
     devices = sorted({file.device_name for file in scan.examined if file.device_name is not None})
     size = sum(file.file_bytes or 0 for file in scan.files)
     parts = ["layoutdoctor scan", count_of(len(scan.files), "file") + (f" ({format_bytes(size)})" if size else "")]
-    parts += [count_of(len(by_rank), "rank")] if by_rank else []
+    parts += [count_of(rank_count, "rank")] if rank_count else []
     return (*parts, *([clean(listing(devices, _MOST_OF_ONE), 120)] if devices else []))
 
 
@@ -75,7 +74,7 @@ def _headline(scan: Scan, whole: int) -> str:
         return f"None of {count_of(len(scan.files), 'file')} could be examined."
     if not any(file.kernel_count for file in examined):
         return f"No kernel was recorded in any of {files}, so nothing can be said of layouts."
-    spent = _spent(examined)
+    spent = sum(file.conversion_nanoseconds for file in examined)
     unknown = sum(file.undecided_nanoseconds for file in examined)
     more = f"; {_time(unknown)} more may be" if unknown else ""
     if not spent:
@@ -87,7 +86,7 @@ def _headline(scan: Scan, whole: int) -> str:
     )
 
 
-def _lines(scan: Scan, by_rank: Mapping[int, Sequence[ScannedFile]]) -> Iterator[str]:
+def _lines(scan: Scan, by_rank: Mapping[int, int]) -> Iterator[str]:
     known = [file for file in scan.examined if file.span_nanoseconds and file.bound_nanoseconds is not None]
     if known:
         bound = sum((file.bound_nanoseconds or 0) * (file.step_count or 1) for file in known)
@@ -106,7 +105,7 @@ def _lines(scan: Scan, by_rank: Mapping[int, Sequence[ScannedFile]]) -> Iterator
         named = [f"the {name} in {waits[name]}" for name in ("device", "host") if waits[name]]
         if named:
             yield f"Runs waited for {listing([*named, *([f'neither in {waits[None]}'] if waits[None] else [])])}"
-    yield from _rank_lines({rank: _spent(files) for rank, files in by_rank.items()})
+    yield from _rank_lines(dict(sorted(by_rank.items())))
 
 
 def _rank_lines(spent: Mapping[int, int]) -> Iterator[str]:
@@ -134,20 +133,8 @@ def outlying(values: Mapping[int, int]) -> list[int]:
     return sorted(far, key=lambda rank: (-abs(values[rank] - middle), rank))
 
 
-def _spent(files: Sequence[ScannedFile]) -> int:
-    return sum(file.conversion_nanoseconds for file in files)
-
-
-def _cut(
-    head: tuple[str, ...], rows: Sequence[TableRow], title: str, most: int = _MOST_IN_FULL, *, is_long: bool = False
-) -> Table:
+def _cut(title: str, head: tuple[str, ...], rows: Sequence[TableRow], most: int, *, is_long: bool = False) -> Table:
     return Table(head, tuple(rows[:most]), title, is_long, left_out=max(0, len(rows) - most))
-
-
-def _amounts(total: ScanTotal, whole: int) -> tuple[str, ...]:
-    """The cells of a sum, under ``_AMOUNTS``."""
-    share = format_share(total.nanoseconds / whole) if whole else UNKNOWN
-    return str(total.file_count), str(total.count), _time(total.nanoseconds), share
 
 
 def _largest(scan: Scan, dimension: Dimension) -> list[tuple[str, ScanTotal]]:
@@ -155,42 +142,36 @@ def _largest(scan: Scan, dimension: Dimension) -> list[tuple[str, ScanTotal]]:
     return sorted(totals.items(), key=lambda entry: (-entry[1].nanoseconds, entry[0]))
 
 
-def _rules_table(scan: Scan, whole: int) -> Table:
-    names = {rule.code: rule.name for rule in ALL_RULES}
-    totals = [(code, "", total) for code, total in _largest(scan, "rule")]
-    totals += [(code, " (not counted)", total) for code, total in _largest(scan, "aside")]
+def _sums(title: str, heads: tuple[str, ...], sums: Iterable[_Sum], whole: int, *, is_long: bool = False) -> Table:
+    """A table of sums, each behind its names, with its share of all kernel time."""
     rows = [
-        TableRow(((joined((code, names.get(code)), " ") or "named by no rule") + note, *_amounts(total, whole)))
-        for code, note, total in totals
+        TableRow((*names, str(one.file_count), str(one.count), _time(one.nanoseconds), _share(one.nanoseconds, whole)))
+        for names, one in sums
     ]
-    return Table(("by rule", *_AMOUNTS), tuple(rows), title="Each conversion, by the first rule that finds it")
+    return _cut(title, (*heads, "files", "conversions", "time", "of kernels"), rows, _MOST_IN_FULL, is_long=is_long)
 
 
-def _places_table(scan: Scan, whole: int) -> Table:
+def _by_rule(scan: Scan) -> Iterator[_Sum]:
+    names = {rule.code: rule.name for rule in ALL_RULES}
+    for dimension, note in _RULES.items():
+        for code, total in _largest(scan, dimension):
+            yield ((joined((code, names.get(code)), " ") or "named by no rule") + note,), total
+
+
+def _by_place(scan: Scan, whole: int) -> Table:
     """The largest of each dimension, in one table."""
-    rows = [
-        TableRow((clean(name, 60), dimension, *_amounts(total, whole)))
+    sums = [
+        ((clean(name, 60), dimension), total)
         for dimension, most in _MOST_PLACES.items()
         for name, total in [entry for entry in _largest(scan, dimension) if entry[0]][:most]
     ]
-    return Table(("most", "what", *_AMOUNTS), tuple(rows), title="Where they come from")
+    return _sums("Where they come from", ("most", "what"), sums, whole)
 
 
-def _dimension_table(scan: Scan, dimension: Dimension, whole: int) -> Table:
-    rows = [
-        TableRow((clean_name(name) or NOT_RECORDED, *_amounts(total, whole)))
-        for name, total in _largest(scan, dimension)
-    ]
-    return _cut((dimension, *_AMOUNTS), rows, f"By {dimension}", is_long=True)
-
-
-def _ranks_table(by_rank: Mapping[int, Sequence[ScannedFile]]) -> Table:
-    rows = []
-    for rank, files in sorted(by_rank.items(), key=lambda entry: (-_spent(entry[1]), entry[0])):
-        count, whole = sum(file.conversion_count for file in files), sum(file.kernel_nanoseconds for file in files)
-        share = format_share(_spent(files) / whole) if whole else UNKNOWN
-        rows.append(TableRow((str(rank), str(len(files)), str(count), _time(_spent(files)), share)))
-    return _cut(("rank", *_AMOUNTS), rows, "By rank", is_long=True)
+def _by_dimension(scan: Scan, whole: int) -> Iterator[Table]:
+    for dimension in _DIMENSIONS:
+        sums = [((clean_name(name) or NOT_RECORDED,), total) for name, total in _largest(scan, dimension)]
+        yield _sums(f"By {dimension}", (dimension,), sums, whole, is_long=True)
 
 
 def _files_table(scan: Scan, most: int) -> Table:
@@ -202,9 +183,7 @@ def _files_table(scan: Scan, most: int) -> Table:
                 UNKNOWN if file.rank is None else str(file.rank),
                 str(file.conversion_count),
                 _time(file.conversion_nanoseconds),
-                format_share(file.conversion_nanoseconds / file.kernel_nanoseconds)
-                if file.kernel_nanoseconds
-                else UNKNOWN,
+                _share(file.conversion_nanoseconds, file.kernel_nanoseconds),
                 _time(file.undecided_nanoseconds) if file.undecided_nanoseconds else UNKNOWN,
             )
         )
@@ -212,7 +191,11 @@ def _files_table(scan: Scan, most: int) -> Table:
         if file.conversion_nanoseconds or most > _MOST_ROWS
     ]
     head = ("file", "rank", "conversions", "time", "of kernels", "may convert")
-    return _cut(head, rows, "Worst files first", most)
+    return _cut("Worst files first", head, rows, most)
+
+
+def _share(nanoseconds: int, whole: int) -> str:
+    return format_share(nanoseconds / whole) if whole else UNKNOWN
 
 
 def _time(nanoseconds: float) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.costs import parts_of_pairs
+from layoutdoctor.examination.costs import all_conversions_of, parts_of_pairs
 from layoutdoctor.words import (
     DIRECTION_WORDS,
     ONEDNN_LOG,
@@ -26,15 +26,12 @@ from layoutdoctor.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from layoutdoctor.diagnosis.answer import Ratio
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.diagnosis.trial import Trial
 
-_Report = TypeVar("_Report")
 NAME_LENGTH = 100
 MESSAGE_LENGTH = 1000
 CLAUSE_LENGTH = 160
@@ -82,14 +79,6 @@ def _printable(character: str) -> str:
     if unicodedata.category(character) not in _UNPRINTABLE_CATEGORIES:
         return character
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
-
-
-def first_that_fits(reports: Iterable[_Report], fits: Callable[[_Report], bool]) -> _Report:
-    """The first of ever shorter reports that fits; the last one if none does."""
-    for report in reports:
-        if fits(report):
-            break
-    return report
 
 
 def place_of(location: SourceLocation | None, module: str | None) -> str | None:
@@ -205,16 +194,8 @@ def direction_words(conversion: Conversion) -> str:
     return DIRECTION_WORDS[conversion.direction] + ("" if is_known else ", or which way is not known")
 
 
-def listed_conversions(trial: Trial) -> dict[str, Conversion]:
-    """Every conversion that a trial lists, by its id: those of the kernels, then those of the graphs."""
-    recorded = trial.kernels.conversions if trial.kernels is not None else ()
-    of_graphs = {conversion.id: conversion for graph in trial.graphs for conversion in graph.conversions}
-    of_kernels = {conversion.id: conversion for conversion in recorded}
-    return {**of_kernels, **{id_: one for id_, one in of_graphs.items() if id_ not in of_kernels}}
-
-
 def wasted_seconds(trial: Trial) -> float | None:
     """The time of the conversions in the redundant pairs of a trial, each once; None if one is not known."""
-    parts = parts_of_pairs(trial.redundant_pairs, listed_conversions(trial).values())
+    parts = parts_of_pairs(trial.redundant_pairs, all_conversions_of(trial))
     known = [part.seconds for part in parts if part.seconds is not None]
     return sum(known) if len(known) == len(parts) else None

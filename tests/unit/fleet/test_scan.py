@@ -23,7 +23,7 @@ from layoutdoctor.fleet import examining
 from layoutdoctor.fleet.examining import examine_source
 from layoutdoctor.fleet.scanning import scan
 from layoutdoctor.fleet.sources import find_sources
-from layoutdoctor.reports.overviews import render_scan
+from layoutdoctor.reports import render_scan
 
 TRACES = Path(__file__).parents[2] / "traces"
 SMALL = (

@@ -65,9 +65,11 @@ def test_events_of_a_device_that_is_not_understood_are_named(write: Write) -> No
 
 def test_an_engine_of_tensorrt_gets_advice_for_building_it(write: Write) -> None:
     names = ("void cuInt8::nchwToNhwcKernel<float>", "trt_volta_scudnn_relu_nn", "void cuInt8::nhwcToNchwKernel<float>")
-    text = str(examine_trace(write({"traceEvents": [kernel(name, ts=10 * n) for n, name in enumerate(names)]})))
+    diagnosis = examine_trace(write({"traceEvents": [kernel(name, ts=10 * n) for n, name in enumerate(names)]}))
+    text = str(diagnosis)
 
-    assert "Try       build the TensorRT engine with the formats" in text
+    assert [finding.code for finding in diagnosis.findings] == ["LD111"]
+    assert "-> build the TensorRT engine with the formats that its layers want at its borders" in text
     assert "ProfilingVerbosity.DETAILED" in text
     assert "channels_last_3d" not in text
     assert "layoutdoctor model.py" not in text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 import reviewed
 from builders import (
@@ -36,8 +35,7 @@ from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.changes.models import compare_models
 from layoutdoctor.examination.changes.traces import compare_traces
-from layoutdoctor.reports.markdown import MOST_CHARACTERS
-from layoutdoctor.reports.overviews import COMPARISON_FORMATS, render_comparison
+from layoutdoctor.reports import COMPARISON_FORMATS, render_comparison
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
@@ -175,7 +173,7 @@ def test_every_case_is_said_as_reviewed(update_golden: bool) -> None:
     compared: dict[str, Any] = {"a saving": saving(), "models of one round": models()}
     compared |= {f"traces: {name}": compare_traces(*runs) for name, runs in TRACES.items()}
     compared |= {f"models: {name}": compare_models(*runs) for name, runs in MODELS.items()}
-    compared |= {f"models: {name}": compare_models(*story()) for name, story in COMPARISON_STORIES.items()}
+    compared |= {f"models: {name}": compare_models(*story) for name, story in COMPARISON_STORIES.items()}
     said = {name: render_comparison(comparison) for name, comparison in compared.items()}
     said["a table that is too wide"] = render_comparison(models(), "text", 60)
 
@@ -187,26 +185,6 @@ def test_every_case_is_said_as_reviewed(update_golden: bool) -> None:
         for comparison in compared.values():
             lines = render_comparison(comparison, "text", width).splitlines()
             assert not [line for line in lines if line != line.rstrip() or len(line) > max(width, 100)]
-
-
-def test_where_no_length_fits_the_shortest_report_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = render_comparison(saving(), "markdown")
-    monkeypatch.setattr("layoutdoctor.reports.markdown.MOST_CHARACTERS", 10)
-    short = render_comparison(saving(), "markdown")
-
-    assert len(short) < len(whole)
-    assert short.splitlines()[:3] == whole.splitlines()[:3]
-
-
-@pytest.mark.parametrize("comparison", [saving(), models()], ids=["traces", "models"])
-def test_all_formats_say_the_same(comparison: Any) -> None:
-    text, markdown = render_comparison(comparison), render_comparison(comparison, "markdown")
-    first = " ".join(text.split("\n\n")[1].splitlines()[0].split())
-
-    assert first.split(" -> ")[0] in markdown
-    assert markdown.startswith("## layoutdoctor ")
-    assert msgspec.json.decode(render_comparison(comparison, "json"), type=type(comparison)) == comparison
-    assert str(comparison) == text
 
 
 def hostile_comparisons() -> list[Any]:
@@ -248,7 +226,7 @@ def test_a_report_fits_into_an_issue_however_long_the_record() -> None:
         compare_models(plain, a_diagnosis(*trials, findings=found)),
     ):
         markdown = render_comparison(comparison, "markdown")
-        assert len(markdown) < MOST_CHARACTERS
+        assert len(markdown) < 60_000
         assert "more left out here; the JSON report has them." in markdown
 
 

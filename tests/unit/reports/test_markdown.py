@@ -10,14 +10,12 @@ import re
 from typing import TYPE_CHECKING
 
 import cmarkgfm
-import msgspec
-from builders import a_configuration, a_conversion, a_diagnosis, a_failed_trial, a_finding, a_pair, a_trial, kernels
+from builders import a_configuration, a_conversion, a_diagnosis, a_finding, a_pair, a_trial, kernels
 from github_markdown import check_form, code_blocks, text_of, without_code
 from golden.stories import STORIES
 from hostile_records import hostile_diagnosis
 from loops import for_each
 
-from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.reports.markdown import (
     USUAL_CHARACTERS,
     code_block,
@@ -27,7 +25,7 @@ from layoutdoctor.reports.markdown import (
     paragraph,
     render_markdown,
 )
-from layoutdoctor.reports.reproducer.report import Reproducer
+from layoutdoctor.reports.reproducer import Reproducer
 from layoutdoctor.reports.sections.view import build_view
 
 if TYPE_CHECKING:
@@ -60,7 +58,7 @@ def headings(document: Element) -> list[str]:
 
 
 def with_script(monkeypatch: pytest.MonkeyPatch, reproducer: Reproducer) -> None:
-    monkeypatch.setattr("layoutdoctor.reports.reproducer.report.build_reproducer", lambda _: reproducer)
+    monkeypatch.setattr("layoutdoctor.reports.markdown.build_reproducer", lambda _: reproducer)
 
 
 @for_each("story", STORIES)
@@ -73,7 +71,7 @@ def test_github_draws_every_story_as_meant(story: str) -> None:
     assert headings(check_form(report))[1:] == [
         "h3 🐛 Describe the bug",
         "h4 Findings",
-        *([] if is_trace else ["h3 Minimal reproducer"]),
+        "h3 Minimal reproducer",
         "h3 Where the time goes" if is_trace else "h3 Configurations",
         *(["h3 Error logs"] if failed else []),
         "h3 Versions",
@@ -98,26 +96,14 @@ def test_no_name_is_read_as_markdown_or_html(story: str, name: str) -> None:
     report.encode()
 
 
-def test_a_failed_configuration_has_its_log_under_error_logs() -> None:
-    failure = Failure(kind="compile", message="CompileError: boom", log="one\n\n```\n</details>\ntwo")
-    failed = msgspec.structs.replace(a_failed_trial(), failure=failure)
-    skipped = msgspec.structs.replace(a_failed_trial("eager"), status="skipped")
-    report = render_markdown(a_diagnosis(a_trial(), failed, skipped))
-
-    logs = report.partition("### Error logs")[2].partition("### Versions")[0]
-    assert "- compiled, layout optimization on: failed (compile): CompileError: boom" in logs
-    assert "eager" not in logs
-    assert ("text", "one\n```\n</details>\ntwo\n") in code_blocks(check_form(report))
-
-
 def test_a_reproducer_is_given_whole_or_with_the_reason_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     script = 'import torch\n\nprint("```")  # </details>\n'
-    with_script(monkeypatch, Reproducer(script, True, "Two round trips in eager"))
+    with_script(monkeypatch, Reproducer(script, "Two round trips in eager"))
     report = render_markdown(a_diagnosis())
     assert "````python\nimport torch\n" in report
     assert ("python", script) in code_blocks(check_form(report))
 
-    with_script(monkeypatch, Reproducer("", False, "No reproducer", "no reproducer: a custom operator *runs*"))
+    with_script(monkeypatch, Reproducer("", "No reproducer", "a custom operator *runs*"))
     assert "### Minimal reproducer\n\nNone: a custom operator \\*runs\\*.\n\n" in render_markdown(a_diagnosis())
 
 
@@ -161,7 +147,7 @@ def test_parts_are_left_out_whole() -> None:
 
 def test_a_long_script_is_in_the_file_beside_and_is_never_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     script = "import torch\n" * 1_000
-    with_script(monkeypatch, Reproducer(script, is_runnable=True, title="a title"))
+    with_script(monkeypatch, Reproducer(script, title="a title"))
     report, details = markdown_parts(huge(20, 5, "n"), DETAILS)
 
     assert f"a title (1000 lines, also in `{DETAILS}`)." in report

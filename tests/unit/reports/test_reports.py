@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -18,14 +16,15 @@ from builders import (
     a_failed_trial,
     a_finding,
     a_graph,
+    a_location,
     a_measurement,
-    a_pair,
     a_ratio,
     a_recommendation,
     a_speedup,
     a_subject,
     a_trial,
     an_environment,
+    contiguous,
     kernels,
 )
 from github_markdown import without_code
@@ -33,16 +32,17 @@ from golden.stories import STORIES
 from hostile_records import hostile_diagnosis
 from loops import for_each
 
-from layoutdoctor.diagnosis.answer import WithoutFreezing
+from layoutdoctor.diagnosis.answer import Account, AccountRow, WithoutFreezing
 from layoutdoctor.diagnosis.trial import Equivalence, Failure, Measurement, Trial
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import conversion_share, counted_conversions
 from layoutdoctor.reports import format_of_suffix, render
+from layoutdoctor.reports.sections.account import account_sentence, account_table
 from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
-from layoutdoctor.reports.sections.rows import conversions_cell, decision_cell
-from layoutdoctor.reports.sections.several import build_row_of_model
-from layoutdoctor.reports.sections.wording import clean, clean_line, wasted_seconds
+from layoutdoctor.reports.sections.rows import conversions_cell
+from layoutdoctor.reports.sections.view import build_row_of_model
+from layoutdoctor.reports.sections.wording import clean, clean_line
 from layoutdoctor.reports.text import plain_table, render_text
 
 if TYPE_CHECKING:
@@ -159,14 +159,6 @@ def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
         )
 
 
-def test_no_format_is_imported_before_it_is_asked_for() -> None:
-    code = "import sys, layoutdoctor.reports; print(*(name for name in sys.modules if 'layoutdoctor.reports' in name))"
-
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
-    assert printed.split() == ["layoutdoctor.reports"]
-
-
 @for_each("width", [60, 100, 140])
 @for_each("story", STORIES)
 def test_no_line_is_wider_than_the_terminal_except_code(story: str, width: int) -> None:
@@ -197,13 +189,6 @@ def test_conversions_that_are_fused_or_change_nothing_or_are_in_two_lists_are_no
 
     assert [c.id for c in counted_conversions(trial)] == ["reorder 0", "moved"]
     assert conversions_cell(trial) == "1 activation, 1 weight"
-
-
-def test_a_conversion_shared_by_two_pairs_is_wasted_once() -> None:
-    conversions = tuple(a_conversion(f"reorder {i}", seconds=1e-3, bytes_moved=10) for i in range(3))
-    pairs = a_pair("reorder 0", "reorder 1"), a_pair("reorder 1", "reorder 2")
-
-    assert wasted_seconds(a_trial(kernels=kernels(*conversions), redundant_pairs=pairs)) == pytest.approx(3e-3)
 
 
 def test_an_unknown_time_is_no_zero_share() -> None:
@@ -241,24 +226,6 @@ def test_of_a_long_log_the_end_is_shown_and_of_a_stack_the_last_calls(log: str, 
     lines = [line for line in shown.splitlines() if line]
     assert (lines[0], lines[-1].endswith(last)) == (first, True)
     assert len(shown) <= 1500
-
-
-@for_each(
-    ("decisions", "expected"),
-    [
-        ((a_decision(),), "on, 1 of 1 convolution"),
-        ((a_decision(applied=False, rule="config-off"),), "off"),
-        ((a_decision(applied=False, rule="grouped-convolution"),), "off (grouped convolution)"),
-        ((a_decision(applied=None, rule="not-recorded"),), "not recorded"),
-        ((), "not recorded"),
-        ((a_decision(), a_decision(applied=False, convolution_count=0)), "on, 1 of 1 convolution"),
-    ],
-)
-def test_a_decision_is_one_cell(decisions: tuple[object, ...], expected: str) -> None:
-    graphs = tuple(a_graph(decision, name=f"graph {i}") for i, decision in enumerate(decisions))
-
-    assert decision_cell(a_trial(graphs=graphs)) == expected
-    assert decision_cell(a_trial("eager")) == "-"
 
 
 @for_each(
@@ -330,3 +297,54 @@ def test_unprintable_characters_are_escaped_and_a_log_keeps_its_indentation() ->
     assert clean_line("\t\x1b[31mred") == "\\x1b[31mred"
     assert clean_line(" " * 5000 + "x") == " " * 100 + "x"
     assert clean_line("  " + "y" * 20, 10) == "  yyyyyyy..."
+
+
+def row(kind: str, milliseconds: float, **changes: Any) -> AccountRow:
+    fields: dict[str, Any] = {
+        "kind": kind,
+        "seconds": milliseconds * 1e-3,
+        "slower_seconds": milliseconds * 1e-3,
+        "operations": ("relu", "max_pool2d"),
+        "locations": (a_location(30), a_location(31)),
+    }
+    return AccountRow(**{**fields, **changes})
+
+
+def said(*rows: AccountRow, slower: str = "inductor") -> str:
+    account = Account(slower=slower, faster="eager", slower_seconds=20e-3, faster_seconds=8e-3, rows=rows)
+    return account_sentence(account)
+
+
+@for_each(
+    ("one", "part"),
+    [
+        (row("generated_kernel", 12), "a slower kernel for relu and max_pool2d (model.py:30)"),
+        (row("conversion", 12, detail="16 weights against none"), "layout conversions (model.py:30)"),
+        (row("layout", 12, slower_layout=contiguous()), "relu and max_pool2d in another layout (model.py:30)"),
+        (row("implementation", 12, count=3), "3 x relu and max_pool2d in other library code (model.py:30)"),
+        (row("missing_fusion", 12), "relu and max_pool2d, not fused (model.py:30)"),
+        (row("operation", 12, locations=(), module="body.0"), "relu and max_pool2d (body.0)"),
+        (row("outside_kernels", 12, locations=()), "outside kernels"),
+        (row("small", 12, detail="9 rows", locations=()), "9 rows, each small"),
+    ],
+)
+def test_each_kind_of_row(one: AccountRow, part: str) -> None:
+    assert said(one) == f"the default is slower by 12.0 ms: 12.0 ms {part}"
+
+
+def test_the_parts_and_the_rest_add_up_to_the_difference() -> None:
+    rows = [row("operation", ms, operations=(f"op{ms}",), locations=()) for ms in (5, 4, 2, 1.5, -0.5)]
+
+    assert said(*rows, slower="inductor-channels-last") == (
+        "compiled + channels_last is slower by 12.0 ms: 5.00 ms op5, 4.00 ms op4, 2.00 ms op2, 1.00 ms the rest"
+    )
+
+
+def test_the_table_of_a_difference_has_all_rows_and_the_names_in_words() -> None:
+    rows = (row("layout", 8), row("outside_kernels", 4, locations=(), operations=()))
+    table = account_table(
+        Account(slower="inductor", faster="inductor-freezing", slower_seconds=20e-3, faster_seconds=8e-3, rows=rows)
+    )
+
+    assert table.title == "Why compiled (the default) is slower than compiled + frozen, by 12.0 ms of 20.0 ms"
+    assert [cells.cells[0] for cells in table.rows] == ["relu and max_pool2d", "outside kernels"]

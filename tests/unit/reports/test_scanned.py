@@ -6,7 +6,7 @@ import html5lib
 from loops import for_each
 
 from layoutdoctor.diagnosis.scan import Scan, ScannedFile, ScannedRows, ScanRow, ScanSum
-from layoutdoctor.reports.overviews import render_scan
+from layoutdoctor.reports import render_scan
 from layoutdoctor.reports.sections.scanned import outlying
 
 MILLISECOND = 1_000_000

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 
 import reviewed
 from builders import (
-    a_conversion,
     a_graph,
     a_location,
     a_pair,
     a_total,
     a_trace,
-    channels_last,
-    contiguous,
     recorded,
 )
 from golden.stories import STORIES
+from trace_builders import to_channels_last, to_contiguous
 
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.examination.costs import (
@@ -37,27 +35,12 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.kernel import Total
 
-TO_NHWC = "cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float, false, true, (cudnnKernelDataType_t)0>"
-TO_NCHW = "cudnn::engines_precompiled::nhwcToNchwKernel<__half, __half, float, true, false, (cudnnKernelDataType_t)0>"
-FORWARD = "aten::cudnn_convolution"
-
 
 def launched(number: int, *, back: bool = False, **changes: object) -> Conversion:
     """One launch of a cuDNN conversion kernel: to channels_last, or back."""
-    there = {"kernel": TO_NHWC, "source": contiguous(), "target": channels_last(), "direction": "to_channels_last"}
-    and_back = {"kernel": TO_NCHW, "source": channels_last(), "target": contiguous(), "direction": "to_contiguous"}
-    fields = {
-        "op": FORWARD,
-        "location": None,
-        "module": None,
-        "seconds": 400e-6,
-        "exposed_seconds": 400e-6,
-        "start_seconds": number * 1e-3,
-        "stream": 7,
-        "confidence": "shapes",
-        "step": f"ProfilerStep#{9 + number // 6}",
-    }
-    return a_conversion(f"kernel {number}", **(fields | (and_back if back else there) | changes))
+    fields = {"location": None, "module": None, "seconds": 400e-6, "exposed_seconds": 400e-6}
+    fields |= {"start_seconds": number * 1e-3, "step": f"ProfilerStep#{9 + number // 6}", **changes}
+    return (to_contiguous if back else to_channels_last)(f"kernel {number}", **fields)
 
 
 def two(**changes: object) -> tuple[Conversion, Conversion]:

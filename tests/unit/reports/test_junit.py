@@ -15,7 +15,7 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.recording.reading import RECORDED
-from layoutdoctor.reports.ci.junit import render_junit
+from layoutdoctor.reports.junit import render_junit
 from layoutdoctor.rules import ALL_RULES
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from builders import (
 )
 from loops import for_each
 
-from layoutdoctor.reports.html.flow import Flow, build_flows, format_of
+from layoutdoctor.reports.charts import Flow, build_flows, format_of
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair

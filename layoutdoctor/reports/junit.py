@@ -42,26 +42,29 @@ def render_junit(diagnosis: Diagnosis) -> str:
         cases.append(_case("configurations", "ran to its end", None))
         _add(cases[-1], "error", clean(f"not finished: {diagnosis.interrupted}"), "interrupted")
     for case in cases:
-        case.attrib["classname"] = _text(f"layoutdoctor.{subject.replace('.', '_')}.{case.attrib['classname']}")
+        case.attrib["classname"] = f"layoutdoctor.{subject.replace('.', '_')}.{case.attrib['classname']}"
     suite = ET.Element(
         "testsuite",
-        name=_text(f"layoutdoctor {subject}"),
+        name=f"layoutdoctor {subject}",
         tests=str(len(cases)),
         failures=str(sum(case.find("failure") is not None for case in cases)),
         errors=str(sum(case.find("error") is not None for case in cases)),
         skipped=str(sum(case.find("skipped") is not None for case in cases)),
         time=f"{sum(float(case.attrib['time']) for case in cases):.3f}",  # the form takes no more digits here
-        timestamp=_text(diagnosis.created_at[:19]),  # UTC without an offset, as the form wants it
+        timestamp=diagnosis.created_at[:19],  # UTC without an offset, as the form wants it
     )
     _add_properties(suite, diagnosis)
     suite.extend(cases)
     suites = ET.Element("testsuites")
     suites.append(suite)
+    for element in suites.iter():
+        element.text = _printable(element.text) if element.text else None
+        element.attrib = {name: _printable(value) for name, value in element.attrib.items()}
     ET.indent(suites)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
 
 
-def _text(text: str) -> str:
+def _printable(text: str) -> str:
     """Text that XML 1.0 can hold: control characters and lone surrogates are shown as their escapes."""
     return _NOT_IN_XML.sub(lambda match: ascii(match[0])[1:-1], text)
 
@@ -79,20 +82,16 @@ def _add_properties(suite: ET.Element, diagnosis: Diagnosis) -> None:
     properties = ET.SubElement(suite, "properties")
     for name, value in known.items():
         if value is not None:
-            ET.SubElement(properties, "property", name=name, value=_text(clean_name(value)))
+            ET.SubElement(properties, "property", name=name, value=clean_name(value))
 
 
 def _case(group: str, name: str, seconds: float | None) -> ET.Element:
-    return ET.Element("testcase", classname=group, name=_text(name), time=f"{seconds or 0.0:.9f}")
+    return ET.Element("testcase", classname=group, name=name, time=f"{seconds or 0.0:.9f}")
 
 
 def _add(case: ET.Element, tag: str, message: str, kind: str, text: str = "") -> None:
-    part = ET.SubElement(case, tag, message=_text(message), type=_text(kind))
-    part.text = _text(text) or None
-
-
-def _skip(case: ET.Element, message: str) -> None:
-    ET.SubElement(case, "skipped", message=_text(message))
+    part = ET.SubElement(case, tag, message=message, type=kind)
+    part.text = text
 
 
 def _configuration_case(trial: Trial) -> ET.Element:
@@ -100,12 +99,12 @@ def _configuration_case(trial: Trial) -> ET.Element:
     case, failure = _case("configurations", clean_name(trial.name), seconds), trial.failure
     message = clean(failure.message) if failure is not None else trial.status.replace("_", " ")
     if trial.status == "skipped":
-        _skip(case, message)
+        ET.SubElement(case, "skipped", message=message)
     elif trial.status not in ("ok", "same_as") or failure is not None:
         log = clean_log(failure.log) if failure is not None and failure.log else ""
         _add(case, "error", message, failure.kind if failure is not None else trial.status, log)
     elif trial.same_as is not None:
-        ET.SubElement(case, "system-out").text = _text(f"the same as {clean_name(trial.same_as)}, measured there")
+        ET.SubElement(case, "system-out").text = f"the same as {clean_name(trial.same_as)}, measured there"
     return case
 
 
@@ -125,11 +124,11 @@ def _rule_case(diagnosis: Diagnosis, code: str, name: str) -> ET.Element:
         _add(case, "failure", _message(failing[0]) + more, severity, _listing(failing))
     elif accepted and not notes:
         reasons = "; ".join(filter(None, distinct(clean(one.accepted or "") for one in accepted)))
-        _skip(case, f"accepted: {reasons or 'no reason given'}")
+        ET.SubElement(case, "skipped", message=f"accepted: {reasons or 'no reason given'}")
     elif reason is not None:
-        _skip(case, f"not judged: {reason}")
+        ET.SubElement(case, "skipped", message=f"not judged: {reason}")
     if notes or accepted:
-        ET.SubElement(case, "system-out").text = _text(_listing([*notes, *accepted]))
+        ET.SubElement(case, "system-out").text = _listing([*notes, *accepted])
     return case
 
 

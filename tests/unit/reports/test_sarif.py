@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import builders
 import msgspec
-from builders import a_conversion, a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a_subject, a_trial
+from builders import a_diagnosis, a_failed_trial, a_location, a_subject, a_trial
 from golden.stories import STORIES
 from loops import for_each
 
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.reports.ci.sarif import MOST_RESULTS, render_sarif, subject_file
+from layoutdoctor.reports.sarif import render_sarif, subject_file
 from layoutdoctor.reports.sections.wording import project_path
 
 if TYPE_CHECKING:
@@ -78,14 +78,6 @@ def test_an_accepted_finding_is_suppressed_with_its_reason() -> None:
     assert "suppressions" not in result_of(a_finding())
 
 
-def test_the_fingerprint_does_not_move_with_the_line() -> None:
-    moved = a_finding(location=a_location(90, "net/model.py", "x = f(x)"), message="other", seconds=1.0)
-
-    assert result_of(moved)["partialFingerprints"] == result_of(a_finding())["partialFingerprints"]
-    other = a_finding(configuration="eager")
-    assert result_of(other)["partialFingerprints"] != result_of(a_finding())["partialFingerprints"]
-
-
 @for_each(
     ("file", "uri"),
     [
@@ -113,19 +105,14 @@ def test_what_is_no_file_is_no_path(file: str) -> None:
     assert project_path(file) is None
 
 
-def test_the_file_of_the_subject_is_its_own_or_the_one_most_operations_come_from() -> None:
-    nodes = [a_node(str(i), location=a_location(i, file)) for i, file in enumerate(["a/net.py", "a/net.py", "main.py"])]
-    installed = [a_node(f"x{i}", location=a_location(i, "/v/site-packages/timm/n.py")) for i in range(5)]
-    trial = a_trial(graphs=(a_graph(nodes=(*nodes, *installed)),))
+def test_a_finding_without_a_line_is_placed_on_the_subjects_own_file_or_on_that_of_another_finding() -> None:
+    places = [a_location(3, file) for file in ("/v/site-packages/timm/n.py", "a/net.py", "main.py")]
+    findings = tuple(a_finding(location=place) for place in places)
 
-    assert subject_file(a_diagnosis(trial, subject=a_subject(name="Net"))) == "a/net.py"
-    assert subject_file(a_diagnosis(trial, subject=a_subject(name="main.py"))) == "main.py"
-    assert subject_file(a_diagnosis(trial, subject=a_subject(name="other.py:Net"))) == "other.py"
+    for name, file in (("Net", "a/net.py"), ("main.py", "main.py"), ("net.py", "a/net.py"), ("other.py:N", "other.py")):
+        assert subject_file(a_diagnosis(a_trial(), subject=a_subject(name=name), findings=findings)) == file
     assert subject_file(a_diagnosis(a_trial(), subject=a_subject(name="timm:resnet18"))) is None
     assert subject_file(a_diagnosis(a_trial(), subject=a_subject(name="t.json.gz", mode="trace"))) == "t.json.gz"
-    conversion = a_conversion(location=a_location(3, "net.py"))
-    recorded = a_trial(graphs=(a_graph(conversions=(conversion,)),))
-    assert subject_file(a_diagnosis(recorded, subject=a_subject(name="t.json.gz", mode="trace"))) == "net.py"
 
 
 def test_without_any_file_a_finding_is_a_notification_as_one_without_a_place_costs_the_whole_upload() -> None:
@@ -155,16 +142,6 @@ def test_each_configuration_without_a_result_is_a_notification_with_its_reason()
         ("note", "configuration c skipped: interrupted before its turn"),
     ]
     assert invocation["executionSuccessful"] is True
-
-
-def test_what_is_over_the_limit_is_counted() -> None:
-    findings = tuple(a_finding(module=str(number)) for number in range(MOST_RESULTS + 7))
-
-    run = run_of(a_diagnosis(a_trial(), findings=findings))
-
-    assert len(run["results"]) == MOST_RESULTS
-    (notification,) = run["invocations"][0]["toolExecutionNotifications"]
-    assert notification["message"]["text"] == f"7 findings left out: a run has at most {MOST_RESULTS} results"
 
 
 def test_hostile_text_makes_no_link_no_placeholder_and_no_broken_json() -> None:

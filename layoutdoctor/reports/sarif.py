@@ -8,7 +8,7 @@ line is placed on the subject's file, and one without any file becomes a notific
 from __future__ import annotations
 
 import re
-from collections import Counter
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -18,22 +18,18 @@ from layoutdoctor.diagnosis.accepted import fingerprint_of
 from layoutdoctor.reports.rules_page import passages_of, plain, rule_page
 from layoutdoctor.reports.sections.wording import clean, clean_name, failure_clause, is_recording, project_path
 from layoutdoctor.rules import ALL_RULES
-from layoutdoctor.words import STATUS_WORDS, count_of
+from layoutdoctor.words import STATUS_WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.rules import Rule
 
 JsonObject = dict[str, object]
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-MOST_RESULTS = 5_000
-"""GitHub shows no more of one run; findings are sorted, so that the least ones are left out."""
-
 FINGERPRINT = "layoutdoctorFinding/v1"
 _PYTHON_FILE = re.compile(r"^(?P<file>[^:]+\.py)(?::.*)?$")
 _DESCRIPTION_LENGTH = 1_000  # GitHub takes 1,024 characters
@@ -52,10 +48,10 @@ def render_sarif(diagnosis: Diagnosis) -> str:
         "tool": {"driver": {"name": "layoutdoctor", "version": version, "rules": list(map(_rule, rules))}},
         # The subject's name as a part of a path, which keeps analyses of several models apart.
         "automationDetails": {"id": f"layoutdoctor/{quote(clean_name(diagnosis.subject.name), safe='') or 'subject'}/"},
-        "invocations": [_invocation(diagnosis, homeless, max(0, len(results) - MOST_RESULTS))],
+        "invocations": [_invocation(diagnosis, homeless)],
         "originalUriBaseIds": {"%SRCROOT%": {"description": {"text": "The root of the source tree."}}},
         "columnKind": "unicodeCodePoints",
-        "results": results[:MOST_RESULTS],
+        "results": results,
     }
     encoded = msgspec.json.encode({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
     return msgspec.json.format(encoded, indent=1).decode() + "\n"
@@ -122,7 +118,7 @@ def _location(finding: Finding, own_file: str | None) -> JsonObject | None:
     return {"physicalLocation": {"artifactLocation": artifact, "region": region}}
 
 
-def _invocation(diagnosis: Diagnosis, homeless: Sequence[Finding], left_out: int) -> JsonObject:
+def _invocation(diagnosis: Diagnosis, homeless: Sequence[Finding]) -> JsonObject:
     notifications: list[JsonObject] = []
 
     def notify(level: str, text: str, **more: object) -> None:
@@ -131,8 +127,6 @@ def _invocation(diagnosis: Diagnosis, homeless: Sequence[Finding], left_out: int
     for finding in homeless:
         code = clean_name(finding.code)
         notify(finding.severity, f"{code}: {_message(finding)}", associatedRule={"id": code})
-    if left_out:
-        notify("warning", f"{count_of(left_out, 'finding')} left out: a run has at most {MOST_RESULTS} results")
     for trial in diagnosis.trials:
         if trial.status in STATUS_WORDS:
             text = f"configuration {_plain(trial.name)} {_plain(failure_clause(trial))}"
@@ -145,27 +139,15 @@ def _invocation(diagnosis: Diagnosis, homeless: Sequence[Finding], left_out: int
 
 def subject_file(diagnosis: Diagnosis) -> str | None:
     """
-    The file to show a finding on that names no line: the subject's own, else the one most of its operations come from.
+    The file of a finding that names no line: the subject's own, else that of the first finding with a line.
 
     Returns:
         A project path; None if none is known. For a trace without source lines it is the trace.
     """
-    paths = (project_path(location.file) for location in _locations(diagnosis))
-    counted = Counter(
-        path for path in paths if path is not None and not path.startswith(("site-packages/", "dist-packages/"))
-    )
     named = _PYTHON_FILE.match(diagnosis.subject.name)
+    places = (finding.location for finding in diagnosis.findings if finding.location is not None)
+    files = [path for path in (project_path(place.file) for place in places) if path is not None]
     if named is not None:
-        own = [path for path, _ in counted.most_common() if path.rsplit("/", 1)[-1] == named["file"]]
-        return own[0] if own else project_path(named["file"])
-    if counted:
-        return max(counted.items(), key=lambda item: (item[1], item[0]))[0]
-    return project_path(diagnosis.subject.name) if is_recording(diagnosis) else None
-
-
-def _locations(diagnosis: Diagnosis) -> Iterator[SourceLocation]:
-    graphs = [graph for trial in diagnosis.trials for graph in trial.graphs]
-    found = [node.location for graph in graphs for node in graph.nodes]
-    found += [conversion.location for graph in graphs for conversion in graph.conversions]
-    found += [finding.location for finding in diagnosis.findings]
-    yield from (location for location in found if location is not None)
+        return next((file for file in files if PurePosixPath(file).name == named["file"]), project_path(named["file"]))
+    own = [file for file in files if not file.startswith(("site-packages/", "dist-packages/"))]
+    return own[0] if own else project_path(diagnosis.subject.name) if is_recording(diagnosis) else None

@@ -31,7 +31,7 @@
     return { trigger: "item", confine: true, formatter, backgroundColor: colors.raised, borderColor: colors.line, padding: [6, 10], transitionDuration: 0 };
   }
   function base(element) {
-    // The page says what a chart shows, and where the same numbers stand as text.
+    // The page says what a chart shows, and which table has the same numbers.
     return { animation: false, textStyle: { fontFamily: SANS }, aria: { enabled: true, label: { description: element.dataset.label } } };
   }
   function valueAxis(colors, extra) {
@@ -139,33 +139,6 @@
       return tip(bar.name, [`${bar.text} per call`, bar.ratio && `${bar.ratio.text}: ${bar.ratio.verdict}`, bar.role === "baseline" && "the baseline"]);
     };
     return { height: (hasRatios && !split ? 2 * plot + 66 : plot) + 60, option: { grid: grids, xAxis, yAxis, series, tooltip: tooltip(colors, about) } };
-  }
-
-  function buildWaterfall(waterfall) {
-    return (element, width, colors) => {
-      const steps = waterfall.steps, isNarrow = width < NARROW, rowHeight = isNarrow ? 42 : 26, plot = rowHeight * steps.length;
-      const left = isNarrow ? 6 : Math.min(300, 12 + 7 * Math.max(...steps.map((step) => step.name.length)));
-      const ends = steps.flatMap((step) => [step.from_seconds, step.to_seconds]), most = Math.max(...ends);
-      const color = { whole: colors.baseline, less: colors.best, more: colors.warning };
-      const renderItem = (params, api) => {
-        const step = steps[params.dataIndex], [x1, y] = api.coord([Math.min(step.from_seconds, step.to_seconds), params.dataIndex]);
-        const x2 = api.coord([Math.max(step.from_seconds, step.to_seconds), params.dataIndex])[0], down = isNarrow ? 10 : 0;
-        const text = (value, x, top) => ({ type: "text", x, y: top, style: { text: value, fill: colors.text, fontSize: 12, fontFamily: SANS, verticalAlign: "middle" } });
-        const children = [{ type: "rect", shape: { x: x1, y: y - 7 + down, width: Math.max(1, x2 - x1), height: 14 }, style: { fill: color[step.role] } }];
-        children.push(isNarrow ? text(`${step.name}   ${step.text}`, left + 2, y - 8) : text(step.text, x2 + 8, y));
-        return { type: "group", children };
-      };
-      return {
-        height: plot + 50,
-        option: {
-          grid: { left, right: 12, top: 8, height: plot },
-          xAxis: valueAxis(colors, { min: Math.min(0, ...ends), max: most * (isNarrow ? 1.05 : 1.16), axisLabel: { color: colors.muted, fontSize: 11, showMaxLabel: false, hideOverlap: true, formatter: (value) => tick(value) } }),
-          yAxis: { type: "category", inverse: true, data: steps.map((_, place) => place), axisTick: { show: false }, axisLine: { lineStyle: { color: colors.line } }, axisLabel: { show: !isNarrow, color: colors.text, fontSize: 12, width: left - 12, overflow: "truncate", formatter: (value) => steps[value].name } },
-          series: [{ type: "custom", encode: { x: [1, 2], y: 0 }, data: steps.map((step, place) => [place, step.from_seconds, step.to_seconds]), renderItem }],
-          tooltip: tooltip(colors, (params) => tip(steps[params.dataIndex].name, [steps[params.dataIndex].text])),
-        },
-      };
-    };
   }
 
   // ---------------------------------------------------------------- timeline
@@ -317,7 +290,6 @@
 
   // ---------------------------------------------------------------- all of them
   if (data.bars.length) addChart("chart-bars", buildBars);
-  data.waterfalls.forEach((waterfall, place) => addChart(`chart-waterfall-${place + 1}`, buildWaterfall(waterfall)));
   data.flows.forEach((flow, place) => addChart(`chart-flow-${place + 1}`, buildFlow(flow)));
   if (data.timelines.length) {
     showTimeline(0);

@@ -1,8 +1,8 @@
 """
 The reproducer: a script with torch alone that shows the worst finding.
 
-The model in it is torch's own text of what torch.compile traced; all else that comes from a record is written by
-``repr`` or stands in a comment.
+The model in it is torch's own text of the traced graph; everything else that comes from a record is written by
+``repr`` or is in a comment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 REPRODUCED, NOT_REPRODUCED = "verdict: reproduced", "verdict: NOT reproduced"
 GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nchwToFold|nChwTo"
-"""What kernels are called that only change a layout, in the libraries of NVIDIA and AMD."""
+"""Names of the kernels that only change a layout, in the libraries of NVIDIA and AMD."""
 
 _AGREES_WITHIN = 0.10
 """How far the ratio that a script finds may be off the recorded one."""
@@ -44,21 +44,24 @@ _WIDTH = 118
 @dataclass(frozen=True, slots=True)
 class Reproducer:
     """
-    A script, and how to speak of it.
+    A script with its title, or the reason why there is none.
 
     Attributes:
-        script: Python source; if there is nothing to run, it only says why.
-        is_runnable: Whether it shows the finding, rather than saying why it cannot.
-        title: What it shows, in one line.
+        script: Python source; without a model it only prints the reason.
+        title: The configurations that it compares, and the finding.
         reason: Why there is nothing to run; None if there is.
-        printed: What it printed before it was handed out; None if it was not run.
+        printed: The output of a run before the script was handed out; None if it was not run.
     """
 
     script: str
-    is_runnable: bool
     title: str
     reason: str | None = None
     printed: str | None = None
+
+    @property
+    def is_runnable(self) -> bool:
+        """Whether it shows the finding."""
+        return self.reason is None
 
 
 def build_reproducer(diagnosis: Diagnosis) -> Reproducer:
@@ -80,17 +83,14 @@ def build_reproducer(diagnosis: Diagnosis) -> Reproducer:
     elif model is None or not needs_torch_alone(model.text):
         reason = "the model's operations were not recorded, or need more than torch alone"
     if reason is not None or sides is None or model is None:
-        why = f"no reproducer: {reason}"
-        return Reproducer(f'raise SystemExit("{why}")\n', False, "No reproducer", why)
+        return Reproducer(f'raise SystemExit("no reproducer: {reason}")\n', "No reproducer", reason or "")
     title = _title(diagnosis, *sides)
-    done = diagnosis.reproduction
-    return Reproducer(
-        _script(diagnosis, model, sides, title), True, title, printed=done.printed if done is not None else None
-    )
+    printed = diagnosis.reproduction.printed if diagnosis.reproduction is not None else None
+    return Reproducer(_script(diagnosis, model, sides, title), title, printed=printed)
 
 
 def render_reproducer(diagnosis: Diagnosis) -> str:
-    """The reproducer as Python source, and behind it what it printed."""
+    """The reproducer as Python source, with its output behind it."""
     reproducer = build_reproducer(diagnosis)
     if not reproducer.printed:
         return reproducer.script
@@ -100,9 +100,9 @@ def render_reproducer(diagnosis: Diagnosis) -> str:
 
 def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
     """
-    The baseline, and what to compare it with; eager mode and the default if the default's outputs are wrong.
+    The baseline and the trial to compare it with; eager mode and the default if the default's outputs are wrong.
 
-    Compared is what is recommended, without its cures; else what converts least, the fastest of these.
+    The other trial is the recommended one, without its cures; else the fastest of those with the fewest conversions.
     """
     ran = [trial for trial in diagnosis.trials if _can_be_written(trial)]
     usable = {trial.name: trial for trial in ran}
@@ -133,15 +133,11 @@ def _can_be_written(trial: Trial) -> bool:
 
 
 def _has_wrong_values(diagnosis: Diagnosis) -> bool:
+    """Whether the default computes something else, and a script can show that beside eager mode."""
     wrong, eager = wrong_baseline(diagnosis), diagnosis.find_trial("eager")
-    if (
-        wrong is None
-        or wrong.name != BASELINE
-        or eager is None
-        or not (_can_be_written(wrong) and _can_be_written(eager))
-    ):
+    if wrong is None or eager is None or wrong.name != BASELINE:
         return False
-    return is_far_off(wrong)
+    return _can_be_written(wrong) and _can_be_written(eager) and is_far_off(wrong)
 
 
 def _title(diagnosis: Diagnosis, first: Trial, second: Trial) -> str:
@@ -162,7 +158,7 @@ def _script(diagnosis: Diagnosis, model: TracedModel, sides: tuple[Trial, Trial]
 
     subject, environment = diagnosis.subject, diagnosis.environment
     ratio = _recorded_ratio(diagnosis, *sides)
-    source = resources.files("layoutdoctor.reports.reproducer").joinpath("script.py.j2").read_text(encoding="utf-8")
+    source = (resources.files("layoutdoctor.reports") / "page" / "reproducer.py.j2").read_text(encoding="utf-8")
     template = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
     ).from_string(source)
@@ -214,7 +210,7 @@ def _head(diagnosis: Diagnosis, model: TracedModel, sides: tuple[Trial, Trial], 
 
 
 def _packed(tensors: Sequence[TracedTensor]) -> list[str]:
-    """Lines of what makes each tensor, as many on a line as fit."""
+    """Shape, stride and dtype of each tensor, as many on a line as fit."""
     lines: list[str] = []
     for tensor in tensors:
         text = f"{(tensor.shape, tensor.stride, tensor.dtype, tensor.requires_grad)!r},"

@@ -1,0 +1,351 @@
+"""
+The data that the charts of the HTML report draw: numbers of the record, with cleaned names.
+
+They go into the page as JSON: bars of the configurations, a timeline of kernels for each trial, and the layout flow
+around what costs most. Seconds are floats; a timeline counts whole nanoseconds from its first kernel, so that the page
+stays small.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from layoutdoctor.examination.costs import all_conversions_of, counted_conversions
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.reports.sections.rows import format_interval
+from layoutdoctor.reports.sections.wording import clean, clean_name, direction_words, find_ratio, place_of, shown_name
+from layoutdoctor.rules.evidence import main_trial, own_trials
+from layoutdoctor.units import format_bytes, format_seconds
+from layoutdoctor.words import CONFIDENCE_WORDS, OWNER_WORDS, count_of, joined, layout_words, shape_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import Kernel
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.trial import Trial
+
+MOST_KERNELS = 20_000
+MOST_FLOWS = 3
+MOST_BETWEEN = 5
+"""Operations that are drawn one by one between two conversions; if there are more, the middle is one box."""
+_NAME_LENGTH = 160
+_NANOSECONDS = 1e9
+
+Drawn = dict[str, Any]
+"""A part of a chart, as the page's script reads it."""
+Format = Literal["channels_last", "contiguous", "blocked", "unknown"]
+
+
+def build_bars(diagnosis: Diagnosis) -> list[Drawn]:
+    """The measured configurations, fastest first, each with its ratio to the baseline if there is one."""
+    recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
+    baseline = diagnosis.comparison.baseline if diagnosis.comparison else None
+    bars: list[Drawn] = []
+    for trial in diagnosis.trials:
+        if trial.measurement is not None:
+            seconds, ratio = trial.measurement.median_seconds, find_ratio(diagnosis, trial.name)
+            role = "best" if trial.name == recommended else "baseline" if trial.name == baseline else "other"
+            bars.append({"name": shown_name(trial.name), "role": role, "seconds": seconds, "ratio": None})
+            bars[-1]["text"] = format_seconds(seconds)
+            if ratio is not None:
+                ends = {"low": ratio.low, "median": ratio.median, "high": ratio.high}
+                bars[-1]["ratio"] = {**ends, "text": format_interval(ratio), "verdict": ratio.verdict}
+    return sorted(bars, key=lambda bar: bar["seconds"])
+
+
+# ---------------------------------------------------------------------------------------------- timelines
+class _Event(NamedTuple):
+    """A kernel, or a conversion of which no kernel was listed; seconds."""
+
+    start: float
+    seconds: float
+    stream: int | None
+    name: str
+    conversion: Conversion | None
+
+
+def build_timelines(diagnosis: Diagnosis) -> list[Drawn]:
+    """A timeline of each trial that has kernels of its own; the baseline's first, then the recommended one's."""
+    ordered = (diagnosis.baseline, diagnosis.fastest, *diagnosis.trials)
+    own = {trial.name: trial for trial in ordered if trial is not None and trial.status != "same_as"}
+    return [timeline for timeline in map(_timeline, own.values()) if timeline is not None]
+
+
+def _timeline(trial: Trial) -> Drawn | None:
+    """
+    The kernels of a trial; ``starts``, ``lengths``, ``kernels`` and ``kernel_lanes`` have an entry for each.
+
+    A kernel is an index into ``names``. ``conversions`` are pairs of an index into the four lists and a description;
+    ``in_pairs`` are those of the indices that are part of a round trip, and ``pairs`` round trips on the time axis.
+    """
+    kernels = trial.kernels.kernels if trial.kernels is not None else ()
+    if any(kernel.seconds is None or kernel.start_seconds is None for kernel in kernels):
+        return None
+    everything = _events(trial, kernels)
+    if not everything:
+        return None
+    longest = sorted(everything, key=lambda event: (event.conversion is None, -event.seconds))[:MOST_KERNELS]
+    events = sorted(longest, key=lambda event: event.start)
+    streams = sorted({event.stream for event in events}, key=lambda stream: (stream is None, stream or 0))
+    shown = {event.name: clean(event.name, _NAME_LENGTH) for event in events}
+    number_of = {text: number for number, text in enumerate(dict.fromkeys(shown.values()))}
+    starts = [round((event.start - events[0].start) * _NANOSECONDS) for event in events]
+    lengths = [max(0, round(event.seconds * _NANOSECONDS)) for event in events]
+    conversions = {number: event.conversion for number, event in enumerate(events) if event.conversion is not None}
+    place = {conversion.id: number for number, conversion in conversions.items()}
+    members = {id_ for pair in trial.redundant_pairs for id_ in (pair.first, *pair.also, pair.second)}
+    drawn = [pair for pair in trial.redundant_pairs if {pair.first, pair.second} <= place.keys()]
+    return {
+        "name": shown_name(trial.name),
+        "lanes": ["kernels" if stream is None else f"stream {stream}" for stream in streams],
+        "names": list(number_of),
+        "starts": starts,
+        "lengths": lengths,
+        "kernels": [number_of[shown[event.name]] for event in events],
+        "kernel_lanes": [streams.index(event.stream) for event in events],
+        "conversions": [(number, _describe(conversion)) for number, conversion in conversions.items()],
+        "in_pairs": sorted(place[id_] for id_ in members & place.keys()),
+        "pairs": [
+            {
+                "start": starts[place[pair.first]],
+                "end": starts[place[pair.second]] + lengths[place[pair.second]],
+                "text": _describe_pair(pair),
+            }
+            for pair in drawn
+        ],
+        "notes": list(_notes(trial, len(kernels), len(everything) - len(events), len(conversions))),
+    }
+
+
+def _events(trial: Trial, kernels: Sequence[Kernel]) -> list[_Event]:
+    """Kernels, each with the conversion it is, and conversions that are no listed kernel."""
+    waiting: dict[tuple[float | None, int | None], list[Conversion]] = defaultdict(list)
+    for conversion in counted_conversions(trial):
+        if conversion.count == 1:
+            waiting[conversion.start_seconds, conversion.stream].append(conversion)
+    events = []
+    for kernel in kernels:  # a conversion and its kernel were read from one event: they start at the very same number
+        same = waiting[kernel.start_seconds, kernel.stream]
+        found = next((one for one in same if one.kernel is None or one.kernel.startswith(kernel.name)), None)
+        if found is not None:
+            same.remove(found)
+        events.append(_Event(kernel.start_seconds or 0.0, kernel.seconds or 0.0, kernel.stream, kernel.name, found))
+    events += [
+        _Event(one.start_seconds, one.seconds, one.stream, one.kernel or one.op or one.id, one)
+        for conversions in waiting.values()
+        for one in conversions
+        if one.start_seconds is not None and one.seconds is not None
+    ]
+    return events
+
+
+def _notes(trial: Trial, kernel_count: int, dropped: int, drawn: int) -> Iterator[str]:
+    """Sentences on everything that a timeline does not show."""
+    if trial.kernels is not None and 0 < kernel_count < trial.kernels.count:
+        yield f"the record lists {kernel_count} of {trial.kernels.count} kernels"
+    undrawn = sum(conversion.count == 1 for conversion in counted_conversions(trial)) - drawn
+    if undrawn:
+        yield f"{count_of(undrawn, 'conversion')} without a recorded start not drawn"
+    if dropped:
+        yield f"{count_of(dropped, 'shorter kernel')} not drawn; every conversion is"
+
+
+def _describe(conversion: Conversion) -> str:
+    time = None if conversion.seconds is None else format_seconds(conversion.seconds)
+    place = place_of(conversion.location, conversion.module) or clean_name(conversion.op or "")
+    what = f"{direction_words(conversion)}, {conversion.tensor}"
+    return joined((clean_name(conversion.id), what, time, place), " · ")
+
+
+def _describe_pair(pair: RedundantPair) -> str:
+    cost = "" if pair.seconds is None else f", {format_seconds(pair.seconds)}"
+    return f"round trip: {clean_name(pair.first)} and {clean_name(pair.second)}{cost}"
+
+
+# ---------------------------------------------------------------------------------------------- flows
+@dataclass(frozen=True, slots=True)
+class Box:
+    """
+    One box of a flow; the next box reads the value that it makes.
+
+    Attributes:
+        detail: A conversion's id, tensor and owner; empty for an operation.
+        memory_format: Of the value; ``unknown`` also if several fit, or no named one does.
+        layout: Of the value, such as ``2x64x56x56 channels_last``; empty if not known.
+        time: Of one iteration; empty if not known.
+    """
+
+    label: str
+    detail: str = ""
+    memory_format: Format = "unknown"
+    layout: str = ""
+    time: str = ""
+    is_conversion: bool = False
+    is_redundant: bool = False
+
+    @property
+    def in_words(self) -> str:
+        """All that the box shows, in one line."""
+        trip = "part of a round trip" if self.is_redundant else None
+        return joined((self.label, self.detail, self.time, trip), " · ")
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """
+    The boxes around one round trip or conversion, in their order.
+
+    Attributes:
+        about: The drawn conversions and their cost.
+    """
+
+    title: str
+    configuration: str
+    about: str
+    boxes: tuple[Box, ...]
+
+
+def build_flows(diagnosis: Diagnosis) -> tuple[Flow, ...]:
+    """
+    The flows around the worst that was found: those of the baseline and of the recommended configuration first.
+
+    Returns:
+        One for all round trips that look alike; without round trips that of the costliest conversion of the baseline.
+    """
+    advised = diagnosis.recommendation.configuration if diagnosis.recommendation is not None else None
+    main = main_trial(diagnosis)
+    mains = (main, diagnosis.measured_trial(advised or ""))
+    trials = sorted(own_trials(diagnosis), key=lambda trial: trial not in mains)
+    flows = [flow for trial in trials for flow in _of_pairs(diagnosis, trial)]
+    if not flows and main is not None:
+        flows = list(_of_conversion(main))
+    return tuple(flows[:MOST_FLOWS])
+
+
+def _of_pairs(diagnosis: Diagnosis, trial: Trial) -> Iterator[Flow]:
+    """One flow for all pairs that look alike: of the costliest of them."""
+    conversions = {conversion.id: conversion for conversion in all_conversions_of(trial)}
+    counts = Counter(map(_pattern, trial.redundant_pairs))
+    drawn: set[tuple[object, ...]] = set()
+    for pair in sorted(trial.redundant_pairs, key=lambda pair: (-(pair.seconds or 0.0), -(pair.bytes_moved or 0))):
+        first, second = conversions.get(pair.first), conversions.get(pair.second)
+        if _pattern(pair) in drawn or first is None or second is None:
+            continue
+        drawn.add(_pattern(pair))
+        between = list(_between(pair))
+        if between:
+            between[-1] = replace(between[-1], layout=_layout_text(second.source))
+        one, other = (replace(_box(conversion), is_redundant=True) for conversion in (first, second))
+        boxes = (*_maker(first), one, *between, other, *_reader(second))
+        about = _about_pair(pair, counts[_pattern(pair)] - 1)
+        yield Flow(_title_of(diagnosis, pair), shown_name(trial.name), about, boxes)
+
+
+def _of_conversion(trial: Trial) -> Iterator[Flow]:
+    known = [one for one in counted_conversions(trial) if one.op is not None or one.node is not None]
+    if known:
+        worst = max(known, key=lambda one: (not one.fused, one.seconds or 0.0, one.bytes_moved or 0))
+        cause = clean(worst.cause, 200) if worst.cause else None
+        about = f"{clean_name(worst.id)}{_cost(worst.seconds, worst.bytes_moved, cause)}"
+        is_of_output = (worst.port or "").startswith("output")
+        reader = _reader(worst) if worst.required_by or not is_of_output else ()
+        boxes = (*_maker(worst), _box(worst), *reader)
+        yield Flow("Layout conversion", shown_name(trial.name), about, boxes)
+
+
+def _pattern(pair: RedundantPair) -> tuple[object, ...]:
+    """Equal for round trips that look alike: with the same operations between them, repeated ones counted once."""
+    return (pair.kind, tuple(dict.fromkeys(base_name(name) for name in pair.between)), len(pair.also))
+
+
+def _title_of(diagnosis: Diagnosis, pair: RedundantPair) -> str:
+    """The finding that is about the pair: the one with the least other evidence."""
+    about = [f for f in diagnosis.findings if {pair.first, pair.second} <= set(f.evidence)]
+    finding = min(about, key=lambda finding: len(finding.evidence), default=None)
+    return "Round trip" if finding is None else f"{clean_name(finding.code)} {clean_name(finding.rule)}"
+
+
+def _about_pair(pair: RedundantPair, more: int) -> str:
+    first = ", ".join(clean_name(id_) for id_ in (pair.first, *pair.also))
+    others = f"; {count_of(more, 'more round trip')} like it" if more else ""
+    sure = f" (rests on {CONFIDENCE_WORDS[pair.confidence]})" if pair.confidence is not None else ""
+    cost = _cost(pair.seconds, pair.bytes_moved, None)
+    return f"{first} and {clean_name(pair.second)} undo each other{sure}{cost}{others}"
+
+
+def _cost(seconds: float | None, moved: int | None, cause: str | None) -> str:
+    """The known cost and its cause, behind a colon; empty if neither is known."""
+    time = None if seconds is None else format_seconds(seconds)
+    parts = joined((time, None if moved is None else f"{format_bytes(moved)} moved", cause), ", ")
+    return f": {parts}" if parts else ""
+
+
+def _box(conversion: Conversion) -> Box:
+    if conversion.source is not None and conversion.target is not None:
+        change = f"{layout_words(conversion.source)} → {layout_words(conversion.target)}"
+    else:
+        change = conversion.direction.replace("_", " ", 1) if conversion.direction != "other" else "another layout"
+    owner = "fused into a kernel that computes" if conversion.fused else OWNER_WORDS[conversion.owner]
+    tensor = conversion.tensor if conversion.tensor != "unknown" else None
+    count = f"{conversion.count} launches" if conversion.count > 1 else None
+    return Box(
+        clean(change, 120),
+        detail=joined((clean_name(conversion.id), tensor, owner, count), ", "),
+        memory_format=format_of(conversion.target) if conversion.target else _format_of_direction(conversion),
+        layout=_layout_text(conversion.target),
+        time="" if conversion.seconds is None else format_seconds(conversion.seconds),
+        is_conversion=True,
+    )
+
+
+def _format_of_direction(conversion: Conversion) -> Format:
+    formats: tuple[Format, ...] = ("channels_last", "contiguous", "blocked")
+    return next((name for name in formats if conversion.direction == f"to_{name}"), "unknown")
+
+
+def format_of(layout: Layout | None) -> Format:
+    """The one kind of memory format a layout has; ``unknown`` if it satisfies several, or none."""
+    if layout is None:
+        return "unknown"
+    if layout.is_blocked:
+        return "blocked"
+    if len(layout.memory_formats) != 1:
+        return "unknown"
+    return "contiguous" if layout.memory_formats[0] == "contiguous_format" else "channels_last"
+
+
+def _between(pair: RedundantPair) -> Iterator[Box]:
+    names = [clean_name(name) for name in pair.between]
+    if len(names) > MOST_BETWEEN:
+        middle = names[2:-2]
+        names = [*names[:2], clean(f"{count_of(len(middle), 'operation')}: {', '.join(middle)}", 120), *names[-2:]]
+    yield from map(Box, names)
+
+
+def _maker(conversion: Conversion) -> tuple[Box, ...]:
+    """The operation that makes the converted value, if it is known."""
+    is_inside = conversion.owner == "library" and not (conversion.port or "").startswith("input")
+    name = _call(conversion) if is_inside else conversion.source_value
+    source = conversion.source
+    return (Box(clean_name(name), memory_format=format_of(source), layout=_layout_text(source)),) if name else ()
+
+
+def _reader(conversion: Conversion) -> tuple[Box, ...]:
+    """The operation that reads the converted value, if it is known."""
+    name = next(iter(conversion.required_by), None) or _call(conversion) or conversion.node
+    return (Box(clean_name(name)),) if name else ()
+
+
+def _call(conversion: Conversion) -> str | None:
+    """The operation that the conversion was made in, if that is one that a model calls, such as ``aten::conv2d``."""
+    op = conversion.op
+    return op if op is not None and ("::" in op or "." in op) else None
+
+
+def _layout_text(layout: Layout | None) -> str:
+    return "" if layout is None else clean(f"{shape_words(layout.shape)} {layout_words(layout)}", 80)

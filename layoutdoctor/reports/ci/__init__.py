@@ -1,3 +1,0 @@
-"""Reports for CI servers: SARIF and JUnit."""
-
-from __future__ import annotations

@@ -1,0 +1,205 @@
+"""
+The HTML report, a page that needs no network, and the short report that notebooks show; both from ``page``.
+
+Every string of a record goes into the page through jinja2's escaping, or as JSON in a script element that no browser
+runs. The page's own policy (Content-Security-Policy) lets no other script or style sheet act than those written here,
+known by their hashes. Same diagnosis, same page: no clock, no random names.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.privacy import scrub
+from layoutdoctor.reports.charts import build_bars, build_flows, build_timelines
+from layoutdoctor.reports.reproducer import build_reproducer
+from layoutdoctor.reports.rules_page import passages_of
+from layoutdoctor.reports.sections.account import account_table, row_name
+from layoutdoctor.reports.sections.details import Detail, build_details
+from layoutdoctor.reports.sections.view import build_view
+from layoutdoctor.reports.sections.wording import clean, clean_log, clean_name
+from layoutdoctor.rules import ALL_RULES
+from layoutdoctor.units import format_bytes, format_seconds
+from layoutdoctor.words import joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import jinja2
+
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.reports.sections.rows import Overview
+    from layoutdoctor.reports.sections.view import View
+    from layoutdoctor.rules import Rule
+
+MOST_LISTED = 1_000
+"""Rows of each long list; the JSON report has all."""
+MOST_NAMED = 50
+
+_CODE = re.compile(r"`(.+?)`", re.DOTALL)
+
+
+def build_lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
+    """All long lists; the environment last."""
+    details = build_details(diagnosis, MOST_LISTED)
+    rows = [row for account in diagnosis.accounts for row in account.rows if row.source is not None]
+    sources = {row.source: f"Generated kernel for {row_name(row)}" for row in rows}
+    return (*details[:-1], *(Detail(title, log=source) for source, title in sources.items()), details[-1])
+
+
+def _cards(diagnosis: Diagnosis, view: View) -> Iterator[dict[str, object]]:
+    """The findings with their cost, their line of code and the ids they rest on."""
+    for number, (entry, finding) in enumerate(zip(view.findings, diagnosis.findings, strict=True), 1):
+        time = None if finding.seconds is None else format_seconds(finding.seconds)
+        moved = None if finding.bytes_moved is None else f"{format_bytes(finding.bytes_moved)} moved"
+        code = finding.location.code if finding.location is not None else None
+        yield {
+            "number": number,
+            "entry": entry,
+            "costs": joined((time, moved), " · "),
+            "code": clean(code, 300) if code else None,
+            "named": list(map(clean_name, dict.fromkeys(finding.evidence)))[:MOST_NAMED],
+        }
+
+
+def _passages(rule: Rule) -> list[tuple[str | None, list[list[str]]]]:
+    """The parts of a rule's documentation, each paragraph as text and code in turn."""
+    return [(heading, [_CODE.split(text) for text in paragraphs]) for heading, paragraphs in passages_of(rule)]
+
+
+LIBRARY_FILE = "echarts/echarts.min.js"
+STYLE_FILE = "style.css"
+SCRIPT_FILE = "report.js"
+CHARTS_FILE = "charts.js"
+CHART_FILES = (LIBRARY_FILE, CHARTS_FILE)
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def render_html(diagnosis: Diagnosis) -> str:
+    """The report as one HTML page."""
+    view = build_view(diagnosis)
+    data = {
+        "bars": build_bars(diagnosis),
+        "timelines": build_timelines(diagnosis),
+        "flows": build_flows(diagnosis),
+    }
+    has_charts = any(data.values())
+    *lists, environment = build_lists(diagnosis)
+    codes = {entry.code for entry in view.findings}
+    rules = [rule for rule in ALL_RULES if rule.code in codes]
+    return _page(
+        "report.html.j2",
+        (SCRIPT_FILE, *(CHART_FILES if has_charts else ())),
+        name=view.title[:2],
+        facts=(*view.title[1:], view.made_by),
+        view=view,
+        data=data,
+        has_charts=has_charts,
+        accounts=list(map(account_table, diagnosis.accounts)),
+        json=json_for_script(data),
+        tables=[table for table in view.tables if table.rows],
+        lists=lists,
+        environment=environment,
+        cards=list(_cards(diagnosis, view)),
+        rules=rules,
+        documented={rule.code for rule in rules},
+        passages_of=_passages,
+        clean_log=clean_log,
+        reproducer=build_reproducer(diagnosis),
+    )
+
+
+def overview_html(view: Overview) -> str:
+    """A report of tables as one HTML page."""
+    program, *name = view.title
+    tables = [table for table in view.tables if table.rows]
+    facts = (*name[1:], program)
+    return _page("overview.html.j2", (SCRIPT_FILE,), name=name[:2], facts=facts, view=view, tables=tables, json="{}")
+
+
+def _page(template: str, script_files: Sequence[str], **values: object) -> str:
+    """A page whose policy lets only its own scripts and style sheet act, and lets nothing be loaded."""
+    style, scripts = read_page_file(STYLE_FILE), [read_page_file(name) for name in script_files]
+    policy = (
+        f"default-src 'none'; script-src {' '.join(map(hash_source, scripts))}; style-src {hash_source(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    return page_template(template).render(style=style, scripts=scripts, policy=policy, **values)
+
+
+def json_for_script(data: object) -> str:
+    """JSON that can stand inside a script element: a name that holds ``</script>`` cannot end it."""
+    text = msgspec.json.encode(data).decode()
+    for character, escape in _UNSAFE.items():
+        text = text.replace(character, escape)
+    return text
+
+
+@cache
+def read_page_file(name: str) -> str:
+    """A file that goes into the page."""
+    return resources.files("layoutdoctor.reports").joinpath("page", *name.split("/")).read_text(encoding="utf-8")
+
+
+@cache
+def hash_source(text: str) -> str:
+    """How the page's policy names a script or a style sheet that it allows."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def page_template(name: str) -> jinja2.Template:
+    """A template of ``page``, with every string escaped."""
+    import jinja2  # late: most commands write no page
+
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(read_page_file),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    ).get_template(name)
+
+
+# ---------------------------------------------------------------------------------------------- notebooks
+MOST_ENTRIES = 8
+MOST_CHARACTERS = 600
+MOST_HOW_CHARACTERS = 2000
+MORE = (
+    "print(diagnosis) for the whole text, diagnosis.to_html() for the page, diagnosis.to_markdown() for an issue, "
+    'diagnosis.to_pandas("conversions") for the numbers'
+)
+
+
+def render_fragment(diagnosis: Diagnosis) -> str:
+    """
+    The short report as one ``div``, which notebooks show in place of a diagnosis; long lists and texts are cut.
+
+    It has no script and no style sheet: frontends that strip untrusted elements (GitHub, an untrusted notebook) show
+    the same text, and colours are those of the page around it, light or dark.
+    """
+    view = build_view(scrub(diagnosis))  # notebooks are passed on with their outputs
+    is_short = view.answer.is_short
+    how = "\n".join(view.answer.how)
+    if len(how) > MOST_HOW_CHARACTERS:  # half of them would be wrong code
+        how = f"# {len(view.answer.how)} lines, too many to show here: print(diagnosis.recommendation.how)"
+    return page_template("fragment.html.j2").render(
+        title=" · ".join(view.title),
+        view=view,
+        how=how,
+        tables=() if is_short else [table.narrow for table in view.tables if table.rows],
+        remarks=() if is_short else view.remarks,
+        findings=view.findings if is_short else view.main_findings,
+        in_full=not is_short,
+        most=MOST_ENTRIES,
+        cut=lambda text: clean(text, MOST_CHARACTERS),
+        not_understood="; ".join(clean(text, MOST_CHARACTERS) for text in view.not_understood[:MOST_ENTRIES]),
+        hint=MORE,
+    )
