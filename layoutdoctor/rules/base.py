@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Protocol
@@ -54,9 +55,11 @@ class Rule:
 
     @property
     def documentation(self) -> str:
-        """The rule's page in Markdown, without its title; the rule's name if it has no page, as a user's own rule."""
+        """The rule's page in Markdown, without its title; of a user's own rule the docstring of ``check``, or its name."""
         page = PAGES / f"{self.page}.md"
-        return page.read_text(encoding="utf-8").partition("\n\n")[2] if page.is_file() else self.name
+        if page.is_file():
+            return page.read_text(encoding="utf-8").partition("\n\n")[2]
+        return inspect.getdoc(self.check) or self.name
 
     @property
     def summary(self) -> str:
