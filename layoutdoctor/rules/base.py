@@ -55,7 +55,7 @@ class Rule:
 
     @property
     def documentation(self) -> str:
-        """The rule's page in Markdown, without its title; of a user's own rule the docstring of ``check``, or its name."""
+        """The rule's page in Markdown, without its title; of a user's own rule ``check``'s docstring, or its name."""
         page = PAGES / f"{self.page}.md"
         if page.is_file():
             return page.read_text(encoding="utf-8").partition("\n\n")[2]
