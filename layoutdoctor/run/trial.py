@@ -30,8 +30,7 @@ from layoutdoctor.measure.timing import choose_timer
 from layoutdoctor.rules.decisions import leaves_out_backward
 from layoutdoctor.run.static import STAGE, failure_to_lower, lower
 from layoutdoctor.subjects.copies import layout_of
-from layoutdoctor.subjects.cures import propose
-from layoutdoctor.subjects.cures.cure import Seen
+from layoutdoctor.subjects.cures import Seen, propose
 from layoutdoctor.subjects.prepare import (
     formats_in_effect,
     global_settings,

@@ -271,11 +271,9 @@ def reduce(value: Any) -> Reduced | None:
     What pickle needs to build an object again, in the form ``__reduce__`` returns it; None to leave it to cloudpickle.
 
     Raises:
-        PicklingError: It is an open file, which cloudpickle would read to its end and take for text, or code that calls
-            an operator which only this process knows.
+        PicklingError: It is an open file, which cloudpickle would read to its end and take for text.
     """
     if isinstance(value, types.CodeType):
-        _check_operators(value)
         return _code_of_file, (value.co_filename, *cloudpickle.Pickler.dispatch_table[types.CodeType](value))
     if isinstance(value, (torch._ops._OpNamespace, torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         path = value.name if isinstance(value, torch._ops._OpNamespace) else str(value)
@@ -298,20 +296,6 @@ def reduce(value: Any) -> Reduced | None:
 def _code_of_file(file: str, make: Callable[..., types.CodeType], parts: tuple[Any, ...]) -> types.CodeType:
     """Code that travelled by value, in the file of its lines; cloudpickle 3.1.3 calls each file ``<dynamic-code>``."""
     return make(*parts).replace(co_filename=file)
-
-
-def _check_operators(code: types.CodeType) -> None:
-    """
-    Refuses code that travels by value and calls an operator that Python code registered: nobody registers it there.
-
-    Source:
-        ``torch.library._defs``, such as ``{"mylib::double"}``, torch 2.7 to 2.15.
-    """
-    for operator in getattr(torch.library, "_defs", ()) if "ops" in code.co_names else ():
-        namespace, _, name = str(operator).partition("::")
-        if {namespace, name.partition(".")[0]} <= set(code.co_names):
-            where = f"{code.co_name} calls the operator {operator}"
-            raise pickle.PicklingError(f"{where}, which is registered in this process only")
 
 
 def _is_found_by_name(value: Any) -> bool:

@@ -17,8 +17,7 @@ from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.errors import UsageError
 from layoutdoctor.run.deriving import with_cures
-from layoutdoctor.subjects.cures import ALL_CURES
-from layoutdoctor.subjects.cures.cure import KnownCure
+from layoutdoctor.subjects.cures import ALL_CURES, KnownCure
 from layoutdoctor.subjects.prepare import compile_for
 from layoutdoctor.workers.messages import Proposal
 

@@ -14,7 +14,6 @@ import sys
 import threading
 import types
 import warnings
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -418,9 +417,6 @@ class Guarded(nn.Module):
     def __init__(self):
         super().__init__()
 
-def calls_an_operator(x):
-    return torch.ops.layoutdoctor_transport.twice(x)
-
 def locked(x):
     def inside():
         with LOCK:
@@ -434,13 +430,6 @@ def of_main(name: str) -> Any:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(LOCKED, namespace)
     return namespace[name]
-
-
-def calls_an_operator() -> Any:
-    library = torch.library.Library("layoutdoctor_transport", "FRAGMENT")
-    library.define("twice(Tensor x) -> Tensor")
-    weakref.finalize(function := of_main("calls_an_operator"), library._destroy)
-    return function
 
 
 class Raises(nn.Module):
@@ -485,10 +474,6 @@ def of_function(count: int = 2, **keywords: Any) -> Any:
                 (lambda: Keeps(Path(__file__).open()), "model.blocks.1.table['a'][1] (TextIOWrapper)"),  # noqa: SIM115
                 (lambda: nn.Sequential(nn.Identity(), Raises()), "model.1 (Raises)"),
                 (lambda: of_main("Guarded")(), "something that the subject uses (lock)"),
-                (
-                    calls_an_operator,
-                    "PicklingError: calls_an_operator calls the operator layoutdoctor_transport",
-                ),
                 (lambda: of_main("locked"), "global LOCK of locked (lock)"),
                 (lambda: functools.partial(half, by=threading.Lock()), "model.keywords['by'] (lock)"),
                 (lambda: (lambda guard: lambda x: guard)(threading.Lock()), "variable guard of"),
