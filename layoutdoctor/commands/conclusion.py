@@ -223,12 +223,7 @@ def check_fail_on(fail_on: str | None) -> str | None:
 
 
 def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding, ...]:
-    """
-    The findings that the user wants to fail on; accepted ones are none of them.
-
-    Args:
-        fail_on: From ``check_fail_on``; None fails on nothing.
-    """
+    """The findings that the user wants to fail on; accepted ones are none of them."""
     return tuple(finding for finding in diagnosis.findings if finding.accepted is None and is_failing(finding, fail_on))
 
 
@@ -271,12 +266,7 @@ def _line(finding: Finding) -> str:
 
 
 def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: str) -> None:
-    """
-    Refuses output files and formats that could hold one diagnosis only.
-
-    Raises:
-        UsageError: There are several, and such an output was asked for.
-    """
+    """Refuses output files and formats that could hold one diagnosis only."""
     if count > 1 and (arguments.output or arguments.write_accepted is not None):
         raise UsageError(
             f"cannot write one file for {count} {what}: --output and --write-accepted take those of one; examine them "

@@ -28,12 +28,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Prints the table of rules, or the documentation of those asked for.
-
-    Raises:
-        UsageError: There is no such rule, or rules are named beside ``--all``.
-    """
+    """Prints the table of rules, or the documentation of those asked for."""
     if arguments.all and arguments.rules:
         raise UsageError("cannot explain single rules and --all of them: leave out one of the two")
     from layoutdoctor.rules import ALL_RULES  # late: what is wrong with the command line is said at once

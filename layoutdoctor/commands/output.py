@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -23,19 +24,33 @@ from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import TypeVar
 
     import msgspec
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.recording.recording import Recording
+    from layoutdoctor.reports.text import Role
 
     AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
     InputFile = str | Path | None
 
 RECORDING_SUFFIX = ".recording"
 _RAW_SUFFIXES = {"recordings": RECORDING_SUFFIX, "traces": TRACE_SUFFIX}
+_STYLES: Mapping[Role, str] = {
+    "title": "dim",
+    "claim": "bold",
+    "code": "cyan",
+    "head": "dim",
+    "recommended": "bold green",
+    "failed": "red",
+    "to do": "green",
+    "more": "dim",
+}
+_SEVERITIES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_FINDING = re.compile(r"LD\d+ (error|warning|note) ")
+_FASTER = re.compile(r"[\d.]+x faster ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +155,7 @@ def _writable(path: Path, read: Iterable[InputFile], *, force: bool) -> Path:
 
 
 def files_of_target(target: str) -> list[Path]:
-    """
-    The files that a target is loaded from, as far as its name says; some may not be there.
-
-    Args:
-        target: As on the command line: a file, a file with the name of an attribute, or ``package.module:attr``.
-    """
+    """The files that a target is loaded from, as far as its name says; some may not be there."""
     found = path_of_target(target)
     parts = target.partition(":")[0].split(".") if ":" in target and ".py:" not in target else []
     modules = [Path(*parts[:end]) for end in range(1, len(parts) + 1)]
@@ -168,15 +178,7 @@ def refuse_what_is_read(name: str | Path, read: Iterable[InputFile]) -> None:
 
 
 def prepare_directory(name: str, what: str) -> Path:
-    """
-    Makes a directory and proves that files can be made in it.
-
-    Args:
-        what: The kind of files that are to be saved in it.
-
-    Raises:
-        UsageError: They cannot.
-    """
+    """Makes a directory and proves that files can be made in it."""
     try:
         Path(name).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=name):
@@ -290,12 +292,7 @@ def save_reports(
 
 
 def write_outputs(outputs: Sequence[OutputFile], write: Callable[[OutputFile], None]) -> None:
-    """
-    Writes every output; one that cannot be written does not cost the others.
-
-    Raises:
-        OutputError: A file could not be written; the others were.
-    """
+    """Writes every output; one that cannot be written does not cost the others."""
     failures = []
     for output in outputs:
         try:
@@ -318,8 +315,42 @@ def say_what_was_written(paths: Sequence[Path]) -> None:
 def print_report(shown: Diagnosis, report_format: str) -> None:
     """The report to standard output; on a terminal set for its width, and coloured."""
     if report_format == "text" and (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
-        from layoutdoctor.commands.terminal import render_terminal  # late: it imports rich
-
         print_text(render_terminal(shown, terminal_width()))
     else:
         print_text(renderer_of(report_format)(shown))
+
+
+def render_terminal(diagnosis: Diagnosis, width: int | None) -> str:
+    """
+    The report for standard output, with colours if rich finds that it takes them (``NO_COLOR``, ``FORCE_COLOR``).
+
+    Args:
+        width: Characters per line, None for 100; lines to paste are never broken.
+    """
+    from rich.console import Console  # late: saved records and files need no rich
+    from rich.text import Text
+
+    from layoutdoctor.reports.sections.view import build_view
+    from layoutdoctor.reports.text import text_lines
+
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        for role, line in text_lines(build_view(diagnosis), width):
+            text = Text(line, _STYLES.get(role, ""))
+            for style, end in _highlights(role, line):
+                text.stylize(style, 0, end)
+            console.print(text, soft_wrap=True)
+    return captured.get()
+
+
+def _highlights(role: Role, line: str) -> Iterator[tuple[str, int]]:
+    """Styles of the beginning of a line, and how many characters each is for."""
+    finding = _FINDING.match(line)
+    if role == "note":
+        from layoutdoctor.reports.text import LABEL_WIDTH
+
+        yield "bold", LABEL_WIDTH
+    elif role == "claim" and _FASTER.match(line):
+        yield "green", len(line)
+    elif role == "finding" and finding is not None:
+        yield _SEVERITIES[finding[1]], finding.end()

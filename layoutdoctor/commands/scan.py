@@ -93,13 +93,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Examines every file and prints the sum.
-
-    Raises:
-        UsageError: The command line is wrong, there is nothing to scan, or an output file cannot be written.
-        OutputError: An output could not be written to its end; everything else was done.
-    """
+    """Examines every file and prints the sum."""
     if arguments.max_bytes < 1:
         raise UsageError(f"cannot read at most {arguments.max_bytes} bytes: expected a number above 0 for --max-bytes")
     fail_on = check_fail_on(arguments.fail_on)

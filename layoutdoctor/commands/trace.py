@@ -50,13 +50,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Examines every file and prints its report.
-
-    Raises:
-        TraceError: The only file cannot be read, or is no trace.
-        UsageError: The command line is wrong, or an output file cannot be written.
-    """
+    """Examines every file and prints its report."""
     if arguments.max_bytes < 1:
         raise UsageError(f"cannot read at most {arguments.max_bytes} bytes: expected a number above 0 for --max-bytes")
     refuse_outputs_of_several(arguments, len(arguments.files), "traces")

@@ -82,7 +82,7 @@ def record_inputs(module: nn.Module, *, call: int | Literal["largest"] = "larges
     inner = getattr(module, "_orig_mod", module)
     if not isinstance(inner, nn.Module):
         raise UsageError(f"cannot record the inputs of a {type(module).__name__}: expected an nn.Module")
-    if call != "largest" and (not isinstance(call, int) or call < 1):
+    if call != "largest" and (not isinstance(call, int) or call < 1):  # type: ignore[redundant-expr]
         raise UsageError(f"cannot record call {call!r}: expected 'largest' or a number from 1 on")
     name, recorded, most = type(inner).__name__, RecordedInputs(), -1
     problems: list[SubjectError] = []

@@ -12,10 +12,10 @@ import pytest
 from loops import for_each
 from reproducer_builders import a_record
 
-from layoutdoctor.commands import reproduction
+from layoutdoctor.commands import running
 from layoutdoctor.commands.diagnose import _with_reproduction
 from layoutdoctor.commands.output import OutputFile
-from layoutdoctor.commands.reproduction import is_wanted, run_reproducer, with_reproduction
+from layoutdoctor.commands.running import is_reproducer_wanted, run_reproducer, with_reproduction
 from layoutdoctor.diagnosis.diagnosis import Reproduction
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def test_it_is_run_for_reports_that_hold_it_only(tmp_path: Path, monkeypatch: py
     record = a_record()
 
     def wanted(report_format: str, diagnosis: Diagnosis = record) -> bool:
-        return is_wanted([OutputFile(tmp_path / "x", report_format)], diagnosis)
+        return is_reproducer_wanted([OutputFile(tmp_path / "x", report_format)], diagnosis)
 
     names = [name for name in ("json", "html", "markdown", "reproducer", "text") if wanted(name)]
     assert names == ["markdown", "reproducer"]
     assert not wanted("markdown", msgspec.structs.replace(record, trials=record.trials[:1]))
 
     done = Reproduction(printed="verdict: reproduced", reproduced=True)
-    monkeypatch.setattr(reproduction, "run_reproducer", lambda script: done if "torch.conv2d" in script else None)
+    monkeypatch.setattr(running, "run_reproducer", lambda script: done if "torch.conv2d" in script else None)
     diagnosis = with_reproduction(record)
     assert (diagnosis.reproduction, list(diagnosis.stage_seconds)[-1]) == (done, "running the reproducer")
 
@@ -75,7 +75,7 @@ def test_what_ends_it_costs_no_report(
         (lambda: signal.raise_signal(signal.SIGINT), "interrupted from the keyboard"),
         (lambda: (tmp_path / "gone").read_text(), "No such file or directory"),
     ):
-        monkeypatch.setattr(reproduction, "with_reproduction", lambda _, stop=stop: stop() or time.sleep(10))
+        monkeypatch.setattr(running, "with_reproduction", lambda _, stop=stop: stop() or time.sleep(10))
 
         assert _with_reproduction(record, outputs, quiet=True) is record
         assert said in capsys.readouterr().err

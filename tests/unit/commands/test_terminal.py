@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from golden.stories import STORIES
 
-from layoutdoctor.commands.terminal import render_terminal
+from layoutdoctor.commands.output import render_terminal
 from layoutdoctor.reports.text import render_text
 
 if TYPE_CHECKING:
