@@ -1,4 +1,4 @@
-"""How commands run a diagnosis: signals that end it, a launcher for all targets, a folder to go on from, the reproducer."""
+"""How commands run a diagnosis: signals that end it, its launcher, a folder to go on from, and the reproducer."""
 
 from __future__ import annotations
 

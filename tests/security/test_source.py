@@ -33,8 +33,8 @@ FORBIDDEN_METHODS = frozenset({"extractall", "extract", "enable_load_extension",
 
 # (file, what) -> why it may stand there.
 REASONS = {
-    ("subjects/cures/cure.py", "exec"): "runs the lines of a cure of its own; none that was read from a record",
-    ("subjects/cures/cure.py", "compile"): "compiles the lines of a cure of its own",
+    ("subjects/cures.py", "exec"): "runs the lines of a cure of its own; none that was read from a record",
+    ("subjects/cures.py", "compile"): "compiles the lines of a cure of its own",
     ("subjects/load.py", "exec"): "runs the TARGET, as the user asked",
     ("subjects/load.py", "compile"): "compiles the TARGET, as the user asked",
     ("subjects/load.py", "importlib.import_module"): "imports the TARGET package.module, as the user asked",

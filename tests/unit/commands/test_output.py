@@ -114,17 +114,6 @@ def test_what_does_not_fit_stands_beside_the_report(tmp_path: Path, huge: str) -
     assert len(re.findall(r"^\| reorder \d+ +\|", details, re.MULTILINE)) == 2_000
 
 
-def test_a_saved_diagnosis_may_be_gzipped(tmp_path: Path, huge: str, capsys: pytest.CaptureFixture[str]) -> None:
-    packed, again = str(tmp_path / "d.json.gz"), tmp_path / "again.json"
-
-    assert main(["render", huge, "--output", packed]) == 0
-    assert main(["render", packed, "--output", str(again)]) == 0
-    assert main(["compare", huge, packed]) == 0
-
-    assert again.read_bytes() == Path(huge).read_bytes()
-    assert Path(packed).stat().st_size < again.stat().st_size / 10
-
-
 def test_the_details_are_an_output_as_any_other(folder: Path) -> None:
     (folder / "report.details.md").write_text("mine", encoding="utf-8")
     for names, force, message in (
@@ -168,15 +157,6 @@ def test_render_scrubs_and_redacts_standard_output_and_files(
 
     assert load(tmp_path / "wilhelmina.json") == scrub(a_secret_diagnosis())
     assert load(tmp_path / "tumor.json") == redact(a_secret_diagnosis())
-
-
-def test_a_trace_that_holds_every_name_is_refused_with_redact(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    annotated = tmp_path / "annotated.json.gz"
-    assert main(["trace", str(PATCH_EMBED), "--redact", "--output", str(annotated)]) == 2
-    assert "with --redact: this annotated trace holds every name as it was recorded" in capsys.readouterr().err
-    assert not annotated.exists()
 
 
 def test_trace_redacts_one_and_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

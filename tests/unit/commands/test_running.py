@@ -19,7 +19,6 @@ from layoutdoctor.commands.running import (
     Running,
     check_request,
     ending_signals,
-    say_how_to_continue,
 )
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.run.recorded import diagnose_recordings
@@ -180,19 +179,3 @@ def test_signals_that_end_a_process_are_raised_and_put_back() -> None:
         os.kill(os.getpid(), signal.SIGHUP)
     signal.signal(signal.SIGHUP, hangup)
     signal.signal(signal.SIGINT, interrupt)
-
-
-@for_each(
-    ("words", "said"),
-    [
-        (["m.py", "--resume", "a b"], "m.py --resume 'a b'"),
-        (["m.py", "--output=r.md", "--force"], "m.py --output=r.md --force"),
-        (["m.py", "--save-recordings", "r"], "m.py --save-recordings r --force"),
-    ],
-)
-def test_how_to_continue_is_the_command_with_its_files_allowed_to_be_replaced(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    say_how_to_continue(words)
-
-    assert capsys.readouterr().err == f"layoutdoctor: continue with: python -m layoutdoctor {said}\n"

@@ -96,20 +96,6 @@ def test_a_cure_changes_what_runs(tried: Any) -> None:
         assert after != operations(before, x)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("case", [case for case in CASES if case.cure != "autocast-dtype"], ids=lambda case: case.cure)
-def test_gradients_stay_too(case: Case) -> None:
-    torch.manual_seed(0)
-    model, x = case.model(), torch.randn(case.shape)
-    _, proposals = run(model, x, BY_NAME[case.configuration], "training")
-
-    trial, _ = run(model, x, with_cures(BY_NAME[case.configuration], (proposals[0].cure,)), "training")
-
-    assert trial.equivalence is not None
-    assert (trial.status, trial.equivalence.status) == ("ok", "equal")
-    assert trial.equivalence.gradients_checked
-
-
 @pytest.mark.parametrize(
     ("model", "shape", "mode"),
     [
@@ -137,12 +123,6 @@ def test_a_model_that_is_one_flat_convolution_is_cured_itself() -> None:
     torch.testing.assert_close(ready(x), model(x))
     torch.testing.assert_close(ready(x[0]), model(x[0]))  # without a batch
     assert ready.module.state_dict().keys() == model.state_dict().keys()
-
-
-def test_a_function_has_no_lines_to_paste_and_no_cures() -> None:
-    model = Flat()
-
-    assert run(lambda x: model(x), torch.randn(2, 4, 3, 8, 8), BY_NAME["eager"])[1] == ()
 
 
 @pytest.mark.parametrize(

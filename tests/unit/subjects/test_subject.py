@@ -94,16 +94,6 @@ def test_the_record_tells_inputs_formats_and_counts() -> None:
     )
 
 
-def test_a_functions_record_counts_the_module_it_reads() -> None:
-    net = nn.Conv2d(3, 4, 3, bias=False)
-
-    subject = subject_from_python(lambda x: net(x), (IMAGE, 1))
-    record = describe(subject, "inference")
-
-    assert (record.model, record.parameter_count, record.convolution_module_count) == (None, 108, 1)
-    assert call_of(subject) == Call("model(x, 1)", {"x": 4})
-
-
 def test_the_lines_to_paste_call_the_model_as_it_is_called() -> None:
     def model(image: Any, scale: float, *more: Any, batch: Any = None, pair: Any = None) -> Any:
         return image
