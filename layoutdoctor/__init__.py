@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor._version import __version__
 from layoutdoctor.errors import (
-    NO_TORCH,
     InconclusiveError,
     LayoutDoctorError,
     RecordError,
@@ -22,6 +21,7 @@ from layoutdoctor.errors import (
     TransportError,
     UnsupportedTorchError,
     UsageError,
+    needs_torch,
 )
 
 if TYPE_CHECKING:
@@ -100,12 +100,8 @@ def __getattr__(name: str) -> object:
     """Loads a name's module on first use; that of ``diagnose`` brings torch with it."""
     if name not in _HOMES:
         raise AttributeError(f"module 'layoutdoctor' has no attribute {name!r}")
-    try:
+    with needs_torch():
         return getattr(import_module(_HOMES[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UnsupportedTorchError(NO_TORCH) from error
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import print_text
-from layoutdoctor.errors import UnknownRuleError, UsageError
+from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -43,7 +43,7 @@ def _find_rule(name: str, rules: Sequence[Rule]) -> Rule:
     for rule in rules:
         if name.upper() == rule.code or name.lower() == rule.name:
             return rule
-    raise UnknownRuleError(name, [rule.code for rule in rules])
+    raise UsageError(f"cannot explain rule {name!r}: expected one of {', '.join(sorted(rule.code for rule in rules))}")
 
 
 def _as_markdown(chosen: Sequence[Rule], rules: Sequence[Rule]) -> str:

@@ -6,6 +6,7 @@ Every record that leaves the process passes ``for_others``.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import re
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width
 from layoutdoctor.diagnosis.record import Record
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of, mode_of_file, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
+from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import TypeVar
 
@@ -96,6 +98,23 @@ def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str]
         help="replace the names of modules, classes, files and operators of your own by pseudonyms, in every report; "
         "user and host names, absolute paths and secrets are in none",
     )
+
+
+def add_limit_option(parser: argparse.ArgumentParser) -> None:
+    """The option of commands that read traces."""
+    parser.add_argument(
+        "--max-bytes",
+        metavar="BYTES",
+        type=_byte_count,
+        default=DEFAULT_MOST_BYTES,
+        help=f"read at most this much of a file, after unpacking (default: {format_bytes(DEFAULT_MOST_BYTES)})",
+    )
+
+
+def _byte_count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"cannot read at most {text} bytes: expected a number above 0")
+    return int(text)
 
 
 def prepare_outputs(
@@ -305,8 +324,6 @@ def write_outputs(outputs: Sequence[OutputFile], write: Callable[[OutputFile], N
 
 def say_what_was_written(paths: Sequence[Path]) -> None:
     """Each file with its size."""
-    from layoutdoctor.units import format_bytes
-
     for path in paths:
         with contextlib.suppress(OSError):  # gone already
             logger.info("wrote %s (%s)", path, format_bytes(path.stat().st_size))

@@ -22,8 +22,8 @@ from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.trial import Failure, GradientLayout, Trial
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.applying import effective_options, global_options
+from layoutdoctor.measure.environment import free_device_bytes, used_device_bytes
 from layoutdoctor.measure.equivalence import Reference, check_equivalence
-from layoutdoctor.measure.gpu import free_device_bytes, used_device_bytes
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.measure.timing import choose_timer

@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
-from layoutdoctor.measure.gpu import why_no_gpu
+from layoutdoctor.measure.environment import why_no_gpu
 from layoutdoctor.measure.memory import out_of_memory
 from layoutdoctor.state.switches import seed_all
 from layoutdoctor.subjects.copies import input_tensors
@@ -163,8 +163,8 @@ def _find(target: str, name: str, config: Sequence[str], *, needs_input: bool) -
     before, _, after = target.partition(":")
     if before in ZOOS and after:
         with users_code(target, Path.cwd(), None, "build"):
-            made = load_from_zoo(before, after, needs_input=needs_input, config=config)
-        return _Found(made.model, made.example_input, notes=made.notes)
+            model, example_input, notes = load_from_zoo(before, after, needs_input=needs_input, config=config)
+        return _Found(model, example_input, notes=notes)
     if config:
         raise UsageError(f"cannot use --config {config[0]!r} with {target!r}: only models of {', '.join(ZOOS)} take it")
     if target.endswith(".pt2"):

@@ -18,10 +18,16 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.subject import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.applying import Call
-from layoutdoctor.measure.gpu import notes_on_gpu
+from layoutdoctor.measure.environment import notes_on_gpu
 from layoutdoctor.measure.timing import kind_of
-from layoutdoctor.subjects.copies import check_has_data, copy_inputs, device_of, input_tensors, layout_of
-from layoutdoctor.subjects.reach import outermost_modules
+from layoutdoctor.subjects.copies import (
+    check_has_data,
+    copy_inputs,
+    device_of,
+    input_tensors,
+    layout_of,
+    outermost_modules,
+)
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import importlib
 import inspect
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -58,22 +58,11 @@ _SMALL: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = MappingProxyTy
 )
 
 
-class FromZoo(NamedTuple):
+def load_from_zoo(
+    zoo: str, name: str, *, needs_input: bool, config: Sequence[str] = ()
+) -> tuple[Any, Any, tuple[str, ...]]:
     """
-    A model that a package made.
-
-    Attributes:
-        example_input: None where none was needed.
-    """
-
-    model: Any
-    example_input: Any
-    notes: tuple[str, ...]
-
-
-def load_from_zoo(zoo: str, name: str, *, needs_input: bool, config: Sequence[str] = ()) -> FromZoo:
-    """
-    A model from a zoo, with random weights.
+    A model from a zoo with random weights, an example input (None unless one is needed), and notes.
 
     Args:
         name: The zoo's own name of the model; for transformers a model class, a config class or a local folder; for
@@ -96,7 +85,7 @@ def load_from_zoo(zoo: str, name: str, *, needs_input: bool, config: Sequence[st
     if options:
         notes.append(f"built with {', '.join(f'{key}={value!r}' for key, value in options.items())}")
     if not needs_input:
-        return FromZoo(model, None, tuple(notes))
+        return model, None, tuple(notes)
     specs = [parse_input(text) for text in own_inputs or inputs]
     if not specs:
         takes = ", ".join(inspect.signature(model.forward).parameters)
@@ -106,7 +95,7 @@ def load_from_zoo(zoo: str, name: str, *, needs_input: bool, config: Sequence[st
         )
     args, kwargs = make_inputs(specs)
     shapes = ", ".join(f"{spec.dtype}[{','.join(map(str, spec.shape))}]" for spec in specs)
-    return FromZoo(model, kwargs or args, (*notes, f"no --input was given: {shapes} was used"))
+    return model, kwargs or args, (*notes, f"no --input was given: {shapes} was used")
 
 
 def _parsed(text: str) -> tuple[str, Any]:

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from layoutdoctor.measure import environment
-from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
-from layoutdoctor.measure.gpu import CardState
+from layoutdoctor.measure.environment import CardState, describe_environment, measure_copy_bandwidth
 from layoutdoctor.privacy.scrubbing import scrub
 
 if TYPE_CHECKING:

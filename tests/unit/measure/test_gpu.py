@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from layoutdoctor.measure import gpu
-from layoutdoctor.measure.gpu import (
+from layoutdoctor.measure import environment as gpu
+from layoutdoctor.measure.environment import (
     CardState,
     card_state,
     free_device_bytes,
