@@ -131,10 +131,6 @@ def prepare_outputs(
     Args:
         read: The files that the command reads, which are never replaced. None is an option that was not given.
         further: Formats that no report has, by the end of the file's name: raw data, in which no name is replaced.
-
-    Raises:
-        UsageError: A file is read by the command, its suffix names no format, it exists already, it is named twice, it
-            cannot be written, or it would hold raw data though reports are to be redacted.
     """
     outputs: list[OutputFile] = []
     for name in paths:
@@ -209,15 +205,7 @@ def prepare_directory(name: str, what: str) -> Path:
 
 
 def prepare_raw(arguments: argparse.Namespace, what: str) -> Path | None:
-    """
-    The directory of ``--save-recordings`` or ``--save-traces``; None if it was not given.
-
-    Args:
-        what: ``recordings`` or ``traces``.
-
-    Raises:
-        UsageError: It holds such files already, cannot be used, or reports are to be redacted.
-    """
+    """The directory of ``--save-recordings`` or ``--save-traces``; None if the option was not given."""
     name = getattr(arguments, f"save_{what}")
     if name is None:
         return None
@@ -237,14 +225,7 @@ def prepare_raw(arguments: argparse.Namespace, what: str) -> Path | None:
 
 
 def save_recordings(recordings: Iterable[Recording], directory: Path, interrupted: str | None = None) -> None:
-    """
-    Writes recordings, one file for each configuration.
-
-    One that cannot be written costs itself only, and is named on standard error.
-
-    Args:
-        interrupted: How the diagnosis was stopped; None if it came to its end.
-    """
+    """Writes recordings, one file for each configuration; one that cannot be written is named on standard error."""
     import msgspec
 
     from layoutdoctor.recording.saved import save_recording
@@ -277,14 +258,11 @@ def save_reports(
     further: Mapping[str, Callable[[Diagnosis, Path], None]] = MappingProxyType({}),
 ) -> tuple[Path, ...]:
     """
-    Writes the report to every file.
+    Writes the report to every file, those beside a Markdown report among them, and returns their paths.
 
     Args:
         shown: From ``for_others``.
         further: The functions that write the formats that no report has.
-
-    Returns:
-        Every file that was written, those beside a Markdown report among them.
 
     Raises:
         OutputError: A file could not be written; the others were.

@@ -108,10 +108,6 @@ class Folder:
 
     Configurations that failed, hung or crashed are not tried again. A finished run is examined once more. All other
     configurations are compiled and timed again, with the compiler's caches warm.
-
-    Attributes:
-        recordings: Those that an earlier run left there.
-        is_done: Whether that run came to its end.
     """
 
     def __init__(self, path: Path, request: Request) -> None:
@@ -204,9 +200,6 @@ class Running:
             on_trial: Called with the diagnosis so far whenever there is more of it.
             on_table: Called with the first, provisional table.
             folder: Keeps the recordings meanwhile.
-
-        Raises:
-            LayoutDoctorError: The target could not be examined.
         """
         check_request(request)
         if folder is not None and folder.is_done:

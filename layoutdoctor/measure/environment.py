@@ -47,14 +47,7 @@ _VARIABLES = (
 def describe_environment(
     device: str, *, triton: str | None, onednn: tuple[str | None, str | None], command: str | None
 ) -> Environment:
-    """
-    The environment of this process.
-
-    Args:
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
-        onednn: oneDNN's version and instruction set, as its log said.
-        command: The command line; None from Python.
-    """
+    """The environment of this process; ``onednn`` is oneDNN's version and instruction set, as its log said."""
     card = card_state(device)
     return Environment(
         torch=str(torch.__version__),
@@ -185,12 +178,9 @@ def card_state(device: str) -> CardState:
 
 def free_device_bytes(device: str) -> Bytes | None:
     """
-    Bytes of a GPU's memory that no process holds.
+    Bytes of a GPU's memory that no process holds; None on a CPU, and if they are not known.
 
-    A process without a CUDA context gets none by asking: nvidia-smi answers then.
-
-    Returns:
-        None on a CPU, and where nothing says it.
+    A process without a CUDA context asks nvidia-smi, because torch would make a context to answer.
     """
     if kind_of(device) != "cuda":
         return None

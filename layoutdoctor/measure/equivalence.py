@@ -63,7 +63,7 @@ class ReferenceTensor(NamedTuple):
 @dataclass(frozen=True)
 class StepResults:
     """
-    What one iteration gave.
+    The tensors that one iteration gave.
 
     Attributes:
         outputs: Every tensor of the output, in order, detached, with the strides the model gave them.

@@ -88,11 +88,9 @@ def with_dynamo_marks(copied: torch.Tensor, original: torch.Tensor) -> torch.Ten
 
 def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """
-    Copies of positional and keyword arguments: tensors by ``clone_tensor``, one tensor given twice stays one tensor.
+    Copies of positional and keyword arguments: tensors by ``clone_tensor``; one tensor given twice stays one tensor.
 
-    Args:
-        args: Positional arguments, nested as torch's pytree understands it. An object that Python cannot copy is
-            passed on as it is.
+    Arguments may be nested as torch's pytree understands it. An object that Python cannot copy is passed on as it is.
     """
     copied: dict[int, Any] = {}
 

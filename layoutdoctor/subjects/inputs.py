@@ -40,14 +40,7 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class InputSpec:
-    """
-    One example input as written.
-
-    Attributes:
-        dtype: torch's name, such as ``float32``.
-        shape: Sizes; empty for a scalar.
-        memory_format: ``channels_last`` (by rank), or None for contiguous.
-    """
+    """One example input as written; ``memory_format`` is ``channels_last`` (by rank), or None for contiguous."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -56,15 +49,7 @@ class InputSpec:
 
 
 def parse_input(spec: str) -> InputSpec:
-    """
-    Reads one ``--input``.
-
-    Args:
-        spec: ``[NAME=]DTYPE[SIZE,...][:channels_last|:contiguous]``; blanks do not count.
-
-    Raises:
-        UsageError: It is not of this form.
-    """
+    """Reads one ``--input``: ``[NAME=]DTYPE[SIZE,...][:channels_last|:contiguous]``; blanks do not count."""
     match = _SPEC.fullmatch("".join(spec.split()))
     if match is None:
         raise UsageError(f"cannot read input {spec!r}: expected {EXPECTED_FORM}")
@@ -118,16 +103,7 @@ def _parse_shape(text: str, spec: str) -> tuple[int, ...]:
 
 
 def make_inputs(specs: Sequence[InputSpec]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """
-    The tensors that specs describe: normal random numbers, small integers from 0, always the same.
-
-    Returns:
-        Positional arguments and keyword arguments.
-
-    Raises:
-        UsageError: One keyword occurs twice.
-        SubjectError: A tensor cannot be made, as for want of memory.
-    """
+    """Positional and keyword arguments that specs describe: normal random numbers, small integers, always the same."""
     generator = torch.Generator().manual_seed(_SEED)
     args: list[torch.Tensor] = []
     kwargs: dict[str, torch.Tensor] = {}

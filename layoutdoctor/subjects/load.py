@@ -143,14 +143,7 @@ def _moved(subject: LoadedSubject, device: torch.device | None, dtype: torch.dty
 
 
 class _Found(NamedTuple):
-    """
-    A model as found.
-
-    Attributes:
-        example_input: None if it came without one.
-        kwargs: Keyword arguments beside the example input.
-        source: The user's file.
-    """
+    """A model as found, with its example input if it has one; ``source`` is the user's file."""
 
     model: Any
     example_input: Any
@@ -190,15 +183,12 @@ def users_code(name: str, folder: Path, file: str | None, doing: str) -> Iterato
     """
     A block in which the user's code runs while it is loaded.
 
-    Random numbers are seeded, ``folder`` is on ``sys.path``, ``sys.argv`` names the file, what the code
-    prints goes to standard error, and an exception becomes one line.
+    Random numbers are seeded, ``folder`` is on ``sys.path``, ``sys.argv`` names the file, and prints go to standard
+    error. An exception, and a call of ``sys.exit``, becomes a SubjectError in one line.
 
     Args:
         file: The user's file, whose last line in the traceback is named; None if it is not known.
-        doing: What the block does, such as ``"load"``.
-
-    Raises:
-        SubjectError: The user's code raised, or called ``sys.exit``.
+        doing: A verb for the error, such as ``"load"``.
     """
     path, argv = list(sys.path), list(sys.argv)
     sys.path.insert(0, str(folder))

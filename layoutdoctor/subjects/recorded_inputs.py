@@ -26,8 +26,7 @@ class RecordedInputs:
     One call of a module, as it came: give it to ``diagnose`` in place of an example input.
 
     Attributes:
-        args: Positional arguments; copies, with the strides that they had.
-        kwargs: Keyword arguments, likewise.
+        args: Positional arguments; copies, with the strides that they had. ``kwargs`` likewise.
         call: The number of the call, from 1 on; 0 before the first.
         call_count: How often the module was called.
         autocast: The dtype of autocast around it, such as ``bfloat16``; None without autocast.

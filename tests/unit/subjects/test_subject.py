@@ -59,7 +59,7 @@ def test_data_parallel_around_a_compiled_model_is_unwrapped_twice() -> None:
         "was compiled already: the model inside was diagnosed, with layoutdoctor's own compile options",
     )
     assert subject_from_python(model, IMAGE).notes == (
-        "model.compile() had been called: the copies that are diagnosed are compiled anew",
+        "model.compile() had been called: the copies that are diagnosed are compiled again",
     )
     assert subject_from_python(torch.compile(scale), IMAGE).model is scale
 
