@@ -73,27 +73,26 @@ __all__ = [
 
 
 _HOMES = {
-    "ALL_RULES": "layoutdoctor.rules",
-    "BUILTIN_CONFIGURATIONS": "layoutdoctor.diagnosis.configurations",
-    "Configuration": "layoutdoctor.diagnosis.subject",
-    "Diagnosis": "layoutdoctor.diagnosis.diagnosis",
-    "Finding": "layoutdoctor.diagnosis.answer",
-    "Layout": "layoutdoctor.diagnosis.layout",
-    "Measurement": "layoutdoctor.diagnosis.trial",
-    "MemoryFormat": "layoutdoctor.diagnosis.layout",
-    "Rule": "layoutdoctor.rules",
-    "Trial": "layoutdoctor.diagnosis.trial",
-    "assert_no_redundant_conversions": "layoutdoctor.testing",
-    "compare": "layoutdoctor.run.recorded",
-    "diagnose": "layoutdoctor.run.diagnose",
-    "examine_trace": "layoutdoctor.run.recorded",
-    "load": "layoutdoctor.diagnosis.saved",
-    "record_inputs": "layoutdoctor.subjects.recorded_inputs",
-    "render": "layoutdoctor.reports",
-    "run_rules": "layoutdoctor.rules",
-    "scan": "layoutdoctor.fleet.scanning",
+    name: f"layoutdoctor.{module}"
+    for module, names in {
+        "diagnosis.answer": ("Finding",),
+        "diagnosis.configurations": ("BUILTIN_CONFIGURATIONS",),
+        "diagnosis.diagnosis": ("Diagnosis",),
+        "diagnosis.layout": ("Layout", "MemoryFormat"),
+        "diagnosis.saved": ("load",),
+        "diagnosis.subject": ("Configuration",),
+        "diagnosis.trial": ("Measurement", "Trial"),
+        "fleet.scanning": ("scan",),
+        "reports": ("render",),
+        "rules": ("ALL_RULES", "Rule", "run_rules"),
+        "run.diagnose": ("diagnose",),
+        "run.recorded": ("compare", "examine_trace"),
+        "subjects.recorded_inputs": ("record_inputs",),
+        "testing": ("assert_no_redundant_conversions",),
+    }.items()
+    for name in names
 }
-"""Where names are found that are loaded on first use: what one user needs, another need not wait for."""
+"""The module of each name that is loaded on first use."""
 
 
 def __getattr__(name: str) -> object:

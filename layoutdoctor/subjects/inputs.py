@@ -12,23 +12,14 @@ import torch
 
 from layoutdoctor.errors import SubjectError, UsageError, first_line
 from layoutdoctor.subjects.copies import CHANNELS_LAST
+from layoutdoctor.words import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EXPECTED_FORM = "[NAME=]DTYPE[SIZE,SIZE,...][:channels_last|:contiguous], such as 'f32[8,3,224,224]:channels_last'"
-DTYPES = {
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "bool": torch.bool,
-}
-_LONG_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
+_SHORT_DTYPES = ("f16", "bf16", "f32", "f64", "i8", "u8", "i32", "i64", "bool")
+_LONG_DTYPES = tuple(DTYPES[short] for short in _SHORT_DTYPES)
 _FORMATS = ("channels_last", "contiguous")
 _SPEC = re.compile(
     r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<dtype>[A-Za-z_]\w*)\[(?P<shape>[^\[\]]*)\](?::(?P<memory_format>[^:]*))?"
@@ -78,11 +69,11 @@ def parse_dtype(name: str, where: str = "--dtype") -> torch.dtype:
         UsageError: No such dtype.
     """
     plain = name.removeprefix("torch.").lower()
-    dtype = DTYPES.get(plain) or _LONG_NAMES.get(plain)
-    if dtype is None:
-        close = difflib.get_close_matches(plain, [*DTYPES, *_LONG_NAMES], n=1)
+    if plain not in (*_SHORT_DTYPES, *_LONG_DTYPES):
+        close = difflib.get_close_matches(plain, [*_SHORT_DTYPES, *_LONG_DTYPES], n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise UsageError(f"cannot read {where}: got dtype {name!r}, expected one of {', '.join(DTYPES)}{hint}")
+        raise UsageError(f"cannot read {where}: got dtype {name!r}, expected one of {', '.join(_SHORT_DTYPES)}{hint}")
+    dtype: torch.dtype = getattr(torch, DTYPES[plain])
     return dtype
 
 
@@ -119,7 +110,7 @@ def make_inputs(specs: Sequence[InputSpec]) -> tuple[tuple[Any, ...], dict[str, 
 
 
 def _make_tensor(spec: InputSpec, generator: torch.Generator) -> torch.Tensor:
-    own = _LONG_NAMES[spec.dtype]
+    own: torch.dtype = getattr(torch, spec.dtype)
     try:
         if own.is_floating_point:
             tensor = torch.randn(spec.shape, generator=generator, device="cpu", dtype=torch.float32).to(own)
