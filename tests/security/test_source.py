@@ -43,7 +43,7 @@ REASONS = {
     ("capture/warming.py", "importlib.import_module"): "imports modules of torch by their names",
     ("state/switches.py", "importlib.import_module"): "the caller's own settings, by transport.py",
     ("subjects/zoo.py", "importlib.import_module"): "imports timm, torchvision and the like, as the user asked",
-    ("measure/environment.py", "subprocess.run"): "asks the C++ compiler for its version and nvidia-smi about the GPU; no shell",
+    ("measure/environment.py", "subprocess.run"): "asks the C++ compiler and nvidia-smi; no shell",
     ("privacy/paths.py", "socket"): "the machine's own name, to take it out of reports; nothing is connected",
     ("reports/ci/junit.py", "xml.etree"): "writes XML; none is read",
     ("measure/equivalence.py", "torch.load"): "tensors of the reference, by a private directory, with weights_only",
