@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor._version import __version__
 from layoutdoctor.errors import (
-    NO_TORCH,
     InconclusiveError,
     LayoutDoctorError,
     RecordError,
@@ -22,6 +21,7 @@ from layoutdoctor.errors import (
     TransportError,
     UnsupportedTorchError,
     UsageError,
+    needs_torch,
 )
 
 if TYPE_CHECKING:
@@ -73,39 +73,34 @@ __all__ = [
 
 
 _HOMES = {
-    "ALL_RULES": "layoutdoctor.rules",
-    "BUILTIN_CONFIGURATIONS": "layoutdoctor.diagnosis.configurations",
-    "Configuration": "layoutdoctor.diagnosis.subject",
-    "Diagnosis": "layoutdoctor.diagnosis.diagnosis",
-    "Finding": "layoutdoctor.diagnosis.answer",
-    "Layout": "layoutdoctor.diagnosis.layout",
-    "Measurement": "layoutdoctor.diagnosis.trial",
-    "MemoryFormat": "layoutdoctor.diagnosis.layout",
-    "Rule": "layoutdoctor.rules",
-    "Trial": "layoutdoctor.diagnosis.trial",
-    "assert_no_redundant_conversions": "layoutdoctor.testing",
-    "compare": "layoutdoctor.run.recorded",
-    "diagnose": "layoutdoctor.run.diagnose",
-    "examine_trace": "layoutdoctor.run.recorded",
-    "load": "layoutdoctor.diagnosis.saved",
-    "record_inputs": "layoutdoctor.subjects.recorded_inputs",
-    "render": "layoutdoctor.reports",
-    "run_rules": "layoutdoctor.rules",
-    "scan": "layoutdoctor.fleet.scanning",
+    name: f"layoutdoctor.{module}"
+    for module, names in {
+        "diagnosis.answer": ("Finding",),
+        "diagnosis.configurations": ("BUILTIN_CONFIGURATIONS",),
+        "diagnosis.diagnosis": ("Diagnosis",),
+        "diagnosis.layout": ("Layout", "MemoryFormat"),
+        "diagnosis.saved": ("load",),
+        "diagnosis.subject": ("Configuration",),
+        "diagnosis.trial": ("Measurement", "Trial"),
+        "fleet.scanning": ("scan",),
+        "reports": ("render",),
+        "rules": ("ALL_RULES", "Rule", "run_rules"),
+        "run.diagnose": ("diagnose",),
+        "run.recorded": ("compare", "examine_trace"),
+        "subjects.recorded_inputs": ("record_inputs",),
+        "testing": ("assert_no_redundant_conversions",),
+    }.items()
+    for name in names
 }
-"""Where names are found that are loaded on first use: what one user needs, another need not wait for."""
+"""The module of each name that is loaded on first use."""
 
 
 def __getattr__(name: str) -> object:
     """Loads a name's module on first use; that of ``diagnose`` brings torch with it."""
     if name not in _HOMES:
         raise AttributeError(f"module 'layoutdoctor' has no attribute {name!r}")
-    try:
+    with needs_torch():
         return getattr(import_module(_HOMES[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UnsupportedTorchError(NO_TORCH) from error
 
 
 def __dir__() -> list[str]:

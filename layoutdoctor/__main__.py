@@ -46,15 +46,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """
-    Runs one command.
-
-    Args:
-        argv: The words after the command's name; those of this process if None.
-
-    Returns:
-        The exit status.
-    """
+    """Runs one command."""
     open_standard_streams()
     given = list(sys.argv[1:] if argv is None else argv)
     if not given:

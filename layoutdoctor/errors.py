@@ -10,7 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
 
 NO_TORCH = (
@@ -71,13 +71,6 @@ class InconclusiveError(LayoutDoctorError):
     """Nothing could be concluded (exit status 4)."""
 
     exit_status = 4
-
-
-class UnknownRuleError(UsageError):
-    """A rule code that does not exist."""
-
-    def __init__(self, code: str, known: Collection[str]) -> None:
-        super().__init__(f"cannot explain rule {code!r}: expected one of {', '.join(sorted(known))}")
 
 
 def first_line(error: BaseException) -> str:

@@ -7,6 +7,7 @@ test asks for a fixture, and its hooks do nothing for a test that did not.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from pathlib import Path
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
@@ -24,7 +24,7 @@ _MARKER_HELP = (
     f"{MARKER}(mode='inference', configurations=('inductor',), accepted=(), max_share=0.0, allow_gaps=False): what "
     "assert_no_redundant_conversions and layout_diagnosis check in this test (layoutdoctor)"
 )
-_OPTIONS = ("mode", "configurations", "accepted", "max_share", "allow_gaps")
+_OPTIONS = {"mode", "configurations", "accepted", "max_share", "allow_gaps"}
 _DIAGNOSES = pytest.StashKey[list["Diagnosis"]]()
 _LONGEST_NAME = 120
 
@@ -59,16 +59,12 @@ def assert_no_redundant_conversions(request: pytest.FixtureRequest) -> Callable[
 
     def check(model: Any, example_input: Any = None, **changes: Any) -> Diagnosis:
         __tracebackhide__ = True
-        options = {**_settings(request), **changes}
-        _refuse_unknown(options)
+        options = _options(request, changes)
         if not isinstance(model, Diagnosis):
-            chosen: dict[str, Any] = {name: options.pop(name) for name in ("mode", "configurations") if name in options}
-            model = _diagnose(request, model, example_input, chosen)
-            options["configurations"] = tuple(trial.configuration for trial in model.trials)
-        elif example_input is not None:
-            options["example_input"] = example_input  # refused there, with the reason
+            model, example_input = _diagnose(request, model, example_input, options), None
+            options |= {"mode": "inference", "configurations": tuple(trial.configuration for trial in model.trials)}
         _remember(request, model)
-        return testing.assert_no_redundant_conversions(model, **options)
+        return testing.assert_no_redundant_conversions(model, example_input, **options)
 
     return check
 
@@ -78,10 +74,7 @@ def layout_diagnosis(request: pytest.FixtureRequest) -> Callable[..., Diagnosis]
     """A function that diagnoses a model the way the assertion does, and returns the diagnosis."""
 
     def diagnose(model: Any, example_input: Any, **changes: Any) -> Diagnosis:
-        options = {**_settings(request), **changes}
-        _refuse_unknown(options)
-        chosen: dict[str, Any] = {name: options[name] for name in ("mode", "configurations") if name in options}
-        return _diagnose(request, model, example_input, chosen)
+        return _diagnose(request, model, example_input, _options(request, changes))
 
     return diagnose
 
@@ -89,7 +82,8 @@ def layout_diagnosis(request: pytest.FixtureRequest) -> Callable[..., Diagnosis]
 def _diagnose(request: pytest.FixtureRequest, model: Any, example_input: Any, options: dict[str, Any]) -> Diagnosis:
     from layoutdoctor import testing
 
-    diagnosis = testing.diagnose_quickly(model, example_input, **options)
+    chosen = {name: options[name] for name in ("mode", "configurations") if name in options}
+    diagnosis = testing.diagnose_quickly(model, example_input, **chosen)
     _remember(request, diagnosis)
     return diagnosis
 
@@ -100,45 +94,28 @@ def _remember(request: pytest.FixtureRequest, diagnosis: Diagnosis) -> None:
         known.append(diagnosis)
 
 
-def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The project's settings, then the markers, from the module's to the test's own."""
-    settings: dict[str, Any] = {}
-    config = request.config
-    accepted = config.getini("layoutdoctor_accepted")
-    if accepted:
-        settings["accepted"] = str(config.rootpath / accepted)
-    configurations = config.getini("layoutdoctor_configurations")
-    if configurations:
-        settings["configurations"] = tuple(configurations)
-    max_share = config.getini("layoutdoctor_max_share")
-    if max_share:
-        settings["max_share"] = _share(max_share)
-    for marker in reversed(list(request.node.iter_markers(MARKER))):
-        if marker.args:
-            raise _usage_error(f"cannot use {marker.args[0]!r} in the marker {MARKER!r}: expected keywords only")
-        settings.update(marker.kwargs)
-    return settings
-
-
-def _share(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise _usage_error(
-            f"cannot use layoutdoctor_max_share = {text!r}: expected a number from 0 to 1, such as 0.02"
-        ) from None
-
-
-def _refuse_unknown(options: dict[str, Any]) -> None:
-    unknown = sorted(set(options) - set(_OPTIONS))
-    if unknown:
-        raise _usage_error(f"cannot use {unknown[0]!r} to check layouts: expected one of {', '.join(sorted(_OPTIONS))}")
-
-
-def _usage_error(message: str) -> Exception:
+def _options(request: pytest.FixtureRequest, changes: dict[str, Any]) -> dict[str, Any]:
+    """The project's settings, then the markers, from the module's to the test's own, then those of the call."""
     from layoutdoctor.errors import UsageError
 
-    return UsageError(message)
+    config = request.config
+    options: dict[str, Any] = {}
+    if accepted := config.getini("layoutdoctor_accepted"):
+        options["accepted"] = str(config.rootpath / accepted)
+    if configurations := config.getini("layoutdoctor_configurations"):
+        options["configurations"] = tuple(configurations)
+    if max_share := config.getini("layoutdoctor_max_share"):
+        options["max_share"] = max_share
+        with contextlib.suppress(ValueError):  # the assertion refuses what is no number
+            options["max_share"] = float(max_share)
+    for marker in reversed(list(request.node.iter_markers(MARKER))):
+        if marker.args:
+            raise UsageError(f"cannot use {marker.args[0]!r} in the marker {MARKER!r}: expected keywords only")
+        options |= marker.kwargs
+    options |= changes
+    if unknown := sorted(options.keys() - _OPTIONS):
+        raise UsageError(f"cannot use {unknown[0]!r} to check layouts: expected one of {', '.join(sorted(_OPTIONS))}")
+    return options
 
 
 @pytest.hookimpl(wrapper=True)
@@ -156,27 +133,19 @@ def pytest_runtest_makereport(
 
 
 def _write(item: pytest.Item, diagnoses: list[Diagnosis], directory: str) -> str:
-    """What was written where; a failure to write is said as well, and hides no failing test."""
+    """The files that were written; a failure to write is said as well, and hides no failing test."""
     written = []
+    base = item.config.invocation_params.dir
     try:
-        from layoutdoctor.diagnosis.writing import write_file
-        from layoutdoctor.reports import render
-
-        folder = item.config.invocation_params.dir / directory
-        folder.mkdir(parents=True, exist_ok=True)
+        (base / directory).mkdir(parents=True, exist_ok=True)
         for number, diagnosis in enumerate(diagnoses):
-            stem = _file_stem(item.nodeid, number)
-            for suffix, report_format in ((".md", "markdown"), (".json", "json")):
-                path = folder / f"{stem}{suffix}"
-                write_file(path, render(diagnosis, report_format))
-                written.append(f"wrote {_shown(path, item.config.invocation_params.dir)}")
+            for suffix in (".md", ".json"):
+                path = base / directory / f"{_file_stem(item.nodeid, number)}{suffix}"
+                diagnosis.save(path)
+                written.append(f"wrote {path.relative_to(base) if path.is_relative_to(base) else path}")
     except Exception as error:  # the test's own failure is what matters
         written.append(f"cannot write the diagnosis to {directory!r}: {type(error).__name__}: {error}")
     return "\n".join(written)
-
-
-def _shown(path: Path, base: Path) -> str:
-    return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
 
 
 def _file_stem(nodeid: str, number: int) -> str:

@@ -1,18 +1,11 @@
-"""
-Assertions on layouts for a project's own tests.
-
-``assert_no_redundant_conversions(model, x)`` fails where a diagnosis proves round trips, and raises where it could not
-look: it never passes for want of evidence.
-"""
+"""An assertion for a project's own tests: it fails if a model converts layouts twice, and never passes unexamined."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from numbers import Real
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from layoutdoctor.diagnosis.accepted import AcceptedFile, accept, load_accepted
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -41,28 +34,19 @@ _MOST_NAMED = 10
 _MOST_REASONS = 5
 
 
-@dataclass(frozen=True)
-class _Wasted:
-    """The round trips of one trial that are not accepted."""
+class _Wasted(NamedTuple):
+    """
+    The round trips of one trial that are not accepted.
+
+    Attributes:
+        seconds: Their time together; None if the time of one of them was not measured.
+        share: This time over the kernel time; None if either is not known.
+    """
 
     trial: Trial
     pairs: tuple[RedundantPair, ...]
-
-    @property
-    def seconds(self) -> float | None:
-        """What they took together; None where one of them was not measured."""
-        known = [pair.seconds for pair in self.pairs if pair.seconds is not None]
-        return sum(known) if len(known) == len(self.pairs) else None
-
-    @property
-    def share(self) -> float | None:
-        """The same over the kernel time; None where either is not known."""
-        total = self.trial.kernels.seconds if self.trial.kernels is not None else None
-        return self.seconds / total if self.seconds is not None and total else None
-
-    def exceeds(self, max_share: float) -> bool:
-        """Whether they take more than is allowed; a cost that is not known does."""
-        return bool(self.pairs) and (max_share <= 0 or self.share is None or self.share > max_share)
+    seconds: float | None
+    share: float | None
 
 
 def assert_no_redundant_conversions(
@@ -104,14 +88,18 @@ def assert_no_redundant_conversions(
         SubjectError: The model does not run in eager mode.
     """
     __tracebackhide__ = True
-    _check(max_share)
+    if isinstance(max_share, bool) or not isinstance(max_share, Real) or not 0 <= float(max_share) < 1:
+        raise UsageError(
+            f"cannot allow a share of {max_share!r}: expected a part of the kernel time of at least 0 and below 1, "
+            "such as 0.02"
+        )
     file, modules = _split_accepted(accepted)
     diagnosis, names = _diagnosis_of(model, example_input, mode, configurations)
     if file is not None:
         diagnosis = accept(scrub(diagnosis), file).diagnosis
     trials = {trial.name: trial for name in names if (trial := diagnosis.measured_trial(name)) is not None}
     wasted = [_wasted(diagnosis, trial, modules) for trial in trials.values()]
-    failing = [found for found in wasted if found.exceeds(max_share)]
+    failing = [one for one in wasted if one.pairs and (max_share <= 0 or one.share is None or one.share > max_share)]
     if failing:
         raise AssertionError(_describe(diagnosis, failing, max_share))
     _check_evidence(diagnosis, names, allow_gaps=allow_gaps)
@@ -123,7 +111,7 @@ def diagnose_quickly(
     example_input: Any,
     *,
     mode: Mode = "inference",
-    configurations: object = DEFAULT_CONFIGURATIONS,
+    configurations: Any = DEFAULT_CONFIGURATIONS,
 ) -> Diagnosis:
     """
     A diagnosis for the sake of its conversions: all is compiled and profiled, and nothing is timed.
@@ -138,29 +126,19 @@ def diagnose_quickly(
             "cannot diagnose a model without an example input: expected a tensor, a tuple of positional or a dict of "
             "keyword arguments as the second argument"
         )
-    chosen: Any = (configurations,) if isinstance(configurations, str) else configurations  # none is made of these
-    return record_only(model, example_input, mode=mode, configurations=chosen)
-
-
-def _check(max_share: object) -> None:
-    if isinstance(max_share, bool) or not isinstance(max_share, Real) or not 0 <= float(max_share) < 1:
-        raise UsageError(
-            f"cannot allow a share of {max_share!r}: expected a part of the kernel time of at least 0 and below 1, "
-            "such as 0.02"
-        )
+    return record_only(model, example_input, mode=mode, configurations=configurations)
 
 
 def _split_accepted(accepted: object) -> tuple[AcceptedFile | None, frozenset[str]]:
     if isinstance(accepted, (str, PathLike)):
         return load_accepted(str(accepted)), frozenset()
-    listed = tuple(accepted) if isinstance(accepted, Iterable) else (accepted,)
-    wrong = [value for value in listed if not isinstance(value, str)]
-    if wrong:
-        raise UsageError(
-            f"cannot accept {wrong[0]!r}: expected the path of a file written by --write-accepted, or a sequence of "
-            "module paths such as ('body.1',)"
-        )
-    return None, frozenset(str(value) for value in listed)
+    for value in _listed(accepted):
+        if not isinstance(value, str):
+            raise UsageError(
+                f"cannot accept {value!r}: expected the path of a file written by --write-accepted, or a sequence of "
+                "module paths such as ('body.1',)"
+            )
+    return None, frozenset(map(str, _listed(accepted)))
 
 
 def _diagnosis_of(
@@ -178,22 +156,27 @@ def _diagnosis_of(
 
 def _names_in(diagnosis: Diagnosis, configurations: object) -> tuple[str, ...]:
     """The configurations of a ready diagnosis that are meant."""
+    tried = tuple(trial.name for trial in diagnosis.trials)
     if diagnosis.subject.mode == "trace" and configurations is DEFAULT_CONFIGURATIONS:
-        return tuple(trial.name for trial in diagnosis.trials)
-    if isinstance(configurations, (str, Configuration)):
-        if configurations in ("default", "all"):
-            return tuple(trial.name for trial in diagnosis.trials)
-        text = configurations.name if isinstance(configurations, Configuration) else configurations
-        return tuple(name.strip() for name in text.split(",") if name.strip())
-    listed = tuple(configurations) if isinstance(configurations, Iterable) else (configurations,)
-    wrong = [value for value in listed if not isinstance(value, (str, Configuration))]
-    if wrong:
-        raise UsageError(f"cannot use {wrong[0]!r} as a configuration: expected a name such as 'inductor'")
-    return tuple(value.name if isinstance(value, Configuration) else str(value) for value in listed)
+        return tried
+    names: list[str] = []
+    for value in _listed(configurations):
+        if isinstance(value, Configuration):
+            names.append(value.name)
+        elif isinstance(value, str):
+            names += [name.strip() for name in value.split(",") if name.strip()]
+        else:
+            raise UsageError(f"cannot use {value!r} as a configuration: expected a name such as 'inductor'")
+    return tried if names in (["default"], ["all"]) else tuple(names)
+
+
+def _listed(values: object) -> tuple[object, ...]:
+    return tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
 
 
 def _wasted(diagnosis: Diagnosis, trial: Trial, modules: frozenset[str]) -> _Wasted:
-    covered = _accepted_ids(diagnosis, trial)
+    own = [one for one in diagnosis.findings if one.code == ROUND_TRIP.code and one.configuration == trial.name]
+    covered = {id for finding in own if finding.accepted is not None for id in finding.evidence}
     pairs = tuple(
         pair
         for pair in trial.redundant_pairs
@@ -201,17 +184,10 @@ def _wasted(diagnosis: Diagnosis, trial: Trial, modules: frozenset[str]) -> _Was
         and pair.module not in modules
         and not {pair.first, pair.second} <= covered
     )
-    return _Wasted(trial, pairs)
-
-
-def _accepted_ids(diagnosis: Diagnosis, trial: Trial) -> frozenset[str]:
-    """The conversions that accepted findings about round trips rest on."""
-    return frozenset(
-        id
-        for finding in diagnosis.findings
-        if finding.code == ROUND_TRIP.code and finding.accepted is not None and finding.configuration == trial.name
-        for id in finding.evidence
-    )
+    known = [pair.seconds for pair in pairs if pair.seconds is not None]
+    seconds = sum(known) if len(known) == len(pairs) else None
+    total = trial.kernels.seconds if trial.kernels is not None else None
+    return _Wasted(trial, pairs, seconds, seconds / total if seconds is not None and total else None)
 
 
 def _check_evidence(diagnosis: Diagnosis, names: tuple[str, ...], *, allow_gaps: bool) -> None:
@@ -234,55 +210,42 @@ def _check_evidence(diagnosis: Diagnosis, names: tuple[str, ...], *, allow_gaps:
 
 def _describe(diagnosis: Diagnosis, failing: list[_Wasted], max_share: float) -> str:
     lines: list[str] = []
-    for wasted in failing:
-        lines.append(f"{_headline(diagnosis, wasted)}{_allowed(max_share)}")
-        conversions = {conversion.id: conversion for conversion in all_conversions_of(wasted.trial)}
-        costliest = sorted(wasted.pairs, key=lambda pair: pair.seconds or 0.0, reverse=True)
+    subject = diagnosis.subject
+    allowed = f"; at most {format_share(max_share)} is allowed" if max_share > 0 else ""
+    for trial, pairs, seconds, share in failing:
+        where = ", ".join(part for part in (subject.mode, subject.device, trial.name) if part)
+        cost = _cost(seconds, sum(pair.bytes_moved or 0 for pair in pairs))
+        cost += f" ({format_share(share)} of the kernel time)" if share is not None else ""
+        lines.append(
+            f"{count_of(len(pairs), 'redundant conversion pair')} in {subject.name} ({where}): {cost}{allowed}"
+        )
+        conversions = {conversion.id: conversion for conversion in all_conversions_of(trial)}
+        costliest = sorted(pairs, key=lambda pair: pair.seconds or 0.0, reverse=True)
         lines += [f"  {_line(pair, conversions)}" for pair in costliest[:_MOST_NAMED]]
-        if len(costliest) > _MOST_NAMED:
-            lines.append(f"  and {len(costliest) - _MOST_NAMED} more")
-        lines += [f"  what to do: {text}" for text in _suggestions(diagnosis, wasted.trial)]
+        if len(pairs) > _MOST_NAMED:
+            lines.append(f"  and {len(pairs) - _MOST_NAMED} more")
+        own = (one for one in diagnosis.findings if one.code == ROUND_TRIP.code and one.configuration == trial.name)
+        lines += [f"  what to do: {text}" for text in distinct(finding.suggestion or None for finding in own)]
     lines.append(
         "To see all of it: print(layoutdoctor.diagnose(model, example_input)). To live with them: accepted=..."
     )
     return "\n".join(lines)
 
 
-def _allowed(max_share: float) -> str:
-    return f"; at most {format_share(max_share)} is allowed" if max_share > 0 else ""
-
-
-def _headline(diagnosis: Diagnosis, wasted: _Wasted) -> str:
-    subject = diagnosis.subject
-    where = ", ".join(part for part in (subject.mode, subject.device, wasted.trial.name) if part)
-    costs = _cost(wasted.seconds, sum(pair.bytes_moved or 0 for pair in wasted.pairs))
-    share = f" ({format_share(wasted.share)} of the kernel time)" if wasted.share is not None else ""
-    return f"{count_of(len(wasted.pairs), 'redundant conversion pair')} in {subject.name} ({where}): {costs}{share}"
-
-
 def _cost(seconds: float | None, bytes_moved: int | None) -> str:
-    known = seconds is not None and math.isfinite(seconds)
-    time = format_seconds(seconds) if known and seconds is not None else "time not recorded"
+    time = "time not recorded" if seconds is None else format_seconds(seconds)
     return f"{time}, {format_bytes(bytes_moved)} moved" if bytes_moved else time
 
 
 def _line(pair: RedundantPair, conversions: dict[str, Conversion]) -> str:
     first, second = conversions.get(pair.first), conversions.get(pair.second)
-    what = "a layout and back"
+    layouts = "a layout and back"
     if first is not None and second is not None:
-        what = " -> ".join(layout_words(layout) for layout in (first.source, first.target, second.target))
+        layouts = " -> ".join(layout_words(layout) for layout in (first.source, first.target, second.target))
     between = f" around {', '.join(op_words(op) for op in pair.between)}" if pair.between else ", back to back"
-    place = "  ".join(part for part in (_location(pair), pair.module or "") if part)
-    code = f"  `{pair.location.code}`" if pair.location is not None and pair.location.code else ""
-    return f"{place or 'place not recorded'}{code}: {what}{between}; {_cost(pair.seconds, pair.bytes_moved)}"
-
-
-def _location(pair: RedundantPair) -> str:
-    if pair.location is None:
-        return ""
-    return f"{project_path(pair.location.file) or pair.location.file}:{pair.location.line}"
-
-
-def _suggestions(diagnosis: Diagnosis, trial: Trial) -> list[str]:
-    own = (f for f in diagnosis.findings if f.code == ROUND_TRIP.code and f.configuration == trial.name)
-    return distinct(finding.suggestion or None for finding in own)
+    place, code = [pair.module or ""], ""
+    if pair.location is not None:
+        place.insert(0, f"{project_path(pair.location.file) or pair.location.file}:{pair.location.line}")
+        code = f"  `{pair.location.code}`" if pair.location.code else ""
+    where = "  ".join(filter(None, place)) or "place not recorded"
+    return f"{where}{code}: {layouts}{between}; {_cost(pair.seconds, pair.bytes_moved)}"

@@ -6,25 +6,17 @@ A new one is a file with ``prepare_parser(parser)`` and ``run(arguments)``, and 
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 __all__ = ["COMMANDS"]
 
-COMMANDS: Mapping[str, str] = MappingProxyType(
-    {
-        "diagnose": "diagnose a model (the default: the word may be left out)",
-        "run": "diagnose a module of a script, with what it gets when the script runs",
-        "trace": "the layout conversions in recorded traces, without the model and without torch",
-        "examine": "saved recordings once more, with today's analysis and rules, without torch",
-        "render": "a saved diagnosis in another format",
-        "compare": "what changed between two recorded traces or saved diagnoses",
-        "scan": "many recorded traces, added up: by rule, kernel, module, rank; here or on a Dask cluster",
-        "explain": "the rules, and what each means",
-        "schema": "the JSON Schema of a saved diagnosis",
-    }
-)
+COMMANDS = {
+    "diagnose": "diagnose a model (the default: the word may be left out)",
+    "run": "diagnose a module of a script, with what it gets when the script runs",
+    "trace": "the layout conversions in recorded traces, without the model and without torch",
+    "examine": "saved recordings once more, with today's analysis and rules, without torch",
+    "render": "a saved diagnosis in another format",
+    "compare": "what changed between two recorded traces or saved diagnoses",
+    "scan": "many recorded traces, added up: by rule, kernel, module, rank; here or on a Dask cluster",
+    "explain": "the rules, and what each means",
+    "schema": "the JSON Schema of a saved diagnosis",
+}
 """Each with its line in the help."""

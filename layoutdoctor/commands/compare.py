@@ -53,15 +53,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Compares the two and prints the report.
-
-    Raises:
-        RecordError: A file cannot be read, or is no diagnosis that this version can read.
-        TraceError: A file is no trace.
-        UsageError: A trace and a diagnosis of a model were given, an output file cannot be written, or a comparison has
-            no report in its format.
-    """
+    """Compares the two and prints the report."""
     read = (arguments.old, arguments.new)
     outputs = prepare_outputs(arguments.output, force=arguments.force, read=read, redact=arguments.redact)
     for output in outputs:

@@ -71,13 +71,12 @@ def add_conclusion_options(parser: argparse.ArgumentParser) -> None:
 @dataclass(frozen=True)
 class Conclusion:
     """
-    How a command is to end.
+    The end of a command.
 
     Attributes:
         report_format: The format on standard output.
         fail_on: A severity, a rule's code, or None.
-        accepted_path: The file of accepted findings; None if none was named.
-        accepted: The content of that file; None if it is to be written for the first time.
+        accepted: The content of the file of accepted findings; None if it is to be written for the first time.
     """
 
     outputs: tuple[OutputFile, ...]
@@ -103,12 +102,6 @@ class Conclusion:
             status: The exit status if nothing fails.
             further: The functions that write the formats that no report has.
             show: Takes the diagnosis as it may be shown, in place of printing its report.
-
-        Returns:
-            The exit status.
-
-        Raises:
-            OutputError: A file could not be written after all.
         """
         file, acceptance = self.accepted, None
         if self.accepted_path is not None:
@@ -167,18 +160,7 @@ def prepare_conclusion(
     read: Sequence[InputFile] = (),
     further: Mapping[str, str] = MappingProxyType({}),
 ) -> Conclusion:
-    """
-    Proves that everything that was asked for can be done; nothing is written yet.
-
-    Args:
-        read: The files that the command reads beside the accepted findings; they are never replaced.
-        further: As for ``prepare_outputs``.
-
-    Raises:
-        RecordError: The file holds no accepted findings that can be read.
-        UsageError: There is no such severity or rule, a file cannot be written, exists and ``--force`` was not given,
-            is named twice or read as well, or accepted findings are to be redacted.
-    """
+    """Proves that everything that was asked for can be done; nothing is written yet."""
     fail_on = check_fail_on(arguments.fail_on)
     read = (*read, arguments.accepted)
     outputs = prepare_outputs(
@@ -223,12 +205,7 @@ def check_fail_on(fail_on: str | None) -> str | None:
 
 
 def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding, ...]:
-    """
-    The findings that the user wants to fail on; accepted ones are none of them.
-
-    Args:
-        fail_on: From ``check_fail_on``; None fails on nothing.
-    """
+    """The findings that the user wants to fail on; accepted ones are none of them."""
     return tuple(finding for finding in diagnosis.findings if finding.accepted is None and is_failing(finding, fail_on))
 
 
@@ -271,12 +248,7 @@ def _line(finding: Finding) -> str:
 
 
 def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: str) -> None:
-    """
-    Refuses output files and formats that could hold one diagnosis only.
-
-    Raises:
-        UsageError: There are several, and such an output was asked for.
-    """
+    """Refuses output files and formats that could hold one diagnosis only."""
     if count > 1 and (arguments.output or arguments.write_accepted is not None):
         raise UsageError(
             f"cannot write one file for {count} {what}: --output and --write-accepted take those of one; examine them "
@@ -293,12 +265,7 @@ def conclude_several(
     Makes and reports one diagnosis after the other, as JSON in one list; one that cannot be made is named.
 
     Args:
-        conclusion: How each of them ends.
-        makers: Each makes one.
         status_of: The exit status that one of them would have alone if nothing failed.
-
-    Returns:
-        The exit status: the worst of them.
     """
     statuses: list[int] = []
     records: list[bytes] = []

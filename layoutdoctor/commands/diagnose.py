@@ -136,12 +136,7 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
 
 
 def positive_seconds(text: str) -> float:
-    """
-    A number of seconds as given on the command line.
-
-    Raises:
-        argparse.ArgumentTypeError: It is no number above 0.
-    """
+    """A number of seconds as given on the command line."""
     try:
         seconds = float(text)
     except ValueError:
@@ -157,15 +152,7 @@ def _seconds_or_none(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Diagnoses the target, prints the report, and writes it to the output files.
-
-    Args:
-        arguments: The parsed command line, and in ``words`` the words it was made from.
-
-    Raises:
-        LayoutDoctorError: The command line is wrong, or the target could not be examined.
-    """
+    """Diagnoses the target, prints the report, and writes it to the output files."""
     check_target(arguments.lower_for, arguments.device)
     targets = several.targets_of(arguments)
     if len(targets) > 1:
@@ -233,15 +220,7 @@ class Plan(NamedTuple):
 
 
 def prepare_diagnosis(arguments: argparse.Namespace, targets: list[str]) -> Plan:
-    """
-    Checks the options and prepares the outputs.
-
-    Args:
-        targets: Their files are never written over.
-
-    Raises:
-        LayoutDoctorError: The command line is wrong.
-    """
+    """Checks the options and prepares the outputs."""
     return Plan(
         choose_configurations(arguments.configurations, arguments.mode),
         prepare_conclusion(arguments, [file for target in targets for file in files_of_target(target)]),
@@ -251,15 +230,7 @@ def prepare_diagnosis(arguments: argparse.Namespace, targets: list[str]) -> Plan
 
 
 def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> int:
-    """
-    Diagnoses, prints the report, and writes it to the output files; also what there is if it does not come to its end.
-
-    Args:
-        request: The subject of the diagnosis, and its options.
-
-    Raises:
-        LayoutDoctorError: The target could not be examined.
-    """
+    """Diagnoses, and prints and writes the report; if it is stopped, the report of what was measured until then."""
     from layoutdoctor.commands.running import Interrupted, Running, ending_signals, say_how_to_continue
 
     record, folder = RecordSoFar(plan.conclusion), _folder(arguments, request)
@@ -293,32 +264,22 @@ def _save_recordings(plan: Plan, running: Running, interrupted: str | None = Non
 
 def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], *, quiet: bool) -> Diagnosis:
     """With the output of the reproducer if a report will hold one; an interruption costs only that."""
-    from layoutdoctor.commands import reproduction  # late: few runs come to it
-    from layoutdoctor.commands.running import Interrupted, ending_signals
+    from layoutdoctor.commands.running import Interrupted, ending_signals, is_reproducer_wanted, with_reproduction
     from layoutdoctor.workers.messages import Progress
 
-    if not reproduction.is_wanted(outputs, diagnosis):
+    if not is_reproducer_wanted(outputs, diagnosis):
         return diagnosis
     try:
         with ending_signals(), showing_progress(quiet=quiet) as display:
             display(Progress(stage="running the reproducer", done=99))
-            return reproduction.with_reproduction(diagnosis)
+            return with_reproduction(diagnosis)
     except (Interrupted, OSError) as error:
         say(f"the reproducer was not run to its end: {error}")
         return diagnosis
 
 
 def check_target(target: str | None, device: str | None) -> None:
-    """
-    Refuses a GPU to lower for that is not known, and one together with another device to run on.
-
-    Args:
-        target: Such as ``cuda:90``; None to measure.
-        device: As given with ``--device``.
-
-    Raises:
-        UsageError: It is not known, or the device is not the CPU.
-    """
+    """Refuses a GPU to lower for that is not known, and one together with another device to run on."""
     if target is None:
         return
     find_target(target)

@@ -41,13 +41,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Examines every recording and prints a report for each diagnosis.
-
-    Raises:
-        RecordError: No recording can be read.
-        UsageError: The command line is wrong, or an output file cannot be written.
-    """
+    """Examines every recording and prints a report for each diagnosis."""
     conclusion = prepare_conclusion(arguments, arguments.recordings)
     from layoutdoctor.examination.examine import by_diagnosis  # late: what is wrong with the command line comes first
     from layoutdoctor.run.recorded import diagnose_recordings
@@ -65,15 +59,7 @@ def _status_of(diagnosis: Diagnosis) -> int:
 
 
 def load_recordings(names: Sequence[str]) -> list[Recording]:
-    """
-    The recordings in files and folders; what cannot be read is named on standard error.
-
-    Args:
-        names: Files, and folders in which files that end in ``.recording`` are looked for, however deep.
-
-    Raises:
-        RecordError: There is none that can be read.
-    """
+    """The recordings in files and folders; what cannot be read is named on standard error."""
     from layoutdoctor.recording.saved import load_recording
 
     found: list[Recording] = []

@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import print_text
-from layoutdoctor.errors import UnknownRuleError, UsageError
+from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -28,12 +28,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Prints the table of rules, or the documentation of those asked for.
-
-    Raises:
-        UsageError: There is no such rule, or rules are named beside ``--all``.
-    """
+    """Prints the table of rules, or the documentation of those asked for."""
     if arguments.all and arguments.rules:
         raise UsageError("cannot explain single rules and --all of them: leave out one of the two")
     from layoutdoctor.rules import ALL_RULES  # late: what is wrong with the command line is said at once
@@ -48,7 +43,7 @@ def _find_rule(name: str, rules: Sequence[Rule]) -> Rule:
     for rule in rules:
         if name.upper() == rule.code or name.lower() == rule.name:
             return rule
-    raise UnknownRuleError(name, [rule.code for rule in rules])
+    raise UsageError(f"cannot explain rule {name!r}: expected one of {', '.join(sorted(rule.code for rule in rules))}")
 
 
 def _as_markdown(chosen: Sequence[Rule], rules: Sequence[Rule]) -> str:

@@ -6,8 +6,10 @@ Every record that leaves the process passes ``for_others``.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
+import re
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -17,25 +19,40 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width
 from layoutdoctor.diagnosis.record import Record
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of, mode_of_file, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
+from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import TypeVar
 
     import msgspec
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.recording.recording import Recording
+    from layoutdoctor.reports.text import Role
 
     AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
     InputFile = str | Path | None
 
 RECORDING_SUFFIX = ".recording"
 _RAW_SUFFIXES = {"recordings": RECORDING_SUFFIX, "traces": TRACE_SUFFIX}
+_STYLES: Mapping[Role, str] = {
+    "title": "dim",
+    "claim": "bold",
+    "code": "cyan",
+    "head": "dim",
+    "recommended": "bold green",
+    "failed": "red",
+    "to do": "green",
+    "more": "dim",
+}
+_SEVERITIES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_FINDING = re.compile(r"LD\d+ (error|warning|note) ")
+_FASTER = re.compile(r"[\d.]+x faster ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +100,23 @@ def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str]
     )
 
 
+def add_limit_option(parser: argparse.ArgumentParser) -> None:
+    """The option of commands that read traces."""
+    parser.add_argument(
+        "--max-bytes",
+        metavar="BYTES",
+        type=_byte_count,
+        default=DEFAULT_MOST_BYTES,
+        help=f"read at most this much of a file, after unpacking (default: {format_bytes(DEFAULT_MOST_BYTES)})",
+    )
+
+
+def _byte_count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"cannot read at most {text} bytes: expected a number above 0")
+    return int(text)
+
+
 def prepare_outputs(
     paths: Sequence[str],
     *,
@@ -97,10 +131,6 @@ def prepare_outputs(
     Args:
         read: The files that the command reads, which are never replaced. None is an option that was not given.
         further: Formats that no report has, by the end of the file's name: raw data, in which no name is replaced.
-
-    Raises:
-        UsageError: A file is read by the command, its suffix names no format, it exists already, it is named twice, it
-            cannot be written, or it would hold raw data though reports are to be redacted.
     """
     outputs: list[OutputFile] = []
     for name in paths:
@@ -140,12 +170,7 @@ def _writable(path: Path, read: Iterable[InputFile], *, force: bool) -> Path:
 
 
 def files_of_target(target: str) -> list[Path]:
-    """
-    The files that a target is loaded from, as far as its name says; some may not be there.
-
-    Args:
-        target: As on the command line: a file, a file with the name of an attribute, or ``package.module:attr``.
-    """
+    """The files that a target is loaded from, as far as its name says; some may not be there."""
     found = path_of_target(target)
     parts = target.partition(":")[0].split(".") if ":" in target and ".py:" not in target else []
     modules = [Path(*parts[:end]) for end in range(1, len(parts) + 1)]
@@ -168,15 +193,7 @@ def refuse_what_is_read(name: str | Path, read: Iterable[InputFile]) -> None:
 
 
 def prepare_directory(name: str, what: str) -> Path:
-    """
-    Makes a directory and proves that files can be made in it.
-
-    Args:
-        what: The kind of files that are to be saved in it.
-
-    Raises:
-        UsageError: They cannot.
-    """
+    """Makes a directory and proves that files can be made in it."""
     try:
         Path(name).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=name):
@@ -188,15 +205,7 @@ def prepare_directory(name: str, what: str) -> Path:
 
 
 def prepare_raw(arguments: argparse.Namespace, what: str) -> Path | None:
-    """
-    The directory of ``--save-recordings`` or ``--save-traces``; None if it was not given.
-
-    Args:
-        what: ``recordings`` or ``traces``.
-
-    Raises:
-        UsageError: It holds such files already, cannot be used, or reports are to be redacted.
-    """
+    """The directory of ``--save-recordings`` or ``--save-traces``; None if the option was not given."""
     name = getattr(arguments, f"save_{what}")
     if name is None:
         return None
@@ -216,14 +225,7 @@ def prepare_raw(arguments: argparse.Namespace, what: str) -> Path | None:
 
 
 def save_recordings(recordings: Iterable[Recording], directory: Path, interrupted: str | None = None) -> None:
-    """
-    Writes recordings, one file for each configuration.
-
-    One that cannot be written costs itself only, and is named on standard error.
-
-    Args:
-        interrupted: How the diagnosis was stopped; None if it came to its end.
-    """
+    """Writes recordings, one file for each configuration; one that cannot be written is named on standard error."""
     import msgspec
 
     from layoutdoctor.recording.saved import save_recording
@@ -256,14 +258,11 @@ def save_reports(
     further: Mapping[str, Callable[[Diagnosis, Path], None]] = MappingProxyType({}),
 ) -> tuple[Path, ...]:
     """
-    Writes the report to every file.
+    Writes the report to every file, those beside a Markdown report among them, and returns their paths.
 
     Args:
         shown: From ``for_others``.
         further: The functions that write the formats that no report has.
-
-    Returns:
-        Every file that was written, those beside a Markdown report among them.
 
     Raises:
         OutputError: A file could not be written; the others were.
@@ -290,12 +289,7 @@ def save_reports(
 
 
 def write_outputs(outputs: Sequence[OutputFile], write: Callable[[OutputFile], None]) -> None:
-    """
-    Writes every output; one that cannot be written does not cost the others.
-
-    Raises:
-        OutputError: A file could not be written; the others were.
-    """
+    """Writes every output; one that cannot be written does not cost the others."""
     failures = []
     for output in outputs:
         try:
@@ -308,8 +302,6 @@ def write_outputs(outputs: Sequence[OutputFile], write: Callable[[OutputFile], N
 
 def say_what_was_written(paths: Sequence[Path]) -> None:
     """Each file with its size."""
-    from layoutdoctor.units import format_bytes
-
     for path in paths:
         with contextlib.suppress(OSError):  # gone already
             logger.info("wrote %s (%s)", path, format_bytes(path.stat().st_size))
@@ -318,8 +310,42 @@ def say_what_was_written(paths: Sequence[Path]) -> None:
 def print_report(shown: Diagnosis, report_format: str) -> None:
     """The report to standard output; on a terminal set for its width, and coloured."""
     if report_format == "text" and (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
-        from layoutdoctor.commands.terminal import render_terminal  # late: it imports rich
-
         print_text(render_terminal(shown, terminal_width()))
     else:
         print_text(renderer_of(report_format)(shown))
+
+
+def render_terminal(diagnosis: Diagnosis, width: int | None) -> str:
+    """
+    The report for standard output, with colours if rich finds that it takes them (``NO_COLOR``, ``FORCE_COLOR``).
+
+    Args:
+        width: Characters per line, None for 100; lines to paste are never broken.
+    """
+    from rich.console import Console  # late: saved records and files need no rich
+    from rich.text import Text
+
+    from layoutdoctor.reports.sections.view import build_view
+    from layoutdoctor.reports.text import text_lines
+
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        for role, line in text_lines(build_view(diagnosis), width):
+            text = Text(line, _STYLES.get(role, ""))
+            for style, end in _highlights(role, line):
+                text.stylize(style, 0, end)
+            console.print(text, soft_wrap=True)
+    return captured.get()
+
+
+def _highlights(role: Role, line: str) -> Iterator[tuple[str, int]]:
+    """Styles of the beginning of a line, and how many characters each is for."""
+    finding = _FINDING.match(line)
+    if role == "note":
+        from layoutdoctor.reports.text import LABEL_WIDTH
+
+        yield "bold", LABEL_WIDTH
+    elif role == "claim" and _FASTER.match(line):
+        yield "green", len(line)
+    elif role == "finding" and finding is not None:
+        yield _SEVERITIES[finding[1]], finding.end()

@@ -32,13 +32,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Reads the diagnosis and prints its report.
-
-    Raises:
-        RecordError: The file is no diagnosis that this version can read, or the accepted findings cannot be read.
-        UsageError: The command line is wrong, or an output file cannot be written.
-    """
+    """Reads the diagnosis and prints its report."""
     conclusion = prepare_conclusion(arguments, [arguments.saved])
     if arguments.recordings is not None and not arguments.recheck:
         raise UsageError("cannot examine --recordings again without --recheck: pass it as well, or leave out both")

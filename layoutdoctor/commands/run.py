@@ -47,12 +47,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Runs the script, then diagnoses the module, prints the report, and writes it to the output files.
-
-    Raises:
-        LayoutDoctorError: The command line is wrong, the script failed, or the module could not be examined.
-    """
+    """Runs the script, then diagnoses the module, prints the report, and writes it to the output files."""
     from layoutdoctor.commands.running import Interrupted, ending_signals, require_torch  # late: it takes its time
     from layoutdoctor.workers.messages import Request
     from layoutdoctor.workers.processes import private_directory

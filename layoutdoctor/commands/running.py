@@ -1,4 +1,4 @@
-"""How commands run a diagnosis: signals that end it, one launcher for all targets, and a folder to go on from."""
+"""How commands run a diagnosis: signals that end it, its launcher, a folder to go on from, and the reproducer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import importlib.metadata
 import importlib.util
 import shlex
 import signal
+import subprocess
+import sys
+import tempfile
 import threading
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
@@ -16,18 +21,21 @@ import msgspec
 from layoutdoctor._version import __version__
 from layoutdoctor.commands.output import path_of_target, prepare_directory, save_recordings
 from layoutdoctor.commands.streams import say
+from layoutdoctor.diagnosis.diagnosis import Reproduction
 from layoutdoctor.errors import NO_TORCH, RecordError, UnsupportedTorchError, UsageError
 from layoutdoctor.recording.saved import SUFFIX, load_recording
+from layoutdoctor.reports.reproducer import NOT_REPRODUCED, REPRODUCED, build_reproducer
 from layoutdoctor.run.diagnose import diagnose_request
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.watching import Watch
 from layoutdoctor.workers.launcher import Launcher
+from layoutdoctor.workers.processes import kill_with_all_it_started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
     from types import FrameType
 
+    from layoutdoctor.commands.output import OutputFile
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.workers.messages import Progress, Request
@@ -38,6 +46,8 @@ _ENDING = {
     "SIGHUP": "its terminal was closed (SIGHUP)",
 }
 _KEY, _DONE = "request.sha256", "done"
+_REPRODUCER_SECONDS = 600.0
+_MOST_LINES = 12
 
 
 class Interrupted(KeyboardInterrupt):
@@ -76,31 +86,18 @@ def _raise_interrupted(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def check_request(request: Request) -> None:
-    """
-    Refuses a request that no worker could carry out.
-
-    Raises:
-        UsageError: A word is no text.
-        UnsupportedTorchError: torch is not installed.
-    """
+    """Refuses a request that no worker could carry out."""
     require_torch()
-    words = (request.target, request.module, request.device, request.dtype, request.trace_directory)
-    for word in (*words, *request.inputs, *request.config):
-        try:
-            (word or "").encode()
-        except UnicodeEncodeError:
-            raise UsageError(
-                f"cannot diagnose with {word!r}: it is no text in UTF-8; give a copy or a link under another name"
-            ) from None
+    try:
+        msgspec.json.encode(request)
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"cannot diagnose with {error.object!r}: it is no text in UTF-8; give a copy or a link under another name"
+        ) from None
 
 
 def require_torch() -> None:
-    """
-    Looks for torch without importing it.
-
-    Raises:
-        UnsupportedTorchError: It is not installed.
-    """
+    """Looks for torch without importing it."""
     if importlib.util.find_spec("torch") is None:
         raise UnsupportedTorchError(NO_TORCH)
 
@@ -111,10 +108,6 @@ class Folder:
 
     Configurations that failed, hung or crashed are not tried again. A finished run is examined once more. All other
     configurations are compiled and timed again, with the compiler's caches warm.
-
-    Attributes:
-        recordings: Those that an earlier run left there.
-        is_done: Whether that run came to its end.
     """
 
     def __init__(self, path: Path, request: Request) -> None:
@@ -207,9 +200,6 @@ class Running:
             on_trial: Called with the diagnosis so far whenever there is more of it.
             on_table: Called with the first, provisional table.
             folder: Keeps the recordings meanwhile.
-
-        Raises:
-            LayoutDoctorError: The target could not be examined.
         """
         check_request(request)
         if folder is not None and folder.is_done:
@@ -243,3 +233,45 @@ def say_how_to_continue(words: Sequence[str]) -> None:
     if any(word.startswith(written) for word in words) and "--force" not in words:
         words.append("--force")
     say(f"continue with: {shlex.join(['python', '-m', 'layoutdoctor', *words])}")
+
+
+def is_reproducer_wanted(outputs: Sequence[OutputFile], diagnosis: Diagnosis) -> bool:
+    """Whether a report will hold a reproducer to be pasted that can be run here."""
+    is_shown = any(output.report_format in ("markdown", "reproducer") for output in outputs)
+    return is_shown and build_reproducer(diagnosis).is_runnable
+
+
+def with_reproduction(diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis, as it was measured on this machine, with what its reproducer printed."""
+    begin = time.monotonic()
+    done = run_reproducer(build_reproducer(diagnosis).script)
+    stages = diagnosis.stage_seconds | {"running the reproducer": time.monotonic() - begin}
+    return msgspec.structs.replace(diagnosis, reproduction=done, stage_seconds=stages)
+
+
+def run_reproducer(script: str, limit_seconds: float = _REPRODUCER_SECONDS) -> Reproduction:
+    """Runs a script in a folder of its own, and ends it and all that it started after so many seconds."""
+    with tempfile.TemporaryDirectory(prefix="layoutdoctor-") as folder:
+        here = Path(folder, "reproducer.py")
+        here.write_text(script, encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, str(here)],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        try:
+            printed, problem = process.communicate(timeout=limit_seconds)
+        except subprocess.TimeoutExpired:
+            return Reproduction(printed=f"ended after {limit_seconds:.0f} s", reproduced=None)
+        finally:
+            if process.returncode is None:
+                kill_with_all_it_started(process.pid)
+                process.communicate()
+    verdict = {REPRODUCED: True, NOT_REPRODUCED: False}.get(printed.rstrip().rpartition("\n")[2])
+    shown = printed if verdict is not None or process.returncode == 0 else f"{printed}{problem}"
+    lines = [line for line in shown.splitlines() if line.strip()]
+    return Reproduction(printed="\n".join(lines[-_MOST_LINES:]), reproduced=verdict)

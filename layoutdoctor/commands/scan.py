@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.conclusion import EXIT_FAILED, EXIT_FOUND, EXIT_INCONCLUSIVE, check_fail_on, is_failing
 from layoutdoctor.commands.output import (
+    add_limit_option,
     add_output_options,
     for_others,
     prepare_outputs,
@@ -16,11 +17,9 @@ from layoutdoctor.commands.output import (
     write_outputs,
 )
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, showing_progress, terminal_width
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports import SCAN_FORMATS, render_scan
 from layoutdoctor.reports.sections.wording import clean
-from layoutdoctor.units import format_bytes
 from layoutdoctor.workers.messages import Progress
 
 if TYPE_CHECKING:
@@ -77,13 +76,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="keep each file's result in this folder as it ends, and take from there what this version examined before "
         "and did not change since",
     )
-    parser.add_argument(
-        "--max-bytes",
-        metavar="BYTES",
-        type=int,
-        default=DEFAULT_MOST_BYTES,
-        help=f"read at most this much of a file, after unpacking (default: {format_bytes(DEFAULT_MOST_BYTES)})",
-    )
+    add_limit_option(parser)
     parser.add_argument(
         "--fail-on",
         metavar="CODE|error|warning",
@@ -93,15 +86,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Examines every file and prints the sum.
-
-    Raises:
-        UsageError: The command line is wrong, there is nothing to scan, or an output file cannot be written.
-        OutputError: An output could not be written to its end; everything else was done.
-    """
-    if arguments.max_bytes < 1:
-        raise UsageError(f"cannot read at most {arguments.max_bytes} bytes: expected a number above 0 for --max-bytes")
+    """Examines every file and prints the sum."""
     fail_on = check_fail_on(arguments.fail_on)
     further = {".jsonl": _LINES, ".parquet": _TABLE}
     outputs = prepare_outputs(

@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 def schema_of_kind(kind: str) -> Schema:
-    """
-    The schema of a saved file.
-
-    Args:
-        kind: One of ``KINDS``.
-    """
+    """The schema of a saved file."""
     from layoutdoctor.diagnosis import accepted, comparison
 
     kinds: dict[str, tuple[list[type[msgspec.Struct]], str, int]] = {
@@ -58,13 +53,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Prints the schema, or writes it to files.
-
-    Raises:
-        OutputError: It could not be written after all.
-        UsageError: A file exists, or cannot be written.
-    """
+    """Prints the schema, or writes it to files."""
     text = to_text(schema_of_kind(arguments.kind))
     outputs = prepare_outputs(arguments.output, force=arguments.force, further={"": "schema"})  # whatever its suffix
     write_outputs(outputs, lambda output: output.write(text))

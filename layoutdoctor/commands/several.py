@@ -49,12 +49,7 @@ class FailedTarget(Record, frozen=True, kw_only=True):
 
 
 def targets_of(arguments: argparse.Namespace) -> list[str]:
-    """
-    The targets on the command line, then the lines of the list, each once.
-
-    Raises:
-        UsageError: There is none, or the list cannot be read.
-    """
+    """The targets on the command line, then the lines of the list, each once."""
     lines: list[str] = []
     if arguments.list is not None:
         try:
@@ -72,12 +67,7 @@ def targets_of(arguments: argparse.Namespace) -> list[str]:
 
 
 def refuse_what_is_of_one(arguments: argparse.Namespace, targets: Sequence[str]) -> None:
-    """
-    Refuses options that would write over each other, or mean another thing for each.
-
-    Raises:
-        UsageError: One was given, or a word is no target but a command written wrong.
-    """
+    """Refuses options that would write over each other, or mean another thing for each."""
     given = next((name.replace("_", "-") for name in _OF_ONE if getattr(arguments, name)), None)
     if given is not None:
         raise UsageError(
@@ -96,16 +86,7 @@ def diagnose_several(
     diagnose: Callable[[argparse.Namespace, Running], Diagnosis],
     status_of: Callable[[Diagnosis], int],
 ) -> int:
-    """
-    Diagnoses one target after the other; each row is said as soon as it is known, the table printed at the end.
-
-    Args:
-        diagnose: Diagnoses one of them.
-        status_of: The exit status that one of them would have alone if nothing failed.
-
-    Returns:
-        The worst of them.
-    """
+    """Diagnoses one target after the other; each row is said as soon as it is known, the table printed at the end."""
     from layoutdoctor.commands.running import Interrupted, Running, ending_signals  # late: it takes its time
 
     fail_on = check_fail_on(arguments.fail_on)

@@ -80,12 +80,7 @@ def terminal_width() -> int | None:
 
 
 def print_text(text: str) -> None:
-    """
-    Text to standard output, as far as its encoding can show it; a reader that went away is no error.
-
-    Raises:
-        OutputError: It could not be written, as where the disk is full.
-    """
+    """Text to standard output, as far as its encoding can show it; a reader that went away is no error."""
     encoding = sys.stdout.encoding or "utf-8"
     text = _ACTS_ON_A_TERMINAL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
     text = without_workflow_commands(text) if os.environ.get("GITHUB_ACTIONS") else text

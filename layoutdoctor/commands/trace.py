@@ -13,9 +13,7 @@ from layoutdoctor.commands.conclusion import (
     prepare_conclusion,
     refuse_outputs_of_several,
 )
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
-from layoutdoctor.errors import UsageError
-from layoutdoctor.units import format_bytes
+from layoutdoctor.commands.output import add_limit_option
 
 if TYPE_CHECKING:
     import argparse
@@ -39,26 +37,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "itself with its conversions and round trips marked, to be opened in Perfetto."
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="a recorded trace; several are examined one by one")
-    parser.add_argument(
-        "--max-bytes",
-        metavar="BYTES",
-        type=int,
-        default=DEFAULT_MOST_BYTES,
-        help=f"read at most this much of a file, after unpacking (default: {format_bytes(DEFAULT_MOST_BYTES)})",
-    )
+    add_limit_option(parser)
     add_conclusion_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Examines every file and prints its report.
-
-    Raises:
-        TraceError: The only file cannot be read, or is no trace.
-        UsageError: The command line is wrong, or an output file cannot be written.
-    """
-    if arguments.max_bytes < 1:
-        raise UsageError(f"cannot read at most {arguments.max_bytes} bytes: expected a number above 0 for --max-bytes")
+    """Examines every file and prints its report."""
     refuse_outputs_of_several(arguments, len(arguments.files), "traces")
     conclusion = prepare_conclusion(arguments, arguments.files, {".json.gz": ANNOTATED})
     makers: list[Callable[[], Diagnosis]] = [partial(_examine, file, arguments.max_bytes) for file in arguments.files]

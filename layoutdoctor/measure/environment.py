@@ -1,4 +1,4 @@
-"""The machine, versions and settings that a verdict holds for, and the bandwidth that a copy reaches on a device."""
+"""The machine, versions and settings that a verdict holds for, and a device's bandwidth, clock and free memory."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ import platform
 import shutil
 import subprocess
 import time
+import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from layoutdoctor.diagnosis.subject import Environment
-from layoutdoctor.measure.gpu import card_state
+from layoutdoctor.errors import first_line
 from layoutdoctor.measure.timing import choose_timer, kind_of
+from layoutdoctor.units import format_bytes
+
+if TYPE_CHECKING:
+    from layoutdoctor.units import Bytes
 
 _VARIABLES = (
     "TORCHINDUCTOR_LAYOUT_OPTIMIZATION",
@@ -41,14 +47,7 @@ _VARIABLES = (
 def describe_environment(
     device: str, *, triton: str | None, onednn: tuple[str | None, str | None], command: str | None
 ) -> Environment:
-    """
-    The environment of this process.
-
-    Args:
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
-        onednn: oneDNN's version and instruction set, as its log said.
-        command: The command line; None from Python.
-    """
+    """The environment of this process; ``onednn`` is oneDNN's version and instruction set, as its log said."""
     card = card_state(device)
     return Environment(
         torch=str(torch.__version__),
@@ -139,4 +138,146 @@ def measure_copy_bandwidth(device: str) -> float | None:
             torch.cuda.synchronize(device)
         return 2 * size / min(choose_timer(device)(lambda: target.copy_(source), REPETITIONS))
     except RuntimeError:  # out of memory
+        return None
+
+
+_SMI_SECONDS = 10.0
+_LIMITS = {
+    0x0002: "the clock that was set",
+    0x0004: "the power cap",
+    0x0008: "a hardware slowdown",
+    0x0010: "the slowest GPU of a group",
+    0x0020: "heat, by software",
+    0x0040: "heat, by hardware",
+    0x0080: "the power supply",
+    0x0100: "the clock of the display",
+}
+"""Bits of nvidia-smi's ``clocks_event_reasons.active`` (nvml.h, nvmlClocksEventReason...); 1 is an idle GPU."""
+_WORTH_A_NOTE_BYTES = 1 << 30  # the context of this very process takes about half of it
+
+
+class CardState(NamedTuple):
+    """A GPU as nvidia-smi shows it: its driver's version, its clock, and the reasons that this clock is low."""
+
+    driver: str | None = None
+    clock_hertz: float | None = None
+    clock_limits: tuple[str, ...] = ()
+
+
+def card_state(device: str) -> CardState:
+    """A GPU as it is now; call it while its clock is still raised. Empty on a CPU and without nvidia-smi."""
+    # The second name is that of drivers before 535.
+    for reasons in ("clocks_event_reasons.active", "clocks_throttle_reasons.active"):
+        values = _ask(device, "driver_version", "clocks.sm", reasons)
+        if values is not None:
+            bits, clock = _number(values[2], 16), _number(values[1])
+            limits = tuple(words for bit, words in _LIMITS.items() if (bits or 0) & bit)
+            return CardState(values[0], None if clock is None else clock * 1e6, limits)
+    return CardState()
+
+
+def free_device_bytes(device: str) -> Bytes | None:
+    """
+    Bytes of a GPU's memory that no process holds; None on a CPU, and if they are not known.
+
+    A process without a CUDA context asks nvidia-smi, because torch would make a context to answer.
+    """
+    if kind_of(device) != "cuda":
+        return None
+    if torch.cuda.is_initialized():
+        with contextlib.suppress(Exception):  # a device that cannot say it says nothing against trying
+            return int(torch.cuda.mem_get_info(device)[0])
+    values = _ask(device, "memory.free")
+    mebibytes = None if values is None else _number(values[0])
+    return None if mebibytes is None else mebibytes << 20
+
+
+_CONTEXT_BYTES = 600 << 20
+"""About what a process takes of a GPU's memory before its first tensor: context, libraries, kernels."""
+
+
+def used_device_bytes(device: str) -> Bytes | None:
+    """Most bytes of a GPU's memory that this process has held, about; None on a CPU."""
+    if kind_of(device) != "cuda":
+        return None
+    return int(torch.cuda.max_memory_reserved(device)) + _CONTEXT_BYTES
+
+
+def notes_on_gpu(device: str) -> tuple[str, ...]:
+    """Facts that make times of a GPU less reliable, each with what to do; empty on a CPU."""
+    if kind_of(device) != "cuda":
+        return ()
+    notes = []
+    if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+        notes.append(
+            "CUDA_LAUNCH_BLOCKING=1: every launch waits for its kernel, so that short steps look slower than they are; "
+            "unset it"
+        )
+    with contextlib.suppress(Exception):  # a device that cannot say it, or is lost
+        free, total = torch.cuda.mem_get_info(device)
+        held = total - free - torch.cuda.memory_reserved(device)
+        if held > _WORTH_A_NOTE_BYTES:
+            notes.append(
+                f"other programs hold {format_bytes(held)} of {device}'s memory: its times vary while they run; end "
+                "them, or name another GPU (--device)"
+            )
+        if " MIG " in torch.cuda.get_device_name(device):
+            notes.append(f"{device} is a part of a GPU (MIG): its times do not hold for the whole GPU; diagnose there")
+    return tuple(notes)
+
+
+def why_no_gpu(device: torch.device) -> str | None:
+    """Why a GPU that was named cannot be used, and what to do; None if it can."""
+    with warnings.catch_warnings():  # a driver that is too old is a warning of torch's
+        warnings.simplefilter("ignore")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) < count:
+        return None
+    version = f"torch {torch.__version__}"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = "" if visible is None else f", as CUDA_VISIBLE_DEVICES is {visible!r}"
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"{version} was built without CUDA; install a build with it (pytorch.org), or use cpu"
+    if count:
+        known = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+        return f"{version} sees {known} only{hidden}; use one of these, or cpu"
+    reason = "no GPU was found"
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        reason = first_line(error)
+    return f"{version} sees no GPU{hidden} ({reason}); see whether nvidia-smi lists one, or use cpu"
+
+
+def _ask(device: str, *fields: str) -> list[str] | None:
+    """The values of nvidia-smi's fields; None where it does not answer, or does not know one of them."""
+    card = _card(device) if kind_of(device) == "cuda" else None
+    if card is None:
+        return None
+    command = ["nvidia-smi", "-i", card, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        found = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_SECONDS, check=True)
+        values = [value.strip() for value in found.stdout.splitlines()[0].split(",")] if found.stdout else []
+        return values if len(values) == len(fields) else None
+    return None
+
+
+def _card(device: str) -> str | None:
+    """What nvidia-smi calls a device; it knows nothing of CUDA_VISIBLE_DEVICES."""
+    number = device.partition(":")[2]
+    if torch.cuda.is_initialized():
+        with contextlib.suppress(Exception):
+            unique = str(torch.cuda.get_device_properties(int(number) if number else None).uuid)
+            return unique if unique.startswith("GPU-") else f"GPU-{unique}"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return number or "0"
+    names = visible.split(",")
+    return names[int(number or 0)].strip() or None if int(number or 0) < len(names) else None
+
+
+def _number(text: str, base: int = 10) -> int | None:
+    try:
+        return int(text, base)
+    except ValueError:  # such as "[N/A]"
         return None

@@ -30,7 +30,7 @@ GRADIENT_FLOOR = {torch.float64: 1e-5, torch.float32: 0.2, torch.float16: 0.2, t
 TF32_FLOOR = 1e-2
 FLOOR_FACTOR_WITHOUT_YARDSTICK = 10.0
 LARGEST_EAGER_ERROR = {"output": 0.3, "gradient": 0.1}
-"""If eager itself is further off, a right tensor cannot be told from a wrong one."""
+"""If eager itself is further off, no comparison can tell a right tensor from a wrong one."""
 SMALLEST_SIZE = 0.01
 """Of a gradient, beside the largest of its module: that of a bias in front of a batch norm is nothing but rounding."""
 CANCELLED_FACTOR = 1000.0
@@ -63,7 +63,7 @@ class ReferenceTensor(NamedTuple):
 @dataclass(frozen=True)
 class StepResults:
     """
-    What one iteration gave.
+    The tensors that one iteration gave.
 
     Attributes:
         outputs: Every tensor of the output, in order, detached, with the strides the model gave them.

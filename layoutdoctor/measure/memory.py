@@ -66,15 +66,11 @@ def out_of_memory(error: BaseException) -> str | None:
 
 def peak_memory(step: Callable[[], None], device: str) -> Bytes | None:
     """
-    Most bytes of tensors alive at once in one iteration, above those alive at its start.
-
-    Args:
-        step: One iteration, warm already; it is called once.
-        device: ``cpu``, ``cuda`` or ``cuda:N``. On a GPU torch's peak statistics are reset.
+    Most bytes of tensors alive at once in one warm iteration, above those alive at its start.
 
     Returns:
         Bytes from torch's allocator, with those that libraries ask it for; None if this torch or device cannot say.
-        Memory that a library allocates by itself is not seen.
+        Memory that a library allocates by itself is not seen. On a GPU torch's peak statistics are reset.
     """
     kind = kind_of(device)
     if kind == "cuda":

@@ -65,9 +65,6 @@ def record_iterations(
     Args:
         prepare: Makes one iteration, already warm, ready to run.
         trace_file: Where to keep the Chrome trace (``.json`` or ``.json.gz``) of the quietest one.
-
-    Raises:
-        Exception: Whatever the step raises.
     """
     start = time.perf_counter()
     found: list[Iteration] = []
@@ -95,13 +92,11 @@ def record_iteration(
 
     Args:
         step: One iteration, already warm.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
         generated: The graphs that may run in it; their kernels are named in the record.
         trace_file: Where the profiler's Chrome trace goes; None keeps none.
 
     Raises:
         LayoutDoctorError: A profiler is running already, which ours would end; or its trace cannot be read.
-        Exception: Whatever the step raises.
     """
     if profiler_is_running():
         raise LayoutDoctorError(

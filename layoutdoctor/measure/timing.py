@@ -46,12 +46,11 @@ def cpu_timer(step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
 
 class CudaTimer:
     """
-    Time of every call between two events on a GPU, in two passes: with the L2 cache emptied before each call, and
-    without.
+    Time of every call between two events on a GPU, in two passes: the L2 cache is emptied before each call, or not.
 
-    Emptying the cache takes about 0.1 ms, in which the processor launches ahead: it hides that launching may take
-    longer than the kernels. The pass whose shortest call is longer is what counts. Where the kernels take longer, that
-    is the pass with cold caches; where launching does, the pass that hides nothing of it.
+    Emptying the cache takes about 0.1 ms, in which the processor launches ahead: this hides that launching may take
+    longer than the kernels. The pass whose shortest call is longer counts: the pass with cold caches if the kernels
+    take longer, the other one if launching does.
 
     Source:
         ``triton.testing.do_bench`` (triton 3.7): events around every call, one synchronisation at the end.

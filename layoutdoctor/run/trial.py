@@ -22,16 +22,15 @@ from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.trial import Failure, GradientLayout, Trial
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.applying import effective_options, global_options
+from layoutdoctor.measure.environment import free_device_bytes, used_device_bytes
 from layoutdoctor.measure.equivalence import Reference, check_equivalence
-from layoutdoctor.measure.gpu import free_device_bytes, used_device_bytes
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.measure.timing import choose_timer
 from layoutdoctor.rules.decisions import leaves_out_backward
 from layoutdoctor.run.static import STAGE, failure_to_lower, lower
 from layoutdoctor.subjects.copies import layout_of
-from layoutdoctor.subjects.cures import propose
-from layoutdoctor.subjects.cures.cure import Seen
+from layoutdoctor.subjects.cures import Seen, propose
 from layoutdoctor.subjects.prepare import (
     formats_in_effect,
     global_settings,

@@ -12,23 +12,14 @@ import torch
 
 from layoutdoctor.errors import SubjectError, UsageError, first_line
 from layoutdoctor.subjects.copies import CHANNELS_LAST
+from layoutdoctor.words import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EXPECTED_FORM = "[NAME=]DTYPE[SIZE,SIZE,...][:channels_last|:contiguous], such as 'f32[8,3,224,224]:channels_last'"
-DTYPES = {
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "bool": torch.bool,
-}
-_LONG_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
+_SHORT_DTYPES = ("f16", "bf16", "f32", "f64", "i8", "u8", "i32", "i64", "bool")
+_LONG_DTYPES = tuple(DTYPES[short] for short in _SHORT_DTYPES)
 _FORMATS = ("channels_last", "contiguous")
 _SPEC = re.compile(
     r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<dtype>[A-Za-z_]\w*)\[(?P<shape>[^\[\]]*)\](?::(?P<memory_format>[^:]*))?"
@@ -40,14 +31,7 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class InputSpec:
-    """
-    One example input as written.
-
-    Attributes:
-        dtype: torch's name, such as ``float32``.
-        shape: Sizes; empty for a scalar.
-        memory_format: ``channels_last`` (by rank), or None for contiguous.
-    """
+    """One example input as written; ``memory_format`` is ``channels_last`` (by rank), or None for contiguous."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -56,15 +40,7 @@ class InputSpec:
 
 
 def parse_input(spec: str) -> InputSpec:
-    """
-    Reads one ``--input``.
-
-    Args:
-        spec: ``[NAME=]DTYPE[SIZE,...][:channels_last|:contiguous]``; blanks do not count.
-
-    Raises:
-        UsageError: It is not of this form.
-    """
+    """Reads one ``--input``: ``[NAME=]DTYPE[SIZE,...][:channels_last|:contiguous]``; blanks do not count."""
     match = _SPEC.fullmatch("".join(spec.split()))
     if match is None:
         raise UsageError(f"cannot read input {spec!r}: expected {EXPECTED_FORM}")
@@ -93,11 +69,11 @@ def parse_dtype(name: str, where: str = "--dtype") -> torch.dtype:
         UsageError: No such dtype.
     """
     plain = name.removeprefix("torch.").lower()
-    dtype = DTYPES.get(plain) or _LONG_NAMES.get(plain)
-    if dtype is None:
-        close = difflib.get_close_matches(plain, [*DTYPES, *_LONG_NAMES], n=1)
+    if plain not in (*_SHORT_DTYPES, *_LONG_DTYPES):
+        close = difflib.get_close_matches(plain, [*_SHORT_DTYPES, *_LONG_DTYPES], n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise UsageError(f"cannot read {where}: got dtype {name!r}, expected one of {', '.join(DTYPES)}{hint}")
+        raise UsageError(f"cannot read {where}: got dtype {name!r}, expected one of {', '.join(_SHORT_DTYPES)}{hint}")
+    dtype: torch.dtype = getattr(torch, DTYPES[plain])
     return dtype
 
 
@@ -118,16 +94,7 @@ def _parse_shape(text: str, spec: str) -> tuple[int, ...]:
 
 
 def make_inputs(specs: Sequence[InputSpec]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """
-    The tensors that specs describe: normal random numbers, small integers from 0, always the same.
-
-    Returns:
-        Positional arguments and keyword arguments.
-
-    Raises:
-        UsageError: One keyword occurs twice.
-        SubjectError: A tensor cannot be made, as for want of memory.
-    """
+    """Positional and keyword arguments that specs describe: normal random numbers, small integers, always the same."""
     generator = torch.Generator().manual_seed(_SEED)
     args: list[torch.Tensor] = []
     kwargs: dict[str, torch.Tensor] = {}
@@ -143,7 +110,7 @@ def make_inputs(specs: Sequence[InputSpec]) -> tuple[tuple[Any, ...], dict[str, 
 
 
 def _make_tensor(spec: InputSpec, generator: torch.Generator) -> torch.Tensor:
-    own = _LONG_NAMES[spec.dtype]
+    own: torch.dtype = getattr(torch, spec.dtype)
     try:
         if own.is_floating_point:
             tensor = torch.randn(spec.shape, generator=generator, device="cpu", dtype=torch.float32).to(own)

@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
-from layoutdoctor.measure.gpu import why_no_gpu
+from layoutdoctor.measure.environment import why_no_gpu
 from layoutdoctor.measure.memory import out_of_memory
 from layoutdoctor.state.switches import seed_all
 from layoutdoctor.subjects.copies import input_tensors
@@ -143,14 +143,7 @@ def _moved(subject: LoadedSubject, device: torch.device | None, dtype: torch.dty
 
 
 class _Found(NamedTuple):
-    """
-    A model as found.
-
-    Attributes:
-        example_input: None if it came without one.
-        kwargs: Keyword arguments beside the example input.
-        source: The user's file.
-    """
+    """A model as found, with its example input if it has one; ``source`` is the user's file."""
 
     model: Any
     example_input: Any
@@ -163,8 +156,8 @@ def _find(target: str, name: str, config: Sequence[str], *, needs_input: bool) -
     before, _, after = target.partition(":")
     if before in ZOOS and after:
         with users_code(target, Path.cwd(), None, "build"):
-            made = load_from_zoo(before, after, needs_input=needs_input, config=config)
-        return _Found(made.model, made.example_input, notes=made.notes)
+            model, example_input, notes = load_from_zoo(before, after, needs_input=needs_input, config=config)
+        return _Found(model, example_input, notes=notes)
     if config:
         raise UsageError(f"cannot use --config {config[0]!r} with {target!r}: only models of {', '.join(ZOOS)} take it")
     if target.endswith(".pt2"):
@@ -190,15 +183,12 @@ def users_code(name: str, folder: Path, file: str | None, doing: str) -> Iterato
     """
     A block in which the user's code runs while it is loaded.
 
-    Random numbers are seeded, ``folder`` is on ``sys.path``, ``sys.argv`` names the file, what the code
-    prints goes to standard error, and an exception becomes one line.
+    Random numbers are seeded, ``folder`` is on ``sys.path``, ``sys.argv`` names the file, and prints go to standard
+    error. An exception, and a call of ``sys.exit``, becomes a SubjectError in one line.
 
     Args:
         file: The user's file, whose last line in the traceback is named; None if it is not known.
-        doing: What the block does, such as ``"load"``.
-
-    Raises:
-        SubjectError: The user's code raised, or called ``sys.exit``.
+        doing: A verb for the error, such as ``"load"``.
     """
     path, argv = list(sys.path), list(sys.argv)
     sys.path.insert(0, str(folder))

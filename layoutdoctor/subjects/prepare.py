@@ -18,10 +18,10 @@ from layoutdoctor.subjects.copies import (
     copy_model,
     in_format,
     input_tensors,
+    outermost_modules,
     with_dynamo_marks,
 )
 from layoutdoctor.subjects.cures import apply_cures
-from layoutdoctor.subjects.reach import outermost_modules
 from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import callable_name, owned_module, set_mode, unwrap
 

@@ -26,8 +26,7 @@ class RecordedInputs:
     One call of a module, as it came: give it to ``diagnose`` in place of an example input.
 
     Attributes:
-        args: Positional arguments; copies, with the strides that they had.
-        kwargs: Keyword arguments, likewise.
+        args: Positional arguments; copies, with the strides that they had. ``kwargs`` likewise.
         call: The number of the call, from 1 on; 0 before the first.
         call_count: How often the module was called.
         autocast: The dtype of autocast around it, such as ``bfloat16``; None without autocast.
@@ -40,44 +39,30 @@ class RecordedInputs:
     call_count: int = 0
     autocast: str | None = None
     device: str | None = None
-    _problem: str | None = field(default=None, repr=False)
-    _size: int = field(default=-1, repr=False)
 
     @classmethod
-    def of_call(cls, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> RecordedInputs:
+    def of_call(cls, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, number: int = 1) -> RecordedInputs:
         """
         The inputs of the call that is under way.
 
         Raises:
             SubjectError: They cannot be copied.
         """
-        recorded = cls()
         try:
-            recorded._take(args, kwargs, 1)
+            tensors = input_tensors(args, kwargs)
+            device = tensors[0].device.type if tensors else None
+            has_autocast = device is not None and torch.is_autocast_enabled(device)
+            dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.") if has_autocast and device else None
+            with torch.inference_mode(mode=False):  # a tensor made in that mode could never be trained on
+                args, kwargs = copy_inputs(args, kwargs)
         except Exception as error:  # whatever a tensor's own class raises
-            raise _cannot_copy(name, first_line(error)) from error
-        return recorded
+            why = f"they cannot be copied: {first_line(error)}"
+            raise SubjectError(f"cannot record the inputs of {name}: {why}") from error
+        return cls(args, kwargs, number, number, dtype, device)
 
     def without_autocast(self) -> contextlib.AbstractContextManager[Any]:
         """A block without the autocast that was around the call."""
         return contextlib.nullcontext() if self.device is None else torch.autocast(self.device, enabled=False)
-
-    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: int | Literal["largest"]) -> None:
-        self.call_count += 1
-        tensors = input_tensors(args, kwargs)
-        size = sum(tensor.numel() for tensor in tensors)
-        is_wanted = size > self._size if wanted == "largest" else self.call_count == wanted
-        if not is_wanted:
-            return
-        device = tensors[0].device.type if tensors else None
-        has_autocast = device is not None and torch.is_autocast_enabled(device)
-        self.autocast = (
-            str(torch.get_autocast_dtype(device)).removeprefix("torch.") if has_autocast and device else None
-        )
-        self.device = device
-        with torch.inference_mode(mode=False):  # what is made in it could never be trained on
-            self.args, self.kwargs = copy_inputs(args, kwargs)
-        self.call, self._size = self.call_count, size
 
 
 @contextlib.contextmanager
@@ -96,38 +81,33 @@ def record_inputs(module: nn.Module, *, call: int | Literal["largest"] = "larges
     inner = getattr(module, "_orig_mod", module)
     if not isinstance(inner, nn.Module):
         raise UsageError(f"cannot record the inputs of a {type(module).__name__}: expected an nn.Module")
-    number = call if isinstance(call, int) else 0
-    if call != "largest" and number < 1:
+    if call != "largest" and (not isinstance(call, int) or call < 1):  # type: ignore[redundant-expr]
         raise UsageError(f"cannot record call {call!r}: expected 'largest' or a number from 1 on")
-    recorded = RecordedInputs()
+    name, recorded, most = type(inner).__name__, RecordedInputs(), -1
+    problems: list[SubjectError] = []
 
     def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal most
+        recorded.call_count += 1
         try:
-            recorded._take(args, kwargs, call)
+            size = sum(tensor.numel() for tensor in input_tensors(args, kwargs))
+            if size > most if call == "largest" else recorded.call_count == call:
+                vars(recorded).update(vars(RecordedInputs.of_call(args, kwargs, name, recorded.call_count)))
+                most = size
         except Exception as error:  # nothing of this may end the caller's program
-            recorded._problem = first_line(error)
+            problems.append(error if isinstance(error, SubjectError) else SubjectError(first_line(error)))
 
     handle = inner.register_forward_pre_hook(keep, with_kwargs=True, prepend=True)
     try:
-        # A hook that is new to compiled code is not seen by it.
+        # Compiled code does not see a hook that was added after it was compiled.
         with torch.compiler.set_stance("force_eager"):
             yield recorded
     finally:
         handle.remove()
-    name = type(inner).__name__
-    if recorded._problem is not None and recorded.call == 0:
-        raise _cannot_copy(name, recorded._problem)
-    if recorded.call == 0:
-        calls = (
-            "it was not called" if not recorded.call_count else f"it was called {count_of(recorded.call_count, 'time')}"
-        )
-        raise SubjectError(
-            f"cannot record the inputs of {name}: {calls}; a call of its .forward() is none: expected module(...)"
-        )
-
-
-def _cannot_copy(name: str, why: str) -> SubjectError:
-    return SubjectError(f"cannot record the inputs of {name}: they cannot be copied: {why}")
+    if not recorded.call:
+        times = f"called {count_of(recorded.call_count, 'time')}" if recorded.call_count else "not called"
+        why = f"it was {times}; a call of its .forward() is none: expected module(...)"
+        raise next(iter(problems), SubjectError(f"cannot record the inputs of {name}: {why}"))
 
 
 class UnderAutocast(nn.Module):
@@ -192,25 +172,19 @@ def submodule_of(model: Any, path: str) -> nn.Module:
         raise UsageError(
             f"cannot take --module {path!r}: the target is a {type(model).__name__}, expected an nn.Module"
         )
-    found = dict(model.named_modules())
-    if path in found and path:
+    found = {name: module for name, module in model.named_modules() if name}
+    if path in found:
         return found[path]
     near = difflib.get_close_matches(path, found, n=3) or [name for name in found if name.endswith(f".{path}")][:3]
     if near:
         raise UsageError(f"cannot find the module {path!r}: did you mean {' or '.join(map(repr, near))}?")
-    raise UsageError(f"cannot find the module {path!r}: {modules_with_convolutions(model)}")
+    counts = {name: convolution_module_count(module) for name, module in found.items() if name.count(".") < 2}
+    most = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])[:MOST_SHOWN]
+    shown = ", ".join(f"{name} ({counts[name]})" for name in most)
+    hint = f"those with convolutions are {shown}" if shown else "no module of it holds a convolution"
+    raise UsageError(f"cannot find the module {path!r}: {hint}")
 
 
 def convolution_module_count(module: nn.Module) -> int:
     """How many nn.Conv* modules there are in a module, itself included."""
     return sum(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
-
-
-def modules_with_convolutions(model: nn.Module) -> str:
-    """The parts of a model that hold convolutions, as a sentence."""
-    counts = {
-        name: convolution_module_count(module) for name, module in model.named_modules() if name and name.count(".") < 2
-    }
-    most = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])[:MOST_SHOWN]
-    shown = ", ".join(f"{name} ({counts[name]})" for name in most)
-    return f"those with convolutions are {shown}" if shown else "no module of it holds a convolution"

@@ -41,14 +41,13 @@ class Step:
     Inference runs under ``torch.no_grad()``. Training runs forward and backward of the scalar loss
     ``sum((output * w).sum())`` with fixed pseudo-random ``w``: autograd starts from the gradient ``w`` of each output,
     in that output's own layout. A plain ``output.sum()`` would start from a stride-0 gradient of ones, which no real
-    loss gives and which vanishes behind a batch norm. The product and the sum themselves are not run: they are the same
-    in every configuration and would only dilute what is compared. After the call no gradient is kept, so that those of
-    one configuration never lie beside those of another. Each iteration casts the weights again under an autocast that
-    the caller entered, like an autocast that is entered for every call.
+    loss gives and which vanishes behind a batch norm. The product and the sum are not run: they are the same in every
+    configuration. No gradient is kept after the call, so that it takes no memory from another configuration. Each
+    iteration casts the weights again under an autocast that the caller entered.
 
     Attributes:
         module: The module that owns the parameters; None for a function without any.
-        notes: Facts that the reader should know about how it was prepared.
+        notes: Facts for the reader on how it was prepared.
         first_seed: Seed of the first call's random numbers; later calls draw from where the generators are.
         switches: Of libraries, set while an iteration runs and put back after it.
     """

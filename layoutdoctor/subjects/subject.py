@@ -18,10 +18,16 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.subject import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.applying import Call
-from layoutdoctor.measure.gpu import notes_on_gpu
+from layoutdoctor.measure.environment import notes_on_gpu
 from layoutdoctor.measure.timing import kind_of
-from layoutdoctor.subjects.copies import check_has_data, copy_inputs, device_of, input_tensors, layout_of
-from layoutdoctor.subjects.reach import outermost_modules
+from layoutdoctor.subjects.copies import (
+    check_has_data,
+    copy_inputs,
+    device_of,
+    input_tensors,
+    layout_of,
+    outermost_modules,
+)
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
 
 if TYPE_CHECKING:
@@ -35,11 +41,11 @@ _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 @dataclass(frozen=True)
 class LoadedSubject:
     """
-    A model and what to call it with.
+    A model and the arguments that it is called with.
 
     Attributes:
         model: A module or any other callable, never a compiled one.
-        notes: Facts the reader should know, such as what was unwrapped.
+        notes: Facts for the reader, such as which wrapper was taken off.
         source: The user's file.
     """
 
@@ -58,11 +64,7 @@ def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: 
     Args:
         model: A module, function, bound method or partial; a compiled or data-parallel one is unwrapped, with a note.
         example_input: A tensor is the one positional argument, a tuple or list the positional arguments, a dict the
-            keyword arguments; or what ``record_inputs`` kept.
-
-    Raises:
-        UsageError: ``model`` cannot be called, or ``example_input`` is none of these.
-        SubjectError: The model is of a kind that cannot be diagnosed.
+            keyword arguments; or a call that ``record_inputs`` kept.
     """
     inner, notes = unwrap(model)
     if isinstance(example_input, RecordedInputs):
@@ -75,10 +77,7 @@ def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: 
 
 def unwrap(model: Any) -> tuple[Callable[..., Any], tuple[str, ...]]:
     """
-    The model inside what torch.compile and data parallelism put around it.
-
-    Returns:
-        The model itself, and a note for every wrapper taken off.
+    The model inside what torch.compile and data parallelism put around it, and a note for every wrapper taken off.
 
     Raises:
         UsageError: It is a class, or cannot be called.
@@ -89,7 +88,7 @@ def unwrap(model: Any) -> tuple[Callable[..., Any], tuple[str, ...]]:
         model, note = found
         notes.append(note)
     if getattr(model, "_compiled_call_impl", None) is not None:
-        notes.append("model.compile() had been called: the copies that are diagnosed are compiled anew")
+        notes.append("model.compile() had been called: the copies that are diagnosed are compiled again")
     _check_callable(model)
     return model, tuple(notes)
 

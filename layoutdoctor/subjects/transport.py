@@ -22,7 +22,7 @@ from torch.nn.utils import parametrize
 
 from layoutdoctor.errors import SubjectError, first_line
 from layoutdoctor.state.switches import apply_settings, current_settings
-from layoutdoctor.subjects.reach import reached
+from layoutdoctor.subjects.copies import reached
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from layoutdoctor.subjects.subject import LoadedSubject
 
 Reduced = tuple[Any, ...]
+Storages = dict[int, tuple[int, torch.UntypedStorage]]
+"""The memory behind tensors, each once, by its address: the number in the order in which it was met, and itself."""
 
 OBJECTS_FILE = "subject.pickle"
 SETTINGS_FILE = "settings.pickle"
@@ -59,18 +61,20 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
             f"cannot hand {name} to another process: hooks on all modules are registered in this one "
             "(register_module_forward_hook and the like); remove them, or diagnose it as a file"
         )
-    storages = _Storages()
+    storages: Storages = {}
     try:
         with _quietly(), _ByValue() as by_value:
-            _dump(name, current_settings(), "setting", directory / SETTINGS_FILE, _Storages(), by_value)
+            _dump(name, current_settings(), "setting", directory / SETTINGS_FILE, {}, by_value)
             _dump(name, subject, "subject", directory / OBJECTS_FILE, storages, by_value)
-        size, room = storages.total_bytes(), shutil.disk_usage(directory).free
+        found = [storage for _, storage in storages.values()]
+        size, room = sum(storage.nbytes() for storage in found), shutil.disk_usage(directory).free
         if size > room:
             raise SubjectError(
                 f"cannot hand {name} to another process: its tensors take {format_bytes(size)} on disk, "
                 f"{format_bytes(room)} are free in {directory}; {_ELSEWHERE}"
             )
-        torch.save([storages.flat(one) for one in storages.found], directory / STORAGES_FILE)
+        flat = [torch.empty(0, dtype=torch.uint8, device=one.device).set_(one) for one in found]  # shares its memory
+        torch.save(flat, directory / STORAGES_FILE)
     except (OSError, RuntimeError) as error:
         raise SubjectError(f"cannot hand {name} to another process: {first_line(error)}; {_ELSEWHERE}") from error
 
@@ -124,35 +128,6 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-class _Storages:
-    """
-    The memory behind tensors, each once.
-
-    Attributes:
-        found: In the order in which they were met.
-    """
-
-    def __init__(self) -> None:
-        self.found: list[torch.UntypedStorage] = []
-        self._numbers: dict[int, int] = {}
-
-    def number(self, storage: torch.UntypedStorage) -> int:
-        """Which one a storage is, from 0 on."""
-        if storage._cdata not in self._numbers:
-            self._numbers[storage._cdata] = len(self.found)
-            self.found.append(storage)
-        return self._numbers[storage._cdata]
-
-    def total_bytes(self) -> int:
-        """What all of them take."""
-        return sum(storage.nbytes() for storage in self.found)
-
-    @staticmethod
-    def flat(storage: torch.UntypedStorage) -> torch.Tensor:
-        """A tensor of its bytes, which shares its memory."""
-        return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-
 class _Pickler(cloudpickle.Pickler):
     """
     cloudpickle with tensors' memory kept out of the stream, and with reducers for objects that torch cannot pickle.
@@ -161,7 +136,7 @@ class _Pickler(cloudpickle.Pickler):
         last: The object that was looked at last: if pickling fails, the one that cannot be pickled.
     """
 
-    def __init__(self, file: Any, storages: _Storages, by_value: _ByValue) -> None:
+    def __init__(self, file: Any, storages: Storages, by_value: _ByValue) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self._storages, self._by_value = storages, by_value
         self._to_detach: set[int] = set()
@@ -182,10 +157,13 @@ class _Pickler(cloudpickle.Pickler):
             torch/serialization.py, torch 2.7 to 2.13.
         """
         if isinstance(value, torch.TypedStorage):
-            return self._storages.number(value._untyped_storage), value.dtype
+            return self._number_of(value._untyped_storage), value.dtype
         if isinstance(value, torch.UntypedStorage):
-            return self._storages.number(value), torch.uint8
+            return self._number_of(value), torch.uint8
         return None
+
+    def _number_of(self, storage: torch.UntypedStorage) -> int:
+        return self._storages.setdefault(storage._cdata, (len(self._storages), storage))[0]
 
     def reducer_override(self, value: Any) -> Any:
         """How to take an object apart: ours first, then cloudpickle's."""
@@ -238,7 +216,7 @@ def _make_function(code: types.CodeType, scope: dict[str, Any], *rest: Any) -> t
     return types.FunctionType(code, scope, *rest)
 
 
-def _dump(name: str, value: Any, what: str, path: Path, storages: _Storages, by_value: _ByValue) -> None:
+def _dump(name: str, value: Any, what: str, path: Path, storages: Storages, by_value: _ByValue) -> None:
     with path.open("xb") as file:
         pickler = _Pickler(file, storages, by_value)
         try:
@@ -271,11 +249,9 @@ def reduce(value: Any) -> Reduced | None:
     What pickle needs to build an object again, in the form ``__reduce__`` returns it; None to leave it to cloudpickle.
 
     Raises:
-        PicklingError: It is an open file, which cloudpickle would read to its end and take for text, or code that calls
-            an operator which only this process knows.
+        PicklingError: It is an open file, which cloudpickle would read to its end and take for text.
     """
     if isinstance(value, types.CodeType):
-        _check_operators(value)
         return _code_of_file, (value.co_filename, *cloudpickle.Pickler.dispatch_table[types.CodeType](value))
     if isinstance(value, (torch._ops._OpNamespace, torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         path = value.name if isinstance(value, torch._ops._OpNamespace) else str(value)
@@ -298,20 +274,6 @@ def reduce(value: Any) -> Reduced | None:
 def _code_of_file(file: str, make: Callable[..., types.CodeType], parts: tuple[Any, ...]) -> types.CodeType:
     """Code that travelled by value, in the file of its lines; cloudpickle 3.1.3 calls each file ``<dynamic-code>``."""
     return make(*parts).replace(co_filename=file)
-
-
-def _check_operators(code: types.CodeType) -> None:
-    """
-    Refuses code that travels by value and calls an operator that Python code registered: nobody registers it there.
-
-    Source:
-        ``torch.library._defs``, such as ``{"mylib::double"}``, torch 2.7 to 2.15.
-    """
-    for operator in getattr(torch.library, "_defs", ()) if "ops" in code.co_names else ():
-        namespace, _, name = str(operator).partition("::")
-        if {namespace, name.partition(".")[0]} <= set(code.co_names):
-            where = f"{code.co_name} calls the operator {operator}"
-            raise pickle.PicklingError(f"{where}, which is registered in this process only")
 
 
 def _is_found_by_name(value: Any) -> bool:

@@ -8,86 +8,61 @@ import importlib
 import inspect
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.subjects.inputs import InputSpec, make_inputs
+from layoutdoctor.subjects.inputs import make_inputs, parse_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _BATCH_SIZE = 8
-_VIDEO_BATCH_SIZE = 2
-_TOKEN_COUNT = 128
-_VIDEO_FRAMES = 16
-
-
-class _Small(NamedTuple):
-    """What a processor can take of a model that is made for a large GPU."""
-
-    config: Mapping[str, Any]
-    inputs: tuple[InputSpec, ...]
-
-
-def _image(*shape: int) -> InputSpec:
-    return InputSpec("float32", shape, name="sample")
-
-
-_STEP = InputSpec("int64", (1,), name="timestep")
-# Channels are multiples of 32, for the group norms; frames are what the temporal compression allows.
-_SMALL: Mapping[str, _Small] = MappingProxyType(
+# Small sizes of models that are made for a large GPU: what they are built with, and their inputs as --input takes them.
+# Channels are multiples of 32, for the group norms; numbers of frames are those that the temporal compression allows.
+_SMALL: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = MappingProxyType(
     {
-        "AutoencoderKL": _Small(
+        "AutoencoderKL": (
             {
                 "block_out_channels": (64, 128, 128),
                 "down_block_types": ("DownEncoderBlock2D",) * 3,
                 "up_block_types": ("UpDecoderBlock2D",) * 3,
                 "layers_per_block": 2,
             },
-            (_image(1, 3, 128, 128),),
+            ("sample=f32[1,3,128,128]",),
         ),
-        "AutoencoderTiny": _Small({}, (_image(1, 3, 128, 128),)),
-        "AutoencoderKLWan": _Small({"base_dim": 32}, (_image(1, 3, 5, 64, 64),)),
-        "AutoencoderKLLTXVideo": _Small(
-            {
-                "block_out_channels": (32, 64, 128, 128),
-                "decoder_block_out_channels": (32, 64, 128, 128),
-            },
-            (_image(1, 3, 9, 64, 64),),
+        "AutoencoderTiny": ({}, ("sample=f32[1,3,128,128]",)),
+        "AutoencoderKLWan": ({"base_dim": 32}, ("sample=f32[1,3,5,64,64]",)),
+        "AutoencoderKLLTXVideo": (
+            dict.fromkeys(("block_out_channels", "decoder_block_out_channels"), (32, 64, 128, 128)),
+            ("sample=f32[1,3,9,64,64]",),
         ),
-        "AutoencoderKLCogVideoX": _Small(
-            {"block_out_channels": (32, 64, 64, 128), "layers_per_block": 1}, (_image(1, 3, 9, 64, 64),)
+        "AutoencoderKLCogVideoX": (
+            {"block_out_channels": (32, 64, 64, 128), "layers_per_block": 1},
+            ("sample=f32[1,3,9,64,64]",),
         ),
-        "AutoencoderKLHunyuanVideo": _Small(
-            {"block_out_channels": (32, 64, 128, 128), "layers_per_block": 1}, (_image(1, 3, 5, 64, 64),)
+        "AutoencoderKLHunyuanVideo": (
+            {"block_out_channels": (32, 64, 128, 128), "layers_per_block": 1},
+            ("sample=f32[1,3,5,64,64]",),
         ),
-        "UNet2DModel": _Small({"block_out_channels": (64, 128, 128, 256)}, (_image(1, 3, 64, 64), _STEP)),
-        "UNet2DConditionModel": _Small(
+        "UNet2DModel": (
+            {"block_out_channels": (64, 128, 128, 256)},
+            ("sample=f32[1,3,64,64]", "timestep=i64[1]"),
+        ),
+        "UNet2DConditionModel": (
             {"block_out_channels": (64, 128, 256, 256), "cross_attention_dim": 256},
-            (_image(1, 4, 32, 32), _STEP, InputSpec("float32", (1, 77, 256), name="encoder_hidden_states")),
+            ("sample=f32[1,4,32,32]", "timestep=i64[1]", "encoder_hidden_states=f32[1,77,256]"),
         ),
     }
 )
 
 
-class FromZoo(NamedTuple):
+def load_from_zoo(
+    zoo: str, name: str, *, needs_input: bool, config: Sequence[str] = ()
+) -> tuple[Any, Any, tuple[str, ...]]:
     """
-    A model that a package made.
-
-    Attributes:
-        example_input: None where none was needed.
-    """
-
-    model: Any
-    example_input: Any
-    notes: tuple[str, ...]
-
-
-def load_from_zoo(zoo: str, name: str, *, needs_input: bool, config: Sequence[str] = ()) -> FromZoo:
-    """
-    A model from a zoo, with random weights.
+    A model from a zoo with random weights, an example input (None unless one is needed), and notes.
 
     Args:
         name: The zoo's own name of the model; for transformers a model class, a config class or a local folder; for
@@ -103,15 +78,15 @@ def load_from_zoo(zoo: str, name: str, *, needs_input: bool, config: Sequence[st
         library = importlib.import_module(zoo)
     except ImportError as error:
         raise SubjectError(f"cannot load {zoo}:{name}: {zoo} is not installed; pip install {zoo}") from error
-    small = (_SMALL.get(name) if zoo == "diffusers" else None) or _Small({}, ())
-    options = {**small.config, **options}
-    model, specs = _BUILDERS[zoo](library, name, options)
+    small, inputs = _SMALL.get(name, ({}, ())) if zoo == "diffusers" else ({}, ())
+    options = {**small, **options}
+    model, own_inputs = _BUILDERS[zoo](library, name, options)
     notes = ["random weights: nothing was downloaded"]
     if options:
         notes.append(f"built with {', '.join(f'{key}={value!r}' for key, value in options.items())}")
     if not needs_input:
-        return FromZoo(model, None, tuple(notes))
-    specs = specs or small.inputs
+        return model, None, tuple(notes)
+    specs = [parse_input(text) for text in own_inputs or inputs]
     if not specs:
         takes = ", ".join(inspect.signature(model.forward).parameters)
         raise SubjectError(
@@ -120,7 +95,7 @@ def load_from_zoo(zoo: str, name: str, *, needs_input: bool, config: Sequence[st
         )
     args, kwargs = make_inputs(specs)
     shapes = ", ".join(f"{spec.dtype}[{','.join(map(str, spec.shape))}]" for spec in specs)
-    return FromZoo(model, kwargs or args, (*notes, f"no --input was given: {shapes} was used"))
+    return model, kwargs or args, (*notes, f"no --input was given: {shapes} was used")
 
 
 def _parsed(text: str) -> tuple[str, Any]:
@@ -134,15 +109,15 @@ def _parsed(text: str) -> tuple[str, Any]:
         return key, value
 
 
-_Built = tuple[Any, tuple[InputSpec, ...]]
+_Built = tuple[Any, tuple[str, ...]]
 
 
 def _from_timm(timm: Any, name: str, config: Mapping[str, Any]) -> _Built:
     if not timm.is_model(name):
         raise _unknown("timm", name, timm.list_models())
     model = timm.create_model(name, pretrained=False, **config)
-    shape = tuple(getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224)))
-    return model, (InputSpec("float32", (_BATCH_SIZE, *shape)),)
+    shape = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
+    return model, (_images(*shape),)
 
 
 def _from_torchvision(torchvision: Any, name: str, config: Mapping[str, Any]) -> _Built:
@@ -160,9 +135,9 @@ def _from_torchvision(torchvision: Any, name: str, config: Mapping[str, Any]) ->
         )
     model = builder(**options, **config)
     if ".video" in builder.__module__:
-        return model, (InputSpec("float32", (_VIDEO_BATCH_SIZE, 3, _VIDEO_FRAMES, 112, 112)),)
+        return model, ("f32[2,3,16,112,112]",)
     size = 299 if "inception" in name else 224
-    return model, (InputSpec("float32", (_BATCH_SIZE, 3, size, size)),)
+    return model, (_images(3, size, size),)
 
 
 def _from_transformers(transformers: Any, name: str, options: Mapping[str, Any]) -> _Built:
@@ -180,16 +155,14 @@ def _from_transformers(transformers: Any, name: str, options: Mapping[str, Any])
         else:
             model = transformers.AutoModel.from_config(named(**options))
         config = model.config
-    return model, (_transformers_input(config),)
-
-
-def _transformers_input(config: Any) -> InputSpec:
-    channels = getattr(config, "num_channels", None)
+    channels, size = getattr(config, "num_channels", None), getattr(config, "image_size", 224)
     if channels is None:
-        return InputSpec("int64", (1, _TOKEN_COUNT), name="input_ids")
-    size = getattr(config, "image_size", 224)
-    sizes = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
-    return InputSpec("float32", (_BATCH_SIZE, channels, *sizes), name="pixel_values")
+        return model, ("input_ids=i64[1,128]",)
+    return model, (f"pixel_values={_images(channels, *(size if isinstance(size, (tuple, list)) else (size, size)))}",)
+
+
+def _images(*shape: int) -> str:
+    return f"f32[{','.join(map(str, (_BATCH_SIZE, *shape)))}]"
 
 
 def _from_diffusers(diffusers: Any, name: str, config: Mapping[str, Any]) -> _Built:

@@ -88,13 +88,3 @@ def test_the_card_of_a_packed_transposed_convolution_says_what_the_unpacked_one_
         assert {name: getattr(one, name) for name in names_of} == {name: getattr(other, name) for name in names_of}
         assert other.node != one.node
     assert [c.stride for c in frozen.convolutions] == [(3, 3), (2, 3)]
-
-
-def test_a_function_without_weights_has_nothing_to_freeze() -> None:
-    names = ("inductor", "inductor-freezing")
-
-    diagnosis = layoutdoctor.diagnose(
-        lambda x: torch.max_pool2d(x, 2) + 1, X, configurations=names, budget_seconds=0.01
-    )
-
-    assert [trial.same_as for trial in diagnosis.trials] == [None, "inductor"]

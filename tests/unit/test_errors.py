@@ -20,7 +20,6 @@ from layoutdoctor.errors import (
         ("RecordError", 3),
         ("UnsupportedTorchError", 3),
         ("InconclusiveError", 4),
-        ("UnknownRuleError", 2),
     ],
 )
 def test_each_error_has_its_exit_status(name: str, status: int) -> None:

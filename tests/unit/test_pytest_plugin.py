@@ -134,15 +134,6 @@ def test_the_diagnosis_of_a_failing_test_is_written_where_that_was_asked_for(pro
     result.stdout.fnmatch_lines(["*- layoutdoctor -*", f"wrote reports/layouts/{names[1]}"])
 
 
-def test_a_report_that_cannot_be_written_hides_no_failure(project: pytest.Pytester) -> None:
-    (project.path / "file").write_text("")
-
-    result = run(project, a_test(), "--layoutdoctor-report", "file")
-
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["cannot write the diagnosis to 'file': FileExistsError: *"])
-
-
 def test_a_run_that_does_not_use_it_loads_nothing_heavy(project: pytest.Pytester) -> None:
     source = (
         "import sys\n\n"

@@ -66,13 +66,6 @@ def test_a_trace_and_a_diagnosis_of_a_model_are_not_compared(
     assert "Traceback" not in err
 
 
-def test_the_same_file_twice_is_no_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = saved(tmp_path, "a.json", a_run())
-
-    assert main(["compare", path, path, "--fail-on", "regression"]) == 0
-    assert "No difference: the two say the same, number by number" in capsys.readouterr().out
-
-
 def test_little_in_common_is_a_warning_and_nothing_in_common_an_exit_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,40 +159,6 @@ def test_compare_takes_records_and_paths(tmp_path: Path) -> None:
         compare(path, a_diagnosis())
     with pytest.raises(TraceError, match="there is no such file"):
         compare(a_run(), tmp_path / "missing")
-
-
-def write_chrome_trace(path: Path, conversion_count: int) -> str:
-    """Three steps of one convolution each, every one with some conversions before it."""
-    events: list[dict[str, object]] = []
-    kernels = ["nchwToNhwcKernel<float, float>(int)"] * conversion_count + ["sm80_xmma_fprop_implicit_gemm_nhwc"]
-
-    def add(category: str, name: str, start: float, duration: float, **more: Any) -> None:
-        place = {"pid": 0, "tid": 7} if category == "kernel" else {"pid": 1, "tid": 1}
-        events.append({"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration, **place, "args": more})
-
-    for step in range(3):
-        start, of = step * 1000, {"External id": step + 1}
-        add("user_annotation", f"ProfilerStep#{step}", start, 900)
-        add("cpu_op", "aten::cudnn_convolution", start + 10, 500, **of)
-        for number, name in enumerate(kernels):
-            at, link = start + 20 + 100 * number, {**of, "correlation": 100 * step + number + 7}
-            add("cuda_runtime", "cudaLaunchKernel", at, 5, **link)
-            add("kernel", name, at + 10, 50.5, **link, device=0, stream=7, grid=[1, 1, 1])
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    return str(path)
-
-
-def test_recorded_traces_are_examined_and_compared_per_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = write_chrome_trace(tmp_path / "old.json", 2)
-    new = write_chrome_trace(tmp_path / "new.json", 1)
-
-    assert main(["compare", old, new, "--format", "json"]) == 0
-    comparison = json.loads(capsys.readouterr().out)
-    assert comparison["basis"] == "step"
-    assert [comparison[age]["costs"]["conversion_count"] for age in ("old", "new")] == [2, 1]
-    assert comparison["unequal_work"] is None
-    assert main(["compare", new, old, "--fail-on", "regression"]) == 1
-    assert "Lost: 50.5 us of layout conversions per step (1 -> 2 conversions" in capsys.readouterr().out
 
 
 BOTH_WAYS = kernels(a_conversion("reorder 0", module="encoder.stem"), a_conversion("reorder 1", module="encoder.stem"))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
-from unittest import mock
 
 import builders
 import msgspec
@@ -18,12 +16,11 @@ from layoutdoctor.diagnosis.saved import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
     from .conftest import FakeEngine
-
-PATCH_EMBED = Path(__file__).parents[2] / "traces" / "h100_vit_patch_embed.json.gz"
 
 
 a_finding = partial(builders.a_finding, location=a_location(9, "/home/ada/net/model.py", "x = f(x)"))
@@ -186,18 +183,3 @@ def test_a_wrong_file_is_refused_before_anything_is_measured(
 
     assert main(["m.py", "-q", *options]) == status
     assert message in capsys.readouterr().err
-
-
-def test_a_file_that_cannot_be_written_after_all_costs_no_report(
-    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(
-        "layoutdoctor.commands.conclusion.save_accepted", mock.Mock(side_effect=OSError(28, "No space left on device"))
-    )
-    words = ["m.py", "-q", "--configurations", "inductor", "--write-accepted", str(tmp_path / "accepted.json")]
-
-    assert main([*words, "--output", str(tmp_path / "r.json")]) == 3
-    captured = capsys.readouterr()
-    assert "layoutdoctor explain LD205" in captured.out
-    assert captured.err.endswith("accepted.json': No space left on device\n")
-    assert (tmp_path / "r.json").exists()

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import signal
 from typing import TYPE_CHECKING
-from unittest import mock
 
 import msgspec
 import pytest
 from recorded_builders import a_recording
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands.output import save_recordings
 from layoutdoctor.commands.running import Interrupted
 from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.recording.saved import load_recording, pack, save_recording
@@ -133,15 +131,3 @@ def test_a_diagnosis_keeps_its_recordings_where_it_is_told_to(
     assert "they hold the names of modules and files" in capsys.readouterr().err
     assert main([*words[:-1], str(directory / "eager.recording")]) == 2
     assert "cannot save recordings in " in capsys.readouterr().err
-
-
-def test_a_recording_that_cannot_be_written_costs_itself_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(
-        "layoutdoctor.recording.saved.replacing", mock.Mock(side_effect=OSError(28, "No space left on device"))
-    )
-
-    save_recordings([a_recording()], tmp_path)
-
-    assert capsys.readouterr().err.endswith("eager.recording': No space left on device\n")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from builders import (
     a_conversion,
@@ -20,12 +21,14 @@ from builders import (
     a_trial,
     kernels,
 )
+from golden.stories import STORIES
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands.output import prepare_outputs
+from layoutdoctor.commands.output import prepare_outputs, render_terminal
 from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import redact, scrub
+from layoutdoctor.reports.text import render_text
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -114,17 +117,6 @@ def test_what_does_not_fit_stands_beside_the_report(tmp_path: Path, huge: str) -
     assert len(re.findall(r"^\| reorder \d+ +\|", details, re.MULTILINE)) == 2_000
 
 
-def test_a_saved_diagnosis_may_be_gzipped(tmp_path: Path, huge: str, capsys: pytest.CaptureFixture[str]) -> None:
-    packed, again = str(tmp_path / "d.json.gz"), tmp_path / "again.json"
-
-    assert main(["render", huge, "--output", packed]) == 0
-    assert main(["render", packed, "--output", str(again)]) == 0
-    assert main(["compare", huge, packed]) == 0
-
-    assert again.read_bytes() == Path(huge).read_bytes()
-    assert Path(packed).stat().st_size < again.stat().st_size / 10
-
-
 def test_the_details_are_an_output_as_any_other(folder: Path) -> None:
     (folder / "report.details.md").write_text("mine", encoding="utf-8")
     for names, force, message in (
@@ -170,15 +162,6 @@ def test_render_scrubs_and_redacts_standard_output_and_files(
     assert load(tmp_path / "tumor.json") == redact(a_secret_diagnosis())
 
 
-def test_a_trace_that_holds_every_name_is_refused_with_redact(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    annotated = tmp_path / "annotated.json.gz"
-    assert main(["trace", str(PATCH_EMBED), "--redact", "--output", str(annotated)]) == 2
-    assert "with --redact: this annotated trace holds every name as it was recorded" in capsys.readouterr().err
-    assert not annotated.exists()
-
-
 def test_trace_redacts_one_and_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", str(PATCH_EMBED), "--redact", "--output", str(tmp_path / "d.json")]) == 0
     assert "patch_embed" not in capsys.readouterr().out
@@ -205,3 +188,35 @@ def test_compare_scrubs_and_redacts(words: list[str], tmp_path: Path, capsys: py
     assert "wilhelmina" not in capsys.readouterr().out
     main(["compare", *pair, *words, "--redact"])
     assert "tumor" not in capsys.readouterr().out.lower()
+
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def test_a_terminal_gets_the_text_report_and_nothing_but_colours_on_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    for story in STORIES.values():
+        for width in (60, 140):
+            shown = render_terminal(story(), width)
+            assert ESCAPE.sub("", shown) == render_text(story(), width)
+            assert ESCAPE.search(shown)
+
+    lines = render_terminal(STORIES["gain_with_findings"](), 100).splitlines()
+    assert any(line.startswith("\x1b[1;32mcompiled + channels_last ") for line in lines)
+    assert any(line.startswith("\x1b[33mLD205 warning ") for line in lines)
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[33m" not in render_terminal(STORIES["gain_with_findings"](), 100)
+
+
+def test_markup_and_escapes_in_names_are_text() -> None:
+    diagnosis = STORIES["gain_with_findings"]()
+    (first, *others) = diagnosis.findings
+    hostile = msgspec.structs.replace(first, message="[red]x[/red] :boom: \x1b[2J\x1b]8;;http://x\x07")
+    planted = msgspec.structs.replace(diagnosis, findings=(hostile, *others))
+
+    report = ESCAPE.sub("", render_terminal(planted, 120))
+
+    assert "[red]x[/red] :boom:" in report
+    assert "\x1b" not in report

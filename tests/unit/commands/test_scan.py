@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from loops import for_each
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands import scan as scan_module
 from layoutdoctor.fleet.scanning import scan
-
-if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.scan import ScannedRows
 
 TRACES = Path(__file__).parents[2] / "traces"
 ALEXNET = str(TRACES / "a100_alexnet.json.gz")
@@ -105,32 +100,3 @@ def test_a_disk_that_fills_up_costs_that_output_only(
     assert json.loads(report.read_bytes())["schema_version"] == 1
     assert err.count("No space left on device; the scan goes on without it") == 1
     assert "error: cannot write" in err
-
-
-def test_an_interrupted_scan_leaves_whole_lines_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    listener = scan_module._Listener
-
-    class Interrupting(listener):  # type: ignore[misc,valid-type]
-        def __call__(self, found: ScannedRows, total: int) -> None:
-            super().__call__(found, total)
-            if self._done == 4:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(scan_module, "_Listener", Interrupting)
-    words = ["scan", "-q", str(TRACES), "--resume", str(tmp_path / "kept"), "--jobs", "1"]
-
-    assert main([*words, "--output", str(tmp_path / "s.jsonl")]) == 130
-    assert len((tmp_path / "s.jsonl").read_bytes().splitlines()) == 4
-    assert len((tmp_path / "kept" / "files.jsonl").read_bytes().splitlines()) == 4
-    monkeypatch.setattr(scan_module, "_Listener", listener)
-    capsys.readouterr()
-    assert main(words) == 0
-    assert capsys.readouterr().out == str(scan(TRACES))
-
-
-def test_progress_tells_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["scan", ALEXNET])
-
-    assert capsys.readouterr().err == "layoutdoctor: [100 %] examining, about 5 s left\n"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,24 +11,10 @@ from fake_workers import Clock
 from loops import for_each
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands.streams import open_standard_streams, print_text, say, showing_progress
+from layoutdoctor.commands.streams import print_text, say, showing_progress
 from layoutdoctor.workers.messages import Progress
 
-COMMAND = [sys.executable, "-m", "layoutdoctor", "render", "missing.json"]
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-
-
-@pytest.mark.thorough
-@needs_full
-def test_a_standard_error_that_cannot_be_written_changes_no_exit_status() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        with Path("/dev/full").open("wb") as full:
-            for stream in (full.fileno(), writing):
-                assert subprocess.run(COMMAND, stderr=stream, check=False).returncode == 3
-    finally:
-        os.close(writing)
 
 
 class Broken(io.StringIO):
@@ -65,19 +49,6 @@ def test_a_report_that_cannot_be_printed_is_an_error(
         "layoutdoctor: error: cannot write the report to standard output: No space left on device; "
         "name a file with --output\n"
     )
-
-
-def test_a_process_started_without_output_streams_loses_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", None)
-    monkeypatch.setattr(sys, "stderr", None)
-
-    open_standard_streams()
-
-    print_text("lost")
-    say("lost")
-    assert (sys.stdout.name, sys.stderr.name) == (os.devnull, os.devnull)
-    sys.stdout.close()
-    sys.stderr.close()
 
 
 def test_an_output_that_knows_ascii_only_still_gets_the_report(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,13 +138,7 @@ def test_what_is_no_trace_is_refused_in_one_sentence_and_a_saved_diagnosis_is_se
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "t.json"
-    for content, message in (
-        (b"", "it is empty"),
-        (b"hello\n", "seems to be"),
-        (b'{"a": 1}', "JSON without a list 'traceEvents'"),
-        (b"\x1f\x8b\x08\x00", "empty"),
-        (b"PK\x03\x04rest", "seems to be"),
-    ):
+    for content, message in ((b"", "it is empty"), (b'{"a": 1}', "JSON without a list 'traceEvents'")):
         path.write_bytes(content)
 
         assert main(["trace", str(path)]) == 3, content

@@ -1,24 +1,28 @@
 from __future__ import annotations
 
-import itertools
 import os
 import platform
-from collections import Counter
+import subprocess
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.measure import environment
-from layoutdoctor.measure.environment import REPETITIONS, describe_environment, measure_copy_bandwidth
-from layoutdoctor.measure.gpu import CardState
+from layoutdoctor.measure.environment import (
+    CardState,
+    card_state,
+    describe_environment,
+    free_device_bytes,
+    measure_copy_bandwidth,
+    notes_on_gpu,
+    why_no_gpu,
+)
 from layoutdoctor.privacy.scrubbing import scrub
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from layoutdoctor.diagnosis.subject import Environment
 
 
@@ -51,69 +55,6 @@ def test_settings_that_bear_on_layouts_are_recorded_and_others_are_not(monkeypat
     assert "OMP_NUM_THREADS" not in settings
 
 
-SMALL = 4096
-
-
-class Counting(TorchDispatchMode):
-    """Counts operations by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.counts[str(function)] += 1
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.fixture
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(environment.COPY_BYTES, "cpu", SMALL)
-
-
-@pytest.mark.usefixtures("_small")
-def test_the_fastest_of_the_copies_counts_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    took = [3e-6, 2e-6, 5e-6, 4e-6, 6e-6]
-
-    def timed(copy: Callable[[], object], calls: int) -> list[float]:
-        copied = copy()
-        assert isinstance(copied, torch.Tensor)
-        assert (copied.numel() * copied.element_size(), bool((copied == 1).all())) == (SMALL, True)
-        assert calls == REPETITIONS
-        return took
-
-    monkeypatch.setattr(environment, "choose_timer", lambda device: timed)
-    assert measure_copy_bandwidth("cpu") == pytest.approx(2 * SMALL / 2e-6, rel=1e-3)
-
-    monkeypatch.undo()
-    with Counting() as counting:  # one copy more than is timed warms the memory
-        measure_copy_bandwidth("cpu")
-    assert counting.counts["aten.copy_.default"] == REPETITIONS + 1
-
-
-@pytest.mark.usefixtures("_small")
-def test_where_there_is_no_room_or_no_known_device_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "ones", mock.Mock(side_effect=RuntimeError("out of memory")))
-
-    assert measure_copy_bandwidth("cpu") is None
-    assert measure_copy_bandwidth("xla") is None
-
-
-def test_a_gpu_has_raised_its_clock_before_copies_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    ones, now, waited = torch.ones, itertools.count(step=0.1), []
-    monkeypatch.setitem(environment.COPY_BYTES, "cuda", SMALL)
-    monkeypatch.setattr(torch, "ones", lambda *sizes, device, **options: ones(*sizes, **options))
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    monkeypatch.setattr(environment.time, "perf_counter", lambda: next(now))
-    monkeypatch.setattr(environment, "choose_timer", lambda device: lambda copy, calls: [1e-6])
-
-    with Counting() as counting:
-        assert measure_copy_bandwidth("cuda:1") == pytest.approx(2 * SMALL / 1e-6)
-
-    assert waited == ["cuda:1"] * 4
-    assert counting.counts["aten.copy_.default"] == 1 + len(waited)
-
-
 def test_of_a_gpu_its_own_name_driver_and_clock_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     state = CardState("580.95.05", 1980e6, ("the power cap",))
     monkeypatch.setattr(environment, "card_state", lambda device: state if device == "cuda:1" else CardState())
@@ -122,3 +63,169 @@ def test_of_a_gpu_its_own_name_driver_and_clock_are_recorded(monkeypatch: pytest
 
     assert (found.device_name, found.driver, found.clock_hertz) == ("the card of cuda:1", "580.95.05", 1980e6)
     assert found.clock_limits == ("the power cap",)
+
+
+def test_the_fastest_of_the_copies_counts_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(environment.COPY_BYTES, "cpu", 4096)
+    monkeypatch.setattr(environment, "choose_timer", lambda device: lambda copy, calls: [3e-6, 2e-6, 5e-6])
+
+    assert measure_copy_bandwidth("cpu") == pytest.approx(2 * 4096 / 2e-6)
+    assert measure_copy_bandwidth("xla") is None
+    monkeypatch.setattr(torch, "ones", mock.Mock(side_effect=RuntimeError("out of memory")))
+    assert measure_copy_bandwidth("cpu") is None
+
+
+GIB = 1 << 30
+FIELDS = {"driver_version": "580.95.05", "clocks.sm": "1980", "memory.free": "2048"}
+
+
+class Smi:
+    """
+    Stands in for nvidia-smi.
+
+    Attributes:
+        fields: What it knows; asked for anything else it fails, as the real one does.
+        asked: The cards it was asked of.
+    """
+
+    def __init__(self, **fields: str) -> None:
+        self.fields = {**FIELDS, **{name.replace("__", "."): value for name, value in fields.items()}}
+        self.asked: list[str] = []
+
+    def __call__(self, command: list[str], **options: Any) -> Any:
+        assert options["timeout"] == 10.0
+        self.asked.append(command[2])
+        names = command[3].removeprefix("--query-gpu=").split(",")
+        if not self.fields.keys() >= set(names):
+            raise subprocess.CalledProcessError(2, command)
+        return SimpleNamespace(stdout=", ".join(self.fields[name] for name in names) + "\n")
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, **fields: str) -> Smi:
+    smi = Smi(**fields)
+    monkeypatch.setattr(environment.subprocess, "run", smi)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return smi
+
+
+def with_context(monkeypatch: pytest.MonkeyPatch, free: int, total: int, reserved: int = 0) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, total))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
+
+
+@pytest.mark.parametrize("name", ["clocks_event_reasons__active", "clocks_throttle_reasons__active"])
+def test_driver_clock_and_what_holds_it_down_are_asked_of_nvidia_smi(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi = answering(monkeypatch, **{name: "0x0000000000000045"})
+
+    assert card_state("cuda:1") == CardState("580.95.05", 1980e6, ("the power cap", "heat, by hardware"))
+    assert set(smi.asked) == {"1"}
+    assert card_state("cpu") == CardState()
+
+
+def test_what_nvidia_smi_does_not_say_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, clocks_event_reasons__active="[N/A]", clocks__sm="[N/A]")
+    assert card_state("cuda") == CardState("580.95.05")
+
+    def missing(*_: object, **__: object) -> None:
+        raise FileNotFoundError("nvidia-smi")
+
+    monkeypatch.setattr(environment.subprocess, "run", missing)
+    assert card_state("cuda") == CardState()
+    assert free_device_bytes("cuda") is None
+
+
+def test_the_free_memory_of_a_gpu_is_asked_without_making_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = answering(monkeypatch)
+    assert free_device_bytes("cuda:0") == 2 * GIB
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5e")
+    assert [free_device_bytes(device) for device in ("cuda", "cuda:1", "cuda:2")] == [2 * GIB, 2 * GIB, None]
+    assert smi.asked == ["0", "3", "GPU-5e"]
+    assert free_device_bytes("cpu") is None
+
+
+def test_a_process_with_a_context_asks_that_and_names_the_card_by_its_own_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    smi = answering(monkeypatch, clocks_event_reasons__active="0x1")
+    with_context(monkeypatch, 7 * GIB, 80 * GIB)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="5e-1f"))
+
+    assert free_device_bytes("cuda:1") == 7 * GIB
+    assert card_state("cuda:1").clock_limits == ()
+    assert smi.asked == ["GPU-5e-1f"]
+
+
+def test_what_other_programs_hold_is_told_if_it_is_more_than_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_context(monkeypatch, free=10 * GIB, total=80 * GIB, reserved=20 * GIB)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
+    assert notes_on_gpu("cuda:0") == (
+        "other programs hold 50.0 GiB of cuda:0's memory: its times vary while they run; end them, or name another GPU "
+        "(--device)",
+    )
+    with_context(monkeypatch, free=79 * GIB + GIB // 2, total=80 * GIB)
+    assert notes_on_gpu("cuda:0") == ()
+
+
+def test_blocking_launches_and_a_part_of_a_gpu_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_context(monkeypatch, free=GIB, total=GIB)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-40GB MIG 3g.20gb")
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+
+    assert notes_on_gpu("cuda:0") == (
+        "CUDA_LAUNCH_BLOCKING=1: every launch waits for its kernel, so that short steps look slower than they are; "
+        "unset it",
+        "cuda:0 is a part of a GPU (MIG): its times do not hold for the whole GPU; diagnose there",
+    )
+    assert notes_on_gpu("cpu") == ()
+
+
+@pytest.mark.parametrize(
+    ("cuda", "count", "visible", "raised", "why"),
+    [
+        (None, 0, None, None, "torch 2.11.0 was built without CUDA; install a build with it (pytorch.org), or use cpu"),
+        ("13.0", 1, None, None, "torch 2.11.0 sees cuda:0 only; use one of these, or cpu"),
+        (
+            "13.0",
+            2,
+            "4,5",
+            None,
+            "torch 2.11.0 sees cuda:0 to cuda:1 only, as CUDA_VISIBLE_DEVICES is '4,5'; use one of these, or cpu",
+        ),
+        (
+            "13.0",
+            0,
+            "",
+            "No CUDA GPUs are available",
+            "torch 2.11.0 sees no GPU, as CUDA_VISIBLE_DEVICES is '' (RuntimeError: No CUDA GPUs are available); "
+            "see whether nvidia-smi lists one, or use cpu",
+        ),
+    ],
+    ids=["a CPU build", "one GPU", "hidden GPUs", "no GPU"],
+)
+def test_a_gpu_that_is_not_there_is_refused_with_what_to_do(
+    cuda: str | None,
+    count: int,
+    visible: str | None,
+    raised: str | None,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def init() -> None:
+        raise RuntimeError(raised)
+
+    monkeypatch.setattr(torch, "__version__", "2.11.0")
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    assert why_no_gpu(torch.device("cuda:7")) == why
+    if count:
+        assert why_no_gpu(torch.device("cuda:0")) is None
+        assert why_no_gpu(torch.device("cuda")) is None

@@ -2,19 +2,14 @@ from __future__ import annotations
 
 import ctypes
 import gzip
-import itertools
 import json
 import os
 import types
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
-import pytest
 import torch
-from recorded_builders import Recorder
 
 from layoutdoctor.examination.kernels.host import operation_tree
-from layoutdoctor.measure import profiling
 from layoutdoctor.measure.profiling import (
     named_kernels,
     quiet_profiler,
@@ -22,11 +17,13 @@ from layoutdoctor.measure.profiling import (
     record_iterations,
     verbose_onednn,
 )
-from layoutdoctor.recording.recording import Iteration, unrest
+from layoutdoctor.recording.recording import unrest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    import pytest
 
     from layoutdoctor.measure.profiling import GeneratedCode
 
@@ -90,44 +87,8 @@ def test_on_a_gpu_the_trace_is_read_whole_and_what_was_queued_before_has_ended(
     json.loads((tmp_path / "trace.json").read_bytes())
 
 
-def of_a_gpu(*kernel_nanoseconds: int) -> Iteration:
-    recorder = Recorder()
-    with recorder.operation("aten::relu"):
-        for duration in kernel_nanoseconds:
-            recorder.kernel("k", takes=duration)
-    return Iteration(events=recorder.trace(), device="cuda")
-
-
-@pytest.mark.parametrize(
-    ("recordings", "seconds_each", "count"),
-    [
-        ([of_a_gpu(500, 500), of_a_gpu(300), of_a_gpu(400), of_a_gpu(400), of_a_gpu(400)], 0.0, 5),
-        ([of_a_gpu(), of_a_gpu(900), of_a_gpu()], 1.1, 3),
-        ([of_a_gpu(3_000_000_000)], 3.0, 1),
-    ],
-    ids=["a short one", "one that takes a while", "a long one"],
-)
-def test_how_many_iterations_are_recorded(
-    recordings: list[Iteration], seconds_each: float, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting, clock = iter(recordings), itertools.count(step=seconds_each)
-    monkeypatch.setattr(profiling, "record_iteration", lambda *_: next(waiting))
-    monkeypatch.setattr(profiling.time, "perf_counter", lambda: next(clock))
-
-    assert list(record_iterations(lambda: step, "cuda")) == recordings[:count]
-    assert list(waiting) == []
-
-
 def _product(a: torch.Tensor) -> None:
     torch.mm(a, a)
-
-
-def test_an_error_of_the_step_comes_through_and_output_is_as_before(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="the model's own"):
-        record_iteration(mock.Mock(side_effect=ValueError("the model's own")), "cpu")
-    print("after", flush=True)
-
-    assert "after" in capfd.readouterr().out
 
 
 def test_what_the_model_prints_is_passed_on_and_the_log_is_not(capfd: pytest.CaptureFixture[str]) -> None:

@@ -108,14 +108,6 @@ def test_where_launching_takes_longer_the_time_is_that_without_the_head_start_of
     assert min(CudaTimer()(gpu.step, 4)) == pytest.approx(0.3e-3)
 
 
-def test_a_long_call_is_timed_once_and_warmed_up_by_one(gpu: FakeGpu) -> None:
-    gpu.launch, gpu.kernels = 1.0, 90.0
-
-    CudaTimer()(gpu.step, 1)
-
-    assert gpu.log.count("step") == 2
-
-
 def test_the_timer_follows_the_device() -> None:
     assert choose_timer("cpu") is cpu_timer
     timer = choose_timer("cuda:1")

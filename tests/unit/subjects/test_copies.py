@@ -14,8 +14,7 @@ from loops import for_each
 from torch import nn
 
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, copy_model, layout_of
-from layoutdoctor.subjects.reach import outermost_modules
+from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, copy_model, layout_of, outermost_modules
 
 GLOBAL_NET = nn.Conv2d(3, 4, 3)
 GLOBAL_NETS = {"nets": [GLOBAL_NET]}

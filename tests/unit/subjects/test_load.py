@@ -190,6 +190,7 @@ def test_what_is_not_there_is_told_with_what_is(write: Callable[..., str], tmp_p
         ("model.py", {"dtype": "f33"}, "cannot read --dtype: got dtype 'f33'"),
         ("model.py", {"device": "gpu"}, "cannot use --device 'gpu': expected cpu, cuda or cuda:0"),
         ("model.py", {"device": "cuda:99"}, "cannot use --device 'cuda:99'"),
+        ("model.py", {"device": "meta"}, "cannot use --device 'meta': it holds no data"),
     ],
 )
 def test_wrong_usage_is_found_before_anything_is_loaded(target: str, options: dict[str, str], message: str) -> None:
@@ -279,14 +280,6 @@ def test_a_model_that_cannot_be_built_is_told_of(target: str, config: list[str],
     with pytest.raises(LayoutDoctorError) as caught:
         load_target(target, config=config)
     assert sentence in str(caught.value)
-
-
-def test_a_device_that_cannot_run_anything_is_refused(write: Callable[[str], str]) -> None:
-    path = write(NET + "Model = Net" + INPUTS)
-
-    assert message_of(path, device="meta").startswith("cannot use --device 'meta': it holds no data")
-    if not torch.xpu.is_available():
-        assert message_of(path, device="xpu").startswith("cannot move model.py to xpu: ")
 
 
 def test_a_gpu_that_is_too_small_for_the_model_says_how_much_was_asked_for(

@@ -212,10 +212,3 @@ def test_cuda_graphs_tell_configurations_of_the_same_code_apart() -> None:
     assert graphs("eager") == ()
     with inductor_config.patch({"triton.cudagraphs": True}):
         assert graphs() == graphs(**{"triton.cudagraphs": True}) != plain
-
-
-def test_a_switch_that_nobody_knows_is_refused() -> None:
-    configuration = Configuration(name="own", backend="eager", library_switches={"cudnn.enabled": False})
-
-    with pytest.raises(UsageError, match=r"cannot set the library switch 'cudnn.enabled': expected cudnn.benchmark"):
-        compile_for(nn.ReLU(), configuration)(torch.zeros(1))

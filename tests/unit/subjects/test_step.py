@@ -192,19 +192,6 @@ def test_a_model_that_changes_its_inputs_gets_fresh_ones_every_time_and_another_
     assert (changing.notes_on_run(), leaving.notes_on_run()) == ((COPIES_INPUTS_NOTE,), ())
 
 
-def test_an_iteration_made_ready_copies_nothing_when_it_runs() -> None:
-    step = a_step(lambda tensor: tensor.add_(1), torch.ones(3), mode="inference")
-    step()
-    first, second = step.ready(), step.ready()
-    with torch.profiler.profile() as profiler:
-        first()
-        second()
-
-    names = [event.key for event in profiler.key_averages()]
-    assert "aten::add_" in names
-    assert not {"aten::clone", "aten::as_strided"} & set(names)
-
-
 async def later(x: torch.Tensor) -> torch.Tensor:
     return x
 
@@ -241,14 +228,6 @@ def test_a_model_that_raises_names_its_error_its_line_and_its_inputs(tmp_path: P
         "(net.py:7, module conv (Conv2d)); give inputs that the model accepts (--input, or example_input in Python)"
     )
     assert "\n" not in message
-
-
-def test_missing_arguments_are_told_like_any_other_error() -> None:
-    def needs_two(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return x * mask
-
-    with pytest.raises(SubjectError, match=r"cannot run needs_two on x=float32\[2, 3, 6, 6\], flag=True: TypeError:"):
-        check_runs(subject_from_python(needs_two, {"x": X, "flag": True}), "inference")
 
 
 @for_each("mode", ["inference", "training"])

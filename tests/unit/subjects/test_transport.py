@@ -14,7 +14,6 @@ import sys
 import threading
 import types
 import warnings
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -279,25 +278,9 @@ def layers() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
 
 
-def many_layers() -> LoadedSubject:
-    model = nn.Sequential(nn.LSTM(3, 4, batch_first=True))
-    attention = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    return LoadedSubject(
-        "many layers", lambda x, y: (model(x)[0], attention(y)), (torch.ones(2, 5, 3), torch.ones(2, 4, 8)), {}
-    )
-
-
-def training_mode_compiled() -> LoadedSubject:
-    model = Net().train()
-    model.first = torch.compile(model.first, backend="eager")
-    model.compile(backend="eager")
-    return subject_from_python(model, images(), name="compiled")
-
-
 MAKERS = (
     a_module, shared_memory, inputs, of_every_layout, parametrized, functions,
-    from_a_file, from_main, from_a_path, from_a_folder_on_the_path, exported_with_names, many_layers,
-    training_mode_compiled,
+    from_a_file, from_main, from_a_path, from_a_folder_on_the_path, exported_with_names,
     lambda: subject_from_python(Net().eval().forward, (images(), 3.0), name="a bound method"),
     lambda: subject_from_python(lambda x: (lambda y: half(y, by=4))(x), images(), name="a lambda"),
     lambda: subject_from_python(torch.export.export(Net().eval(), (images(), 2.0)), (images(), 2.0), name="exported"),
@@ -418,9 +401,6 @@ class Guarded(nn.Module):
     def __init__(self):
         super().__init__()
 
-def calls_an_operator(x):
-    return torch.ops.layoutdoctor_transport.twice(x)
-
 def locked(x):
     def inside():
         with LOCK:
@@ -434,13 +414,6 @@ def of_main(name: str) -> Any:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(LOCKED, namespace)
     return namespace[name]
-
-
-def calls_an_operator() -> Any:
-    library = torch.library.Library("layoutdoctor_transport", "FRAGMENT")
-    library.define("twice(Tensor x) -> Tensor")
-    weakref.finalize(function := of_main("calls_an_operator"), library._destroy)
-    return function
 
 
 class Raises(nn.Module):
@@ -485,10 +458,6 @@ def of_function(count: int = 2, **keywords: Any) -> Any:
                 (lambda: Keeps(Path(__file__).open()), "model.blocks.1.table['a'][1] (TextIOWrapper)"),  # noqa: SIM115
                 (lambda: nn.Sequential(nn.Identity(), Raises()), "model.1 (Raises)"),
                 (lambda: of_main("Guarded")(), "something that the subject uses (lock)"),
-                (
-                    calls_an_operator,
-                    "PicklingError: calls_an_operator calls the operator layoutdoctor_transport",
-                ),
                 (lambda: of_main("locked"), "global LOCK of locked (lock)"),
                 (lambda: functools.partial(half, by=threading.Lock()), "model.keywords['by'] (lock)"),
                 (lambda: (lambda guard: lambda x: guard)(threading.Lock()), "variable guard of"),
@@ -603,48 +572,3 @@ def test_another_process_is_set_as_the_callers_is(tmp_path: Path) -> None:
         "True torch.float16 False",
         "my graph",
     ]
-
-
-MEMORY = """
-import os, sys, tracemalloc
-from pathlib import Path
-import torch
-from layoutdoctor.subjects.subject import subject_from_python
-from layoutdoctor.subjects.transport import load_subject, save_subject
-
-def status(name):
-    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
-
-class Big(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.parts = torch.nn.ParameterList([torch.zeros(25, 1_000_000) for _ in range(3)])
-    def forward(self, x):
-        return x + sum(part[0, 0] for part in self.parts)
-
-directory = Path(sys.argv[1])
-model = Big()
-save_subject(subject_from_python(torch.nn.Linear(2, 2), torch.ones(2)), Path(sys.argv[2]))
-tracemalloc.start()
-before = status("VmHWM")
-save_subject(subject_from_python(model, torch.ones(2)), directory)
-saved, python_bytes = status("VmHWM") - before, tracemalloc.get_traced_memory()[1]
-del model
-before = status("RssAnon")
-loaded = load_subject(directory)
-loaded.model(torch.ones(2))
-print(saved, python_bytes, status("RssAnon") - before, (directory / "storages.pt").stat().st_size)
-"""
-
-
-@pytest.mark.slow
-def test_weights_are_never_in_memory_a_second_time(tmp_path: Path) -> None:
-    folders = (str(private(tmp_path, "big")), str(private(tmp_path, "small")))
-
-    saved, in_python, loaded, on_disk = map(int, child("-c", MEMORY, *folders, folder=tmp_path).split())
-    shutil.rmtree(folders[0])
-
-    assert on_disk >= 300_000_000
-    assert saved < 30_000_000
-    assert in_python < 5_000_000
-    assert loaded < 30_000_000

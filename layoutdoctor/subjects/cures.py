@@ -1,0 +1,399 @@
+"""The cures: changes of a model by public means that may make it faster, and when a trial speaks for each."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from layoutdoctor.diagnosis.subject import Cure
+from layoutdoctor.diagnosis.trial import is_refused_view
+from layoutdoctor.errors import UsageError
+from layoutdoctor.examination.graphs.buffers import is_only_channels_last, is_only_contiguous
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.examination.graphs.strided_norms import strided_norms
+from layoutdoctor.subjects.copies import CHANNELS_LAST, layout_of
+from layoutdoctor.workers.messages import Proposal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
+    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.subject import Configuration, Mode
+    from layoutdoctor.units import Bytes
+
+ELEMENT_BYTES = 4
+"""If a dtype is not known."""
+
+READ_AND_WRITTEN = 2 * ELEMENT_BYTES
+"""Bytes that a copy moves for each element."""
+
+_LONGEST_TEXT = 90
+_IN_ALL_RANKS = {"format": "torch.channels_last if output.dim() == 4 else torch.channels_last_3d", "edit": ""}
+"""Words of the lines as they are run; a reader gets those of the model."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """
+    The parts of a trial that can speak for a cure.
+
+    Attributes:
+        graphs: As recorded, not examined yet; none if the trial failed before.
+        failure: The failure and its log; None if it ran.
+    """
+
+    module: nn.Module
+    graphs: Sequence[Graph]
+    mode: Mode
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class KnownCure:
+    """
+    One cure.
+
+    Attributes:
+        propose: The exact change if a trial speaks for it, else None.
+        how: The change as Python lines for ``model``, which are run, and which a user can paste. ``{modules}`` and
+            further words in braces are filled in. The parameters keep their names.
+        answers: Code of the finding that it answers.
+        mends_a_failure: Whether it is for trials that failed, and for those only.
+    """
+
+    name: str
+    propose: Callable[[Seen], Proposal | None]
+    how: str
+    answers: str
+    mends_a_failure: bool = False
+
+    def proposal(
+        self, modules: Iterable[str] = (), bytes_moved: Bytes = 0, *, dtype: str | None = None, **words: str
+    ) -> Proposal:
+        """The cure for some modules, and the bytes that it may save."""
+        names = tuple(modules)
+        how = _filled(self.how, modules=_names_as_text(names), dtype=dtype or "", **words)
+        cure = Cure(name=self.name, answers=self.answers, modules=names, dtype=dtype, how=how)
+        return Proposal(cure=cure, bytes_moved=bytes_moved)
+
+    def apply(self, module: nn.Module, cure: Cure) -> None:
+        """Changes a model; the lines are our own, for a record from elsewhere might hold others."""
+        dtype = "float16" if cure.dtype == "float16" else "bfloat16"
+        lines = _filled(self.how, modules=_names_as_text(cure.modules), dtype=dtype, **_IN_ALL_RANKS)
+        exec(compile(lines, __file__, "exec"), {"torch": torch, "model": module})
+
+
+def propose(seen: Seen) -> tuple[Proposal, ...]:
+    """The cures that may help a model, as far as a trial of it shows."""
+    able = (cure for cure in ALL_CURES if cure.mends_a_failure == (seen.failure is not None))
+    return tuple(proposal for cure in able if (proposal := cure.propose(seen)) is not None)
+
+
+def apply_cures(module: nn.Module, configuration: Configuration) -> None:
+    """
+    Changes a model as a configuration's cures say, in place.
+
+    Raises:
+        UsageError: A cure is not known, or the model lacks a module that it changes.
+    """
+    by_name = {cure.name: cure for cure in ALL_CURES}
+    for cure in configuration.cures:
+        if cure.name not in by_name:
+            raise UsageError(
+                f"cannot apply the cure {cure.name!r} of {configuration.name!r}: expected one of "
+                f"{', '.join(sorted(by_name))}; it may be of a newer layoutdoctor"
+            )
+        missing = sorted(set(cure.modules) - {name for name, _ in module.named_modules()})
+        if missing:
+            raise UsageError(
+                f"cannot apply {configuration.name!r} to {type(module).__name__}: it has no module {missing[0]!r}; "
+                "give the model that was diagnosed"
+            )
+        by_name[cure.name].apply(module, cure)
+
+
+def _filled(lines: str, **words: str) -> str:
+    for word, value in words.items():
+        lines = lines.replace(f"{{{word}}}", value)
+    return lines
+
+
+def _names_as_text(names: Sequence[str]) -> str:
+    """Names of modules as Python text, a tuple on one line or one name a line."""
+    quoted = [json.dumps(name) for name in names]
+    text = f"({', '.join(quoted)}{',' if len(quoted) == 1 else ''})"
+    return text if len(text) <= _LONGEST_TEXT else "(\n" + "".join(f"    {name},\n" for name in quoted) + ")"
+
+
+def _element_count(layout: Layout | None) -> int:
+    """Elements of a tensor; 0 if its sizes are not known."""
+    sizes = layout.shape if layout is not None else (0,)
+    return math.prod(size if isinstance(size, int) else 0 for size in sizes)
+
+
+# ------------------------------------------------------- a Conv3d whose kernel is 1 deep, as a Conv2d on every frame
+def _is_flat(module: nn.Module) -> bool:
+    """Whether frames do not mix; a pointwise one is a matrix product either way, and a subclass may do more."""
+    if type(module) is not nn.Conv3d or module.padding_mode != "zeros":
+        return False
+    pads_depth = not isinstance(module.padding, str) and module.padding[0] != 0
+    is_flat = module.kernel_size[0] == 1 and module.stride[0] == 1 and not pads_depth
+    return is_flat and module.kernel_size != (1, 1, 1)
+
+
+def _propose_flat_conv3d(seen: Seen) -> Proposal | None:
+    flat = {name: module for name, module in seen.module.named_modules() if _is_flat(module)}
+    moved = sum(
+        _element_count(node.layout)
+        for graph in seen.graphs
+        for node in graph.nodes
+        if (node.module or "") in flat and "convolution" in node.target
+    )
+    return FLAT_CONV3D.proposal(flat, READ_AND_WRITTEN * moved) if flat else None
+
+
+FLAT_CONV3D = KnownCure(
+    "flat-conv3d",
+    _propose_flat_conv3d,
+    """\
+class FlatConv3d(torch.nn.Conv3d):
+    def forward(self, x):
+        if x.dim() != 5:
+            return super().forward(x)
+        padding = self.padding if isinstance(self.padding, str) else self.padding[1:]
+        frames = torch.nn.functional.conv2d(
+            x.transpose(1, 2).flatten(0, 1), self.weight.squeeze(2), self.bias,
+            self.stride[1:], padding, self.dilation[1:], self.groups,
+        )
+        return frames.unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
+for name in {modules}:
+    model.get_submodule(name).__class__ = FlatConv3d""",
+    "LD503",
+)
+
+# ------------------------------------------- weights held in the dtype that autocast casts them to on every call
+_CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
+_NARROW_BYTES = 2
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_CAST_BY_AUTOCAST = (*_CONVOLUTIONS, nn.Linear)
+
+
+def _casts_of_weights(seen: Seen) -> Iterator[tuple[str, str, int]]:
+    """Of every cast of a weight: the module it is in, the dtype it gives, and the elements."""
+    for graph in seen.graphs:
+        weights = {node.name: node for node in graph.nodes if node.op == "placeholder" and node.tensor == "weight"}
+        for node in graph.nodes:
+            source = weights.get(node.inputs[0]) if node.inputs else None
+            if source is None or source.dtype != "float32" or base_name(node.target) not in _CASTS or node.backward:
+                continue
+            if node.dtype in ("bfloat16", "float16"):
+                yield node.module or "", node.dtype, _element_count(source.layout)
+
+
+def _propose_autocast_dtype(seen: Seen) -> Proposal | None:
+    """In inference only: in training the float32 weights are the reason for autocast."""
+    if seen.mode == "training":
+        return None
+    modules = dict(seen.module.named_modules())
+    found = [cast for cast in _casts_of_weights(seen) if type(modules.get(cast[0])) in _CAST_BY_AUTOCAST]
+    if not found:
+        return None
+    dtype = Counter(dtype for _, dtype, _ in found).most_common(1)[0][0]
+    names = dict.fromkeys(name for name, given, _ in found if given == dtype)
+    moved = sum((ELEMENT_BYTES + _NARROW_BYTES) * count for _, given, count in found if given == dtype)
+    return AUTOCAST_DTYPE.proposal(names, moved, dtype=dtype)
+
+
+AUTOCAST_DTYPE = KnownCure(
+    "autocast-dtype",
+    _propose_autocast_dtype,
+    """\
+for name in {modules}:
+    model.get_submodule(name).to(torch.{dtype})  # autocast would cast it on every call""",
+    "LD106",
+)
+
+# ------------------------------ a dense input for a batch norm that is given a strided one, in a contiguous model
+_BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+def _propose_dense_batch_norm(seen: Seen) -> Proposal | None:
+    """
+    The layout of its input decides which kernel a batch norm runs.
+
+    An input made by a matrix product and a transpose is channels-last, or in no memory format at all.
+    """
+    if any("contiguous_format" not in layout_of(tensor).memory_formats for tensor in seen.module.parameters()):
+        return None  # its formats are mixed on purpose, or channels-last
+    modules = dict(seen.module.named_modules())
+    found = {
+        strided.norm.module or "": strided.layout
+        for graph in seen.graphs
+        for strided in (*strided_norms(graph), *strided_norms(graph, taken_apart=True))
+        if isinstance(modules.get(strided.norm.module or ""), _BATCH_NORMS)
+    }
+    return DENSE_BATCH_NORM.proposal(found, _copied_bytes(found.values())) if found else None
+
+
+def _copied_bytes(layouts: Iterable[Layout | None]) -> Bytes:
+    return READ_AND_WRITTEN * sum(map(_element_count, layouts))
+
+
+DENSE_BATCH_NORM = KnownCure(
+    "dense-batch-norm-input",
+    _propose_dense_batch_norm,
+    """\
+def dense(module, inputs):
+    return (inputs[0].contiguous(), *inputs[1:])
+for name in {modules}:
+    model.get_submodule(name).register_forward_pre_hook(dense)""",
+    "LD302",
+)
+
+
+# ------------------- channels-last restored once behind the module that lost it, instead of by each one further down
+def _losses(graph: Graph, leaves: set[str]) -> Iterator[tuple[str, Layout]]:
+    """Modules without parts that are given channels-last and hand contiguous on, with the layout of the result."""
+    nodes = {node.name: node for node in graph.nodes}
+    read_by: dict[str, set[str | None]] = {}
+    for node in graph.nodes:
+        for name in node.inputs:
+            read_by.setdefault(name, set()).add(node.module)
+    for node in graph.nodes:
+        if node.backward or node.module not in leaves or "convolution" in node.target:
+            continue
+        readers = read_by.get(node.name, set())
+        is_handed_on = readers and node.module not in readers
+        if not is_handed_on or node.layout is None or not is_only_contiguous(node.layout):
+            continue
+        if any(is_only_channels_last(given.layout) for given in _given(node, nodes)):
+            yield node.module, node.layout
+
+
+def _given(node: FxNode, nodes: Mapping[str, FxNode]) -> Iterator[FxNode]:
+    """The nodes of other modules that the module of a result computes it from."""
+    seen, front = {node.name}, [node]
+    while front:
+        for source in (nodes[name] for name in front.pop().inputs if name in nodes and name not in seen):
+            seen.add(source.name)
+            if source.module == node.module and source.op == "call_function":
+                front.append(source)
+            else:
+                yield source
+
+
+def _propose_restored_format(seen: Seen) -> Proposal | None:
+    leaves = {name for name, module in seen.module.named_modules() if name and not list(module.children())}
+    found = dict(loss for graph in seen.graphs for loss in _losses(graph, leaves))
+    ranks = {len(layout.shape) for layout in found.values()}
+    if len(ranks) != 1:
+        return None
+    return RESTORED_FORMAT.proposal(found, _copied_bytes(found.values()), format=str(CHANNELS_LAST[ranks.pop()]))
+
+
+RESTORED_FORMAT = KnownCure(
+    "restored-format",
+    _propose_restored_format,
+    """\
+def restored(module, inputs, output):
+    return output.contiguous(memory_format={format})
+for name in {modules}:
+    model.get_submodule(name).register_forward_hook(restored)""",
+    "LD104",
+)
+
+# ------------------------- calls of the model's own code that are answered in another way, as an edit of it would do
+# A mode of torch around the model's forward, which torch.compile traces through. In eager the mode itself takes time,
+# so that an edit saves a little more than was measured.
+_CALL = """\
+class {mode}(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is {function} and {condition}:
+            return {answer}
+        return function(*args, **(kwargs or {}))
+forward = model.forward
+def call(*args, **kwargs):
+    with {mode}():
+        return forward(*args, **kwargs)
+model.forward = call  # or {edit}"""
+
+_COPIES = frozenset({"clone", "contiguous", "_to_copy"})
+
+
+def _calls_of_contiguous(seen: Seen) -> Iterator[FxNode]:
+    """Every call that takes a tensor out of channels-last."""
+    for graph in seen.graphs:
+        nodes = {node.name: node for node in graph.nodes}
+        for node in graph.nodes:
+            source = nodes.get(node.inputs[0]) if node.inputs else None
+            if source is None or base_name(node.target) not in _COPIES or not _is_a_call(node):
+                continue
+            if is_only_channels_last(source.layout) and not is_only_channels_last(node.layout):
+                yield node
+
+
+def _is_a_call(node: FxNode) -> bool:
+    if node.backward or not node.is_called_directly:
+        return False
+    code = node.location.code if node.location is not None else None
+    return node.called == "contiguous" or (node.called is None and ".contiguous()" in (code or ""))
+
+
+def _propose_without_contiguous(seen: Seen) -> Proposal | None:
+    found = list(_calls_of_contiguous(seen))
+    if not found:
+        return None
+    places = [node.location for node in found if node.location is not None]
+    lines = dict.fromkeys(f"{place.file.rpartition('/')[2]}:{place.line}" for place in places)
+    return WITHOUT_CONTIGUOUS.proposal(
+        bytes_moved=_copied_bytes(node.layout for node in found),
+        edit=f"take .contiguous() out at {', '.join(lines)}" if lines else "take .contiguous() out",
+    )
+
+
+def _propose_view_as_reshape(seen: Seen) -> Proposal | None:
+    """For a trial that failed because of a view."""
+    return VIEW_AS_RESHAPE.proposal(edit="write .reshape where .view fails") if is_refused_view(seen.failure) else None
+
+
+WITHOUT_CONTIGUOUS = KnownCure(
+    "without-contiguous",
+    _propose_without_contiguous,
+    _filled(
+        _CALL,
+        mode="WithoutContiguous",
+        function="torch.Tensor.contiguous",
+        condition="len(args) == 1 and not kwargs",
+        answer="args[0]",
+    ),
+    "LD501",
+)
+VIEW_AS_RESHAPE = KnownCure(
+    "view-as-reshape",
+    _propose_view_as_reshape,
+    _filled(
+        _CALL,
+        mode="ViewAsReshape",
+        function="torch.Tensor.view",
+        condition="not kwargs and not isinstance(args[1], torch.dtype)",
+        answer="args[0].reshape(*args[1:])",
+    ),
+    "LD507",
+    mends_a_failure=True,
+)
+
+ALL_CURES = (
+    FLAT_CONV3D,
+    AUTOCAST_DTYPE,
+    DENSE_BATCH_NORM,
+    WITHOUT_CONTIGUOUS,
+    RESTORED_FORMAT,
+    VIEW_AS_RESHAPE,
+)
