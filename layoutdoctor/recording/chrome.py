@@ -22,6 +22,7 @@ from layoutdoctor.recording.event_stream import UNREADABLE, EventStream
 from layoutdoctor.recording.recording import (
     EVENT_TABLES,
     NONE,
+    Numbered,
     OperationArguments,
     Problem,
     RecordedTrace,
@@ -200,35 +201,24 @@ _NAME, _START, _DURATION = attrgetter("name"), attrgetter("ts"), attrgetter("dur
 _THREAD = attrgetter("pid", "tid")
 
 
-class _Interned(dict[Any, int]):
-    """Numbers things in the order in which they are first asked for."""
-
-    def __missing__(self, key: Any) -> int:
-        number = self[key] = len(self)
-        return number
-
-    def column(self, keys: Iterable[Any], count: int) -> Column:
-        return np.fromiter(map(self.__getitem__, keys), np.int64, count)
+def _numbers(numbered: Numbered, keys: Iterable[Any], count: int) -> Column:
+    return np.fromiter(map(numbered.__getitem__, keys), np.int64, count)
 
 
 class _Reader:
     """Collects the columns of a trace."""
 
     def __init__(self) -> None:
-        self.event_count = 0
         self.unreadable_count = 0
         self.foreign: Counter[str] = Counter()
-        self.names = _Interned()
-        self.threads = _Interned()
-        self.grids = _Interned()
-        self.arguments = _Interned({_NO_ARGUMENT_TEXTS: 0})  # its number less one is NONE
+        self.names, self.threads, self.grids = Numbered(), Numbered(), Numbered()
+        self.arguments = Numbered({_NO_ARGUMENT_TEXTS: 0})  # its number less one is NONE
         self.has_stack = False
         self.columns: dict[str, dict[str, list[Column]]] = {name: defaultdict(list) for name in EVENT_TABLES}
         """Of each table and column the part of each batch."""
 
     def add(self, batch: list[ChromeEvent]) -> None:
         """Takes the events of one batch that matter."""
-        self.event_count += len(batch)
         by_category: defaultdict[str, list[ChromeEvent]] = defaultdict(list)
         for event in batch:
             if event.ph == "X":
@@ -256,7 +246,7 @@ class _Reader:
         if not events:
             return
         columns = {"start": _nanoseconds(start), "duration": _nanoseconds(duration)}
-        columns["name"] = self.names.column(map(_NAME, events), len(events))
+        columns["name"] = _numbers(self.names, map(_NAME, events), len(events))
         columns |= self._further_columns(table, events, [event.args for event in events])
         for name, column in columns.items():
             self.columns[table][name].append(column)
@@ -270,7 +260,7 @@ class _Reader:
             found["device"] = _ids([event.pid if a.device is None else a.device for event, a in pairs])
             found["stream"] = _ids([event.tid if a.stream is None else a.stream for event, a in pairs])
         else:
-            found["thread"] = self.threads.column(map(_THREAD, events), len(events))
+            found["thread"] = _numbers(self.threads, map(_THREAD, events), len(events))
         if table in ("kernels", "launches"):
             found["correlation"] = _ids([a.correlation for a in arguments])
         if table in ("kernels", "launches", "operations"):
@@ -282,7 +272,7 @@ class _Reader:
         if table == "operations":
             found["sequence"] = _ids([a.sequence for a in arguments])
             found["forward_thread"] = _ids([a.forward_thread for a in arguments])
-            found["arguments"] = self.arguments.column(map(_argument_texts, arguments), len(arguments)) - 1
+            found["arguments"] = _numbers(self.arguments, map(_argument_texts, arguments), len(arguments)) - 1
         return found
 
     def finish(self) -> RecordedTrace:
@@ -293,7 +283,7 @@ class _Reader:
         }
         starts = [columns[table]["start"] for table in ("kernels", "operations", "launches") if columns[table]]
         first = min((int(column.min()) for column in starts), default=0)
-        processes = _Interned()
+        processes = Numbered()
         of_thread = np.array([processes[str(pid)] for pid, _ in self.threads] or [0], np.int64)
         if launches := columns["launches"]:
             launches["process"] = of_thread[launches["thread"]]
@@ -305,7 +295,6 @@ class _Reader:
             processes=list(processes),
             grids=[_grid(text) for text in self.grids],
             arguments=[_operation_arguments(key) for key in islice(self.arguments, 1, None)],
-            event_count=self.event_count,
             has_stack=self.has_stack,
             base_nanoseconds=first,
         )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import codecs
 import csv
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
@@ -23,17 +23,17 @@ from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.recording import (
     NONE,
-    GrowingColumns,
     KernelTotal,
     KernelTotals,
     Problem,
-    RecordedTrace,
-    event_tables,
+    TraceBuilder,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from layoutdoctor.recording.recording import RecordedTrace
 
 _LONGEST_LINE = 1 << 17
 """Characters that are kept of a line; the csv module takes no longer field."""
@@ -146,20 +146,15 @@ _CUT = ("...", "\u2026")
 _DEVICE = re.compile(r"^(.*?)\s*\(?(\d{1,6})\)?$")
 
 
-@dataclass
 class _Table:
     """A table while it is read: sums by name and operation, or single kernels and copies."""
 
-    layout: _Layout
-    titles: list[str]
-    units: dict[str, str]
-    totals: dict[tuple[str, str | None], list[int]] = field(default_factory=dict)
-    names: dict[str, int] = field(default_factory=dict)
-    grids: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    devices: dict[int, str] = field(default_factory=dict)
-    columns: GrowingColumns = field(default_factory=GrowingColumns)
-    event_count: int = 0
-    unread_count: int = 0
+    def __init__(self, layout: _Layout, titles: list[str], units: dict[str, str]) -> None:
+        self.layout, self.titles, self.units = layout, titles, units
+        self.sums: dict[tuple[str, str | None], list[int]] = {}
+        self.run = TraceBuilder()
+        self.devices: dict[int, str] = {}
+        self.unread_count = 0
 
     def add(self, cells: list[str]) -> None:
         """Takes the next row."""
@@ -186,7 +181,7 @@ class _Table:
         elif layout.start is not None:
             self._add_event(row, name, start, time, is_kernel=is_kernel)
         elif time or layout.source != _TORCH:  # there, operations that ran on no device have rows as well
-            sums = self.totals.setdefault((name, row[layout.operation] or None if layout.operation else None), [0, 0])
+            sums = self.sums.setdefault((name, row[layout.operation] or None if layout.operation else None), [0, 0])
             sums[0] += count
             sums[1] += time
 
@@ -194,17 +189,11 @@ class _Table:
         return _nanoseconds(row[title], self.units.get(title) or self.layout.unit)
 
     def _add_event(self, row: Mapping[str, str], name: str, start: int, duration: int, *, is_kernel: bool) -> None:
-        self.event_count += 1
-        event = {
-            "name": self.names.setdefault(name, len(self.names)),
-            "start": start,
-            "duration": duration,
-            "device": self._device(_cell(row, _DEVICES)),
-            "stream": _whole(_cell(row, _STREAMS)),
-        }
+        event = {"name": self.run.names[name], "start": start, "duration": duration}
+        event |= {"device": self._device(_cell(row, _DEVICES)), "stream": _whole(_cell(row, _STREAMS))}
         if is_kernel:
             event |= {"correlation": _whole(_cell(row, _CORRELATIONS)), "grid": self._grid(row)}
-        self.columns.add("kernels" if is_kernel else "transfers", **event)
+        self.run.add("kernels" if is_kernel else "transfers", **event)
 
     def _device(self, text: str) -> int:
         """``NVIDIA A100 (0)``, ``Agent 2`` and ``2`` all end in a number; the only one of a list may have none."""
@@ -218,31 +207,19 @@ class _Table:
         groups = [_whole(_cell(row, titles, "1")) for titles in _GROUPS]
         if min(*sizes, *groups) < 1:
             return NONE
-        x, y, z = (-(-size // group) for size, group in zip(sizes, groups, strict=True))
-        return self.grids.setdefault((x, y, z), len(self.grids))
+        return self.run.grids[tuple(-(-size // group) for size, group in zip(sizes, groups, strict=True))]
 
-    def sums(self) -> KernelTotals:
-        """One row for each kernel and operation."""
-        rows = [
-            KernelTotal(name, count, nanoseconds, operation, is_cut=name.endswith(_CUT))
-            for (name, operation), (count, nanoseconds) in self.totals.items()
-        ]
-        return KernelTotals(self.layout.source, rows=rows)
-
-    def run(self) -> RecordedTrace:
-        """The run that a list of single kernels is: starts, streams and launch grids, and nothing of the host."""
-        base = self.columns.first_start()
+    def result(self) -> KernelTotals | RecordedTrace:
+        """The sums, or the run that a list of single kernels is, with nothing of the host."""
+        if self.layout.start is None:
+            rows = [
+                KernelTotal(name, count, nanoseconds, operation, is_cut=name.endswith(_CUT))
+                for (name, operation), (count, nanoseconds) in self.sums.items()
+            ]
+            return KernelTotals(self.layout.source, rows=rows)
         named = [{"id": number, "name": text} for number, text in sorted(self.devices.items()) if text]
-        return RecordedTrace(
-            source=self.layout.source,
-            names=list(self.names),
-            **event_tables(self.columns.tables(), base),
-            processes=["not recorded"],
-            grids=list(self.grids),
-            metadata={"deviceProperties": named} if named else {},
-            event_count=self.event_count,
-            base_nanoseconds=base,
-        )
+        metadata = {"deviceProperties": named} if named else {}
+        return self.run.trace(self.layout.source, processes=["not recorded"], metadata=metadata)
 
 
 def _cell(row: Mapping[str, str], titles: Iterable[str], otherwise: str = "") -> str:
@@ -275,11 +252,11 @@ def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelT
             "key_averages().table() of a GPU run"
         )
     table = min(tables, key=lambda table: _LAYOUTS.index(table.layout))
-    found = table.sums() if table.layout.start is None else table.run()
+    found = table.result()
     counts = {
         "rows of the kernel table that could not be read": table.unread_count,
         "further tables of kernels in the same file, which were not read": len(tables) - 1,
-        "the kernel table has no rows": int(not (table.totals or table.event_count or table.unread_count)),
+        "the kernel table has no rows": int(not (table.sums or table.run.names or table.unread_count)),
         "the packed file ends before its data do": int(file.is_cut),
     }
     found.problems = [Problem(what, count) for what, count in counts.items() if count]
