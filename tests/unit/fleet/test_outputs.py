@@ -11,8 +11,7 @@ import pytest
 
 from layoutdoctor.diagnosis.scan import ScannedRows
 from layoutdoctor.errors import UsageError
-from layoutdoctor.fleet.outputs import lines_file, parquet_file
-from layoutdoctor.fleet.scanning import scan
+from layoutdoctor.fleet.scanning import lines_file, parquet_file, scan
 
 TRACES = Path(__file__).parents[2] / "traces"
 
