@@ -1,8 +1,7 @@
 """
-Who examines many files: this process, a pool of processes, a Dask cluster, or any executor of ``concurrent.futures``.
+Examines many files in this process, a pool of processes, a Dask cluster, or any executor of ``concurrent.futures``.
 
-An executor runs one function on one source after the other, and what comes back is added up here. On a cluster a worker
-that is lost is Dask's to replace; in a pool of this machine the files that it had are examined again, each alone.
+Dask replaces a lost worker itself. If a process of a local pool is killed, its files are examined again, each alone.
 
 Source:
     ``concurrent.futures`` for executors and broken pools; Dask's documentation for ``Client.get_executor``.
@@ -135,7 +134,7 @@ def _results(
                     found = future.result()
                 except (BrokenExecutor, CancelledError):
                     lost.append(source)
-                except Exception as error:  # what a cluster says of a worker that was lost too often, and the like
+                except Exception as error:  # such as a cluster's error for a worker that was lost too often
                     yield source, [failed(source.name, f"the worker was lost: {first_line(error)}")]
                 else:
                     yield source, found

@@ -34,9 +34,9 @@ _MOST_LACKS = 5
 
 def examine_source(source: Source) -> list[ScannedRows]:
     """
-    What each recorded run of a source adds up to: one for a file, one for each trace of an archive.
+    The results of a source: one for a file, one for each trace of an archive.
 
-    ``failure`` is set in what could not be examined: this never raises for what a file holds.
+    Raises nothing, whatever a file holds: ``failure`` is set in the result instead.
     """
     if source.failure is not None:
         return [failed(source.name, source.failure)]
@@ -71,7 +71,7 @@ def _examined(name: str, path: Path, max_bytes: int) -> ScannedRows:
         return failed(name, first_line(error).partition(": ")[2], size)
     except MemoryError:
         return failed(name, "there is not enough memory to examine it", size)
-    except Exception as error:  # a fault of ours costs this file, not the others
+    except Exception as error:  # an error of layoutdoctor costs this file, not the others
         return failed(name, f"layoutdoctor failed: {first_line(error)}; please report it", size)
 
 
@@ -129,7 +129,7 @@ def _recorded_rank(recording: Recording) -> int | None:
 
 
 def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
-    """The conversions, and what else a rule names, added up if they have everything in common."""
+    """The conversions that are counted or named by a rule, added up if they have everything in common."""
     trial = diagnosis.trials[0]
     counted = {conversion.id for conversion in counted_conversions(trial)}
     rule_of: dict[str, str] = {}

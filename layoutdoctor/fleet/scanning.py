@@ -103,12 +103,11 @@ def scan(
 def _resumed(
     resume: str | os.PathLike[str] | None, sources: Sequence[Source]
 ) -> tuple[dict[str, list[ScannedRows]], Add | None, dict[str, str]]:
-    """The results that are there already, what keeps further ones, and the fingerprints by the sources' names."""
+    """The results of an earlier scan, a function that keeps further ones, and fingerprints by the names of sources."""
     if resume is None:
         return {}, None, {}
     folder = Path(resume)
-    fingerprints = {source.name: fingerprint_of(source) for source in sources}
-    known = {name: f"{name} {facts}" for name, facts in fingerprints.items() if facts is not None}
+    known = {source.name: f"{source.name} {facts}" for source in sources if (facts := fingerprint_of(source))}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         kept = read_lines(folder / RESULTS)
@@ -120,7 +119,7 @@ def _resumed(
 
 
 def _known_bytes(sources: Sequence[Source]) -> float:
-    """How many bytes are to be read, packed as they are; a URL counts as endless."""
+    """Bytes of all files, packed or not; a URL counts as endless."""
     total = 0.0
     for path in {source.path for source in sources}:
         if "://" in path:
@@ -132,10 +131,10 @@ def _known_bytes(sources: Sequence[Source]) -> float:
 
 def lines_file(path: Path, *, is_continued: bool = False) -> Add:
     """
-    Writes each file with its rows as a line of JSON, which can be read at once; an old file goes with the first line.
+    Writes each file with its rows as a line of JSON, which can be read at once; the first line replaces an old file.
 
     Args:
-        is_continued: Whether lines that are there stay.
+        is_continued: Whether the lines of an old file are kept.
     """
     mode = "ab" if is_continued else "wb"
 
@@ -150,10 +149,10 @@ def lines_file(path: Path, *, is_continued: bool = False) -> Add:
 
 def read_lines(path: Path) -> dict[str, list[ScannedRows]]:
     """
-    What ``lines_file`` wrote with this version, by fingerprint; a last line that was not written to its end goes.
+    Results that ``lines_file`` wrote with this version, by fingerprint; an incomplete last line is removed.
 
     Raises:
-        UsageError: It holds something else.
+        UsageError: The file holds something else.
     """
     found: dict[str, list[ScannedRows]] = {}
     data = path.read_bytes() if path.exists() else b""

@@ -1,8 +1,8 @@
 """
-Reads a Chrome trace as profilers of PyTorch write it: Kineto's since 2020, torch's own exporter, what tools re-dump.
+Reads a Chrome trace as profilers of PyTorch write it: Kineto since 2020, torch's own exporter, tools that rewrite it.
 
-One pass, typed, batch by batch; what is kept are columns of numbers. Of a recorded Python stack only
-the frames that name a place are kept: calls of nn.Modules, and functions that are not torch's own.
+Events are decoded batch by batch, and kept as columns of numbers. Of a Python stack, only calls of nn.Modules and
+functions that are not torch's own are kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from layoutdoctor.recording.event_stream import UNREADABLE, EventStream
+from layoutdoctor.recording.event_stream import UNREADABLE, EventStream, as_utf8
 from layoutdoctor.recording.recording import (
     EVENT_TABLES,
     NONE,
@@ -93,11 +93,7 @@ class EventArguments(
         "call_stack": "Call stack",
     },
 ):
-    """
-    What is read of an event's ``args``; texts that are not always needed stay JSON.
-
-    Names with ``_2020`` are those of torch 1.8 and 1.9.
-    """
+    """The fields of ``args`` that are used, most of them as JSON; torch 1.8 and 1.9 wrote those with ``_2020``."""
 
     external: EventId = None
     external_2020: EventId = None
@@ -143,27 +139,28 @@ def decode_loosely(text: bytes) -> ChromeEvent | None:
     try:
         return _decode_one(text)
     except UNREADABLE:
-        pass
-    try:
-        found = msgspec.json.decode(text.decode("utf-8", "replace"))
-    except UNREADABLE:
-        return None
-    return ChromeEvent(**_fitting_fields(ChromeEvent, found)) if isinstance(found, dict) else None
+        fields = _fitting_fields(ChromeEvent, as_utf8(text))
+        return None if fields is None else ChromeEvent(**fields)
 
 
 _FIELDS = {kind: msgspec.structs.fields(kind) for kind in (ChromeEvent, EventArguments)}
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def _fitting_fields(kind: type[ChromeEvent | EventArguments], found: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the types that profilers write, those of ``args`` among them."""
-    fitting = {}
+def _fitting_fields(kind: type[ChromeEvent | EventArguments], text: bytes | msgspec.Raw) -> dict[str, Any] | None:
+    """The fields of an object that have the types which profilers write; None if the text is no object."""
+    try:
+        found = _decode_fields(text)
+    except UNREADABLE:
+        return None
+    fitting: dict[str, Any] = {}
     for field in _FIELDS[kind]:
-        value = found.get(field.encode_name)
-        if field.type is EventArguments and isinstance(value, dict):
-            fitting[field.name] = EventArguments(**_fitting_fields(EventArguments, value))
-        elif field.encode_name in found:
-            with contextlib.suppress(*UNREADABLE, UnicodeEncodeError):
-                fitting[field.name] = msgspec.json.decode(msgspec.json.encode(value), type=field.type)
+        value = found.get(field.encode_name, NO_TEXT)
+        if field.type is EventArguments:
+            fitting[field.name] = EventArguments(**(_fitting_fields(EventArguments, value) or {}))
+        else:
+            with contextlib.suppress(*UNREADABLE):  # a missing field keeps its default
+                fitting[field.name] = msgspec.json.decode(value, type=field.type)
     return fitting
 
 
@@ -331,7 +328,6 @@ def _grid(text: bytes) -> tuple[int, int, int]:
 
 
 def _argument_texts(a: EventArguments) -> bytes:
-    """What an operation's arguments are numbered by."""
     texts = (a.shapes, a.shapes_2020, a.strides, a.types, a.values, a.kernel_file, a.kernel_options, a.call_stack)
     return _NO_JSON.join(texts)
 
@@ -342,14 +338,11 @@ def _operation_arguments(key: bytes) -> OperationArguments:
 
 
 def _text(text: bytes) -> str:
-    """What a JSON string says; empty if there is none."""
-    if not text:
-        return ""
+    """The value of a JSON string; empty if the text is none."""
     try:
-        value = msgspec.json.decode(text)
+        return msgspec.json.decode(text, type=str)
     except UNREADABLE:
         return ""
-    return value if isinstance(value, str) else ""
 
 
 @cache

@@ -1,9 +1,8 @@
 """
 Cuts the JSON of a Chrome trace into batches of events, so that a file of any size is read in little memory.
 
-A batch is cut where an event ends and the next one begins, and is right if it decodes: a cut in the wrong place leaves
-brackets open. A batch that does not decode is read event by event: what is whole or can be mended is kept, the rest is
-counted.
+A batch is cut between two events. A cut in a wrong place leaves brackets open, so a batch that decodes was cut right.
+A batch that does not decode is read event by event: whole and mended events are kept, all others are counted.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ class EventStream(Generic[EventType]):
 
     Attributes:
         metadata: The document's fields beside the events; complete once ``batches`` has ended.
-        damage: How often each kind of damage was mended, in words.
-        lost_count: Pieces that look like events and could not be read.
+        damage: Mended events by the kind of damage, in words.
+        lost_count: Events that could not be read.
         is_truncated: Whether the document ends in the middle; known once ``batches`` has ended.
     """
 
@@ -271,13 +270,13 @@ def _end_before_trailing(error: Exception) -> int | None:
 
 class Recovered(NamedTuple):
     """
-    What could be read of a damaged stretch.
+    The events of a damaged text.
 
     Attributes:
-        events: The text of each event, a JSON object each, in order; what was not damaged is unchanged.
-        lost_count: Pieces that look like events and could not be read.
-        kinds: How many events were mended of each kind of damage, in words.
-        rest: What follows the last event: one that is not complete, or what is behind the array's end.
+        events: The JSON text of each event, in order.
+        lost_count: Events that could not be read.
+        kinds: Mended events by the kind of damage, in words.
+        rest: An incomplete event at the end, or the text behind the array's end.
         is_closed: Whether the array ends in the stretch.
     """
 

@@ -1,9 +1,8 @@
 """
 Reads a table that sums up kernels by name, or lists them, as ``nsys stats``, nvprof, TraceLens and torch.profiler do.
 
-A sum has no order and no shapes; all that can be had from it is how much time kernels of which name took. A list with
-starts is a recorded run. The file may be CSV or the aligned text of a terminal, with other output and other tables
-around the kernels.
+A sum has the time of the kernels of each name, without order and shapes. A list with starts is a recorded run. The file
+may be CSV or the aligned text of a terminal, with other output and other tables around the kernels.
 
 Source:
     Reports of ``nsys stats`` 2019 to 2026, ``nvprof --csv``, rocprof and rocprofv3, TraceLens 2026 and
@@ -18,9 +17,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.recording import (
     NONE,
     KernelTotal,
@@ -31,8 +28,8 @@ from layoutdoctor.recording.recording import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
+    from layoutdoctor.recording.files import TraceFile
     from layoutdoctor.recording.recording import RecordedTrace
 
 _LONGEST_LINE = 1 << 17
@@ -53,7 +50,7 @@ class _Layout:
     Attributes:
         source: The table, in words.
         name: Title of the kernel's name.
-        time: Title of the time that it took; if the title begins with "end", of the moment at which the kernel ended.
+        time: Title of the kernel's time; if the title begins with "end", of the moment at which the kernel ended.
         count: Title of the number of launches; None if every row is one launch.
         operation: Title of the operation the kernels ran in.
         kernels: A title, and whether a row with this value is a kernel, if other things are listed as well.
@@ -119,7 +116,7 @@ _LAYOUTS = (
     *(_Layout(_TORCH, "name", f"self {device}", "# of calls", None, ("self cpu", _is_no_time))
       for device in ("cuda", "device", "xpu", "privateuse1")),
 )  # fmt: skip
-"""Of several tables in a file, the one that comes first here is read."""
+"""If a file has several tables, the one that comes first here is read."""
 
 _DEVICES = ("device", "agent_id", "gpu-id")
 _STREAMS = ("strm", "stream", "queue_id", "queue-id")
@@ -129,7 +126,7 @@ _GROUPS = tuple((f"workgroup_size_{axis}",) for axis in "xyz")
 """Titles in lists of kernels. ROCm gives a launch's size in work items, which a work group's size divides."""
 
 _SPELLINGS = (("ns nsec", 1), ("us usec \u00b5s \u03bcs", 1_000), ("ms msec", 1_000_000), ("s sec", 1_000_000_000))
-"""Of units, with their nanoseconds; micro is written with its sign or with the Greek letter too."""
+"""Units and their nanoseconds; micro is written with its sign or with the Greek letter too."""
 _NANOSECONDS = {unit: nanoseconds for units, nanoseconds in _SPELLINGS for unit in units.split()}
 _TIME_UNITS = {*_NANOSECONDS, "%"}
 _UNITS = {*_TIME_UNITS, "", "b", "kb", "mb", "gb", "gb/s", "mb/s"}
@@ -180,7 +177,7 @@ class _Table:
             self.unread_count += 1
         elif layout.start is not None:
             self._add_event(row, name, start, time, is_kernel=is_kernel)
-        elif time or layout.source != _TORCH:  # there, operations that ran on no device have rows as well
+        elif time or layout.source != _TORCH:  # torch lists operations that ran on no device as well
             sums = self.sums.setdefault((name, row[layout.operation] or None if layout.operation else None), [0, 0])
             sums[0] += count
             sums[1] += time
@@ -226,28 +223,25 @@ def _cell(row: Mapping[str, str], titles: Iterable[str], otherwise: str = "") ->
     return next((row[title] for title in titles if title in row), otherwise)
 
 
-def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelTotals | RecordedTrace:
+def read_kernel_csv(file: TraceFile) -> KernelTotals | RecordedTrace:
     """
     Reads the table of kernels in a file.
 
     Args:
-        path: A file, which may be gzipped: CSV or aligned text of ``nsys stats`` (``cuda_gpu_kern_sum``,
+        file: CSV or aligned text of ``nsys stats`` (``cuda_gpu_kern_sum``,
             ``cuda_gpu_sum``, ``cuda_gpu_trace``, ``cuda_kern_exec_trace``), of nvprof, TraceLens's ``kernel_summary``
             or torch.profiler's ``key_averages``; the kernel lists and summaries of rocprof and rocprofv3.
 
     Returns:
-        One row per kernel name and operation, in the table's order; times are whole nanoseconds. Of a list that says
-        when each kernel began: the run, without operations.
+        One row per kernel name and operation, in the table's order; of a list with the start of each kernel, the run.
 
     Raises:
         TraceError: The file cannot be opened or read, is too large, or has no table of kernels.
     """
-    file = TraceFile(path, most_bytes)
-    encoding = text_encoding(file.head())
-    tables = list(_tables(_lines(codecs.iterdecode(file.pieces(), encoding, "replace"))))
+    tables = list(_tables(_lines(codecs.iterdecode(file.pieces(), text_encoding(file.head()), "replace"))))
     if not tables:
         raise TraceError(
-            f"cannot read {str(path)!r}: it has no table of kernels; expected the CSV of nsys stats --report "
+            f"cannot read {str(file.path)!r}: it has no table of kernels; expected the CSV of nsys stats --report "
             "cuda_gpu_kern_sum --format csv, of nvprof, of TraceLens, or the text of torch.profiler's "
             "key_averages().table() of a GPU run"
         )
@@ -269,7 +263,7 @@ def has_kernel_table(text: str) -> bool:
 
 
 def text_encoding(head: bytes) -> str:
-    """The encoding that a byte order mark says, UTF-8 without one. PowerShell's ``>`` writes UTF-16."""
+    """The encoding by the byte order mark, UTF-8 without one. PowerShell's ``>`` writes UTF-16."""
     return next((name for mark, name in _MARKS if head.startswith(mark)), "utf-8")
 
 
@@ -327,7 +321,7 @@ def _table_of(cells: Sequence[str]) -> _Table | None:
     for cell in cells:
         found = _TITLE.match(cell.lower())
         title, unit = (found[1] + (found[3] or ""), found[2]) if found else (cell.lower(), "")
-        # "Time (%)" beside "Time": the share is never what is looked for.
+        # "Time (%)" beside "Time": the share is never used.
         titles.append(title if unit != "%" and title not in titles else cell.lower())
         if unit in _NANOSECONDS:
             units[titles[-1]] = unit

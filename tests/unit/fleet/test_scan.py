@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,7 @@ from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.fleet import examining
 from layoutdoctor.fleet.examining import examine_source
-from layoutdoctor.fleet.scanning import scan
+from layoutdoctor.fleet.scanning import parquet_file, scan
 from layoutdoctor.fleet.sources import find_sources
 from layoutdoctor.reports.overviews import render_scan
 
@@ -209,3 +210,46 @@ def test_what_makes_no_sense_is_refused(options: dict[str, object], message: str
         scan(TRACES / "a100_alexnet.json.gz", **options)  # type: ignore[arg-type]
 
     assert str(failure.value).startswith(message)
+
+
+@pytest.fixture(scope="module")
+def found() -> list[ScannedRows]:
+    seen: list[ScannedRows] = []
+    scan(TRACES, listener=lambda one, total: seen.append(one))
+    return seen
+
+
+def test_duckdb_and_pandas_read_the_table(tmp_path: Path, found: list[ScannedRows]) -> None:
+    duckdb, pandas = pytest.importorskip("duckdb"), pytest.importorskip("pandas")
+    path = tmp_path / "x.parquet"
+    with parquet_file(path) as add:
+        for one in found:
+            add([one])
+            assert not path.exists()
+
+    rules = dict(
+        duckdb.sql(f"select rule, sum(seconds) from '{path}' where is_counted and rank = 0 group by all").fetchall()
+    )
+    expected: dict[str | None, int] = {}
+    for one in found:
+        for row in one.rows:
+            if row.is_counted and one.file.rank == 0:
+                expected[row.rule] = expected.get(row.rule, 0) + row.nanoseconds
+    assert rules == pytest.approx({rule: 1e-9 * time for rule, time in expected.items()})
+    frame = pandas.read_parquet(path)
+    assert len(frame) == sum(len(one.rows) for one in found)
+    assert (
+        list(frame.columns)
+        == (
+            "file rank device_name step device rule owner kernel op module shape direction is_counted count seconds "
+            "exposed_seconds bytes"
+        ).split()
+    )
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    with pytest.raises(UsageError, match=r"cannot write 'x.parquet': PyArrow is not installed; pip install 'layout"):
+        parquet_file(tmp_path / "x.parquet").__enter__()

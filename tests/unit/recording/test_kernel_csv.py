@@ -7,6 +7,7 @@ from loops import for_each
 
 import layoutdoctor
 from layoutdoctor.errors import TraceError
+from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.reading import read_trace
 from layoutdoctor.recording.recording import KernelTotal, KernelTotals, Problem, RecordedTrace
 from layoutdoctor.recording.table import read_kernel_csv
@@ -38,7 +39,7 @@ EXPECTED = [KernelTotal(TO_CHANNELS_LAST, 2, 1200), KernelTotal(TO_CONTIGUOUS, 4
 def read(tmp_path: Path, text: str, encoding: str = "utf-8") -> KernelTotals:
     path = tmp_path / "kernels.csv"
     path.write_bytes(text.encode(encoding))
-    found = read_kernel_csv(path)
+    found = read_kernel_csv(TraceFile(path))
     assert isinstance(found, KernelTotals)
     return found
 
