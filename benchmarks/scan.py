@@ -31,7 +31,7 @@ from tabulate import tabulate
 
 from layoutdoctor.diagnosis.scan import ScannedRows
 from layoutdoctor.fleet.examining import examine_source
-from layoutdoctor.fleet.outputs import parquet_file
+from layoutdoctor.fleet.scanning import parquet_file
 from layoutdoctor.fleet.sources import find_sources
 
 GIGABYTE = 1_000_000_000

@@ -133,7 +133,7 @@ class _Sink:
     """A file that takes the conversions of each trace as it ends; one that fails costs itself only."""
 
     def __init__(self, output: OutputFile, stack: contextlib.ExitStack) -> None:
-        from layoutdoctor.fleet.outputs import lines_file, parquet_file
+        from layoutdoctor.fleet.scanning import lines_file, parquet_file
 
         self.path, self.failure = output.path, ""
         self._own = stack.enter_context(contextlib.ExitStack())

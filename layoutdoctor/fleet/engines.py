@@ -1,8 +1,7 @@
 """
-Who examines many files: this process, a pool of processes, a Dask cluster, or any executor of ``concurrent.futures``.
+Examines many files in this process, a pool of processes, a Dask cluster, or any executor of ``concurrent.futures``.
 
-An executor runs one function on one source after the other, and what comes back is added up here. On a cluster a worker
-that is lost is Dask's to replace; in a pool of this machine the files that it had are examined again, each alone.
+Dask replaces a lost worker itself. If a process of a local pool is killed, its files are examined again, each alone.
 
 Source:
     ``concurrent.futures`` for executors and broken pools; Dask's documentation for ``Client.get_executor``.
@@ -14,6 +13,8 @@ import contextlib
 import multiprocessing
 import os
 import re
+import shutil
+import tempfile
 import threading
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -71,28 +72,31 @@ def examined(
 
 
 def _in_processes(sources: Sequence[Source], jobs: int) -> Iterator[Result]:
-    left = sources
-    while left:
-        with _pool(min(jobs, len(left))) as pool:
-            lost, left = yield from _results(pool, left, 2 * jobs)
-        for source in lost:
-            with _pool(1) as pool:
-                lost_again, _ = yield from _results(pool, [source], 1)
-            if lost_again:
-                yield source, [failed(source.name, _KILLED)]
+    with tempfile.TemporaryDirectory(prefix="layoutdoctor-scan-", ignore_cleanup_errors=True) as folder:
+
+        def pool_of(jobs: int) -> Executor:
+            return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (folder,))
+
+        left = sources
+        while left:
+            with pool_of(min(jobs, len(left))) as pool:
+                lost, left = yield from _results(pool, left, 2 * jobs)
+            for source in lost:
+                with pool_of(1) as pool:
+                    lost_again, _ = yield from _results(pool, [source], 1)
+                if lost_again:
+                    yield source, [failed(source.name, _KILLED)]
 
 
-def _pool(jobs: int) -> Executor:
-    return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _end_with_parent)
-
-
-def _end_with_parent() -> None:
-    """A process of the pool does not outlive a parent that was killed."""
+def _begin(folder: str) -> None:
+    """A process of the pool puts its copies of files into the scan's folder, and does not outlive the scan."""
+    tempfile.tempdir = folder
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
         if parent is not None:
             parent.join()
+            shutil.rmtree(folder, ignore_errors=True)
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -130,7 +134,7 @@ def _results(
                     found = future.result()
                 except (BrokenExecutor, CancelledError):
                     lost.append(source)
-                except Exception as error:  # what a cluster says of a worker that was lost too often, and the like
+                except Exception as error:  # such as a cluster's error for a worker that was lost too often
                     yield source, [failed(source.name, f"the worker was lost: {first_line(error)}")]
                 else:
                     yield source, found
@@ -174,19 +178,13 @@ def _without_user(text: str) -> str:
 
 
 def _check_workers(client: Any, address: str) -> None:
-    def installed() -> str:  # travels by value: a worker need not have layoutdoctor to say so
-        try:
-            from layoutdoctor import _version
-        except ImportError:
-            return "none"
-        return _version.__version__
-
-    versions: dict[str, str] = client.run(installed)
+    workers = client.get_versions(packages=["layoutdoctor"])["workers"].values()
+    versions = [str(worker["packages"]["layoutdoctor"]) for worker in workers]  # "None" if it is not installed
     if not versions:
         raise UsageError(
             f"cannot scan on {address!r}: the scheduler has no workers; start some with dask worker {address}"
         )
-    other = [version for version in versions.values() if version != __version__]
+    other = [version for version in versions if version != __version__]
     if other:
         raise UsageError(
             f"cannot scan on {address!r}: {len(other)} of {len(versions)} workers have layoutdoctor "

@@ -20,12 +20,11 @@ from layoutdoctor.rules import run_rules
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import KernelSummary
     from layoutdoctor.fleet.sources import Source
     from layoutdoctor.recording.recording import Recording
 
@@ -35,9 +34,9 @@ _MOST_LACKS = 5
 
 def examine_source(source: Source) -> list[ScannedRows]:
     """
-    What each recorded run of a source adds up to: one for a file, one for each trace of an archive.
+    The results of a source: one for a file, one for each trace of an archive.
 
-    ``failure`` is set in what could not be examined: this never raises for what a file holds.
+    Raises nothing, whatever a file holds: ``failure`` is set in the result instead.
     """
     if source.failure is not None:
         return [failed(source.name, source.failure)]
@@ -72,7 +71,7 @@ def _examined(name: str, path: Path, max_bytes: int) -> ScannedRows:
         return failed(name, first_line(error).partition(": ")[2], size)
     except MemoryError:
         return failed(name, "there is not enough memory to examine it", size)
-    except Exception as error:  # a fault of ours costs this file, not the others
+    except Exception as error:  # an error of layoutdoctor costs this file, not the others
         return failed(name, f"layoutdoctor failed: {first_line(error)}; please report it", size)
 
 
@@ -99,31 +98,28 @@ def _reduced(name: str, recording: Recording, diagnosis: Diagnosis, size: int | 
             ScanFinding(code=found.code, severity=found.severity, message=found.message, nanoseconds=_ns(found.seconds))
             for found in diagnosis.findings
         ),
-        **(_of_kernels(kernels) if kernels is not None else {}),  # type: ignore[arg-type]
     )
+    if kernels is not None:
+        file = msgspec.structs.replace(
+            file,
+            kernel_count=kernels.count,
+            kernel_nanoseconds=_ns(kernels.seconds) or 0,
+            undecided_nanoseconds=_ns(kernels.undecided_seconds) or 0,
+            not_understood_count=kernels.not_understood_count,
+            lacks=kernels.lacks[:_MOST_LACKS],
+        )
+        if (waiting := kernels.waiting) is not None:
+            file = msgspec.structs.replace(
+                file,
+                busy_nanoseconds=_ns(waiting.busy_seconds),
+                span_nanoseconds=_ns(waiting.span_seconds),
+                collective_nanoseconds=_ns(waiting.collective_seconds),
+                copy_nanoseconds=_ns(waiting.copy_seconds),
+                step_count=waiting.step_count,
+                bound_nanoseconds=_ns(waiting.conversion_bound_seconds),
+                waits_for=waiting.waits_for,
+            )
     return ScannedRows(file=file, rows=rows)
-
-
-def _of_kernels(kernels: KernelSummary) -> dict[str, object]:
-    waiting = kernels.waiting
-    facts: dict[str, object] = {
-        "kernel_count": kernels.count,
-        "kernel_nanoseconds": _ns(kernels.seconds) or 0,
-        "undecided_nanoseconds": _ns(kernels.undecided_seconds) or 0,
-        "not_understood_count": kernels.not_understood_count,
-        "lacks": kernels.lacks[:_MOST_LACKS],
-    }
-    if waiting is not None:
-        facts |= {
-            "busy_nanoseconds": _ns(waiting.busy_seconds),
-            "span_nanoseconds": _ns(waiting.span_seconds),
-            "collective_nanoseconds": _ns(waiting.collective_seconds),
-            "copy_nanoseconds": _ns(waiting.copy_seconds),
-            "step_count": waiting.step_count,
-            "bound_nanoseconds": _ns(waiting.conversion_bound_seconds),
-            "waits_for": waiting.waits_for,
-        }
-    return facts
 
 
 def _recorded_rank(recording: Recording) -> int | None:
@@ -133,29 +129,28 @@ def _recorded_rank(recording: Recording) -> int | None:
 
 
 def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
-    """The conversions, and what else a rule names, added up if they have everything in common."""
+    """The conversions that are counted or named by a rule, added up if they have everything in common."""
     trial = diagnosis.trials[0]
     counted = {conversion.id for conversion in counted_conversions(trial)}
     rule_of: dict[str, str] = {}
     for finding in sorted(diagnosis.findings, key=lambda finding: finding.code, reverse=True):
         rule_of.update(dict.fromkeys(finding.evidence, finding.code))
     device_of = _devices(recording)
-    sums: dict[ScanRow, list[int | None]] = {}
+    alike: dict[ScanRow, list[Conversion]] = {}
     in_graphs = (conversion for graph in trial.graphs for conversion in graph.conversions)
     for conversion in (*(trial.kernels.conversions if trial.kernels is not None else ()), *in_graphs):
         if conversion.id in counted or conversion.id in rule_of:
             key = _key(conversion, rule_of, device_of, is_counted=conversion.id in counted)
-            amounts = (
-                conversion.count,
-                _ns(conversion.seconds),
-                _ns(conversion.exposed_seconds),
-                conversion.bytes_moved,
-            )
-            sums[key] = [_added(*pair) for pair in zip(sums.get(key, [None] * 4), amounts, strict=True)]
-    fields = ("count", "nanoseconds", "exposed_nanoseconds", "bytes_moved")
+            alike.setdefault(key, []).append(conversion)
     return tuple(
-        msgspec.structs.replace(key, **{**dict(zip(fields, amounts, strict=True)), "nanoseconds": amounts[1] or 0})
-        for key, amounts in sums.items()
+        msgspec.structs.replace(
+            key,
+            count=sum(conversion.count for conversion in conversions),
+            nanoseconds=_sum(_ns(conversion.seconds) for conversion in conversions) or 0,
+            exposed_nanoseconds=_sum(_ns(conversion.exposed_seconds) for conversion in conversions),
+            bytes_moved=_sum(conversion.bytes_moved for conversion in conversions),
+        )
+        for key, conversions in alike.items()
     )
 
 
@@ -198,5 +193,7 @@ def _ns(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * NANOSECONDS_PER_SECOND)
 
 
-def _added(first: int | None, second: int | None) -> int | None:
-    return second if first is None else first if second is None else first + second
+def _sum(amounts: Iterable[int | None]) -> int | None:
+    """The sum of the known amounts; None if none is known."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None

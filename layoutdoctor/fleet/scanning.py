@@ -1,29 +1,33 @@
-"""``scan``: many recorded runs, each examined once, and what they add up to."""
+"""``scan``: many recorded runs, each examined once, what they add up to, and the files that take their conversions."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
-from layoutdoctor.diagnosis.scan import ScanSum
+from layoutdoctor._version import __version__
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, encoded, reason_of
+from layoutdoctor.diagnosis.scan import ScannedRows, ScanSum
+from layoutdoctor.diagnosis.writing import replacing
 from layoutdoctor.errors import UsageError
 from layoutdoctor.fleet.engines import examined
-from layoutdoctor.fleet.outputs import lines_file, read_lines
 from layoutdoctor.fleet.sources import find_sources, fingerprint_of, rank_reader
+from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
-    from layoutdoctor.diagnosis.scan import Scan, ScannedRows
-    from layoutdoctor.fleet.outputs import Add
+    from layoutdoctor.diagnosis.scan import Scan, ScannedFile, ScanRow
     from layoutdoctor.fleet.sources import Source
 
+    Add = Callable[[Sequence[ScannedRows]], None]
+
+_ROWS_PER_GROUP = 100_000
 _BYTES_WORTH_A_POOL = 20 << 20
 RESULTS = "files.jsonl"
 """In the folder of ``resume``: the same lines as of an output that ends in .jsonl."""
@@ -99,12 +103,11 @@ def scan(
 def _resumed(
     resume: str | os.PathLike[str] | None, sources: Sequence[Source]
 ) -> tuple[dict[str, list[ScannedRows]], Add | None, dict[str, str]]:
-    """The results that are there already, what keeps further ones, and the fingerprints by the sources' names."""
+    """The results of an earlier scan, a function that keeps further ones, and fingerprints by the names of sources."""
     if resume is None:
         return {}, None, {}
     folder = Path(resume)
-    fingerprints = {source.name: fingerprint_of(source) for source in sources}
-    known = {name: f"{name} {facts}" for name, facts in fingerprints.items() if facts is not None}
+    known = {source.name: f"{source.name} {facts}" for source in sources if (facts := fingerprint_of(source))}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         kept = read_lines(folder / RESULTS)
@@ -116,7 +119,7 @@ def _resumed(
 
 
 def _known_bytes(sources: Sequence[Source]) -> float:
-    """How many bytes are to be read, packed as they are; a URL counts as endless."""
+    """Bytes of all files, packed or not; a URL counts as endless."""
     total = 0.0
     for path in {source.path for source in sources}:
         if "://" in path:
@@ -124,3 +127,113 @@ def _known_bytes(sources: Sequence[Source]) -> float:
         with contextlib.suppress(OSError):
             total += Path(path).stat().st_size
     return total
+
+
+def lines_file(path: Path, *, is_continued: bool = False) -> Add:
+    """
+    Writes each file with its rows as a line of JSON, which can be read at once; the first line replaces an old file.
+
+    Args:
+        is_continued: Whether the lines of an old file are kept.
+    """
+    mode = "ab" if is_continued else "wb"
+
+    def add(found: Sequence[ScannedRows]) -> None:
+        nonlocal mode
+        with path.open(mode) as stream:
+            stream.write(b"".join(map(encoded, found)))
+        mode = "ab"
+
+    return add
+
+
+def read_lines(path: Path) -> dict[str, list[ScannedRows]]:
+    """
+    Results that ``lines_file`` wrote with this version, by fingerprint; an incomplete last line is removed.
+
+    Raises:
+        UsageError: The file holds something else.
+    """
+    found: dict[str, list[ScannedRows]] = {}
+    data = path.read_bytes() if path.exists() else b""
+    start = 0
+    for number, line in enumerate(data.splitlines(keepends=True), start=1):
+        try:
+            rows = msgspec.json.decode(line, type=ScannedRows)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if start and start + len(line) == len(data) and not line.endswith(b"\n"):
+                with path.open("r+b") as stream:
+                    stream.truncate(start)
+                break
+            raise UsageError(
+                f"cannot resume from {str(path)!r}: line {number} is no result of a scan ({reason_of(error)}); "
+                "name another folder"
+            ) from error
+        start += len(line)
+        if rows.fingerprint is not None and rows.layoutdoctor_version == __version__:
+            found.setdefault(rows.fingerprint, []).append(rows)
+    return found
+
+
+@contextlib.contextmanager
+def parquet_file(path: Path) -> Iterator[Add]:
+    """
+    Writes rows as files end; the file is there once the block ends.
+
+    Each row has the file's name, rank and device, the step, device index, rule, owner, kernel, op, module, shape and
+    direction, whether it is counted, and count, seconds, exposed_seconds and bytes.
+
+    Raises:
+        UsageError: PyArrow is not installed.
+    """
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UsageError(
+            f"cannot write {path.name!r}: PyArrow is not installed; pip install 'layoutdoctor[fleet]'"
+        ) from error
+    kinds = {str: arrow.dictionary(arrow.int32(), arrow.string()), int: arrow.int64(), float: arrow.float64()}
+    kinds[bool] = arrow.bool_()
+    schema = arrow.schema([(name, kinds[kind]) for name, (kind, _) in _TABLE.items()])
+    rows: list[dict[str, Any]] = []
+    with replacing(path) as stream, parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
+
+        def flush() -> None:
+            writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
+            rows.clear()
+
+        def add(found: Sequence[ScannedRows]) -> None:
+            for one in found:
+                rows.extend({name: get(one.file, row) for name, (_, get) in _TABLE.items()} for row in one.rows)
+            if len(rows) >= _ROWS_PER_GROUP:
+                flush()
+
+        yield add
+        flush()
+
+
+def _seconds(nanoseconds: int | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / NANOSECONDS_PER_SECOND
+
+
+_TABLE: dict[str, tuple[type, Callable[[ScannedFile, ScanRow], object]]] = {
+    "file": (str, lambda file, row: file.name),
+    "rank": (int, lambda file, row: file.rank),
+    "device_name": (str, lambda file, row: file.device_name),
+    "step": (str, lambda file, row: row.step),
+    "device": (int, lambda file, row: row.device),
+    "rule": (str, lambda file, row: row.rule),
+    "owner": (str, lambda file, row: row.owner),
+    "kernel": (str, lambda file, row: row.kernel),
+    "op": (str, lambda file, row: row.op),
+    "module": (str, lambda file, row: row.module),
+    "shape": (str, lambda file, row: None if row.shape is None else "x".join(map(str, row.shape))),
+    "direction": (str, lambda file, row: row.direction),
+    "is_counted": (bool, lambda file, row: row.is_counted),
+    "count": (int, lambda file, row: row.count),
+    "seconds": (float, lambda file, row: _seconds(row.nanoseconds)),
+    "exposed_seconds": (float, lambda file, row: _seconds(row.exposed_nanoseconds)),
+    "bytes": (int, lambda file, row: row.bytes_moved),
+}
+"""The columns of the Parquet file: the type of each, and its value."""

@@ -1,8 +1,8 @@
 """
-Which files a scan is of: files, folders, patterns, archives, and anything that fsspec has a URL for.
+The files of a scan: files, folders, patterns, archives, and anything that fsspec has a URL for.
 
-Only folders are opened to find them, so that ten thousand files are listed in seconds. What cannot be listed is a
-source all the same, with the reason: no file is dropped in silence.
+Only folders are opened to find them, so that ten thousand files are listed in seconds. A path that cannot be listed is
+a source as well, with the reason: no file is dropped silently.
 
 Source:
     fsspec's documentation for URLs; ranks in names: the file names of the traces in public profiler repositories.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Opened = Callable[[], contextlib.AbstractContextManager[IO[bytes]]]
 
 TRACE_PATTERNS = ("*.json", "*.json.gz", "*.sqlite")
-"""What is looked for in folders and archives if no pattern is given; a file that is named is always examined."""
+"""Names taken in folders and archives if no pattern is given; a file that is named itself is always examined."""
 
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _RANK_IN_NAME = re.compile(r"(?i)(?:^|[^a-z])rank[_.-]?(\d{1,9})(?!\d)|^r(\d{1,9})(?=\.)")
@@ -50,14 +50,14 @@ _COPY_BYTES = 1 << 20
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A recorded run or an archive of them, by where it is; small, so that it travels to a worker.
+    The place of a recorded run or of an archive of runs; small, so that it can be sent to a worker.
 
     Attributes:
         path: A local path, absolute, or a URL.
-        name: What reports call it; no other source of the scan has the name.
+        name: Its name in reports, unique in the scan.
         patterns: Names to take in an archive.
         max_bytes: How much of a trace to read, unpacked.
-        failure: Why it cannot be examined; None if nothing is known against it.
+        failure: Why it cannot be examined; None if no reason is known.
     """
 
     path: str
@@ -75,7 +75,7 @@ def find_sources(
 
     Args:
         paths: Files, folders, archives, patterns with ``*``, ``?`` or ``[``, and URLs of all of these.
-        pattern: Of the names to take in folders and archives; by default what recorded runs are called.
+        pattern: Of the names to take in folders and archives; ``TRACE_PATTERNS`` by default.
 
     Raises:
         UsageError: There is none.
@@ -160,7 +160,7 @@ def _reason(error: Exception) -> str:
 
 
 def fingerprint_of(source: Source) -> str | None:
-    """What changes when the content of a source does: its size and when it was changed; None if that is not known."""
+    """The size of a source and the time of its last change; None if no time of change is known."""
     try:
         files, inner = _file_system(source.path)
         entry = files.info(inner)
@@ -173,7 +173,7 @@ def fingerprint_of(source: Source) -> str | None:
 # ---------------------------------------------------------------------------------------------- ranks
 def rank_reader(rank_regex: str | None) -> Callable[[str, int | None], int | None]:
     """
-    Finds the rank of a file by its name, else takes the recorded one, else by the folder.
+    Finds the rank of a file by its name, else by the trace, else by the folder.
 
     Args:
         rank_regex: Finds the rank in a source's whole name, as its first group; then the folder does not count.

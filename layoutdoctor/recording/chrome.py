@@ -1,8 +1,8 @@
 """
-Reads a Chrome trace as profilers of PyTorch write it: Kineto's since 2020, torch's own exporter, what tools re-dump.
+Reads a Chrome trace as profilers of PyTorch write it: Kineto since 2020, torch's own exporter, tools that rewrite it.
 
-One pass, typed, batch by batch; what is kept are columns of numbers. Of a recorded Python stack only
-the frames that name a place are kept: calls of nn.Modules, and functions that are not torch's own.
+Events are decoded batch by batch, and kept as columns of numbers. Of a Python stack, only calls of nn.Modules and
+functions that are not torch's own are kept.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from layoutdoctor.recording.event_stream import UNREADABLE, EventStream
+from layoutdoctor.recording.event_stream import UNREADABLE, EventStream, as_utf8
 from layoutdoctor.recording.recording import (
     EVENT_TABLES,
     NONE,
+    Numbered,
     OperationArguments,
     Problem,
     RecordedTrace,
@@ -92,11 +93,7 @@ class EventArguments(
         "call_stack": "Call stack",
     },
 ):
-    """
-    What is read of an event's ``args``; texts that are not always needed stay JSON.
-
-    Names with ``_2020`` are those of torch 1.8 and 1.9.
-    """
+    """The fields of ``args`` that are used, most of them as JSON; torch 1.8 and 1.9 wrote those with ``_2020``."""
 
     external: EventId = None
     external_2020: EventId = None
@@ -142,27 +139,28 @@ def decode_loosely(text: bytes) -> ChromeEvent | None:
     try:
         return _decode_one(text)
     except UNREADABLE:
-        pass
-    try:
-        found = msgspec.json.decode(text.decode("utf-8", "replace"))
-    except UNREADABLE:
-        return None
-    return ChromeEvent(**_fitting_fields(ChromeEvent, found)) if isinstance(found, dict) else None
+        fields = _fitting_fields(ChromeEvent, as_utf8(text))
+        return None if fields is None else ChromeEvent(**fields)
 
 
 _FIELDS = {kind: msgspec.structs.fields(kind) for kind in (ChromeEvent, EventArguments)}
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def _fitting_fields(kind: type[ChromeEvent | EventArguments], found: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the types that profilers write, those of ``args`` among them."""
-    fitting = {}
+def _fitting_fields(kind: type[ChromeEvent | EventArguments], text: bytes | msgspec.Raw) -> dict[str, Any] | None:
+    """The fields of an object that have the types which profilers write; None if the text is no object."""
+    try:
+        found = _decode_fields(text)
+    except UNREADABLE:
+        return None
+    fitting: dict[str, Any] = {}
     for field in _FIELDS[kind]:
-        value = found.get(field.encode_name)
-        if field.type is EventArguments and isinstance(value, dict):
-            fitting[field.name] = EventArguments(**_fitting_fields(EventArguments, value))
-        elif field.encode_name in found:
-            with contextlib.suppress(*UNREADABLE, UnicodeEncodeError):
-                fitting[field.name] = msgspec.json.decode(msgspec.json.encode(value), type=field.type)
+        value = found.get(field.encode_name, NO_TEXT)
+        if field.type is EventArguments:
+            fitting[field.name] = EventArguments(**(_fitting_fields(EventArguments, value) or {}))
+        else:
+            with contextlib.suppress(*UNREADABLE):  # a missing field keeps its default
+                fitting[field.name] = msgspec.json.decode(value, type=field.type)
     return fitting
 
 
@@ -200,35 +198,24 @@ _NAME, _START, _DURATION = attrgetter("name"), attrgetter("ts"), attrgetter("dur
 _THREAD = attrgetter("pid", "tid")
 
 
-class _Interned(dict[Any, int]):
-    """Numbers things in the order in which they are first asked for."""
-
-    def __missing__(self, key: Any) -> int:
-        number = self[key] = len(self)
-        return number
-
-    def column(self, keys: Iterable[Any], count: int) -> Column:
-        return np.fromiter(map(self.__getitem__, keys), np.int64, count)
+def _numbers(numbered: Numbered, keys: Iterable[Any], count: int) -> Column:
+    return np.fromiter(map(numbered.__getitem__, keys), np.int64, count)
 
 
 class _Reader:
     """Collects the columns of a trace."""
 
     def __init__(self) -> None:
-        self.event_count = 0
         self.unreadable_count = 0
         self.foreign: Counter[str] = Counter()
-        self.names = _Interned()
-        self.threads = _Interned()
-        self.grids = _Interned()
-        self.arguments = _Interned({_NO_ARGUMENT_TEXTS: 0})  # its number less one is NONE
+        self.names, self.threads, self.grids = Numbered(), Numbered(), Numbered()
+        self.arguments = Numbered({_NO_ARGUMENT_TEXTS: 0})  # its number less one is NONE
         self.has_stack = False
         self.columns: dict[str, dict[str, list[Column]]] = {name: defaultdict(list) for name in EVENT_TABLES}
         """Of each table and column the part of each batch."""
 
     def add(self, batch: list[ChromeEvent]) -> None:
         """Takes the events of one batch that matter."""
-        self.event_count += len(batch)
         by_category: defaultdict[str, list[ChromeEvent]] = defaultdict(list)
         for event in batch:
             if event.ph == "X":
@@ -256,7 +243,7 @@ class _Reader:
         if not events:
             return
         columns = {"start": _nanoseconds(start), "duration": _nanoseconds(duration)}
-        columns["name"] = self.names.column(map(_NAME, events), len(events))
+        columns["name"] = _numbers(self.names, map(_NAME, events), len(events))
         columns |= self._further_columns(table, events, [event.args for event in events])
         for name, column in columns.items():
             self.columns[table][name].append(column)
@@ -270,7 +257,7 @@ class _Reader:
             found["device"] = _ids([event.pid if a.device is None else a.device for event, a in pairs])
             found["stream"] = _ids([event.tid if a.stream is None else a.stream for event, a in pairs])
         else:
-            found["thread"] = self.threads.column(map(_THREAD, events), len(events))
+            found["thread"] = _numbers(self.threads, map(_THREAD, events), len(events))
         if table in ("kernels", "launches"):
             found["correlation"] = _ids([a.correlation for a in arguments])
         if table in ("kernels", "launches", "operations"):
@@ -282,7 +269,7 @@ class _Reader:
         if table == "operations":
             found["sequence"] = _ids([a.sequence for a in arguments])
             found["forward_thread"] = _ids([a.forward_thread for a in arguments])
-            found["arguments"] = self.arguments.column(map(_argument_texts, arguments), len(arguments)) - 1
+            found["arguments"] = _numbers(self.arguments, map(_argument_texts, arguments), len(arguments)) - 1
         return found
 
     def finish(self) -> RecordedTrace:
@@ -293,7 +280,7 @@ class _Reader:
         }
         starts = [columns[table]["start"] for table in ("kernels", "operations", "launches") if columns[table]]
         first = min((int(column.min()) for column in starts), default=0)
-        processes = _Interned()
+        processes = Numbered()
         of_thread = np.array([processes[str(pid)] for pid, _ in self.threads] or [0], np.int64)
         if launches := columns["launches"]:
             launches["process"] = of_thread[launches["thread"]]
@@ -305,7 +292,6 @@ class _Reader:
             processes=list(processes),
             grids=[_grid(text) for text in self.grids],
             arguments=[_operation_arguments(key) for key in islice(self.arguments, 1, None)],
-            event_count=self.event_count,
             has_stack=self.has_stack,
             base_nanoseconds=first,
         )
@@ -342,7 +328,6 @@ def _grid(text: bytes) -> tuple[int, int, int]:
 
 
 def _argument_texts(a: EventArguments) -> bytes:
-    """What an operation's arguments are numbered by."""
     texts = (a.shapes, a.shapes_2020, a.strides, a.types, a.values, a.kernel_file, a.kernel_options, a.call_stack)
     return _NO_JSON.join(texts)
 
@@ -353,14 +338,11 @@ def _operation_arguments(key: bytes) -> OperationArguments:
 
 
 def _text(text: bytes) -> str:
-    """What a JSON string says; empty if there is none."""
-    if not text:
-        return ""
+    """The value of a JSON string; empty if the text is none."""
     try:
-        value = msgspec.json.decode(text)
+        return msgspec.json.decode(text, type=str)
     except UNREADABLE:
         return ""
-    return value if isinstance(value, str) else ""
 
 
 @cache

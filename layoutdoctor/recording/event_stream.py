@@ -1,9 +1,8 @@
 """
 Cuts the JSON of a Chrome trace into batches of events, so that a file of any size is read in little memory.
 
-A batch is cut where an event ends and the next one begins, and is right if it decodes: a cut in the wrong place leaves
-brackets open. A batch that does not decode is read event by event: what is whole or can be mended is kept, the rest is
-counted.
+A batch is cut between two events. A cut in a wrong place leaves brackets open, so a batch that decodes was cut right.
+A batch that does not decode is read event by event: whole and mended events are kept, all others are counted.
 """
 
 from __future__ import annotations
@@ -42,10 +41,9 @@ _MOST_PLACES_TRIED = 100
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _EVENTS_KEY = re.compile(rb'(?P<before>[{,])\s*"traceEvents"\s*:\s*\[')
 _CUT = re.compile(rb"\}\s*(?:,\s*)?(?=\{)")
-_SEPARATORS = re.compile(rb"[\s,]*")
+_CONTENT = re.compile(rb"[^\s,]")
 _USUAL_START = re.compile(rb'\{\s*"ph"\s*:')
-_START = re.compile(rb'(?P<usual>\{\s*"ph"\s*:)|(?<=[},\]\x00])\s*(?P<other>\{\s*(?:"[^"\\]{0,100}"\s*:|\}))')
-_CONTINUED = re.compile(rb'\s*,?\s*["}]')
+_START = re.compile(rb'\{\s*"ph"\s*:|(?<=\}),\s*(?=\{\s*"(?:args|cat|dur|name|pid|tid|ts)"\s*:)')
 _CLOSED = re.compile(rb'\]\s*(?:,\s*(?:"|\Z)|\}|\]?\Z)')
 _END_OF_EVENTS = re.compile(rb'\}\s*(?:,\s*)?\]\s*(?:,\s*"|\}\s*\Z|\Z)')
 
@@ -70,8 +68,8 @@ class EventStream(Generic[EventType]):
 
     Attributes:
         metadata: The document's fields beside the events; complete once ``batches`` has ended.
-        damage: How often each kind of damage was mended, in words.
-        lost_count: Pieces that look like events and could not be read.
+        damage: Mended events by the kind of damage, in words.
+        lost_count: Events that could not be read.
         is_truncated: Whether the document ends in the middle; known once ``batches`` has ended.
     """
 
@@ -156,23 +154,17 @@ class EventStream(Generic[EventType]):
         return TraceError(f"cannot read {self._name!r}: {what}")
 
     def _find_events(self) -> int | None:
-        """Where the array of events starts: the key at the document's own level, else the first one of that name."""
-        nested: int | None = None
+        """Where the document's own array of events starts."""
         for match in islice(_EVENTS_KEY.finditer(self._buffer), _MOST_PLACES_TRIED):
             is_first = match["before"] == b"{"
             head = self._buffer[: match.start()] + (b"{}" if is_first else b"}")
             try:
                 self.metadata = _object(head)
             except (ValueError, RecursionError):
-                if is_first or _end_of_object(head)[1]:
-                    nested = nested or match.end()
+                if is_first or _end_of_object(head)[1]:  # within another value
                     continue
                 self.damage["a head that is no JSON"] += 1
             return match.end()
-        if nested is not None and (self._has_ended or len(self._buffer) > MOST_PENDING_BYTES):
-            self.damage["events within another object"] += 1
-            self._has_fields = False
-            return nested
         return None
 
     def _next_batch(self) -> list[EventType]:
@@ -219,11 +211,10 @@ class EventStream(Generic[EventType]):
     def _recover(self) -> list[EventType]:
         """The events of a buffer that does not decode as it is."""
         self._fill(len(self._buffer) + 1)  # to know whether the file ends here
-        text = self._buffer
-        size = len(text)
+        text, size = self._buffer, len(self._buffer)
         end = _end_of_events(text) if self._has_ended else None
-        found = recover_events(text[:end])
-        self.lost_count += found.lost_count
+        found = recover_events(text[:end], has_ended=self._has_ended)
+        self.lost_count += found.lost_count + (end is not None and bool(found.rest))
         self.damage.update(found.kinds)
         self._buffer = found.rest
         if end is not None:
@@ -233,12 +224,12 @@ class EventStream(Generic[EventType]):
         elif self._has_ended:
             self._close(None)
             self.is_truncated |= bool(found.rest)
-        elif len(found.rest) == size > MOST_PENDING_BYTES:
-            raise self._refusal(
-                f"{format_bytes(MOST_PENDING_BYTES)} of it hold no whole event; expected a Chrome trace, "
-                "whose events are small"
-            )
         elif len(found.rest) == size:
+            if size > MOST_PENDING_BYTES:
+                raise self._refusal(
+                    f"{format_bytes(MOST_PENDING_BYTES)} of it hold no whole event; expected a Chrome trace, "
+                    "whose events are small"
+                )
             self._fill(2 * size)
         decoded = [self._decode_loosely(event) for event in found.events]
         events = [event for event in decoded if event is not None]
@@ -279,13 +270,13 @@ def _end_before_trailing(error: Exception) -> int | None:
 
 class Recovered(NamedTuple):
     """
-    What could be read of a damaged stretch.
+    The events of a damaged text.
 
     Attributes:
-        events: The text of each event, a JSON object each, in order; what was not damaged is unchanged.
-        lost_count: Pieces that look like events and could not be read.
-        kinds: How many events were mended of each kind of damage, in words.
-        rest: What follows the last event: one that is not complete, or what is behind the array's end.
+        events: The JSON text of each event, in order.
+        lost_count: Events that could not be read.
+        kinds: Mended events by the kind of damage, in words.
+        rest: An incomplete event at the end, or the text behind the array's end.
         is_closed: Whether the array ends in the stretch.
     """
 
@@ -296,67 +287,42 @@ class Recovered(NamedTuple):
     is_closed: bool = False
 
 
-def recover_events(text: bytes) -> Recovered:
+def recover_events(text: bytes, *, has_ended: bool = False) -> Recovered:
     """
     Reads events one by one; a damaged one is mended or left out.
 
     Args:
         text: From the inside of an array of events; any bytes.
+        has_ended: Whether nothing follows the text; else a damaged event at its end may go on.
     """
     view = memoryview(text)
     events: list[bytes] = []
     kinds: Counter[str] = Counter()
     lost_count, place = 0, 0
-    is_sure = True  # behind a lost event, an object may be a part of it
-    while True:
-        place = _end(_SEPARATORS.match(text, place))
-        if place == len(text):
-            return Recovered(events, lost_count, kinds)
-        if is_sure and _CLOSED.match(text, place):
+    while content := _CONTENT.search(text, place):
+        place = content.start()
+        if _CLOSED.match(text, place):
             return Recovered(events, lost_count, kinds, text[place + 1 :], is_closed=True)
-        if text[place] in b"[]":
-            place += 1
-            continue
         end, is_cut_off = _end_of_object(view[place:])
-        if end is not None and not _CONTINUED.match(text, place + end):
+        if end is not None:
             event = text[place : place + end].rstrip()
-            is_sure |= b'"ph"' in event
-            if is_sure:
-                kinds.update([NOT_UTF8] * (as_utf8(event) != event))
-                events.append(event)
+            kinds.update([NOT_UTF8] * (as_utf8(event) != event))
+            events.append(event)
             place += end
             continue
-        border = _START.search(text, place + 1)
-        piece = text[place : None if border is None else _start_of(border)]
-        if _USUAL_START.search(text, place + 1) is None if is_cut_off else border is None and _is_open(piece):
+        border = (_USUAL_START if is_cut_off else _START).search(text, place + 1)
+        if border is None and (is_cut_off or not has_ended):
             return Recovered(events, lost_count, kinds, text[place:])
+        piece = text[place : None if border is None else border.start()]
         mended, found = _mended(piece)
-        end, is_cut_off = _end_of_object(mended)
-        if is_cut_off and border is None:
-            return Recovered(events, lost_count, kinds, text[place:])
-        if found and end is not None and not mended[end:].strip(b", \t\r\n"):
-            is_sure |= b'"ph"' in mended
-            if is_sure:
-                events.append(mended[:end].rstrip())
-                kinds.update(found)
+        end, _ = _end_of_object(mended)
+        if end is not None and not mended[end:].strip(b", \t\r\n"):
+            events.append(mended[:end].rstrip())
+            kinds.update(found)
         else:
-            lost_count += is_sure or b'"ph"' in piece
-            is_sure = False
+            lost_count += 1
         place += len(piece)
-
-
-def _end(match: re.Match[bytes] | None) -> int:
-    assert match is not None  # the pattern matches nothing as well
-    return match.end()
-
-
-def _start_of(border: re.Match[bytes]) -> int:
-    return max(border.start("usual"), border.start("other"))
-
-
-def _is_open(piece: bytes) -> bool:
-    """Whether an event that cannot be read may go on behind its stretch."""
-    return piece.startswith(b"{") and not piece.rstrip(b", \t\r\n]").endswith(b"}")
+    return Recovered(events, lost_count, kinds)
 
 
 def _end_of_object(text: bytes | memoryview) -> tuple[int | None, bool]:

@@ -21,6 +21,7 @@ import sys
 from collections import Counter
 from contextlib import closing
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -28,16 +29,16 @@ import msgspec
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.recording import (
     NONE,
-    GrowingColumns,
     OperationArguments,
     Problem,
-    RecordedTrace,
-    event_tables,
+    TraceBuilder,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+    from layoutdoctor.recording.recording import RecordedTrace
 
 _LONGEST_NAME = 1 << 16
 """Characters of a name that are kept; the longest kernel name seen has 5 160."""
@@ -52,6 +53,8 @@ _MOST_INFORMATION = 100
 _KERNELS, _RUNTIME, _RANGES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
 _COPIES, _FILLS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 _GRAPHS, _STRINGS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "StringIds"
+
+_PLACE = ("deviceId", "streamId", "globalPid")
 
 _PROCESS_SHIFT = 24
 _LOW_BITS = (1 << _PROCESS_SHIFT) - 1
@@ -114,20 +117,14 @@ def _instead(tables: Iterable[str]) -> str:
 
 
 class _Reading:
-    """One export while it is read; names, threads and processes are numbered on the way."""
+    """One export while it is read."""
 
     def __init__(self, connection: sqlite3.Connection, size_bytes: int) -> None:
         self.connection = connection
         self.most_rows = size_bytes // _SMALLEST_ROW_BYTES
-        self.event_count = 0
-        self.names: dict[str, int] = {}
-        self.processes: dict[int, int] = {}
-        self.threads: dict[tuple[int, int], int] = {}
-        self.grids: dict[tuple[int, int, int], int] = {}
-        self.arguments: dict[bytes, int] = {}
+        self.run = TraceBuilder()
         self.problems: Counter[str] = Counter()
         self.damaged: list[str] = []
-        self.columns = GrowingColumns()
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
         if sys.version_info >= (3, 11):  # a column may be computed by an expression of the file's
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
@@ -140,83 +137,62 @@ class _Reading:
         self.strings = {number: text[:_LONGEST_NAME] for number, text in texts if isinstance(text, str)}
 
     def trace(self) -> RecordedTrace:
-        self.event_count = 0
         self._read_kernels()
         self._read_launches()
         self._read_transfers()
         self._read_ranges()
-        for start, end in self._rows(_GRAPHS, "start", "end"):
-            self.problems[_WHOLE_GRAPH] += self._is_span(start, end, "CUDA graph launches")
-        base = self.columns.first_start()
-        columns = self.columns.tables()
-        if len(self.processes) <= 1:
-            columns = {table: {**found, "process": found["start"] * 0} for table, found in columns.items()}
-        trace = RecordedTrace(
-            source="Nsight Systems export",
-            names=list(self.names),
-            **event_tables(columns, base),
-            threads=[(str(process & _LOW_BITS), str(thread)) for process, thread in self.threads],
-            processes=[str(key & _LOW_BITS) for key in self.processes] or ["not recorded"],
-            grids=list(self.grids),
-            arguments=[OperationArguments(shapes=shapes) for shapes in self.arguments],
-            event_count=self.event_count,
-            base_nanoseconds=base,
+        self.problems[_WHOLE_GRAPH] += sum(1 for _ in self._spans(_GRAPHS, "CUDA graph launches"))
+        return self.run.trace(
+            "Nsight Systems export",
+            threads=[(str(process & _LOW_BITS), str(thread)) for process, thread in self.run.threads],
+            processes=[str(key & _LOW_BITS) for key in self.run.processes] or ["not recorded"],
+            arguments=[OperationArguments(shapes=shapes) for shapes in self.run.arguments],
+            metadata=self._metadata(),
+            problems=[
+                *(Problem(what, count) for what, count in self.problems.items() if count),
+                *(Problem(f"the table {name} is damaged and ends early") for name in self.damaged),
+            ],
         )
-        trace.metadata = self._metadata()
-        trace.problems = [Problem(what, count) for what, count in self.problems.items() if count]
-        trace.problems += [Problem(f"the table {name} is damaged and ends early") for name in self.damaged]
-        return trace
 
     def _read_kernels(self) -> None:
         self.problems[_NO_KERNELS] += _KERNELS not in self.tables
-        places = ("deviceId", "streamId", "correlationId", "globalPid", "gridX", "gridY", "gridZ")
-        names = ("demangledName", "shortName", "mangledName")
-        for start, end, device, stream, correlation, process, x, y, z, *ids in self._spans(
-            _KERNELS, "device kernels", *places, *names
-        ):
+        columns = (*_PLACE, "correlationId", "gridX", "gridY", "gridZ", "demangledName", "shortName", "mangledName")
+        for span, place, (correlation, x, y, z, *ids) in self._on_device(_KERNELS, "device kernels", *columns):
             name = next((self.strings.get(number) for number in ids if _whole(number) != NONE), None)
             self.problems["device kernels without a name"] += name is None
-            self.columns.add(
-                "kernels",
-                name=self._name(name),
-                start=start,
-                duration=end - start,
-                device=_whole(device),
-                stream=_whole(stream),
-                correlation=_whole(correlation),
-                external=NONE,
-                grid=self._grid(_whole(x), _whole(y), _whole(z)),
-                process=self._process(process),
+            grid = (_whole(x), _whole(y), _whole(z))
+            number = NONE if NONE in grid else self.run.grids[grid]
+            self.run.add(
+                "kernels", name=self._name(name), **span, **place, correlation=_whole(correlation), grid=number
             )
-
-    def _read_launches(self) -> None:
-        rows = self._spans(_RUNTIME, "runtime calls", "globalTid", "correlationId", "nameId")
-        for start, _, thread, correlation, name in rows:
-            if _whole(correlation) != NONE:
-                text = self.strings.get(name)
-                self.columns.add(
-                    "launches",
-                    name=self._name(None if text is None else _VERSIONED.sub("", text)),
-                    start=start,
-                    thread=self._thread(thread),
-                    correlation=correlation,
-                    external=NONE,
-                    process=self._process(thread),
-                )
 
     def _read_transfers(self) -> None:
         for table, what in ((_COPIES, "copies"), (_FILLS, "fills")):
-            rows = self._spans(table, what, "deviceId", "streamId", "globalPid", "copyKind")
-            for start, end, device, stream, process, kind in rows:
+            for span, place, (kind,) in self._on_device(table, what, *_PLACE, "copyKind"):
                 copy = f"Memcpy {_COPY_KINDS.get(_whole(kind), 'of unknown direction')}"
-                self.columns.add(
-                    "transfers",
-                    name=self._name(copy if table == _COPIES else "Memset (Device)"),
-                    start=start,
-                    duration=end - start,
-                    device=_whole(device),
-                    stream=_whole(stream),
-                    process=self._process(process),
+                name = self._name(copy if table == _COPIES else "Memset (Device)")
+                self.run.add("transfers", name=name, **span, **place)
+
+    def _on_device(
+        self, table: str, what: str, *columns: str
+    ) -> Iterator[tuple[dict[str, int], dict[str, int], list[Any]]]:
+        for span, (device, stream, process, *rest) in self._spans(table, what, *columns):
+            place = {"device": _whole(device), "stream": _whole(stream), "process": self._process(process)}
+            yield span, place, rest
+
+    def _read_launches(self) -> None:
+        for span, (thread, correlation, name) in self._spans(
+            _RUNTIME, "runtime calls", "globalTid", "correlationId", "nameId"
+        ):
+            if _whole(correlation) != NONE:
+                text = self.strings.get(name)
+                self.run.add(
+                    "launches",
+                    name=self._name(None if text is None else _VERSIONED.sub("", text)),
+                    start=span["start"],
+                    thread=self._thread(thread),
+                    correlation=correlation,
+                    process=self._process(thread),
                 )
 
     def _read_ranges(self) -> None:
@@ -234,10 +210,9 @@ class _Reading:
                 row["name"] = self._name(said.name)
                 if said.is_operation:
                     self.problems["operations whose sizes could not be read"] += said.has_unread_sizes
-                    number = self.arguments.setdefault(said.shapes, len(self.arguments)) if said.shapes else NONE
+                    number = self.run.arguments[said.shapes] if said.shapes else NONE
                     row |= {"sequence": said.sequence, "arguments": number}
-                    row |= {"external": NONE, "forward_thread": NONE}
-                self.columns.add("operations" if said.is_operation else "annotations", **row)
+                self.run.add("operations" if said.is_operation else "annotations", **row)
 
     def _metadata(self) -> dict[str, Any]:
         devices = dict(self._information("TARGET_INFO_GPU", "id", "name"))
@@ -249,19 +224,21 @@ class _Reading:
 
     def _information(self, table: str, *columns: str) -> list[tuple[Any, Any]]:
         """The first rows of a small table that describes the machine; its text is cut if it is too long."""
-        rows = zip(range(_MOST_INFORMATION), self._rows(table, *columns), strict=False)
-        return [(key, value[:200] if isinstance(value, str) else value) for _, (key, value) in rows]
+        rows = islice(self._rows(table, *columns), _MOST_INFORMATION)
+        return [(key, value[:200] if isinstance(value, str) else value) for key, value in rows]
 
-    def _spans(self, table: str, what: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a table whose start and end are times; these two come first."""
-        return (row for row in self._rows(table, "start", "end", *columns) if self._is_span(row[0], row[1], what))
+    def _spans(self, table: str, what: str, *columns: str) -> Iterator[tuple[dict[str, int], list[Any]]]:
+        """Start and duration of the rows of a table whose start and end are times, and their values."""
+        for start, end, *values in self._rows(table, "start", "end", *columns):
+            if self._is_span(start, end, what):
+                yield {"start": start, "duration": end - start}, values
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """
         The rows of a table in the order they are stored, up to the first damaged page; none if there is no such table.
 
         Args:
-            columns: What is wanted; a column that the table does not have is None in every row.
+            columns: A column that the table does not have is None in every row.
         """
         if table not in self.tables:
             return
@@ -272,7 +249,6 @@ class _Reading:
                 if count > self.most_rows:
                     self.damaged.append(table)
                     return
-                self.event_count += 1
                 yield row
         except _UNREADABLE:
             self.damaged.append(table)
@@ -284,21 +260,15 @@ class _Reading:
         return False
 
     def _name(self, text: str | None) -> int:
-        return self.names.setdefault(_NO_NAME if text is None else text, len(self.names))
-
-    def _grid(self, *sizes: int) -> int:
-        x, y, z = sizes
-        return NONE if NONE in sizes else self.grids.setdefault((x, y, z), len(self.grids))
+        return self.run.names[_NO_NAME if text is None else text]
 
     def _process(self, number: object) -> int:
         key = _whole(number)
-        return NONE if key == NONE else self.processes.setdefault(key >> _PROCESS_SHIFT, len(self.processes))
+        return NONE if key == NONE else self.run.processes[key >> _PROCESS_SHIFT]
 
     def _thread(self, number: object) -> int:
         key = _whole(number)
-        if key == NONE:
-            return NONE
-        return self.threads.setdefault((key >> _PROCESS_SHIFT, key & _LOW_BITS), len(self.threads))
+        return NONE if key == NONE else self.run.threads[key >> _PROCESS_SHIFT, key & _LOW_BITS]
 
 
 def _whole(value: object) -> int:

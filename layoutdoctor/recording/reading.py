@@ -1,8 +1,8 @@
 """
 A recorded run from elsewhere as a recording: a trace, a table of kernels, or a log of oneDNN.
 
-The first bytes of a file say what it holds. A wrong file is the commonest mistake, so the error says what it seems to
-be and what to do, which is a better answer than "invalid JSON".
+The kind of a file is known by its first bytes. A wrong file is the commonest mistake, so the error names the kind that
+the file seems to have, and what to do.
 
 Source:
     The formats' own documentation for their first bytes; the name for ``.nsys-rep`` and ``.qdrep``, which have none.
@@ -52,7 +52,7 @@ def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrac
 
         return read_nsys_export(path)
     if kind == "kernel_csv":
-        return read_kernel_csv(path, most_bytes)
+        return read_kernel_csv(file)
     if kind == "onednn_log":
         text = b"".join(file.pieces()).decode("utf-8", "replace")
         return read_onednn_log(text)
@@ -64,7 +64,7 @@ def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrac
 
 @contextlib.contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Meanwhile no garbage is looked for: it costs time, and of a trace everything lives as long as its examination."""
+    """Pauses garbage collection, which only costs time: a trace lives as long as its examination."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -144,7 +144,7 @@ _LAUNCH = re.compile(r"^(?:cu|cuda|hip|musa)\w{0,20}Launch|^urEnqueueKernelLaunc
 
 
 def describe_environment(trace: RecordedTrace) -> Environment:
-    """What a trace says of the machine it was recorded on."""
+    """The machine that a trace was recorded on."""
     metadata = trace.metadata
     names = _device_names(trace)
     inner = metadata.get("metadata")

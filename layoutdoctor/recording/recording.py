@@ -8,7 +8,6 @@ oneDNN all end in this value. It needs no torch, and nothing in it was proved by
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -166,28 +165,12 @@ def event_tables(columns: Mapping[str, Mapping[str, Column]], base: int) -> dict
     return {name: sorted_events(kind, columns.get(name, {}), base) for name, kind in EVENT_TABLES.items()}
 
 
-class GrowingColumns:
-    """The columns of a run while its rows are read one by one; 8 bytes for each value."""
+class Numbered(dict[Any, int]):
+    """Numbers things in the order in which they are first asked for."""
 
-    def __init__(self) -> None:
-        self._values: dict[str, defaultdict[str, array[int]]] = {}
-
-    def add(self, table: str, **row: int) -> None:
-        """Adds a row; those of one table have the same columns."""
-        columns = self._values.setdefault(table, defaultdict(lambda: array("q")))
-        for name, value in row.items():
-            columns[name].append(value)
-
-    def first_start(self) -> int:
-        """When the first event began; 0 if there is none."""
-        return min((min(columns["start"]) for columns in self._values.values()), default=0)
-
-    def tables(self) -> dict[str, dict[str, Column]]:
-        """What ``event_tables`` takes."""
-        return {
-            table: {name: np.array(values, np.int64) for name, values in columns.items()}
-            for table, columns in self._values.items()
-        }
+    def __missing__(self, key: Any) -> int:
+        number = self[key] = len(self)
+        return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +226,6 @@ class RecordedTrace:
         grids: Launch grids ``(x, y, z)``, each once.
         arguments: Arguments of operations, each combination once.
         metadata: The document's own fields beside the events, such as ``deviceProperties``.
-        event_count: Events in the file, whatever their kind.
         base_nanoseconds: What ``start`` counts from, on the trace's own clock.
         has_stack: Whether Python frames were recorded, also if none of them names a place.
     """
@@ -261,10 +243,39 @@ class RecordedTrace:
     grids: list[tuple[int, int, int]] = field(default_factory=list)
     arguments: list[OperationArguments] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
-    event_count: int = 0
     problems: list[Problem] = field(default_factory=list)
     base_nanoseconds: int = 0
     has_stack: bool = False
+
+
+class TraceBuilder:
+    """A run while its rows are read one by one; 8 bytes for each number."""
+
+    def __init__(self) -> None:
+        self.names, self.threads, self.processes, self.grids, self.arguments = (Numbered() for _ in range(5))
+        self._columns: dict[str, dict[str, array[int]]] = {}
+
+    def add(self, table: str, **row: int) -> None:
+        """Adds a row; all rows of one table have the same columns."""
+        columns = self._columns.setdefault(table, {name: array("q") for name in row})
+        for name, value in row.items():
+            columns[name].append(value)
+
+    def trace(self, source: str, **fields: Any) -> RecordedTrace:
+        """The run; starts count from its first event, and ``fields`` are further ones of the trace."""
+        base = min((min(columns["start"]) for columns in self._columns.values()), default=0)
+        columns = {
+            table: {
+                name: np.array(values, np.int64)
+                for name, values in of_table.items()
+                if name != "process" or len(self.processes) > 1  # of one process, every row is
+            }
+            for table, of_table in self._columns.items()
+        }
+        tables = event_tables(columns, base)
+        return RecordedTrace(
+            source, list(self.names), **tables, grids=list(self.grids), base_nanoseconds=base, **fields
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,13 +126,10 @@ def unpack(data: bytes, kind: Any) -> Any:
 def _packed_column(value: object) -> bytes:
     if not isinstance(value, np.ndarray):
         raise NotImplementedError(type(value))
-    whole = np.ascontiguousarray(value, np.int64)
-    plain, differences = _narrowed(whole), _narrowed(np.diff(whole, prepend=0)) if len(whole) else whole
-    is_shorter = len(whole) > 0 and differences.itemsize < plain.itemsize
-    kept = differences if is_shorter else plain
-    head = kept.itemsize | (_DIFFERENCES if is_shorter else 0)
+    plain, differences = _narrowed(value), _narrowed(np.diff(value, prepend=0))
+    kept = min(plain, differences, key=lambda column: column.itemsize)
     planes: bytes = kept.view(np.uint8).reshape(-1, kept.itemsize).T.tobytes()
-    return bytes([head]) + planes
+    return bytes([kept.itemsize | (_DIFFERENCES if kept is differences else 0)]) + planes
 
 
 def _narrowed(column: Column) -> np.ndarray[Any, Any]:

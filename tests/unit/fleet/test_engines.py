@@ -8,10 +8,13 @@ import os
 import random
 import signal
 import sys
+import tempfile
+import zipfile
 from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from layoutdoctor.errors import UsageError
@@ -63,6 +66,27 @@ def expected(traces: Path) -> Scan:
 
 def test_a_pool_of_processes_gives_the_same(traces: Path, expected: Scan) -> None:
     assert scan(traces, jobs=2).to_json() == expected.to_json()
+
+
+def test_a_killed_process_of_the_pool_leaves_no_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "copies").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "copies"))
+    for name in ("a.zip", "b.zip"):
+        with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("trace.json", b"no trace" * 10_000_000)
+    killed: list[int] = []
+
+    def listen(found: ScannedRows, total: int) -> None:
+        for child in () if killed else psutil.Process().children():
+            if "spawn_main" in " ".join(child.cmdline()):
+                child.kill()
+                killed.append(child.pid)
+
+    found = scan(tmp_path / "a.zip", tmp_path / "b.zip", jobs=2, listener=listen)
+
+    assert len(killed) == 2
+    assert len(found.failed) == 2
+    assert list((tmp_path / "copies").iterdir()) == []
 
 
 def killing(pids: list[int], after: int) -> Any:

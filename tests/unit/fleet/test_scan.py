@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,7 @@ from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.fleet import examining
 from layoutdoctor.fleet.examining import examine_source
-from layoutdoctor.fleet.scanning import scan
+from layoutdoctor.fleet.scanning import parquet_file, scan
 from layoutdoctor.fleet.sources import find_sources
 from layoutdoctor.reports import render_scan
 
@@ -58,6 +59,8 @@ def test_the_sums_are_the_exact_counts_of_the_traces() -> None:
     assert totals["kernel"]["nchwToNhwcKernel"].file_count == 6
     assert set(totals["aside"]) == {"LD110"}
     assert msgspec.json.decode(all_traces().to_json(), type=Scan) == all_traces()
+    with ThreadPoolExecutor(2) as executor:
+        assert scan(TRACES, executor=executor).to_json() == all_traces().to_json()
 
 
 @for_each("path", sorted(TRACES.glob("*.json.gz")))
@@ -117,11 +120,6 @@ def test_adding_is_associative_and_commutative(rows_of_files: list[list[ScanRow]
     assert merge(merge(*parts[cut:]), merge(*parts[:cut])).to_json() == one_by_one.to_json()
 
 
-def test_other_executors_give_the_same() -> None:
-    with ThreadPoolExecutor(2) as executor:
-        assert scan(TRACES, executor=executor).to_json() == all_traces().to_json()
-
-
 def test_the_rank_of_a_trace_is_its_names_else_its_own_else_its_folders(tmp_path: Path) -> None:
     trace = {"traceEvents": [], "distributedInfo": {"rank": 4}}
     for name, content in {"rank1.json": trace, "r2/a.json": trace, "r3/b.json": {"traceEvents": []}}.items():
@@ -131,7 +129,8 @@ def test_the_rank_of_a_trace_is_its_names_else_its_own_else_its_folders(tmp_path
     assert {file.name: file.rank for file in scan(tmp_path).files} == {"rank1.json": 1, "r2/a.json": 4, "r3/b.json": 3}
 
 
-def test_what_cannot_be_examined_is_a_row_and_costs_no_other(tmp_path: Path) -> None:
+def test_what_cannot_be_examined_is_a_row_and_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "empty.json").touch()
     (tmp_path / "text.json").write_text("hello", encoding="utf-8")
     (tmp_path / "line\nbreak.json").write_text("{", encoding="utf-8")
@@ -149,6 +148,7 @@ def test_what_cannot_be_examined_is_a_row_and_costs_no_other(tmp_path: Path) -> 
     assert all(failures.values())
     assert "limit" in str(failures["large.json.gz"])
     assert "line break.json" in render_scan(found, "markdown")
+    assert str(tmp_path) not in found.to_json().decode()
 
 
 def test_a_fault_of_ours_costs_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,13 +160,6 @@ def test_a_fault_of_ours_costs_one_file(monkeypatch: pytest.MonkeyPatch) -> None
     (file,) = scan(TRACES / "a100_alexnet.json.gz").files
 
     assert file.failure == "layoutdoctor failed: ZeroDivisionError: by zero; please report it"
-
-
-def test_no_home_folder_stands_in_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "x.json").write_text("no trace", encoding="utf-8")
-
-    assert str(tmp_path) not in scan(tmp_path / "x.json").to_json().decode()
 
 
 def test_a_scan_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,3 +210,46 @@ def test_what_makes_no_sense_is_refused(options: dict[str, object], message: str
         scan(TRACES / "a100_alexnet.json.gz", **options)  # type: ignore[arg-type]
 
     assert str(failure.value).startswith(message)
+
+
+@pytest.fixture(scope="module")
+def found() -> list[ScannedRows]:
+    seen: list[ScannedRows] = []
+    scan(TRACES, listener=lambda one, total: seen.append(one))
+    return seen
+
+
+def test_duckdb_and_pandas_read_the_table(tmp_path: Path, found: list[ScannedRows]) -> None:
+    duckdb, pandas = pytest.importorskip("duckdb"), pytest.importorskip("pandas")
+    path = tmp_path / "x.parquet"
+    with parquet_file(path) as add:
+        for one in found:
+            add([one])
+            assert not path.exists()
+
+    rules = dict(
+        duckdb.sql(f"select rule, sum(seconds) from '{path}' where is_counted and rank = 0 group by all").fetchall()
+    )
+    expected: dict[str | None, int] = {}
+    for one in found:
+        for row in one.rows:
+            if row.is_counted and one.file.rank == 0:
+                expected[row.rule] = expected.get(row.rule, 0) + row.nanoseconds
+    assert rules == pytest.approx({rule: 1e-9 * time for rule, time in expected.items()})
+    frame = pandas.read_parquet(path)
+    assert len(frame) == sum(len(one.rows) for one in found)
+    assert (
+        list(frame.columns)
+        == (
+            "file rank device_name step device rule owner kernel op module shape direction is_counted count seconds "
+            "exposed_seconds bytes"
+        ).split()
+    )
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    with pytest.raises(UsageError, match=r"cannot write 'x.parquet': PyArrow is not installed; pip install 'layout"):
+        parquet_file(tmp_path / "x.parquet").__enter__()

@@ -36,26 +36,19 @@ def names_and_ranks(*paths: Path | str, rank_regex: str | None = None, pattern: 
     return {name: rank_of(name, None) for source in found for name, _ in local_files(source)}
 
 
-def test_a_folder_gives_its_traces_and_those_of_its_folders(tmp_path: Path) -> None:
+def test_folders_files_and_patterns_give_their_traces_once(tmp_path: Path) -> None:
     touch(tmp_path, "a.json", "b/c.json.gz", "b/d.sqlite", "b/notes.txt", "b/table.csv")
 
-    assert list(names_and_ranks(tmp_path)) == ["a.json", "b/c.json.gz", "b/d.sqlite"]
+    whole = ["a.json", "b/c.json.gz", "b/d.sqlite"]
+    assert list(names_and_ranks(tmp_path)) == whole
     assert list(names_and_ranks(tmp_path, pattern="*.csv")) == ["table.csv"]
-
-
-def test_what_is_named_is_taken_whatever_it_is_called_and_once(tmp_path: Path) -> None:
-    touch(tmp_path, "notes.txt", "a.json")
-
-    assert list(names_and_ranks(tmp_path / "notes.txt", tmp_path, tmp_path / "a.json")) == ["a.json", "notes.txt"]
-
-
-def test_a_pattern_and_one_that_matches_nothing(tmp_path: Path) -> None:
-    touch(tmp_path, "x/a.json", "y/b.json", "y/c.txt")
-
-    found = find_sources([str(tmp_path / "*/*.json"), str(tmp_path / "*.gz")])
-
-    assert [source.name for source in found if source.failure is None] == ["x/a.json", "y/b.json"]
-    assert [source.failure for source in found if source.failure] == ["no file has such a name; check the path"]
+    named = names_and_ranks(tmp_path / "b" / "notes.txt", tmp_path, tmp_path / "a.json")
+    assert list(named) == [*whole, "b/notes.txt"]  # a file that is named is taken, whatever it is called
+    found = find_sources([str(tmp_path / "*/*.gz"), str(tmp_path / "*.gz")])
+    assert {source.name: source.failure for source in found} == {
+        "c.json.gz": None,
+        str(tmp_path / "*.gz"): "no file has such a name; check the path",
+    }
 
 
 def test_members_of_archives_are_traces_of_their_own(tmp_path: Path) -> None:
@@ -143,45 +136,26 @@ def test_a_name_that_is_no_utf_8_is_shown_with_its_bytes_escaped(tmp_path: Path)
     assert encoded(rows)
 
 
-@for_each(
-    ("name", "rank"),
-    [
-        ("trace_rank3.json", 3),
-        ("rank-12.json.gz", 12),
-        ("Rank_0_step4.json", 0),
-        ("r7.json", 7),
-        ("r3/trace.json", 3),
-        ("run/5/trace.json", 5),
-        ("node1_rank2/trace.json", 2),
-        ("node1/rank2/worker/trace.json", 2),
-        ("rank4/rank9.json", 9),
-        ("resnet_r50.json", None),
-        ("frank3.json", None),
-        ("v100_resnet50/trace.json", None),
-    ],
-)
-def test_ranks_stand_in_names_and_folders(tmp_path: Path, name: str, rank: int | None) -> None:
-    touch(tmp_path / "all", name, "zzz.json")
-    ((_, found),) = [entry for entry in names_and_ranks(tmp_path / "all").items() if entry[0] == name]
+RANKS = {
+    "trace_rank3.json": 3, "rank-12.json.gz": 12, "Rank_0_step4.json": 0, "r7.json": 7, "r3/trace.json": 3,
+    "run/5/trace.json": 5, "node1_rank2/trace.json": 2, "node1/rank2/worker/trace.json": 2, "rank4/rank9.json": 9,
+    "resnet_r50.json": None, "frank3.json": None, "v100_resnet50/trace.json": None,
+}  # fmt: skip
 
-    assert found == rank
+
+def test_names_and_folders_say_ranks(tmp_path: Path) -> None:
+    touch(tmp_path, *RANKS)
+
+    assert names_and_ranks(tmp_path) == dict(sorted(RANKS.items()))
 
 
 def test_the_users_own_pattern_of_ranks_counts_alone(tmp_path: Path) -> None:
     touch(tmp_path, "host1/gpu2_rank9.json", "rank3/other.json")
 
     assert names_and_ranks(tmp_path, rank_regex=r"gpu(\d+)") == {"host1/gpu2_rank9.json": 2, "rank3/other.json": None}
-
-
-@for_each(
-    ("pattern", "message"),
-    [("(", "cannot read --rank-regex '('"), ("rank", "expected a group around the rank")],
-)
-def test_a_pattern_of_ranks_that_is_none_is_refused(pattern: str, message: str) -> None:
-    with pytest.raises(UsageError) as failure:
-        rank_reader(pattern)
-
-    assert message in str(failure.value)
+    for pattern, message in (("(", r"cannot read --rank-regex '\('"), ("rank", "expected a group around the rank")):
+        with pytest.raises(UsageError, match=message):
+            rank_reader(pattern)
 
 
 def test_nothing_at_all_is_refused(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from loops import for_each
 
 import layoutdoctor
 from layoutdoctor.errors import TraceError
+from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.reading import read_trace
-from layoutdoctor.recording.recording import KernelTotal, KernelTotals, RecordedTrace
+from layoutdoctor.recording.recording import KernelTotal, KernelTotals, Problem, RecordedTrace
 from layoutdoctor.recording.table import read_kernel_csv
 
 if TYPE_CHECKING:
@@ -38,57 +39,44 @@ EXPECTED = [KernelTotal(TO_CHANNELS_LAST, 2, 1200), KernelTotal(TO_CONTIGUOUS, 4
 def read(tmp_path: Path, text: str, encoding: str = "utf-8") -> KernelTotals:
     path = tmp_path / "kernels.csv"
     path.write_bytes(text.encode(encoding))
-    found = read_kernel_csv(path)
+    found = read_kernel_csv(TraceFile(path))
     assert isinstance(found, KernelTotals)
     return found
 
 
-def problems(totals: KernelTotals) -> dict[str, int]:
-    return {problem.what: problem.count for problem in totals.problems}
+HEADER, ROWS = SUMMARY.split("\n", 1)
+PROCESSING = "Processing [run.sqlite] with [cuda_gpu_kern_sum.py]... \n"
+UNREAD = "rows of the kernel table that could not be read"
 
 
-@pytest.mark.parametrize("line", ["\n", "Processing [run.sqlite] with [cuda_gpu_kern_sum.py]... \n", ""])
-@pytest.mark.parametrize("is_first", [True, False])
-def test_of_several_tables_the_one_of_kernels_is_read(tmp_path: Path, line: str, is_first: bool) -> None:
-    totals = read(tmp_path, f"{SUMMARY}{line}{API}" if is_first else f"{API}{line}{SUMMARY}")
-
-    assert totals.rows == EXPECTED
-    assert totals.problems == []
-
-
-def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
-    totals = read(tmp_path, f"{SUMMARY}\n{SUMMARY}")
-
-    assert totals.rows == EXPECTED
-    assert problems(totals) == {"further tables of kernels in the same file, which were not read": 1}
-
-    # Of a line without end the beginning is kept.
-    header, rest = SUMMARY.split("\n", 1)
-    totals = read(tmp_path, f"{header}\n1,2,3,{'x' * 3_000_000}\n{rest}")
-    assert totals.rows == EXPECTED
-    assert problems(totals) == {"rows of the kernel table that could not be read": 1}
-
-    # A table without rows says so.
-    totals = read(tmp_path, SUMMARY.split("\n", 1)[0])
-    assert (totals.rows, problems(totals)) == ([], {"the kernel table has no rows": 1})
-
-
-@pytest.mark.parametrize(
-    ("title", "value", "nanoseconds"),
+@for_each(
+    ("text", "rows", "problems"),
     [
-        ("Total Time (ns)", "1500", 1500),
-        ("Total Time (us)", "1.5", 1500),
-        ("Total Time (\u00b5s)", "1.5", 1500),
-        ("Total Time (\u03bcs)", "1.5", 1500),
-        ("Total Time (ms)", "0.0015", 1500),
-        ("Total Time (sec)", "1.5e-6", 1500),
-        ("Total Time", "1500", 1500),
-        ("Total Time (ns)", "1,500", 1500),
-        ("Total Time (us)", "4660.9130000000005", 4_660_913),
+        *((f"{SUMMARY}{line}{API}", EXPECTED, {}) for line in ("\n", PROCESSING, "")),
+        *((f"{API}{line}{SUMMARY}", EXPECTED, {}) for line in ("\n", PROCESSING, "")),
+        (f"{SUMMARY}\n{SUMMARY}", EXPECTED, {"further tables of kernels in the same file, which were not read": 1}),
+        (f"{HEADER}\n1,2,3,{'x' * 3_000_000}\n{ROWS}", EXPECTED, {UNREAD: 1}),
+        (HEADER, [], {"the kernel table has no rows": 1}),
     ],
 )
-def test_every_unit_becomes_nanoseconds(tmp_path: Path, title: str, value: str, nanoseconds: int) -> None:
-    totals = read(tmp_path, f'Time(%),{title},Instances,Name\n50.0,"{value}",3,f(int)\n')
+def test_of_several_tables_the_one_of_kernels_is_read_and_what_is_left_out_is_counted(
+    tmp_path: Path, text: str, rows: list[KernelTotal], problems: dict[str, int]
+) -> None:
+    totals = read(tmp_path, text)
+
+    assert (totals.rows, {problem.what: problem.count for problem in totals.problems}) == (rows, problems)
+
+
+@for_each(
+    ("unit", "value", "nanoseconds"),
+    [
+        ("(ns)", "1500", 1500), ("(us)", "1.5", 1500), ("(\u00b5s)", "1.5", 1500), ("(\u03bcs)", "1.5", 1500),
+        ("(ms)", "0.0015", 1500), ("(sec)", "1.5e-6", 1500), ("", "1500", 1500), ("(ns)", "1,500", 1500),
+        ("(us)", "4660.9130000000005", 4_660_913),
+    ],
+)  # fmt: skip
+def test_every_unit_becomes_nanoseconds(tmp_path: Path, unit: str, value: str, nanoseconds: int) -> None:
+    totals = read(tmp_path, f'Time(%),Total Time {unit},Instances,Name\n50.0,"{value}",3,f(int)\n')
 
     assert totals.rows == [KernelTotal("f(int)", 3, nanoseconds)]
 
@@ -138,52 +126,28 @@ def test_the_table_of_key_averages_gives_the_rows_that_took_no_time_on_the_host(
     assert totals.problems == []
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        "60.0,soon,2,600,f",
-        "60.0,-5,2,600,f",
-        "60.0,nan,2,600,f",
-        "60.0,1e99,2,600,f",
-        f"60.0,{'9' * 400},2,600,f",
-        "60.0,1200,2.5,600,f",
-        "60.0,1200,0,600,f",
-        "60.0,1200,,600,f",
-        "60.0,1200,2,600,",
-        "60.0,1200",
-        "12.5",
-        ",,,,",
-    ],
-)
+BAD = ["soon,2,600,f", "-5,2,600,f", "nan,2,600,f", "1e99,2,600,f", f"{'9' * 400},2,600,f", "1200,2.5,600,f"]
+BAD += ["1200,0,600,f", "1200,,600,f", "1200,2,600,", "1200"]
+
+
+@for_each("row", [*(f"60.0,{row}" for row in BAD), "12.5", ",,,,"])
 def test_a_bad_row_is_counted_and_the_next_one_read(tmp_path: Path, row: str) -> None:
     totals = read(tmp_path, f"Time (%),Total Time (ns),Instances,Avg (ns),Name\n{row}\n40.0,800,4,200,g\n")
 
-    assert totals.rows == [KernelTotal("g", 4, 800)]
-    assert problems(totals) == {"rows of the kernel table that could not be read": 1}
+    assert (totals.rows, totals.problems) == ([KernelTotal("g", 4, 800)], [Problem(UNREAD)])
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@for_each("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path, encoding: str) -> None:
     assert read(tmp_path, SUMMARY.replace("\n", "\r\n"), encoding).rows == EXPECTED
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (API, "it has no table of kernels; expected the CSV of nsys stats"),
-        ("hello\n", "it has no table of kernels; expected the CSV of nsys stats"),
-        (
-            "Time (%),Total Time (ns),Instances,Avg (ns),Source,Name\n1,2,3,4,MPI,MPI_Send\n",
-            "it has no table of kernels",
-        ),
-        ("a\0b\n", "it has no table of kernels"),
-    ],
+@for_each(
+    "text", [API, "hello\n", "Time (%),Total Time (ns),Instances,Avg (ns),Source,Name\n1,2,3,4,MPI,f\n", "a\0b\n"]
 )
-def test_a_file_without_kernels_is_refused_with_what_was_found(tmp_path: Path, text: str, expected: str) -> None:
-    with pytest.raises(TraceError) as error:
+def test_a_file_without_kernels_is_refused_with_what_was_found(tmp_path: Path, text: str) -> None:
+    with pytest.raises(TraceError, match="it has no table of kernels; expected the CSV of nsys stats"):
         read(tmp_path, text)
-
-    assert expected in str(error.value)
 
 
 TITLES = "Time (%),Total Time (ns),Instances,"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from loops import for_each
 
 from layoutdoctor.recording.onednn import Primitive, read_onednn_log
 
@@ -43,34 +44,26 @@ def test_a_line_of_today_is_read_with_its_start_in_seconds() -> None:
     assert reorder.start_seconds == pytest.approx(1790000000.123456543, abs=1e-6)
     assert reorder.line_number == 1
 
-    # The log has timestamps only where every primitive has one.
-    assert read_onednn_log(f"{REORDER}\n{CONVOLUTION}").has_timestamps
+
+def test_lines_of_other_programs_may_be_in_between() -> None:
+    log = read_onednn_log(f"hello\n{REORDER}\n  see onednn_verbose,exec in the manual\n\n{CONVOLUTION}\n")
+
+    assert [(item.kind, item.line_number) for item in log.primitives] == [("reorder", 2), ("convolution", 5)]
+    assert log.other_lines == ["hello", "  see onednn_verbose,exec in the manual", ""]
+    assert (log.not_understood, log.has_timestamps) == ([], True)
     assert not read_onednn_log(f"{REORDER}\n{CONVOLUTION.replace('1790000000124.001,', '')}").has_timestamps
-    assert not read_onednn_log("").has_timestamps
 
 
-@pytest.mark.parametrize(
-    "prefix", ["[0] ", "[rank0]: ", "  ", "\t", "0: ", "node-3.local: ", "[1,0]<stdout>:"[:5] + " "]
-)
+@for_each("prefix", ["[0] ", "[rank0]: ", "  ", "\t", "0: ", "node-3.local: ", "[1,0] "])
 def test_what_a_launcher_writes_in_front_is_left_out(prefix: str) -> None:
     log = read_onednn_log(f"{prefix}{HEADER.splitlines()[0]}\n{prefix}{REORDER}\nother words, {REORDER}")
     assert [item.shape for item in log.primitives] == [(4, 64, 56, 56)]
-    assert log.version == "3.12.0"
-    assert len(log.other_lines) == 1
+    assert (log.version, len(log.other_lines)) == ("3.12.0", 1)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"onednn_verbose,{OLD}",
-        f"dnnl_verbose,{OLD}",
-        f"mkldnn_verbose,{OLD}",
-        f"onednn_verbose,primitive,{OLD}",
-        f"onednn_verbose,1790000000123.456543,{OLD}",
-    ],
-)
-def test_lines_of_onednn_2_name_the_dtype_in_the_role(line: str) -> None:
-    reorder = only(line)
+@for_each("start", ["onednn_verbose", "dnnl_verbose", "mkldnn_verbose", "onednn_verbose,primitive"])
+def test_lines_of_onednn_2_name_the_dtype_in_the_role(start: str) -> None:
+    reorder = only(f"{start},{OLD}")
 
     assert formats(reorder) == [("src", "f32", "abcd"), ("dst", "f32", "aBcd16b")]
     assert reorder.shape == (2, 16, 7, 7)
@@ -97,7 +90,7 @@ def test_a_difference_tensor_is_found_by_its_role() -> None:
     assert (bias.tag, bias.item_bytes(), bias.layout((64,))) == ("", None, None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tag", "shape", "stride"),
     [
         ("abcd", (2, 3, 4, 5), (60, 20, 5, 1)),
@@ -143,12 +136,3 @@ def test_what_is_no_run_of_a_primitive_is_passed_over_and_what_cannot_be_read_is
     ):
         log = read_onednn_log(line)
         assert (log.primitives, log.not_understood) == ([], [line])
-
-
-def test_lines_of_other_programs_stand_apart() -> None:
-    log = read_onednn_log(f"hello\n{REORDER}\n  see onednn_verbose,exec in the manual\n\n{CONVOLUTION}\n")
-
-    assert [item.kind for item in log.primitives] == ["reorder", "convolution"]
-    assert [item.line_number for item in log.primitives] == [2, 5]
-    assert log.other_lines == ["hello", "  see onednn_verbose,exec in the manual", ""]
-    assert log.not_understood == []

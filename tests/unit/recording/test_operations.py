@@ -4,12 +4,10 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from recorded_builders import Recorder
 
-from layoutdoctor.examination.kernels.host import base_seconds, lost_count, operation_tree
+from layoutdoctor.examination.kernels.host import base_seconds, operation_tree
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
-from layoutdoctor.recording.recording import NONE, Problem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,25 +34,3 @@ def test_an_operation_has_its_times_in_seconds_and_its_arguments(tmp_path: Path)
     assert (found.seconds, found.end_seconds - found.start_seconds) == pytest.approx((12.5e-6, 12.5e-6))
     assert found.shapes == ((2, 3), (), (), ())
     assert found.strides == ((3, 1), (), ())
-
-
-def test_operations_of_a_whole_trace_know_their_rows_and_stand_behind_the_ranges_around_them() -> None:
-    recorder = Recorder()
-    with recorder.annotation("step"), recorder.operation("aten::add", shapes=[(2, 3)], strides=[(3, 1)]):
-        pass
-    with recorder.operation("aten::empty", external=NONE):
-        pass
-    trace = recorder.trace(problems=[Problem("lost", 2, is_loss=True), Problem("mended", 5)])
-    tree = operation_tree(trace)
-
-    assert [(o.name, o.row, o.parent) for o in tree] == [
-        ("step", None, None),
-        ("aten::add", 0, tree[0]),
-        ("aten::empty", 1, None),
-    ]
-    assert [(o.shapes, o.strides, o.external_id) for o in tree[1:]] == [
-        (((2, 3),), ((3, 1),), 5001),
-        ((), (), None),
-    ]
-    assert {o.thread for o in tree} == {"1 main"}
-    assert (base_seconds(trace), lost_count(trace)) == (0.0, 2)

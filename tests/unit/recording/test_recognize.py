@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch
 from loops import for_each
 
 from layoutdoctor.errors import TraceError
@@ -32,7 +31,7 @@ def refusal(head: bytes, name: str = "file") -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         f'{{"schemaVersion": 1, "traceEvents": [{EVENT}]}}',
@@ -54,7 +53,7 @@ def test_a_chrome_trace_is_known_by_its_beginning(text: str) -> None:
     assert recognize(text.encode(), "trace.json") == "chrome"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "Time (%),Total Time (ns),Instances,Avg (ns),Name\n",
@@ -64,15 +63,15 @@ def test_a_chrome_trace_is_known_by_its_beginning(text: str) -> None:
         " Time (%)  Total Time (ns)  Instances  Name\n --------  ---------------  ---------  ----\n",
     ],
 )
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_a_table_of_kernels_is_known_by_its_titles(text: str, encoding: str) -> None:
-    assert recognize(text.encode(encoding), "kernels.csv") == "kernel_csv"
+def test_a_table_of_kernels_is_known_by_its_titles(text: str) -> None:
+    for encoding in ("utf-8", "utf-16"):
+        assert recognize(text.encode(encoding), "kernels.csv") == "kernel_csv"
 
 
-@pytest.mark.parametrize("marker", ["onednn", "dnnl", "mkldnn"])
-@pytest.mark.parametrize("before", ["", "loading weights\n", "[W1121 13:00:00] Warning: slow\n", "{'epoch': 1}\n"])
-def test_a_onednn_log_may_begin_with_other_output(marker: str, before: str) -> None:
-    assert recognize((before + REORDER.replace("onednn", marker)).encode(), "run.log") == "onednn_log"
+@for_each("before", ["", "loading weights\n", "[W1121 13:00:00] Warning: slow\n", "{'epoch': 1}\n"])
+def test_a_onednn_log_may_begin_with_other_output(before: str) -> None:
+    for marker in ("onednn", "dnnl", "mkldnn"):
+        assert recognize((before + REORDER.replace("onednn", marker)).encode(), "run.log") == "onednn_log"
 
 
 def test_a_diagnosis_of_ours_is_known() -> None:
@@ -86,12 +85,6 @@ def zipped(name: str) -> bytes:
     return stream.getvalue()
 
 
-def saved_by_torch() -> bytes:
-    stream = io.BytesIO()
-    torch.save({"weight": torch.zeros(3)}, stream)
-    return stream.getvalue()
-
-
 @for_each(
     ("head", "name", "expected"),
     [
@@ -99,7 +92,7 @@ def saved_by_torch() -> bytes:
         (bz2.compress(EVENT.encode() * 100), "trace.json.xyz", "packed with bzip2; unpack it first"),
         (lzma.compress(EVENT.encode() * 100), "trace.json.xyz", "packed with xz; unpack it first"),
         (b"\x28\xb5\x2f\xfd\0" + EVENT.encode(), "trace.json.xyz", "packed with zstd; unpack it first"),
-        (saved_by_torch(), "model.pt", "saved by torch.save"),
+        (zipped("archive/data.pkl"), "model.pt", "saved by torch.save"),
         (zipped("trace.json"), "trace.zip", "a zip archive; unpack it first"),
         (pickle.dumps({"segments": [1, 2]}), "snapshot.pickle", "it was not opened, as that can run code"),
         (b"\x00\x83\x01\x02" * 40, "run.nsys-rep", "nsys export --type sqlite"),
@@ -123,7 +116,7 @@ def test_a_file_of_another_kind_is_named_and_not_opened(head: bytes, name: str, 
     assert repr(name) in refusal(head, name)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("<!DOCTYPE html>\n<html>", "a web page (HTML)"),
@@ -152,7 +145,7 @@ def test_a_text_of_another_kind_is_named(text: str, expected: str) -> None:
     assert expected in refusal(text.encode())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         '{"' + '\\"' * 40_000,
