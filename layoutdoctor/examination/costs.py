@@ -16,9 +16,8 @@ import msgspec
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
 from layoutdoctor.examination.graphs.buffers import BufferGraph
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
-from layoutdoctor.examination.graphs.regions import known_sum
-from layoutdoctor.examination.graphs.strided_norms import strided_norms
-from layoutdoctor.units import format_share
+from layoutdoctor.examination.graphs.layout_agnostic import strided_norms
+from layoutdoctor.units import format_share, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

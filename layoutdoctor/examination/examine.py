@@ -21,7 +21,7 @@ from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.account import accounts_of
-from layoutdoctor.examination.choice import compare, recommend
+from layoutdoctor.examination.choice import compare, recommend, with_shown_times
 from layoutdoctor.examination.costs import with_bandwidth_share, with_bandwidth_shares, with_costs
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
 from layoutdoctor.examination.graphs.conversions import (
@@ -34,9 +34,7 @@ from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
 from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, place_primitives, summarize_host
-from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_table
-from layoutdoctor.examination.kernels.waiting import waiting_in_calls
-from layoutdoctor.examination.ratios import with_shown_times
+from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_table, waiting_in_calls
 from layoutdoctor.recording.recording import unrest
 
 if TYPE_CHECKING:

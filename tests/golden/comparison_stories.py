@@ -29,8 +29,7 @@ from builders import (
 
 from layoutdoctor.diagnosis.answer import Finding
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
-from layoutdoctor.examination.choice import compare
-from layoutdoctor.examination.ratios import with_shown_times
+from layoutdoctor.examination.choice import compare, with_shown_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,21 +1,29 @@
-"""Costs of two runs, and the conversions and round trips that came and went; for traces and for trials of a model."""
+"""The machines and costs of two runs, and the conversions and round trips that came and went."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from layoutdoctor.diagnosis.comparison import Amount, ConversionChange, CostChange, Costs, RoundTripChange
+from layoutdoctor.diagnosis.comparison import (
+    Amount,
+    ConversionChange,
+    CostChange,
+    Costs,
+    EnvironmentDifference,
+    RoundTripChange,
+)
 from layoutdoctor.examination.costs import counted_conversions, launch_count, parts_of_pairs, sum_seconds
-from layoutdoctor.examination.graphs.regions import known_sum
-from layoutdoctor.units import format_seconds, format_significant
+from layoutdoctor.units import format_seconds, format_significant, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.layout import Size
     from layoutdoctor.diagnosis.trial import Trial
+
 
 TIME_TOLERANCE = 0.10
 """Conversions that take longer by less than this part may be the same ones at another clock rate of the device."""
@@ -194,3 +202,40 @@ def _pairs_of(trial: Trial | None) -> tuple[RedundantPair, ...]:
 def _shape_of(conversion: Conversion) -> tuple[Size, ...] | None:
     layout = conversion.source or conversion.target
     return layout.shape if layout is not None else None
+
+
+_MACHINE = ("device", "device_name", "onednn_isa", "cpu_count", "thread_count")
+_FIELDS = (
+    "device_name",
+    "torch",
+    "cuda",
+    "driver",
+    "cudnn",
+    "triton",
+    "onednn",
+    "onednn_isa",
+    "compiler",
+    "python",
+    "platform",
+    "thread_count",
+    "cpu_count",
+)
+
+
+def environment_changes(old: Diagnosis, new: Diagnosis) -> tuple[EnvironmentDifference, ...]:
+    """Devices, versions and settings that are not the same; the device first, then versions, then settings by name."""
+    values = [("device", old.subject.device, new.subject.device)]
+    values += [(name, getattr(old.environment, name), getattr(new.environment, name)) for name in _FIELDS]
+    before, after = old.environment.settings, new.environment.settings
+    values += [(f"setting {name}", before.get(name), after.get(name)) for name in sorted({*before, *after})]
+    return tuple(
+        EnvironmentDifference(name=name, old=None if once is None else str(once), new=None if now is None else str(now))
+        for name, once, now in values
+        if once != now
+    )
+
+
+def has_another_machine(old: Diagnosis, new: Diagnosis) -> bool:
+    """Whether two diagnoses are known to come from different devices, processors or thread counts."""
+    changes = environment_changes(old, new)
+    return any(change.name in _MACHINE and None not in (change.old, change.new) for change in changes)

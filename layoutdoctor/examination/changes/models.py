@@ -31,14 +31,14 @@ from layoutdoctor.examination.changes.costs import (
     TIME_TOLERANCE,
     conversion_changes,
     costs_of,
+    environment_changes,
+    has_another_machine,
     more_than,
     recorded_by_one,
     round_trip_changes,
 )
-from layoutdoctor.examination.changes.environments import environment_changes, has_another_machine
-from layoutdoctor.examination.graphs.regions import known_sum
-from layoutdoctor.examination.ratios import judge
-from layoutdoctor.units import format_ratio
+from layoutdoctor.examination.choice import judge
+from layoutdoctor.units import format_ratio, known_sum
 from layoutdoctor.words import STATUS_WORDS, name_in_words
 
 if TYPE_CHECKING:

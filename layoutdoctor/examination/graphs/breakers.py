@@ -16,7 +16,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.graphs.buffers import densified, is_only_channels_last, is_only_contiguous
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.examination.graphs.regions import known_sum
+from layoutdoctor.units import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

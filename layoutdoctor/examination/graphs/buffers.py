@@ -399,3 +399,11 @@ def _only_format(layout: Layout | None) -> str | None:
         return None
     formats = densified(layout).memory_formats
     return formats[0] if len(formats) == 1 else None
+
+
+def same_format(one: Layout, other: Layout) -> bool:
+    """Whether two layouts are of one format: a library's blocked one, or a memory format that both satisfy."""
+    if one.is_blocked or other.is_blocked:
+        return one.format == other.format
+    first, second = densified(one), densified(other)
+    return bool(set(first.memory_formats) & set(second.memory_formats)) or first == second

@@ -139,11 +139,6 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
     return None if elements is None or None in sizes else elements * sum(size for size in sizes if size is not None)
 
 
-def conversion_bytes(value: Buffer | FxNode) -> int | None:
-    """Bytes that a conversion of a value reads and writes when its dtype stays; None where not known."""
-    return tensor_bytes(value.layout, value.dtype, value.dtype)
-
-
 def _user_node(flow: BufferGraph, buffer: Buffer, target: Layout) -> FxNode | None:
     """The model's own call that asked for the layout a buffer is written in; None where nobody did."""
     for name in dict.fromkeys((buffer.source_node, *buffer.origins)):

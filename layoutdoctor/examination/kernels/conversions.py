@@ -13,19 +13,22 @@ from layoutdoctor.diagnosis.kernel import KernelSummary, Waiting
 from layoutdoctor.diagnosis.layout import Layout, dense_stride, strided_layout
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
-from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.attribution import Places, attribute
-from layoutdoctor.examination.kernels.convolutions import Evidence
-from layoutdoctor.examination.kernels.copies import find_copies, undecided_copies
+from layoutdoctor.examination.kernels.evidence import Evidence, find_copies, undecided_copies
 from layoutdoctor.examination.kernels.host import OF_A_CPU, lost_count, with_operations_as_kernels
 from layoutdoctor.examination.kernels.names import are_of_an_engine, dtypes_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
-from layoutdoctor.examination.kernels.summaries import MOST_KERNELS_LISTED, kernel_records, totals_of
-from layoutdoctor.examination.kernels.waiting import exposed_nanoseconds, waiting_of
+from layoutdoctor.examination.kernels.summaries import (
+    MOST_KERNELS_LISTED,
+    exposed_nanoseconds,
+    kernel_records,
+    totals_of,
+    waiting_of,
+)
 from layoutdoctor.recording.reading import launched_count
 from layoutdoctor.recording.recording import NONE
-from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
+from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds, known_sum
 from layoutdoctor.words import DTYPES, count_of
 
 if TYPE_CHECKING:
@@ -33,8 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from layoutdoctor.examination.kernels.convolutions import LibraryConversion
-    from layoutdoctor.examination.kernels.copies import TraceCopy
+    from layoutdoctor.examination.kernels.evidence import LibraryConversion, TraceCopy
     from layoutdoctor.examination.kernels.pairs import TracePair
     from layoutdoctor.examination.kernels.shapes import Shape
     from layoutdoctor.recording.recording import RecordedTrace

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.examination.graphs.buffers import same_format
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.examination.graphs.regions import same_format
 from layoutdoctor.examination.kernels.attribution import Places
 from layoutdoctor.examination.kernels.conversions import Records
-from layoutdoctor.examination.kernels.convolutions import Evidence
+from layoutdoctor.examination.kernels.evidence import Evidence
 from layoutdoctor.examination.kernels.host import is_backward
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.examination.kernels.attribution import Attribution
-    from layoutdoctor.examination.kernels.convolutions import LibraryConversion
+    from layoutdoctor.examination.kernels.evidence import LibraryConversion
     from layoutdoctor.examination.kernels.host import HostOperation
     from layoutdoctor.examination.kernels.shapes import Role
 

@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.graphs.layout_agnostic import PER_CHANNEL, POINTWISE, base_name
-from layoutdoctor.examination.kernels.copies import copied_layouts
+from layoutdoctor.examination.kernels.evidence import copied_layouts
 from layoutdoctor.examination.kernels.primitives import stride_order_of
 from layoutdoctor.examination.kernels.shapes import parse_shapes
 from layoutdoctor.recording.recording import NONE
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from layoutdoctor.diagnosis.conversion import Confidence, ConversionDirection
-    from layoutdoctor.examination.kernels.convolutions import Evidence, LibraryConversion
+    from layoutdoctor.examination.kernels.evidence import Evidence, LibraryConversion
     from layoutdoctor.examination.kernels.shapes import Shape
 
 # Operations outside ATen that return each element where they read it; add one here.

@@ -7,13 +7,15 @@ of their tensors; of the others layouts and times are known, but not the tensor.
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+import numpy as np
 
 from layoutdoctor.diagnosis.conversion import Conversion
-from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total
+from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total, Waiting
 from layoutdoctor.examination.kernels.attribution import is_convolution
 from layoutdoctor.examination.kernels.host import add_primitive, lost_count, summarize
 from layoutdoctor.examination.kernels.names import (
@@ -31,14 +33,14 @@ from layoutdoctor.words import ONEDNN_LOG, TOTALS_TABLE, count_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from layoutdoctor.diagnosis.kernel import TotalKind
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
     from layoutdoctor.recording.onednn import OnednnLog, Primitive
-    from layoutdoctor.recording.recording import KernelTotal, KernelTotals
+    from layoutdoctor.recording.recording import Column, KernelTotal, KernelTotals, RecordedTrace
+
 
 _CONVOLUTIONS = ("convolution", "deconvolution")
 
@@ -294,3 +296,146 @@ def _totals(kind: TotalKind, entries: Iterable[tuple[str | None, int, float, boo
         )
         for name, (count, time, conversion_count, conversion_time) in sorted(sums.items(), key=lambda item: -item[1][1])
     ]
+
+
+_COLLECTIVE = re.compile(r"^(?:void )?(?:\w{0,20}nccl(?:Dev)?Kernel|nccl|rccl|msccl|deep_ep::|mori::|ishmem|oneccl)")
+# A kernel that starts this soon after its launch found an empty queue.
+_SHORT_LAG_SECONDS = 1e-4
+_HARDLY_BUSY, _MOSTLY_IDLE, _MOSTLY_BUSY = 0.3, 0.6, 0.9
+
+
+def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | None:
+    """
+    The waiting of a run, on the device that ran longest; None if nothing ran.
+
+    Args:
+        exposed_nanoseconds: In which nothing but layout conversions ran.
+    """
+    trace = attribution.trace
+    if not len(trace.kernels):
+        return None
+    devices = _devices(trace, np.ones(len(trace.kernels), bool))
+    busy, first, last = max(_busy_on(trace, *device) for device in devices)
+    names = np.array([_COLLECTIVE.match(name) is not None for name in trace.names] or [False])
+    is_collective = names[trace.kernels.name]
+    steps = _step_nanoseconds(attribution)
+    whole = max(sum(steps), last - first) if steps else last - first
+    step = sorted(steps)[len(steps) // 2] if steps else None
+    lag = _lag(attribution, is_collective)
+    return Waiting(
+        span_seconds=whole / NANOSECONDS_PER_SECOND,
+        busy_seconds=busy / NANOSECONDS_PER_SECOND,
+        device_count=len(devices),
+        collective_seconds=int(trace.kernels.duration[is_collective].sum()) / NANOSECONDS_PER_SECOND,
+        copy_seconds=int(trace.transfers.duration.sum()) / NANOSECONDS_PER_SECOND,
+        step_count=len(steps) or None,
+        step_seconds=None if step is None else step / NANOSECONDS_PER_SECOND,
+        conversion_bound_seconds=exposed_nanoseconds / NANOSECONDS_PER_SECOND / (len(steps) or 1),
+        launch_lag_seconds=lag,
+        waits_for=_waits_for(busy / whole if whole else 1.0, lag),
+    )
+
+
+def waiting_in_calls(waiting: Waiting, call_seconds: float) -> Waiting:
+    """The waiting of a call that was timed without the profiler, which slows the launches."""
+    waits_for = _waits_for(waiting.busy_seconds / call_seconds, waiting.launch_lag_seconds)
+    return msgspec.structs.replace(waiting, span_seconds=call_seconds, waits_for=waits_for)
+
+
+def _busy_on(trace: RecordedTrace, process: int, device: int) -> tuple[int, int, int]:
+    """How long something ran on a device, kernels and copies, and its first and last moment."""
+    begin, end = _ran_on(trace, process, device, np.ones(len(trace.kernels), bool))
+    return int((end - begin).sum()), int(begin[0]), int(end[-1])
+
+
+def _step_nanoseconds(attribution: Attribution) -> list[int]:
+    """
+    Each of the profiler's steps, from its begin to that of the next; the last one as it was recorded.
+
+    Steps in which nothing ran on the device are left out.
+    """
+    starts, ends = attribution.step_starts, attribution.step_ends
+    if not len(starts):
+        return []
+    until = np.concatenate([starts[1:], ends[-1:]])
+    ran = np.isin(np.arange(len(starts)), attribution.step)
+    return [int(length) for length in (until - starts)[ran].tolist() if length > 0]
+
+
+def _lag(attribution: Attribution, is_collective: NDArray[np.bool_]) -> float | None:
+    """How long after its launch a kernel starts, in the median; collectives wait for other devices."""
+    trace, launch = attribution.trace, attribution.launch
+    known = (launch != NONE) & (attribution.operation != NONE) & ~is_collective
+    if not known.any():
+        return None
+    lags = trace.kernels.start[known] - trace.launches.start[launch[known]]
+    return float(np.median(np.maximum(lags, 0))) / NANOSECONDS_PER_SECOND
+
+
+def _waits_for(busy_share: float, lag: float | None) -> Literal["device", "host"] | None:
+    if busy_share >= _MOSTLY_BUSY:
+        return "device"
+    finds_empty_queue = lag is not None and lag <= _SHORT_LAG_SECONDS
+    return "host" if busy_share <= _HARDLY_BUSY or (busy_share <= _MOSTLY_IDLE and finds_empty_queue) else None
+
+
+def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tuple[int, Column]:
+    """
+    Time in which none but the asked kernels ran on their device, copies by the device's own engines included.
+
+    Returns:
+        The time of all of them together, overlaps counted once; and that of each kernel alone, 0 for those not asked.
+    """
+    kernels = trace.kernels
+    exposed = np.zeros(len(kernels), np.int64)
+    total = 0
+    for process, device in _devices(trace, is_asked):
+        asked = (kernels.process == process) & (kernels.device == device) & is_asked
+        busy = _ran_on(trace, process, device, ~is_asked)
+        start, end = kernels.start[asked], kernels.start[asked] + kernels.duration[asked]
+        mine = _union(start, end)
+        total += int((mine[1] - mine[0] - _covered(mine[0], mine[1], *busy)).sum())
+        exposed[asked] = end - start - _covered(start, end, *busy)
+    return total, exposed
+
+
+def _devices(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Process and device of the kernels that are asked for, each once."""
+    kernels = trace.kernels
+    return sorted(set(zip(kernels.process[is_asked].tolist(), kernels.device[is_asked].tolist(), strict=True)))
+
+
+def _ran_on(trace: RecordedTrace, process: int, device: int, is_asked: NDArray[np.bool_]) -> tuple[Column, Column]:
+    """When one of the kernels asked for, or a copy by the device's own engines, ran on a device."""
+    kernels, transfers = trace.kernels, trace.transfers
+    own = (kernels.process == process) & (kernels.device == device) & is_asked
+    beside = (transfers.process == process) & (transfers.device == device)
+    starts = np.concatenate([kernels.start[own], transfers.start[beside]])
+    return _union(starts, starts + np.concatenate([kernels.duration[own], transfers.duration[beside]]))
+
+
+def _union(starts: Column, ends: Column) -> tuple[Column, Column]:
+    """Intervals merged where they touch, in order."""
+    if not len(starts):
+        return starts, ends
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    is_first = np.concatenate([[True], starts[1:] > reach[:-1]])
+    first = np.flatnonzero(is_first)
+    return starts[first], reach[np.concatenate([first[1:] - 1, [len(starts) - 1]])]
+
+
+def _covered(starts: Column, ends: Column, busy_starts: Column, busy_ends: Column) -> Column:
+    """How much of each interval lies within disjoint intervals that are in order."""
+    if not len(busy_starts):
+        return np.zeros(len(starts), np.int64)
+    before = np.concatenate([[0], np.cumsum(busy_ends - busy_starts)])
+    return _busy_until(ends, before, busy_starts, busy_ends) - _busy_until(starts, before, busy_starts, busy_ends)
+
+
+def _busy_until(moments: Column, before: Column, busy_starts: Column, busy_ends: Column) -> Column:
+    place = np.searchsorted(busy_starts, moments, side="right") - 1
+    inside = np.maximum(place, 0)
+    partial = np.clip(moments - busy_starts[inside], 0, busy_ends[inside] - busy_starts[inside])
+    sums: Column = np.where(place >= 0, before[inside] + partial, 0)
+    return sums

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from layoutdoctor.examination.graphs.strided_norms import strided_norms
+from layoutdoctor.examination.graphs.layout_agnostic import strided_norms
 from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures.cure import READ_AND_WRITTEN, KnownCure, element_count
 

@@ -8,8 +8,7 @@ from recorded_builders import GEMM, POINTWISE, STRIDED_COPY, Recorder
 from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
-from layoutdoctor.examination.kernels.convolutions import Evidence
-from layoutdoctor.examination.kernels.copies import TraceCopy, find_copies
+from layoutdoctor.examination.kernels.evidence import Evidence, TraceCopy, find_copies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
