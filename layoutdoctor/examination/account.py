@@ -398,7 +398,9 @@ def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
         operations=tuple(distinct(name for piece in (named or first) for name in piece.operations)),
         backward=first[0].backward,
         module=first[0].module,
-        locations=tuple(sorted({place for piece in first for place in piece.locations}, key=_in_file)),
+        locations=tuple(
+            sorted({place for piece in first for place in piece.locations}, key=lambda place: (place.file, place.line))
+        ),
         slower_kernels=tuple(distinct(name for group in groups for name in _kernel_names(group[0]))),
         faster_kernels=tuple(distinct(name for group in groups for name in _kernel_names(group[1]))),
         slower_layout=layouts[0],
@@ -406,10 +408,6 @@ def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
         tensor_bytes=known_sum(*(piece.tensor_bytes for piece in slow)),
         count=len(groups),
     )
-
-
-def _in_file(place: SourceLocation) -> tuple[str, int]:
-    return place.file, place.line
 
 
 def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> AccountKind:

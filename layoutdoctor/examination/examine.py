@@ -166,7 +166,8 @@ def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Exa
     comparison = compare(trials, head.other_cores)
     if comparison is not None:
         trials = with_shown_times(trials, comparison.baseline, {ratio.name: ratio for ratio in comparison.ratios})
-    trials = with_waiting_in_calls(with_reliable_times(trials))
+    calls = {trial.name: trial.measurement.median_seconds for trial in trials if trial.measurement is not None}
+    trials = tuple(_as_called(trial, calls.get(trial.same_as or trial.name)) for trial in trials)
     diagnosis = Diagnosis(
         layoutdoctor_version=head.layoutdoctor_version,
         created_at=head.created_at,
@@ -210,34 +211,23 @@ def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping
     )
 
 
-def with_waiting_in_calls(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """The trials, with how long the GPU waits in a call as it was timed, not as it was profiled."""
-    found = []
-    for trial in trials:
-        kernels, measured = trial.kernels, trial.measurement
-        if kernels is not None and kernels.waiting is not None and measured is not None:
-            waiting = waiting_in_calls(kernels.waiting, measured.median_seconds)
-            trial = msgspec.structs.replace(trial, kernels=msgspec.structs.replace(kernels, waiting=waiting))
-        found.append(trial)
-    return tuple(found)
+def _as_called(trial: Trial, call_seconds: float | None) -> Trial:
+    """
+    The trial with its kernels seen beside a call as it was timed, without the profiler.
 
-
-def with_reliable_times(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """The trials, without the kernels' times where these sum to much more than a call takes."""
-    calls = {trial.name: trial.measurement.median_seconds for trial in trials if trial.measurement is not None}
-    return tuple(
-        without_kernel_seconds(trial)
-        if trial.kernels is not None
-        and (call := calls.get(trial.same_as or trial.name)) is not None
-        and _busy_seconds(trial.kernels) > MOST_OF_A_CALL * call
-        else trial
-        for trial in trials
-    )
-
-
-def _busy_seconds(kernels: KernelSummary) -> float:
-    """Time of all kernels; on a GPU, where streams run beside one another, overlaps are counted once."""
-    return kernels.waiting.busy_seconds if kernels.waiting is not None else kernels.seconds or 0.0
+    The kernels have no times if they sum to much more than a call takes; else the GPU's waiting is that of a call.
+    """
+    kernels = trial.kernels
+    if kernels is None or call_seconds is None:
+        return trial
+    waiting = kernels.waiting  # streams run beside one another: it counts what overlaps once
+    busy = kernels.seconds or 0.0 if waiting is None else waiting.busy_seconds
+    if busy > MOST_OF_A_CALL * call_seconds:
+        return without_kernel_seconds(trial)
+    if waiting is None or trial.measurement is None:
+        return trial
+    kernels = msgspec.structs.replace(kernels, waiting=waiting_in_calls(waiting, call_seconds))
+    return msgspec.structs.replace(trial, kernels=kernels)
 
 
 _OF_A_SUMMARY = "seconds conversion_seconds share exposed_conversion_seconds convolution_seconds waiting".split()

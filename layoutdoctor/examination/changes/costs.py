@@ -94,13 +94,13 @@ def conversion_changes(
     unknown = recorded_by_one(old, new)
 
     def fields_of(conversion: Conversion) -> dict[str, Any]:
-        fields = {name: None if name in unknown else value_of(conversion) for name, value_of in _RECORDED.items()}
-        return {
-            "owner": conversion.owner, "direction": conversion.direction, "tensor": conversion.tensor, **fields,
-        }  # fmt: skip
+        own = {"owner": conversion.owner, "direction": conversion.direction, "tensor": conversion.tensor}
+        return own | {name: None if name in unknown else value_of(conversion) for name, value_of in _RECORDED.items()}
 
-    before = _amounts(_conversions_of(old), fields_of, lambda conversion: conversion.count, old_parts)
-    after = _amounts(_conversions_of(new), fields_of, lambda conversion: conversion.count, new_parts)
+    before, after = (
+        _amounts(own, fields_of, launch_count, parts)
+        for own, parts in ((_conversions_of(old), old_parts), (_conversions_of(new), new_parts))
+    )
     return _joined(ConversionChange, before, after)
 
 
@@ -116,8 +116,10 @@ def round_trip_changes(
         module, shape = pair.module if has_module else None, pair.tensor_shape if has_shape else None
         return {"kind": pair.kind, "module": module, "between": pair.between, "shape": shape}
 
-    before = _amounts(_pairs_of(old), fields_of, lambda _: 1, old_parts)
-    after = _amounts(_pairs_of(new), fields_of, lambda _: 1, new_parts)
+    before, after = (
+        _amounts(own, fields_of, len, parts)
+        for own, parts in ((_pairs_of(old), old_parts), (_pairs_of(new), new_parts))
+    )
     return _joined(RoundTripChange, before, after)
 
 
@@ -125,21 +127,21 @@ _Key = tuple[tuple[str, Any], ...]
 
 
 def _amounts(
-    items: Iterable[Any], fields_of: Callable[[Any], dict[str, Any]], count_of: Callable[[Any], int], parts: int
+    items: Iterable[Any], fields_of: Callable[[Any], dict[str, Any]], count_of: Callable[[list[Any]], int], parts: int
 ) -> dict[_Key, Amount]:
     groups: dict[_Key, list[Any]] = defaultdict(list)
     for item in items:
         groups[tuple(fields_of(item).items())].append(item)
     return {
         key: Amount(
-            count=per(sum(map(count_of, group)), parts),
-            seconds=_per(known_sum(*(item.seconds for item in group)), parts),
+            count=per(count_of(group), parts), seconds=_per(known_sum(*(item.seconds for item in group)), parts)
         )
         for key, group in groups.items()
     }
 
 
 def _joined(kind: type[_Change], before: Mapping[_Key, Amount], after: Mapping[_Key, Amount]) -> tuple[_Change, ...]:
+    """By seconds; by count after all that has seconds."""
     changes = [
         kind(old=before.get(key), new=after.get(key), **dict(key))  # fields of the key are those of the change
         for key in dict.fromkeys((*before, *after))
@@ -148,7 +150,6 @@ def _joined(kind: type[_Change], before: Mapping[_Key, Amount], after: Mapping[_
 
 
 def _size(change: CostChange) -> tuple[float, float]:
-    """By seconds; by count after all that has seconds."""
     seconds = change.seconds_difference
     return (-1.0 if seconds is None else abs(seconds), abs(change.count_difference))
 
@@ -206,20 +207,8 @@ def _shape_of(conversion: Conversion) -> tuple[Size, ...] | None:
 
 _MACHINE = ("device", "device_name", "onednn_isa", "cpu_count", "thread_count")
 _FIELDS = (
-    "device_name",
-    "torch",
-    "cuda",
-    "driver",
-    "cudnn",
-    "triton",
-    "onednn",
-    "onednn_isa",
-    "compiler",
-    "python",
-    "platform",
-    "thread_count",
-    "cpu_count",
-)
+    "device_name torch cuda driver cudnn triton onednn onednn_isa compiler python platform thread_count cpu_count"
+).split()
 
 
 def environment_changes(old: Diagnosis, new: Diagnosis) -> tuple[EnvironmentDifference, ...]:

@@ -1,5 +1,5 @@
 """
-The kernel list of a oneDNN verbose log alone, with no profile beside it.
+Sums of a recorded run: the kernel list of a log or a table alone, totals by name, and how long a device waited.
 
 A log names no operations. A reorder is placed by the convolutions around it, if its sizes and format are those of one
 of their tensors; of the others layouts and times are known, but not the tensor.
@@ -25,7 +25,7 @@ from layoutdoctor.examination.kernels.names import (
     library_of,
     looks_like_conversion,
 )
-from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe_primitive, problem_shapes
+from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe, problem_shapes
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
 from layoutdoctor.words import ONEDNN_LOG, TOTALS_TABLE, count_of
@@ -95,7 +95,7 @@ def _logged_lacks(log: OnednnLog, unplaced: int) -> tuple[str, ...]:
 
 def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], list[bool]]:
     """Every primitive with what it converts, and whether it ran for a convolution."""
-    annotated = [describe_primitive(primitive) for primitive in primitives]
+    annotated = [describe(primitive) for primitive in primitives]
     of_convolutions = [primitive.kind in _CONVOLUTIONS for primitive in primitives]
     for is_reorder, run in groupby(range(len(primitives)), lambda index: primitives[index].kind == "reorder"):
         own = list(run)
@@ -314,8 +314,10 @@ def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | 
     trace = attribution.trace
     if not len(trace.kernels):
         return None
-    devices = _devices(trace, np.ones(len(trace.kernels), bool))
-    busy, first, last = max(_busy_on(trace, *device) for device in devices)
+    everything = np.ones(len(trace.kernels), bool)
+    devices = _devices(trace, everything)
+    ran = [_ran_on(trace, *device, everything) for device in devices]
+    busy, first, last = max((int((end - begin).sum()), int(begin[0]), int(end[-1])) for begin, end in ran)
     names = np.array([_COLLECTIVE.match(name) is not None for name in trace.names] or [False])
     is_collective = names[trace.kernels.name]
     steps = _step_nanoseconds(attribution)
@@ -340,12 +342,6 @@ def waiting_in_calls(waiting: Waiting, call_seconds: float) -> Waiting:
     """The waiting of a call that was timed without the profiler, which slows the launches."""
     waits_for = _waits_for(waiting.busy_seconds / call_seconds, waiting.launch_lag_seconds)
     return msgspec.structs.replace(waiting, span_seconds=call_seconds, waits_for=waits_for)
-
-
-def _busy_on(trace: RecordedTrace, process: int, device: int) -> tuple[int, int, int]:
-    """How long something ran on a device, kernels and copies, and its first and last moment."""
-    begin, end = _ran_on(trace, process, device, np.ones(len(trace.kernels), bool))
-    return int((end - begin).sum()), int(begin[0]), int(end[-1])
 
 
 def _step_nanoseconds(attribution: Attribution) -> list[int]:
