@@ -113,7 +113,7 @@ def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> 
         lacks.append(problem)
     if is_eager:
         graphs = (align_eager(tree, graphs[0]),)
-    seconds: dict[int, float] | None = None
+    seconds: dict[int | None, float] | None = None
     if iteration.device == "cpu":
         kernels = summarize_host(tree, events, log, homeless, lacks)
     else:

@@ -7,7 +7,7 @@ from are followed upward to the operation that was given channels-last and retur
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -81,23 +81,7 @@ def _add(found: dict[str, LayoutBreaker], breaker: LayoutBreaker | None) -> None
         found[breaker.node] = msgspec.structs.replace(known, conversions=ids)
 
 
-class _Values(Protocol):
-    """The values of a graph, buffers or nodes, as far as breakers ask for them."""
-
-    def is_contiguous(self, name: str) -> bool:
-        """Whether it is known, and contiguous and not channels-last as well."""
-
-    def is_call(self, name: str) -> bool:
-        """Whether a library call makes it, whose result says nothing about what it reads."""
-
-    def reads(self, name: str) -> Sequence[str]:
-        """The values that it is made of."""
-
-    def given(self, name: str) -> Layout | None:
-        """The layout of a channels-last value that it is made of, if there is one: what a convolution convolves."""
-
-
-def _ends_above(values: _Values, name: str) -> list[tuple[str, Layout]]:
+def _ends_above(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
     """
     Values that were given channels-last and are contiguous, from which a value comes without another call.
 
@@ -126,7 +110,7 @@ def _ends_above(values: _Values, name: str) -> list[tuple[str, Layout]]:
     return []
 
 
-def _losing_calls(values: _Values, name: str) -> list[tuple[str, Layout]]:
+def _losing_calls(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
     """Calls that were given channels-last and returned contiguous what a value is computed from."""
 
     def above(one: str) -> Sequence[str]:
@@ -177,16 +161,18 @@ class _Buffers:
         return [reader for reader in self.flow.readers[name] if not self.is_call(reader)] if is_followed else []
 
     def is_contiguous(self, name: str) -> bool:
+        """Whether it is known, and contiguous and not channels-last as well."""
         return name in self.flow.buffers and is_only_contiguous(self.flow.buffers[name].layout)
 
     def is_call(self, name: str) -> bool:
+        """Whether a library call makes it, whose result says nothing about what it reads."""
         return self.flow.buffers[name].is_extern
 
     def reads(self, name: str) -> Sequence[str]:
         return self.flow.buffers[name].reads
 
     def given(self, name: str) -> Layout | None:
-        """Whole, in part, or through a table of indices."""
+        """The layout of a channels-last value that it is made of, whole, in part or through a table of indices."""
         if self.is_call(name) and not self._is_convolution(name):
             return None
         names = [read for read in self.reads(name) if not (self.is_call(name) and self._is_weight(read))]

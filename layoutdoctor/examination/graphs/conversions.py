@@ -236,7 +236,7 @@ def with_eager_conversions(
     graph: Graph,
     tree: Sequence[HostOperation],
     library_conversions: Sequence[Conversion],
-    device_seconds: Mapping[int, float] | None = None,
+    device_seconds: Mapping[int | None, float] | None = None,
 ) -> Graph:
     """
     The eager graph with its conversions and layout breakers.
@@ -255,7 +255,7 @@ def with_eager_conversions(
 
 
 def with_copies_around(
-    graphs: Sequence[Graph], tree: Sequence[HostOperation], device_seconds: Mapping[int, float] | None = None
+    graphs: Sequence[Graph], tree: Sequence[HostOperation], device_seconds: Mapping[int | None, float] | None = None
 ) -> tuple[Graph, ...]:
     """
     Compiled graphs with the copies of ATen that no kernel of the compiler's and none of a library's makes.
@@ -330,7 +330,7 @@ def _eager_conversion(
     graph: Graph,
     nodes: dict[str, FxNode],
     number: int,
-    device_seconds: Mapping[int, float] | None,
+    device_seconds: Mapping[int | None, float] | None,
 ) -> Conversion | None:
     layouts = layouts_of_copy(entry.shapes, entry.strides) if entry.name == COPY else None
     if layouts is None:
@@ -346,7 +346,7 @@ def _eager_conversion(
     asked = node is not None and is_user_call(node) and node.is_called_directly is True
     dtype = next((nodes[name].dtype for name in node.inputs if name in nodes), None) if node is not None else None
     dtypes = dtype, dtype if node is None or is_convolution(node.target) else node.dtype
-    seconds = _seconds(entry, device_seconds)
+    seconds = entry.seconds if device_seconds is None else device_seconds.get(entry.external_id)
     return Conversion(
         id=f"{graph.name} conversion {number}",
         owner="user" if asked else "framework",
@@ -375,12 +375,6 @@ def _eager_conversion(
     )
 
 
-def _seconds(entry: HostOperation, device_seconds: Mapping[int, float] | None) -> float | None:
-    if device_seconds is None:
-        return entry.seconds
-    return device_seconds.get(entry.external_id) if entry.external_id is not None else None
-
-
 def _port_and_kind(
     node: FxNode, nodes: dict[str, FxNode], source: Layout, target: Layout
 ) -> tuple[str | None, TensorKind]:
@@ -394,7 +388,9 @@ def _port_and_kind(
         made_of = next((nodes[name] for name in node.inputs if name in nodes), None)
         port = "output 0" if is_copy(node) or is_result else f"input {fitting[0]}" if fitting else None
         return port, "weight" if made_of is not None and made_of.tensor == "weight" else made_here
-    if not fitting and node.backward and _is_of_weight(node, nodes, source):
+    read = [nodes[name] for name in node.inputs if name in nodes]
+    of_its_sizes = {each.tensor for each in read if each.layout is not None and each.layout.shape == source.shape}
+    if not fitting and node.backward and of_its_sizes == {"weight"}:
         return "output 1", "gradient"
     if is_result:
         return "output 0", made_here
@@ -406,13 +402,6 @@ def _port_and_kind(
     if nodes[node.inputs[position]].tensor == "weight":
         return f"input {position}", "weight"
     return f"input {position}", "gradient" if node.backward and position == 0 else "activation"
-
-
-def _is_of_weight(node: FxNode, nodes: Mapping[str, FxNode], layout: Layout) -> bool:
-    """Whether a layout has the sizes of a weight that an operation reads, and of nothing else that it reads."""
-    read = [nodes[name] for name in node.inputs if name in nodes]
-    alike = {each.tensor for each in read if each.layout is not None and each.layout.shape == layout.shape}
-    return alike == {"weight"}
 
 
 def _fits(layout: Layout | None, source: Layout) -> bool:

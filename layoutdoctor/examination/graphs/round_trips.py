@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import networkx as nx
@@ -89,19 +90,22 @@ class _Region:
         return None if today is None or then is None else today - then
 
     def ways(
-        self, joined: nx.DiGraph, starts: Sequence[tuple[str, Conversion]]
-    ) -> list[tuple[Conversion, Conversion, list[str]]]:
-        """Ways from conversions into the region to those out of it, the shortest first."""
+        self, joined: nx.DiGraph, starts: Sequence[tuple[str, Conversion]], used: set[str]
+    ) -> Iterator[tuple[Conversion, Conversion, list[str]]]:
+        """Ways between conversions into and out of the region that are not used yet, the shortest first."""
         ends: dict[str, list[int]] = defaultdict(list)
         for position, (name, _) in enumerate(self.entering):
             ends[name].append(position)
-        found = [
-            (len(way), start, end, way)
+        found = sorted(
+            (length, start, end)
             for start, (name, _) in enumerate(starts)
-            for last, way in nx.single_source_shortest_path(joined, name).items()
+            for last, length in nx.single_source_shortest_path_length(joined, name).items()
             for end in ends.get(last, ())
-        ]
-        return [(starts[start][1], self.entering[end][1], way) for _, start, end, way in sorted(found)]
+        )
+        for _, start, end in found:
+            (name, first), (last, second) = starts[start], self.entering[end]
+            if used.isdisjoint((first.id, second.id)):
+                yield first, second, nx.shortest_path(joined, name, last)
 
     def kept(self) -> str:
         """Which conversions of the region stay, as the end of a proof."""
@@ -270,11 +274,9 @@ class _Loops:
         reader_count = len({reader for name in region.values for reader in self.flow.readers[name]})
         pairs: list[RedundantPair] = []
         used: set[str] = set()
-        for first, second, way in (*region.ways(self.joined, alone), *region.ways(self.joined, fused)):
+        for first, second, way in chain(*(region.ways(self.joined, starts, used) for starts in (alone, fused))):
             if len(pairs) == count:
                 break
-            if not used.isdisjoint((first.id, second.id)):
-                continue
             parts = (first, *self._others(region, way, {*used, first.id}), second)
             timed = [part for part in parts if self._moves(part)]
             if timed:  # not if all ride along in loops that compute: nothing would be saved
@@ -407,6 +409,7 @@ class _Operations:
 
     def __init__(self, graph: Graph) -> None:
         self.nodes = {node.name: node for node in graph.nodes}
+        self.order = {name: position for position, name in enumerate(self.nodes)}
         self.outputs = set(graph.output_names)
         self.readers: dict[str, list[tuple[FxNode, int]]] = defaultdict(list)
         self.joined: nx.DiGraph = nx.DiGraph()
@@ -459,7 +462,7 @@ class _Operations:
     def _balance(self, values: set[str], by_port: _ByPort) -> _Region:
         """The conversions into and out of a region, and the values that are pinned or foreign."""
         region = _Region(values)
-        for name in (name for name in self.nodes if name in values):
+        for name in sorted(values, key=self.order.__getitem__):
             if name in self.mixed:
                 region.foreign.add(name)
             if not self.joined.in_degree(name):
@@ -498,10 +501,10 @@ class _Operations:
             return []
         pairs: list[RedundantPair] = []
         used: set[str] = set()
-        for first, second, names in region.ways(self.joined, region.free):
+        for first, second, names in region.ways(self.joined, region.free, used):
             way = [self.nodes[name] for name in names[1:]]
             moved = (first.bytes_moved or 0) + (second.bytes_moved or 0)
-            if not used.isdisjoint((first.id, second.id)) or moved > saved or not _undo_each_other(first, second, way):
+            if moved > saved or not _undo_each_other(first, second, way):
                 continue
             saved -= moved
             used.update((first.id, second.id))

@@ -274,12 +274,14 @@ class Records:
     def _common(self, row: int, *, is_copy: bool = False, is_counted: bool = True) -> dict[str, object]:
         """The fields that every conversion has from its kernel."""
         trace, attribution = self.trace, self.attribution
-        step = int(attribution.step[row])
+        step, operation = int(attribution.step[row]), int(attribution.operation[row])
+        if is_copy and operation != NONE:
+            operation = int(attribution.outermost[operation])
         exposed = int(self.exposed_copies[row] if is_copy else self.exposed[row])
         return {
             "kernel": self.evidence.name_of(row),
             "node": None,
-            "op": self._operation_name(int(attribution.operation[row]), outermost=is_copy),
+            "op": attribution.name_of(operation) if operation != NONE else None,
             "location": self.locations.get(row),
             "module": self.modules[row],
             "seconds": int(trace.kernels.duration[row]) / NANOSECONDS_PER_SECOND,
@@ -289,11 +291,6 @@ class Records:
             "exposed_seconds": exposed / NANOSECONDS_PER_SECOND if is_counted else None,
             "step": attribution.step_names[step] if step != NONE else None,
         }
-
-    def _operation_name(self, operation: int, *, outermost: bool) -> str | None:
-        if operation == NONE:
-            return None
-        return self.attribution.name_of(int(self.attribution.outermost[operation]) if outermost else operation)
 
     def library(self, number: int, found: LibraryConversion) -> Conversion:
         """A conversion of a library."""

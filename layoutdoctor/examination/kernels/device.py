@@ -125,10 +125,10 @@ def summarize_device(
     )
 
 
-def device_seconds(attribution: Attribution) -> dict[int, float]:
+def device_seconds(attribution: Attribution) -> dict[int | None, float]:
     """Time of the kernels that each operation launched itself, by its external id."""
     trace = attribution.trace
-    seconds: dict[int, float] = {}
+    seconds: dict[int | None, float] = {}
     columns = (attribution.operation.tolist(), trace.kernels.duration.tolist())
     for operation, duration in zip(*columns, strict=True):
         if operation != NONE:
