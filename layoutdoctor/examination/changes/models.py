@@ -64,7 +64,6 @@ def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
     trials = tuple(_trial_change(name, old, new, not_comparable) for name in names)
     findings = _finding_changes(old, new)
     environment = environment_changes(old, new)
-    subjects = _compared_model(old), _compared_model(new)
     has_common = any(trial.has_both_results for trial in trials)
     if not_comparable is not None:
         regression = Regression(not_judged=not_comparable)
@@ -73,8 +72,8 @@ def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
         losses = (*_default_loss(trials, old, new), *_losses(trials, findings))
         regression = Regression(losses=losses, not_judged=unjudged)
     return ModelComparison(
-        old=subjects[0],
-        new=subjects[1],
+        old=_compared_model(old),
+        new=_compared_model(new),
         is_same=(old.trials, old.findings) == (new.trials, new.findings) and not environment and not not_comparable,
         is_empty=not has_common,
         environment=environment,
@@ -121,11 +120,10 @@ def _not_comparable(old: Diagnosis, new: Diagnosis) -> str | None:
 
 def _trial_change(name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None) -> TrialChange:
     before, after = old.find_trial(name), new.find_trial(name)
-    compared = _compared_trial(old, name), _compared_trial(new, name)
-    change = TrialChange(name=name, old=compared[0], new=compared[1])
+    change = TrialChange(name=name, old=_compared_trial(old, name), new=_compared_trial(new, name))
     if before is None or after is None:
         return change
-    ratio, not_judged = _ratio_change(name, old, new, not_comparable)
+    ratio, not_judged = _ratio_change(change, old, new, not_comparable)
     change = msgspec.structs.replace(
         change,
         change=ratio,
@@ -156,17 +154,14 @@ def _compared_trial(diagnosis: Diagnosis, name: str) -> ComparedTrial | None:
 
 
 def _ratio_change(
-    name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None
+    change: TrialChange, old: Diagnosis, new: Diagnosis, not_comparable: str | None
 ) -> tuple[Ratio | None, str | None]:
     """What became of the ratio to the baseline, or why that is not judged; neither for the baseline and untimed."""
-    trials = [diagnosis.measured_trial(name) for diagnosis in (old, new)]
-    if any(trial is None or trial.measurement is None for trial in trials):
+    trials = [diagnosis.measured_trial(change.name) for diagnosis in (old, new)]
+    if any(trial is None or trial.measurement is None for trial in trials) or [old.baseline, new.baseline] == trials:
         return None, None
-    if [old.baseline, new.baseline] == trials:
-        return None, None
-    ratios = [trial.ratio if (trial := _compared_trial(diagnosis, name)) else None for diagnosis in (old, new)]
-    problem = not_comparable or _problem_of(old, new, name)
-    before, after = ratios
+    problem = not_comparable or _problem_of(old, new, change.name)
+    before, after = (trial.ratio if trial is not None else None for trial in (change.old, change.new))
     if problem is not None or before is None or after is None:
         return None, problem or "it has no ratio to the baseline in one of both"
     low, high = after.low / before.high, after.high / before.low

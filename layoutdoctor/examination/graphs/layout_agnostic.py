@@ -93,12 +93,11 @@ def reads_any_layout(node: FxNode) -> bool:
     return name in REDUCTIONS or name.startswith("sym_") or name in ("is_same_size", "size", "stride", "numel")
 
 
-_BATCH_NORMS = frozenset(
-    """
-    native_batch_norm batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit
-    _native_batch_norm_legit_no_training _batch_norm_with_update
-    """.split()
-)
+_EVERY_BATCH_NORM = _BATCH_NORMS | {
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "_batch_norm_with_update",
+}
 _CALL = "batch_norm"
 _TURNING = frozenset({"transpose", "permute", "t", "movedim", "swapaxes"})
 _VIEWS = _TURNING | frozenset(
@@ -131,7 +130,7 @@ def strided_norms(graph: Graph, *, taken_apart: bool = False) -> Iterator[Stride
         if taken_apart:
             reads = [read for read in reads if norm.called == _CALL and read.called != _CALL]
         else:
-            reads = reads[:1] if base_name(norm.target) in _BATCH_NORMS else []
+            reads = reads[:1] if base_name(norm.target) in _EVERY_BATCH_NORM else []
         for read in reads:
             if read.layout is None or not _is_unusual(read.layout):
                 continue

@@ -304,7 +304,9 @@ class Places:
         is_outside = (found != NONE) & (frames.start[found] < begins)
         found[is_outside] = NONE
         missing = np.flatnonzero((found == NONE) & (begins != _ALWAYS))
-        threads, moments = self._forward_moments([rows[place] for place in missing.tolist()])
+        operations = [int(self.attribution.operation[rows[place]]) for place in missing.tolist()]
+        forward = np.array([self.forward_of(operation) for operation in operations], np.int64)
+        threads, moments = _moments(self.trace.operations, forward)
         own_nearby = own[_holds_any(frames, own, threads, moments)]
         found[missing] = innermost(frames, own_nearby, threads, moments)
         return found
@@ -320,11 +322,6 @@ class Places:
         backward = np.array([self._backward(row) for row in operation.tolist()], np.int64)
         _, began = _moments(operations, backward)
         return threads, moments, np.where(backward == NONE, _ALWAYS, began)
-
-    def _forward_moments(self, rows: Sequence[int]) -> tuple[Column, Column]:
-        """Thread and time of the forward operation of each kernel; ``NONE`` where there is none."""
-        forward = np.array([self.forward_of(int(self.attribution.operation[row])) for row in rows], np.int64)
-        return _moments(self.trace.operations, forward)
 
     def _find_backward(self, operation: int) -> int:
         """The innermost backward operation around one, or itself; ``NONE`` for what runs in the forward."""

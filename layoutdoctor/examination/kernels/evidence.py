@@ -1,5 +1,5 @@
 """
-The layout conversions that a library ran around its convolutions in a recorded trace: direction, tensor, sizes.
+What is known of each kernel of a recorded trace: the layout conversions around convolutions, and the copies.
 
 cuDNN's names say the direction, MIOpen's do not: there it follows from the place before or after the kernel that
 computes. Which tensor it was follows from the launch grid, which both libraries derive from the sizes.
@@ -231,29 +231,23 @@ class _Group:
         return [max(others, key=lambda place: int(self.evidence.trace.kernels.duration[self.rows[place]]))]
 
     def conversions(self) -> Iterator[LibraryConversion]:
-        """The conversions of this convolution."""
+        """
+        The conversions of this convolution.
+
+        If a kernel's name has no direction, its place decides; CNHW is neither of the two formats.
+        """
         taken: set[tuple[int, str]] = set()
         for place, row in enumerate(self.rows):
             if not self.classes[place].is_conversion:
                 continue
-            named = self.classes[place].direction
-            is_result = self._is_result(place)
-            direction = self._direction(place, is_result=is_result) if named == "other" else named
-            conversion = LibraryConversion(
-                row, self.group, direction, None, self._confidence(place, named), is_result=is_result
-            )
+            direction, is_result = self.classes[place].direction, self._is_result(place)
+            confidence: Confidence | None = "grid" if self.evidence.grid_of(row) is not None else "order"
+            if direction == "other":
+                confidence = "order" if self.mains else None
+                if is_result is not None and self.names[place].startswith("batched_transpose"):
+                    direction = "to_contiguous" if is_result else "to_channels_last"
+            conversion = LibraryConversion(row, self.group, direction, None, confidence, is_result=is_result)
             yield self._with_tensor(conversion, place, taken)
-
-    def _confidence(self, place: int, named: ConversionDirection) -> Confidence | None:
-        if named == "other":
-            return "order" if self.mains else None
-        return "grid" if self.evidence.grid_of(self.rows[place]) is not None else "order"
-
-    def _direction(self, place: int, *, is_result: bool | None) -> ConversionDirection:
-        """The direction of a kernel whose name has none, by its place; CNHW is neither of the two formats."""
-        if is_result is None or not self.names[place].startswith("batched_transpose"):
-            return "other"
-        return "to_contiguous" if is_result else "to_channels_last"
 
     def _is_result(self, place: int) -> bool | None:
         """Whether a conversion comes after the kernel whose result it converts, not before one that reads it."""
@@ -315,31 +309,25 @@ class _Group:
         self, tensors: ConvolutionTensors, conversion: LibraryConversion, place: int, *, is_miopen: bool
     ) -> tuple[Role, ...]:
         """
-        The tensors that a part of the operation reads or writes, in the order in which MIOpen converts them.
+        The tensors that the next computing kernel reads or the last one wrote, in the order in which MIOpen converts.
 
         MIOpen alone converts the buffer of a result before it computes.
         """
-        is_read = not conversion.is_result
-        if conversion.is_result is None:
-            is_read = conversion.direction == "to_channels_last"
-        read, written = self._part(tensors, place, is_read=is_read)
+        is_result = conversion.is_result
+        is_read = conversion.direction == "to_channels_last" if is_result is None else not is_result
+        mains = [main for main in self.mains if (main > place if is_read else main < place)]
+        name = self.names[mains[0] if is_read else mains[-1]] if mains else ""
+        read: tuple[Role, ...] = ("grad_output", "input", "weight")
+        written: tuple[Role, ...] = ("grad_input", "grad_weight")
+        if not tensors.is_backward:
+            read, written = ("input", "weight"), ("output",)
+        elif _WEIGHT_GRADIENT.search(name):
+            read, written = ("input", "grad_output"), ("grad_weight",)
+        elif _DATA_GRADIENT.search(name):
+            read, written = ("grad_output", "weight"), ("grad_input",)
         if not is_read:
             return written
         return (*read, *written) if is_miopen and len(written) == 1 else read
-
-    def _part(
-        self, tensors: ConvolutionTensors, place: int, *, is_read: bool
-    ) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
-        """The tensors that the next or the last computing kernel reads, and those it writes."""
-        if not tensors.is_backward:
-            return ("input", "weight"), ("output",)
-        mains = [main for main in self.mains if (main > place if is_read else main < place)]
-        name = self.names[mains[0] if is_read else mains[-1]] if mains else ""
-        if _WEIGHT_GRADIENT.search(name):
-            return ("input", "grad_output"), ("grad_weight",)
-        if _DATA_GRADIENT.search(name):
-            return ("grad_output", "weight"), ("grad_input",)
-        return ("grad_output", "input", "weight"), ("grad_input", "grad_weight")
 
     def _tensors(self, operation: int) -> ConvolutionTensors | None:
         """The tensors of the innermost operation around a kernel that says most of them."""

@@ -72,12 +72,13 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
     unplaced = sum(conversion.tensor == "unknown" and conversion.direction != "none" for conversion in conversions)
     lacks = _logged_lacks(log, unplaced)
     summary = summarize(kernels, conversions, len(log.not_understood), (ONEDNN_LOG,), lacks)
-    spent = ((i.primitive.kind, 1, i.primitive.seconds, i.direction != "none") for i in annotated)
+    spent = [(1, item.primitive.seconds, item.direction != "none") for item in annotated]
+    totals = _totals({"kernel": [item.primitive.kind for item in annotated]}, spent, unit=1.0)
     return msgspec.structs.replace(
         summary,
         convolution_count=len(own),
         convolution_seconds=sum(primitive.seconds for primitive in own),
-        totals=tuple(msgspec.structs.replace(total, library="onednn") for total in _totals("kernel", spent)),
+        totals=tuple(msgspec.structs.replace(total, library="onednn") for total in totals),
     )
 
 
@@ -139,7 +140,7 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         lacks=tuple(_lacks(table, unclear)),
         convolution_count=convolution_count,
         convolution_seconds=convolution_seconds,
-        totals=_totals_by(called, spent),
+        totals=_totals(called, spent),
     )
 
 
@@ -253,49 +254,45 @@ def totals_of(
         "step": [attribution.step_names[step] if step != NONE else None for step in attribution.step.tolist()],
     }
     times = trace.kernels.duration.tolist()
-    return _totals_by(called, [(1, *facts) for facts in zip(times, is_conversion.tolist(), strict=True)])
+    return _totals(called, [(1, *facts) for facts in zip(times, is_conversion.tolist(), strict=True)])
 
 
-def _totals_by(
-    names: Mapping[TotalKind, Sequence[str | None]], spent: Sequence[tuple[int, int, bool]]
+def _totals(
+    names: Mapping[TotalKind, Sequence[str | None]],
+    spent: Sequence[tuple[int, float, bool]],
+    unit: float = NANOSECONDS_PER_SECOND,
 ) -> tuple[Total, ...]:
-    """The sums of each kind of name; launches, nanoseconds and whether they convert are the same for all kinds."""
-    return tuple(
-        total
-        for kind, own in names.items()
-        for total in _totals(
-            kind, ((name, *facts) for name, facts in zip(own, spent, strict=True)), NANOSECONDS_PER_SECOND
-        )
-    )
-
-
-def _totals(kind: TotalKind, entries: Iterable[tuple[str | None, int, float, bool]], unit: float = 1.0) -> list[Total]:
     """
-    Sums by name, longest first.
+    Sums by name, longest first within each kind.
 
     Args:
-        entries: Name, launches, their time, and whether they convert a layout.
+        spent: Launches, their time, and whether they convert a layout, the same for all kinds of names.
         unit: Of the times, as a part of a second: 1e9 for nanoseconds.
     """
-    sums: dict[str, list[float]] = {}
-    for name, count, time, converts in entries:
-        if name is not None:
-            own = sums.setdefault(name, [0, 0, 0, 0])
-            for place in (0, 2) if converts else (0,):
-                own[place] += count
-                own[place + 1] += time
-    return [
-        Total(
-            kind=kind,
-            name=name,
-            count=int(count),
-            seconds=time / unit,
-            conversion_count=int(conversion_count),
-            conversion_seconds=conversion_time / unit,
-            library=library_of(name) if kind == "kernel" else None,
-        )
-        for name, (count, time, conversion_count, conversion_time) in sorted(sums.items(), key=lambda item: -item[1][1])
-    ]
+    found: list[Total] = []
+    for kind, own in names.items():
+        sums: dict[str, list[float]] = {}
+        for name, (count, time, converts) in zip(own, spent, strict=True):
+            if name is not None:
+                amounts = sums.setdefault(name, [0, 0, 0, 0])
+                for place in (0, 2) if converts else (0,):
+                    amounts[place] += count
+                    amounts[place + 1] += time
+        found += [
+            Total(
+                kind=kind,
+                name=name,
+                count=int(count),
+                seconds=time / unit,
+                conversion_count=int(conversion_count),
+                conversion_seconds=conversion_time / unit,
+                library=library_of(name) if kind == "kernel" else None,
+            )
+            for name, (count, time, conversion_count, conversion_time) in sorted(
+                sums.items(), key=lambda item: -item[1][1]
+            )
+        ]
+    return tuple(found)
 
 
 _COLLECTIVE = re.compile(r"^(?:void )?(?:\w{0,20}nccl(?:Dev)?Kernel|nccl|rccl|msccl|deep_ep::|mori::|ishmem|oneccl)")
