@@ -67,13 +67,14 @@ def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     slower = diagnosis.measured_trial(comparison.baseline)
     others = [diagnosis.measured_trial(name) for name in distinct(wanted) if name != comparison.baseline]
     found = [account(slower, other) for other in others if slower is not None and other is not None]
-    return tuple(one for one in found if one is not None and _is_borne_out(one))
-
-
-def _is_borne_out(account: Account) -> bool:
-    """Whether the kernels differ by up to twice the measured difference, or by no more than that the other way."""
-    difference = account.slower_seconds - account.faster_seconds
-    return difference > 0 and -difference <= account.rows[-1].seconds <= 2 * difference
+    return tuple(
+        one
+        for one in found
+        if one is not None
+        and (difference := one.slower_seconds - one.faster_seconds) > 0
+        # The kernels differ by up to twice the measured difference, or by no more than that the other way.
+        and -difference <= one.rows[-1].seconds <= 2 * difference
+    )
 
 
 def account(slower: Trial, faster: Trial) -> Account | None:
@@ -218,7 +219,11 @@ def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) ->
     if node is None or graph is None:
         return _Piece(kernel, kernel.seconds or 0.0, backward)
     reads = [nodes[name] for name in distinct(node.inputs) if name in nodes]
-    images = [each for each in (*reads, node) if each.tensor != "weight" and _has_formats(each.layout)]
+    images = [
+        each
+        for each in (*reads, node)
+        if each.tensor != "weight" and each.layout and len(each.layout.shape) in CHANNELS_LAST_BY_RANK
+    ]
     call = None
     if _CALL.search(base_name(node.target)) is not None:
         call = (None if node.layout is None else node.layout.shape), graph.nodes.index(node)
@@ -231,10 +236,6 @@ def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) ->
         tensor_bytes=known_sum(0, *(tensor_bytes(each.layout, each.dtype) for each in images)),
         call=call,
     )
-
-
-def _has_formats(layout: Layout | None) -> bool:
-    return layout is not None and len(layout.shape) in CHANNELS_LAST_BY_RANK
 
 
 def _split_off(

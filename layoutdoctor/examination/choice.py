@@ -178,8 +178,6 @@ _FAR_OFF = 1.5
 """Times the tolerance."""
 KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
 """Environment variables with which glibc's allocator gives no memory back to the system."""
-Demands = tuple[bool, bool, int]
-"""Frozen weights, giving up torch.compile, and the number of changes."""
 
 
 def choose_baseline(configurations: Iterable[Configuration], measured: Collection[str]) -> str | None:
@@ -198,8 +196,13 @@ def eligible_names(trials: Iterable[Trial]) -> frozenset[str]:
     )
 
 
-def demands(one: Configuration) -> Demands:
-    """The changes that a configuration demands of a user of torch.compile's default; fewer sort first."""
+def demands(one: Configuration) -> tuple[bool, bool, int]:
+    """
+    The changes that a configuration demands of a user of torch.compile's default; fewer sort first.
+
+    Returns:
+        Frozen weights, giving up torch.compile, and the number of changes.
+    """
     changes = (
         one.layout_optimization not in (None, "default"),
         one.model_format not in (None, "preserve"),

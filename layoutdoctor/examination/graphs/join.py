@@ -110,7 +110,9 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
 
     Each has the operator that the code calls: freezing leaves nodes behind whose own target says nothing.
     """
-    by_name = {node.name: node for node in graph.nodes if is_convolution(node.target) or _is_pattern(node)}
+    # Freezing puts the lowering function of a pattern in the place of its operator.
+    patterns = ("functools.partial(", "<function ")
+    by_name = {n.name: n for n in graph.nodes if is_convolution(n.target) or n.target.startswith(patterns)}
     if not any(buffer.is_extern for buffer in graph.buffers):
         return [node for node in by_name.values() if is_convolution(node.target)]
     found: dict[str, FxNode] = {}
@@ -126,11 +128,6 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
             is_named = called == buffer.kernel or not is_convolution(called)
             found[node.name] = node if is_named else msgspec.structs.replace(node, target=called)
     return [node for node in found.values() if is_convolution(node.target)]
-
-
-def _is_pattern(node: FxNode) -> bool:
-    """Whether freezing has put the lowering function of a pattern in the place of its operator."""
-    return node.target.startswith(("functools.partial(", "<function "))
 
 
 def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], graph: Graph) -> str | None:

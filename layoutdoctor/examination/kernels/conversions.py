@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -45,22 +45,13 @@ if TYPE_CHECKING:
 _NAME_LENGTH = 60
 
 
-class _Recording(NamedTuple):
-    """How to record each part of a trace, or why it is not there."""
-
-    kernels: str
-    operations: str
-    strides: str
-    stack: str
-
-
-_BY_TORCH = _Recording("ProfilerActivity.CUDA", "ProfilerActivity.CPU", "torch before 2.3", "with_stack=True")
-_BY_NSIGHT = _Recording(
-    kernels="nsys profile --trace=cuda,nvtx",
-    operations="torch.autograd.profiler.emit_nvtx(record_shapes=True)",
-    strides="a trace of torch.profiler holds them",
-    stack="a trace of torch.profiler holds it, with_stack=True",
-)
+# How to record each part of a trace, or why it is not there: with torch.profiler, and with Nsight Systems.
+_HOW = {
+    "kernels": ("ProfilerActivity.CUDA", "nsys profile --trace=cuda,nvtx"),
+    "operations": ("ProfilerActivity.CPU", "torch.autograd.profiler.emit_nvtx(record_shapes=True)"),
+    "strides": ("torch before 2.3", "a trace of torch.profiler holds them"),
+    "stack": ("with_stack=True", "a trace of torch.profiler holds it, with_stack=True"),
+}
 
 
 def describe_lacks(
@@ -74,13 +65,13 @@ def describe_lacks(
         undecided_copies: Rows of the eager copies that cannot be judged.
     """
     trace, attribution = places.trace, places.attribution
-    how = _BY_NSIGHT if trace.source.startswith("Nsight") else _BY_TORCH
+    how = {part: ways[trace.source.startswith("Nsight")] for part, ways in _HOW.items()}
     if not len(trace.kernels):
         launched = launched_count(trace)
         if launched:
             yield f"{count_of(launched, 'kernel was', 'kernels were')} launched, and none was recorded"
         else:
-            yield f"device kernels were not recorded ({how.kernels}), so nothing can be said of conversions"
+            yield f"device kernels were not recorded ({how['kernels']}), so nothing can be said of conversions"
         return
     count = len(trace.kernels)
     is_of_a_cpu = trace.source == OF_A_CPU
@@ -89,7 +80,7 @@ def describe_lacks(
     if not len(trace.operations) and are_of_an_engine(trace.names[name] for name in trace.kernels.name.tolist()):
         yield "a TensorRT engine names its layers only where it was built with ProfilingVerbosity.DETAILED"
     elif not len(trace.operations):
-        yield f"operations were not recorded ({how.operations}), so kernels belong to no operation, module or line"
+        yield f"operations were not recorded ({how['operations']}), so kernels belong to no operation, module or line"
     else:
         yield from _about_operations(places, how)
     if attribution.replayed_count:
@@ -120,16 +111,16 @@ def describe_lacks(
         yield f"the list of single kernels ends after {MOST_KERNELS_LISTED} of {count}; all sums are complete"
 
 
-def _about_operations(places: Places, how: _Recording) -> Iterator[str]:
+def _about_operations(places: Places, how: dict[str, str]) -> Iterator[str]:
     if not any(recorded.shapes for recorded in places.trace.arguments):
         yield (
             "shapes were not recorded (record_shapes=True), so which tensor was converted rests on the launch grid "
             "or the order of kernels"
         )
     elif not any(recorded.strides for recorded in places.trace.arguments):
-        yield f"strides were not recorded ({how.strides}), so conversions by eager copies are not known"
+        yield f"strides were not recorded ({how['strides']}), so conversions by eager copies are not known"
     if not places.has_frames:
-        yield f"the Python stack was not recorded ({how.stack}), so no module and no line is named"
+        yield f"the Python stack was not recorded ({how['stack']}), so no module and no line is named"
 
 
 _CALLED_FROM_PYTHON = frozenset({"aten::contiguous", "aten::to", "aten::clone", "aten::copy_"})
