@@ -63,13 +63,13 @@ def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
 
 
 def sum_known(values: Iterable[Number | None]) -> Number | None:
-    """The sum of what was recorded, in any one unit; None where nothing was."""
+    """The sum of what was recorded, in any one unit; None if nothing was."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def sum_seconds(conversions: Iterable[Conversion]) -> float | None:
-    """Time of all; None where one of them was not measured, 0 for none."""
+    """Time of all; None if one of them was not measured, 0 for none."""
     return known_sum(0.0, *(conversion.seconds for conversion in conversions))
 
 
@@ -155,7 +155,7 @@ def conversion_share(trial: Trial | None) -> float | None:
 
 
 def convolution_seconds(kernels: KernelSummary) -> float | None:
-    """Time of all kernels that ran for a convolution, its conversions included; None where not known."""
+    """Time of all kernels that ran for a convolution, its conversions included; None if not known."""
     if kernels.convolution_seconds is not None:
         return kernels.convolution_seconds
     called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # those are named by all around
@@ -207,7 +207,7 @@ def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: fl
     The compiled graphs of a trial, whose conversions know what they cost.
 
     Args:
-        bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None where not measured.
+        bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None if not measured.
     """
     found = []
     for graph, launches, numbers in launches_that_ran(graphs, kernels):

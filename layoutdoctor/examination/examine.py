@@ -202,7 +202,7 @@ def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping
             missing = f"the same as {trial.same_as}, of which no recording was given"
             failure = Failure(kind="prepare", message=missing)
             return msgspec.structs.replace(trial, status="skipped", same_as=None, failure=failure, graphs=graphs)
-        # What was recorded there holds here, the times stay there; the nodes need not be saved twice.
+        # The facts recorded there hold here, the times stay there; the nodes need not be saved twice.
         twin = known[trial.same_as]
         kernels, pairs = twin.kernels, twin.redundant_pairs
         graphs = graphs or tuple(msgspec.structs.replace(graph, nodes=(), buffers=()) for graph in twin.graphs)

@@ -44,9 +44,9 @@ _RECORDED: dict[str, Callable[[Conversion], object]] = {
 
 def recorded_by_one(old: Trial | None, new: Trial | None) -> frozenset[str]:
     """
-    Those of ``op``, ``module`` and ``shape`` that only one of two runs recorded of its conversions.
+    The fields ``op``, ``module`` and ``shape`` that only one of two runs recorded of its conversions.
 
-    They tell no conversions apart: everything would have gone and come. None of them if a run has no conversions.
+    Conversions are not matched by these: all would seem to have gone and come. Empty if a run has no conversions.
     """
     runs = [conversions for conversions in (_conversions_of(old), _conversions_of(new)) if conversions]
     return frozenset(
@@ -58,7 +58,7 @@ def recorded_by_one(old: Trial | None, new: Trial | None) -> frozenset[str]:
 
 def costs_of(trial: Trial | None, parts: int = 1) -> Costs:
     """
-    What a run spent.
+    The costs of a run.
 
     Args:
         parts: The number of steps to divide by.
@@ -156,7 +156,7 @@ def _size(change: CostChange) -> tuple[float, float]:
 
 def layout_losses(old: Costs, new: Costs, *, judges_time: bool, judges_round_trips: bool) -> Iterator[str]:
     """
-    What the new run loses more to layouts, each in a clause. A longer kernel time alone may have any cause.
+    The losses of the new run to layouts, each in a clause. A longer kernel time alone may have any cause.
 
     Args:
         judges_time: Whether seconds may be compared; False for two devices, so that conversions are counted instead.

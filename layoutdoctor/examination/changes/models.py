@@ -58,7 +58,7 @@ _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
-    """What changed between two diagnoses of models."""
+    """The changes between two diagnoses of models."""
     not_comparable = _not_comparable(old, new)
     names = dict.fromkeys(trial.name for diagnosis in (new, old) for trial in diagnosis.trials)
     trials = tuple(_trial_change(name, old, new, not_comparable) for name in names)
@@ -156,7 +156,7 @@ def _compared_trial(diagnosis: Diagnosis, name: str) -> ComparedTrial | None:
 def _ratio_change(
     change: TrialChange, old: Diagnosis, new: Diagnosis, not_comparable: str | None
 ) -> tuple[Ratio | None, str | None]:
-    """What became of the ratio to the baseline, or why that is not judged; neither for the baseline and untimed."""
+    """The change of the ratio to the baseline, or why it is not judged; neither for the baseline and untimed."""
     trials = [diagnosis.measured_trial(change.name) for diagnosis in (old, new)]
     if any(trial is None or trial.measurement is None for trial in trials) or [old.baseline, new.baseline] == trials:
         return None, None
@@ -193,7 +193,7 @@ def _decision_changes(old: Trial, new: Trial) -> Iterator[DecisionChange]:
 
 
 def _account(old: Diagnosis, new: Diagnosis, name: str) -> Account | None:
-    """What the difference consists of, from the slower one to the faster one."""
+    """The account of the difference, from the slower one to the faster one."""
     aged = [
         (trial.measurement.median_seconds, trial, f"{trial.name} ({age})")
         for age, diagnosis in (("new", new), ("old", old))

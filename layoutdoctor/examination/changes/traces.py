@@ -65,7 +65,7 @@ class _Run(NamedTuple):
 
 def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
     """
-    What changed between two examined traces.
+    The changes between two examined traces.
 
     Returns:
         Numbers per profiler step if both recorded steps, of whole traces if not. Two traces that have nothing to do

@@ -111,7 +111,7 @@ def _ends_above(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]
 
 
 def _losing_calls(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
-    """Calls that were given channels-last and returned contiguous what a value is computed from."""
+    """Calls above a value that were given channels-last and returned a contiguous result."""
 
     def above(one: str) -> Sequence[str]:
         is_end = not values.is_contiguous(one) or values.is_call(one) or values.given(one) is not None
@@ -134,7 +134,7 @@ def _reached(starts: Iterable[str], further: Callable[[str], Iterable[str]]) -> 
 
 class _Buffers:
     """
-    Those of a compiled graph.
+    The buffers of a compiled graph.
 
     Attributes:
         read_by_convolutions: Buffers that a convolution reads, at once or through contiguous ones computed from them.
@@ -197,7 +197,7 @@ class _Buffers:
 
 class _Nodes:
     """
-    Those of an eager iteration.
+    The values of an eager iteration.
 
     Attributes:
         region: Channels-last values that come from a convolution or from the caller, not from a permuted view by
@@ -237,7 +237,7 @@ _MIXING = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "mean", "sum", "
 
 
 def _going_on(graph: Graph) -> set[str]:
-    """Values of which something of the same rank is made: not those that are flattened for a matrix product."""
+    """Values from which another value of the same rank is computed, so not values flattened for a matrix product."""
     found: set[str] = set()
     for node in reversed(graph.nodes):
         if node.op != "call_function" or base_name(node.target) in _MIXING:
@@ -268,7 +268,7 @@ def _words(layout: Layout) -> str:
 
 
 def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
-    """The graph with the cost of each breaker: the sum over its conversions, None where one of them is not known."""
+    """The graph with the cost of each breaker: the sum over its conversions, None if one of them is not known."""
     by_id = {conversion.id: conversion for conversion in known}
     breakers = []
     for breaker in graph.breakers:

@@ -129,7 +129,7 @@ def _conversion(
 
 def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
     """
-    Bytes of one tensor in each of some dtypes, added up; None where its size or a dtype is not known.
+    Bytes of one tensor in each of some dtypes, added up; None if its size or a dtype is not known.
 
     Args:
         dtypes: By torch's names. A conversion reads in one and writes in another, so it moves the bytes of both.
@@ -140,7 +140,7 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
 
 
 def _user_node(flow: BufferGraph, buffer: Buffer, target: Layout) -> FxNode | None:
-    """The model's own call that asked for the layout a buffer is written in; None where nobody did."""
+    """The model's own call that asked for the layout a buffer is written in; None if nobody did."""
     for name in dict.fromkeys((buffer.source_node, *buffer.origins)):
         node = flow.nodes.get(name) if name is not None else None
         if node is None or not is_user_call(node) or node.layout is None:
@@ -200,7 +200,7 @@ def _role(flow: BufferGraph, buffer: Buffer, source_name: str, kind: TensorKind)
     if buffer.is_output and (buffer.is_user_output is not False or flow.graph.direction == "backward"):
         return "exit"  # a backward graph returns gradients, which are as visible as outputs
     given = source_name in flow.inputs
-    # What the forward saved is no input of the user's: between the two halves of a step it is in the middle.
+    # A value that the forward saved is no input of the user's: it is between the two halves of a step.
     from_outside = given and (flow.graph.direction != "backward" or kind == "gradient")
     return "entry" if from_outside else "interior"
 
@@ -260,8 +260,8 @@ def with_copies_around(
     """
     Compiled graphs with the copies of ATen that no kernel of the compiler's and none of a library's makes.
 
-    Those inside the convolutions that a graph calls, as when a gradient or a weight comes in another memory format
-    than the convolution runs in; and those outside of all graphs, which are listed with the last one: gradients that
+    Copies inside the convolutions that a graph calls, as when a gradient or a weight comes in another memory format
+    than the convolution runs in; and copies outside of all graphs, which are listed with the last one: gradients that
     autograd gives the strides of their parameter, and copies that the model makes after a graph break.
 
     Args:
@@ -286,7 +286,7 @@ def with_copies_around(
         number = len(found[graph.name])
         conversion = _eager_conversion(entry, graph, nodes[graph.name], number, device_seconds)
         if conversion is not None:
-            # What it converts is known by the node's port; it is no buffer.
+            # The node's port says which tensor it converts; it is no buffer.
             own: dict[str, Any] = {"id": f"{graph.name} copy {number}", "value": None, "source_value": None}
             if conversion.port in (None, "output 0"):  # what is read may be a buffer of another layout than its node's
                 own |= {"port": None, "tensor": "unknown"}
@@ -378,7 +378,7 @@ def _eager_conversion(
 def _port_and_kind(
     node: FxNode, nodes: dict[str, FxNode], source: Layout, target: Layout
 ) -> tuple[str | None, TensorKind]:
-    """Which tensor of an operation was copied, and of what kind it is; None and ``unknown`` where several fit."""
+    """Which tensor of an operation was copied, and of what kind it is; None and ``unknown`` if several fit."""
     fitting = [
         position for position, name in enumerate(node.inputs) if name in nodes and _fits(nodes[name].layout, source)
     ]

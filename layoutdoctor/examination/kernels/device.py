@@ -58,7 +58,7 @@ class GraphLayouts:
                     self._made_for[origin].append(buffer.layout)
 
     def of_argument(self, node: FxNode, index: int, operation: HostOperation) -> Layout | None:
-        """The layout of an argument; None where it was not recorded, or has other sizes than the graph's value."""
+        """The layout of an argument; None if it was not recorded, or has other sizes than the graph's value."""
         if index >= min(len(operation.shapes), len(operation.strides), len(node.inputs)):
             return None
         shape, stride = operation.shapes[index], operation.strides[index]
@@ -71,7 +71,7 @@ class GraphLayouts:
         return strided_layout(shape, stride)
 
     def of_result(self, node: FxNode, index: int) -> Layout | None:
-        """The layout of a result; None where the graph does not say what it was."""
+        """The layout of a result; None if the graph does not say what it was."""
         holder: FxNode | None = node
         if base_name(node.target) == _SEVERAL_RESULTS:
             holder = self._items.get((node.name, index))
@@ -138,7 +138,7 @@ def device_seconds(attribution: Attribution) -> dict[int | None, float]:
 
 
 class _GraphPlaces(Places):
-    """Where kernels come from by the nodes that their operations ran, which no stack has to be recorded for."""
+    """The places of kernels by the nodes that their operations ran, which needs no recorded stack."""
 
     def __init__(self, attribution: Attribution, entries: Sequence[HostOperation | None]) -> None:
         super().__init__(attribution)

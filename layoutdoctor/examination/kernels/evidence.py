@@ -65,11 +65,11 @@ class LibraryConversion:
     One conversion kernel of a library.
 
     Attributes:
-        group: Which convolution it ran for: kernels of one group ran for the same one; ``NONE`` where not known.
-        dtype: Element type of what the convolution reads, as recorded; None where it was not.
+        group: Which convolution it ran for: kernels of one group ran for the same one; ``NONE`` if not known.
+        dtype: Element type of what the convolution reads, as recorded; None if it was not.
         is_result: Whether it converts what the convolution wrote, by its place behind the kernel that computes; None
             where none is known to.
-        input_shape: Sizes of the convolution's input, whichever tensor this converts; None where not recorded.
+        input_shape: Sizes of the convolution's input, whichever tensor this converts; None if not recorded.
         of_batch: Whether the launch grid alone shows an activation or its gradient (True), or a weight or its gradient;
             None if the tensor is known, or the grid shows neither.
     """
@@ -113,7 +113,7 @@ class Evidence:
         return self.classes[self.names[row]]
 
     def grid_of(self, row: int) -> tuple[int, int, int] | None:
-        """Launch grid of a kernel; None where it was not recorded."""
+        """Launch grid of a kernel; None if it was not recorded."""
         index = int(self.trace.kernels.grid[row])
         return self.trace.grids[index] if index != NONE else None
 
@@ -369,7 +369,7 @@ class TraceCopy:
 
     Attributes:
         kind: ``converted`` between memory formats, ``permuted`` otherwise, ``generated`` by Inductor in two dimensions.
-        source: Layout before, and ``target`` after; None where not recorded.
+        source: Layout before, and ``target`` after; None if not recorded.
         direction: Between memory formats; ``none`` for a permutation.
     """
 

@@ -335,7 +335,7 @@ def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
     A CPU's trace with the operations that move or compute elements as its kernels, each without those that it called.
 
     Returns:
-        None where compiled code ran: its generated kernels are in no trace, so that the others would look like all.
+        None if compiled code ran: its generated kernels are in no trace, so that the others would look like all.
     """
     import numpy as np  # late, as in operation_tree
 

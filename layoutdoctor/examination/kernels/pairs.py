@@ -75,7 +75,7 @@ class TracePair:
         first: The conversion of a convolution's result: index into the list of library conversions.
         second: The conversion back, of another convolution's input: likewise.
         between: Names of the operations between, in order, each once in a row.
-        shape: Sizes of the value at the second conversion; None where not known.
+        shape: Sizes of the value at the second conversion; None if not known.
     """
 
     first: int
@@ -99,9 +99,9 @@ class _Walk:
     The open search on one stream.
 
     Attributes:
-        first: The conversion of a result that waits for its counterpart; None where there is none.
+        first: The conversion of a result that waits for its counterpart; None if there is none.
         rows: Kernels since then that belong to no convolution.
-        reader: The convolution that has begun to read since then; None where none has.
+        reader: The convolution that has begun to read since then; None if none has.
     """
 
     first: int | None = None
@@ -170,7 +170,7 @@ class _Walker:
         return group not in self.backward_groups
 
     def _agnostic(self, row: int) -> str | None:
-        """The operation's or kernel's name where it works in either format; None where it does not, or is not known."""
+        """The operation's or kernel's name where it works in either format; None if it does not, or is not known."""
         operation = self.operations[row]
         if operation == NONE:
             name = self.evidence.name_of(row)

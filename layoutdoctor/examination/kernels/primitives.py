@@ -53,7 +53,7 @@ _UNKNOWN = _Place("unknown", None)
 
 
 def stride_order_of(layout: Layout) -> tuple[int, ...] | None:
-    """The dimensions larger than one, slowest first; None where they are not known or have no order."""
+    """The dimensions larger than one, slowest first; None if they are not known or have no order."""
     return stride_order(layout.shape, layout.stride) if layout.stride is not None else None
 
 
@@ -68,7 +68,7 @@ def conversion_direction(source: Layout | None, target: Layout | None) -> Conver
     The kind of change from one layout to another.
 
     Returns:
-        ``none`` where nothing changes: equal formats, or strides that differ over size-1 dimensions only.
+        ``none`` if nothing changes: equal formats, or strides that differ over size-1 dimensions only.
     """
     if source is None or target is None:
         return "other"
@@ -149,7 +149,7 @@ _Candidate = tuple[int, str]
 
 def _places(primitives: Sequence[Primitive]) -> dict[int, _Place]:
     """
-    Which tensor each reorder of an operation converts, by the reorder's index; ``unknown`` where several fit as well.
+    Which tensor each reorder of an operation converts, by the reorder's index; ``unknown`` if several fit as well.
 
     Reorders that fit the same arguments of one primitive are distinguished by their order if all of them are there.
     """
@@ -229,7 +229,7 @@ def _place(main: Primitive, role: str) -> _Place:
 
 def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
     """
-    Sizes of a convolution's tensors from oneDNN's problem text, by role; empty where the text is of another kind.
+    Sizes of a convolution's tensors from oneDNN's problem text, by role; empty if the text is of another kind.
 
     Args:
         primitive: Such as one with ``mb4_g2ic16oc32_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1``.
