@@ -219,24 +219,21 @@ def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: fl
         seconds = {launch: total / len(ran[launch]) for launch, total in sums.items() if total is not None}
         flow = BufferGraph(graph)
         conversions = (_with_cost(flow, conversion, launches, seconds, bandwidth) for conversion in graph.conversions)
-        found.append(msgspec.structs.replace(graph, conversions=tuple(conversions)))
+        found.append(msgspec.structs.replace(graph, conversions=with_bandwidth_shares(conversions, bandwidth)))
     return tuple(found)
 
 
-def with_bandwidth_shares(summary: KernelSummary, bandwidth: float | None) -> KernelSummary:
-    """The kernel list whose conversions know how much of the copy bandwidth they reach."""
-    conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in summary.conversions)
-    return msgspec.structs.replace(summary, conversions=conversions)
-
-
-def with_bandwidth_share(conversion: Conversion, bandwidth: float | None) -> Conversion:
-    """A conversion that knows how much of the copy bandwidth it reaches, where its time was measured."""
-    if not bandwidth or not conversion.seconds or conversion.bytes_moved is None:
-        return conversion
-    if conversion.seconds_source != "measured":
-        return conversion
-    share = conversion.bytes_moved / conversion.seconds / bandwidth
-    return msgspec.structs.replace(conversion, bandwidth_share=share)
+def with_bandwidth_shares(conversions: Iterable[Conversion], bandwidth: float | None) -> tuple[Conversion, ...]:
+    """Conversions that know how much of the copy bandwidth they reach, if their times were measured."""
+    return tuple(
+        msgspec.structs.replace(conversion, bandwidth_share=conversion.bytes_moved / conversion.seconds / bandwidth)
+        if bandwidth
+        and conversion.seconds
+        and conversion.seconds_source == "measured"
+        and conversion.bytes_moved is not None
+        else conversion
+        for conversion in conversions
+    )
 
 
 def launches_that_ran(
@@ -291,8 +288,7 @@ def _with_cost(
     if launch is not None and launch in seconds and not flow.is_fused(buffer):
         share = _share(buffer, launches[launch])
         if share is not None:
-            cost = msgspec.structs.replace(conversion, seconds=seconds[launch] * share, seconds_source="measured")
-            return with_bandwidth_share(cost, bandwidth)
+            return msgspec.structs.replace(conversion, seconds=seconds[launch] * share, seconds_source="measured")
     if bandwidth and conversion.bytes_moved is not None and flow.only_moves(buffer):
         estimate = conversion.bytes_moved / bandwidth
         return msgspec.structs.replace(conversion, seconds=estimate, seconds_source="estimated")

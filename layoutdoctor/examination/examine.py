@@ -22,7 +22,7 @@ from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.account import accounts_of
 from layoutdoctor.examination.choice import compare, recommend, with_shown_times
-from layoutdoctor.examination.costs import with_bandwidth_share, with_bandwidth_shares, with_costs
+from layoutdoctor.examination.costs import with_bandwidth_shares, with_costs
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
 from layoutdoctor.examination.graphs.conversions import (
     with_copies_around,
@@ -120,10 +120,11 @@ def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> 
         attribution = attribute(events)
         kernels = summarize_device(attribution, tree, graphs, lacks)
         seconds = device_seconds(attribution)
-    kernels = with_bandwidth_shares(kernels, bandwidth)
+    known = with_bandwidth_shares(kernels.conversions, bandwidth)
+    kernels = msgspec.structs.replace(kernels, conversions=known)
     if is_eager:
-        graph = with_eager_conversions(graphs[0], tree, kernels.conversions, seconds)
-        conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in graph.conversions)
+        graph = with_eager_conversions(graphs[0], tree, known, seconds)
+        conversions = with_bandwidth_shares(graph.conversions, bandwidth)
         return (msgspec.structs.replace(graph, conversions=conversions),), kernels
     graphs = with_costs(graphs, kernels.kernels, bandwidth)
     return with_copies_around(graphs, tree, seconds), kernels
