@@ -182,7 +182,7 @@ def _facts(trace: RecordedTrace) -> TraceFacts:
     conversions = [records.library(number, found) for number, found in enumerate(evidence.conversions)]
     padded = [records.padded(number, row) for number, row in enumerate(records.padding)]
     return TraceFacts(
-        kernels=msgspec.structs.replace(records.summary(conversions, padded), waiting=records.waiting()),
+        kernels=records.summary(conversions, padded),
         conversions=tuple(records.copy(number, copy) for number, copy in enumerate(copies)),
         pairs=tuple(records.pair(pair, conversions) for pair in find_pairs(evidence)),
     )
@@ -245,12 +245,13 @@ class Records:
             convolution_count=int(of_convolutions.sum()) if len(trace.kernels) else None,
             convolution_seconds=self._seconds(of_convolutions) if len(trace.kernels) else None,
             totals=totals_of(self.attribution, self.modules, self.is_library),
+            waiting=self._waiting(),
         )
 
     def _seconds(self, is_asked: NDArray[np.bool_]) -> float:
         return int(self.trace.kernels.duration[is_asked].sum()) / NANOSECONDS_PER_SECOND
 
-    def waiting(self) -> Waiting | None:
+    def _waiting(self) -> Waiting | None:
         """The waiting of the run; conversions by libraries and in eager copies are taken together."""
         exposed = self.exposed_total
         if self.is_eager_copy.any():

@@ -120,7 +120,6 @@ def summarize_device(
         # A list of very many is cut.
         kernels=tuple(_kernel(kernel, entry) for kernel, entry in zip(summary.kernels, entries, strict=False)),
         sources=("torch.profiler",),
-        waiting=records.waiting(),
         lacks=(*lacks, *summary.lacks),
     )
 
