@@ -291,15 +291,12 @@ def with_copies_around(
             if conversion.port in (None, "output 0"):  # what is read may be a buffer of another layout than its node's
                 own |= {"port": None, "tensor": "unknown"}
             conversion = msgspec.structs.replace(conversion, **own)
-            found[graph.name].append(_of_parameter(conversion, graphs) if _gives_strides(entry) else conversion)
+            # Autograd copies a gradient if its parameter has other strides.
+            is_gradient = any(one.name.endswith("AccumulateGrad") for one in entry.around())
+            found[graph.name].append(_of_parameter(conversion, graphs) if is_gradient else conversion)
     return tuple(
         msgspec.structs.replace(graph, conversions=(*graph.conversions, *found[graph.name])) for graph in graphs
     )
-
-
-def _gives_strides(entry: HostOperation) -> bool:
-    """Whether autograd copies a gradient because its parameter has other strides (``AccumulateGrad``)."""
-    return any(one.name.endswith("AccumulateGrad") for one in entry.around())
 
 
 def _of_parameter(conversion: Conversion, graphs: Iterable[Graph]) -> Conversion:
