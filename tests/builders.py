@@ -15,8 +15,8 @@ from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total
 from layoutdoctor.diagnosis.layout import Layout, blocked_layout, contiguous_stride, dense_stride, strided_layout
 from layoutdoctor.diagnosis.subject import Configuration, Environment, InputTensor, SourceLocation, Subject
 from layoutdoctor.diagnosis.trial import Equivalence, Failure, Measurement, Trial
+from layoutdoctor.examination.choice import judge
 from layoutdoctor.examination.graphs.conversions import with_graph_conversions
-from layoutdoctor.examination.ratios import judge
 from layoutdoctor.recording.recording import Head, Recording
 
 IMAGE = (4, 64, 56, 56)

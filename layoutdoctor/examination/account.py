@@ -19,8 +19,8 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import launch_count, launches_that_ran
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
-from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.names import is_fallback
+from layoutdoctor.units import known_sum
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
 
 if TYPE_CHECKING:
@@ -67,13 +67,14 @@ def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     slower = diagnosis.measured_trial(comparison.baseline)
     others = [diagnosis.measured_trial(name) for name in distinct(wanted) if name != comparison.baseline]
     found = [account(slower, other) for other in others if slower is not None and other is not None]
-    return tuple(one for one in found if one is not None and _is_borne_out(one))
-
-
-def _is_borne_out(account: Account) -> bool:
-    """Whether the kernels differ by up to twice the measured difference, or by no more than that the other way."""
-    difference = account.slower_seconds - account.faster_seconds
-    return difference > 0 and -difference <= account.rows[-1].seconds <= 2 * difference
+    return tuple(
+        one
+        for one in found
+        if one is not None
+        and (difference := one.slower_seconds - one.faster_seconds) > 0
+        # The kernels differ by up to twice the measured difference, or by no more than that the other way.
+        and -difference <= one.rows[-1].seconds <= 2 * difference
+    )
 
 
 def account(slower: Trial, faster: Trial) -> Account | None:
@@ -218,7 +219,11 @@ def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) ->
     if node is None or graph is None:
         return _Piece(kernel, kernel.seconds or 0.0, backward)
     reads = [nodes[name] for name in distinct(node.inputs) if name in nodes]
-    images = [each for each in (*reads, node) if each.tensor != "weight" and _has_formats(each.layout)]
+    images = [
+        each
+        for each in (*reads, node)
+        if each.tensor != "weight" and each.layout and len(each.layout.shape) in CHANNELS_LAST_BY_RANK
+    ]
     call = None
     if _CALL.search(base_name(node.target)) is not None:
         call = (None if node.layout is None else node.layout.shape), graph.nodes.index(node)
@@ -231,10 +236,6 @@ def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) ->
         tensor_bytes=known_sum(0, *(tensor_bytes(each.layout, each.dtype) for each in images)),
         call=call,
     )
-
-
-def _has_formats(layout: Layout | None) -> bool:
-    return layout is not None and len(layout.shape) in CHANNELS_LAST_BY_RANK
 
 
 def _split_off(
@@ -398,7 +399,9 @@ def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
         operations=tuple(distinct(name for piece in (named or first) for name in piece.operations)),
         backward=first[0].backward,
         module=first[0].module,
-        locations=tuple(sorted({place for piece in first for place in piece.locations}, key=_in_file)),
+        locations=tuple(
+            sorted({place for piece in first for place in piece.locations}, key=lambda place: (place.file, place.line))
+        ),
         slower_kernels=tuple(distinct(name for group in groups for name in _kernel_names(group[0]))),
         faster_kernels=tuple(distinct(name for group in groups for name in _kernel_names(group[1]))),
         slower_layout=layouts[0],
@@ -406,10 +409,6 @@ def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
         tensor_bytes=known_sum(*(piece.tensor_bytes for piece in slow)),
         count=len(groups),
     )
-
-
-def _in_file(place: SourceLocation) -> tuple[str, int]:
-    return place.file, place.line
 
 
 def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> AccountKind:

@@ -16,9 +16,8 @@ import msgspec
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
 from layoutdoctor.examination.graphs.buffers import BufferGraph
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
-from layoutdoctor.examination.graphs.regions import known_sum
-from layoutdoctor.examination.graphs.strided_norms import strided_norms
-from layoutdoctor.units import format_share
+from layoutdoctor.examination.graphs.layout_agnostic import strided_norms
+from layoutdoctor.units import format_share, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -64,13 +63,13 @@ def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
 
 
 def sum_known(values: Iterable[Number | None]) -> Number | None:
-    """The sum of what was recorded, in any one unit; None where nothing was."""
+    """The sum of what was recorded, in any one unit; None if nothing was."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def sum_seconds(conversions: Iterable[Conversion]) -> float | None:
-    """Time of all; None where one of them was not measured, 0 for none."""
+    """Time of all; None if one of them was not measured, 0 for none."""
     return known_sum(0.0, *(conversion.seconds for conversion in conversions))
 
 
@@ -156,7 +155,7 @@ def conversion_share(trial: Trial | None) -> float | None:
 
 
 def convolution_seconds(kernels: KernelSummary) -> float | None:
-    """Time of all kernels that ran for a convolution, its conversions included; None where not known."""
+    """Time of all kernels that ran for a convolution, its conversions included; None if not known."""
     if kernels.convolution_seconds is not None:
         return kernels.convolution_seconds
     called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # those are named by all around
@@ -208,7 +207,7 @@ def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: fl
     The compiled graphs of a trial, whose conversions know what they cost.
 
     Args:
-        bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None where not measured.
+        bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None if not measured.
     """
     found = []
     for graph, launches, numbers in launches_that_ran(graphs, kernels):
@@ -220,24 +219,21 @@ def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: fl
         seconds = {launch: total / len(ran[launch]) for launch, total in sums.items() if total is not None}
         flow = BufferGraph(graph)
         conversions = (_with_cost(flow, conversion, launches, seconds, bandwidth) for conversion in graph.conversions)
-        found.append(msgspec.structs.replace(graph, conversions=tuple(conversions)))
+        found.append(msgspec.structs.replace(graph, conversions=with_bandwidth_shares(conversions, bandwidth)))
     return tuple(found)
 
 
-def with_bandwidth_shares(summary: KernelSummary, bandwidth: float | None) -> KernelSummary:
-    """The kernel list whose conversions know how much of the copy bandwidth they reach."""
-    conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in summary.conversions)
-    return msgspec.structs.replace(summary, conversions=conversions)
-
-
-def with_bandwidth_share(conversion: Conversion, bandwidth: float | None) -> Conversion:
-    """A conversion that knows how much of the copy bandwidth it reaches, where its time was measured."""
-    if not bandwidth or not conversion.seconds or conversion.bytes_moved is None:
-        return conversion
-    if conversion.seconds_source != "measured":
-        return conversion
-    share = conversion.bytes_moved / conversion.seconds / bandwidth
-    return msgspec.structs.replace(conversion, bandwidth_share=share)
+def with_bandwidth_shares(conversions: Iterable[Conversion], bandwidth: float | None) -> tuple[Conversion, ...]:
+    """Conversions that know how much of the copy bandwidth they reach, if their times were measured."""
+    return tuple(
+        msgspec.structs.replace(conversion, bandwidth_share=conversion.bytes_moved / conversion.seconds / bandwidth)
+        if bandwidth
+        and conversion.seconds
+        and conversion.seconds_source == "measured"
+        and conversion.bytes_moved is not None
+        else conversion
+        for conversion in conversions
+    )
 
 
 def launches_that_ran(
@@ -292,8 +288,7 @@ def _with_cost(
     if launch is not None and launch in seconds and not flow.is_fused(buffer):
         share = _share(buffer, launches[launch])
         if share is not None:
-            cost = msgspec.structs.replace(conversion, seconds=seconds[launch] * share, seconds_source="measured")
-            return with_bandwidth_share(cost, bandwidth)
+            return msgspec.structs.replace(conversion, seconds=seconds[launch] * share, seconds_source="measured")
     if bandwidth and conversion.bytes_moved is not None and flow.only_moves(buffer):
         estimate = conversion.bytes_moved / bandwidth
         return msgspec.structs.replace(conversion, seconds=estimate, seconds_source="estimated")

@@ -21,8 +21,8 @@ from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.account import accounts_of
-from layoutdoctor.examination.choice import compare, recommend
-from layoutdoctor.examination.costs import with_bandwidth_share, with_bandwidth_shares, with_costs
+from layoutdoctor.examination.choice import compare, recommend, with_shown_times
+from layoutdoctor.examination.costs import with_bandwidth_shares, with_costs
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
 from layoutdoctor.examination.graphs.conversions import (
     with_copies_around,
@@ -34,9 +34,7 @@ from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
 from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, place_primitives, summarize_host
-from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_table
-from layoutdoctor.examination.kernels.waiting import waiting_in_calls
-from layoutdoctor.examination.ratios import with_shown_times
+from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_table, waiting_in_calls
 from layoutdoctor.recording.recording import unrest
 
 if TYPE_CHECKING:
@@ -115,17 +113,18 @@ def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> 
         lacks.append(problem)
     if is_eager:
         graphs = (align_eager(tree, graphs[0]),)
-    seconds: dict[int, float] | None = None
+    seconds: dict[int | None, float] | None = None
     if iteration.device == "cpu":
         kernels = summarize_host(tree, events, log, homeless, lacks)
     else:
         attribution = attribute(events)
         kernels = summarize_device(attribution, tree, graphs, lacks)
         seconds = device_seconds(attribution)
-    kernels = with_bandwidth_shares(kernels, bandwidth)
+    known = with_bandwidth_shares(kernels.conversions, bandwidth)
+    kernels = msgspec.structs.replace(kernels, conversions=known)
     if is_eager:
-        graph = with_eager_conversions(graphs[0], tree, kernels.conversions, seconds)
-        conversions = tuple(with_bandwidth_share(conversion, bandwidth) for conversion in graph.conversions)
+        graph = with_eager_conversions(graphs[0], tree, known, seconds)
+        conversions = with_bandwidth_shares(graph.conversions, bandwidth)
         return (msgspec.structs.replace(graph, conversions=conversions),), kernels
     graphs = with_costs(graphs, kernels.kernels, bandwidth)
     return with_copies_around(graphs, tree, seconds), kernels
@@ -168,7 +167,8 @@ def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Exa
     comparison = compare(trials, head.other_cores)
     if comparison is not None:
         trials = with_shown_times(trials, comparison.baseline, {ratio.name: ratio for ratio in comparison.ratios})
-    trials = with_waiting_in_calls(with_reliable_times(trials))
+    calls = {trial.name: trial.measurement.median_seconds for trial in trials if trial.measurement is not None}
+    trials = tuple(_as_called(trial, calls.get(trial.same_as or trial.name)) for trial in trials)
     diagnosis = Diagnosis(
         layoutdoctor_version=head.layoutdoctor_version,
         created_at=head.created_at,
@@ -203,7 +203,7 @@ def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping
             missing = f"the same as {trial.same_as}, of which no recording was given"
             failure = Failure(kind="prepare", message=missing)
             return msgspec.structs.replace(trial, status="skipped", same_as=None, failure=failure, graphs=graphs)
-        # What was recorded there holds here, the times stay there; the nodes need not be saved twice.
+        # The facts recorded there hold here, the times stay there; the nodes need not be saved twice.
         twin = known[trial.same_as]
         kernels, pairs = twin.kernels, twin.redundant_pairs
         graphs = graphs or tuple(msgspec.structs.replace(graph, nodes=(), buffers=()) for graph in twin.graphs)
@@ -212,34 +212,23 @@ def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping
     )
 
 
-def with_waiting_in_calls(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """The trials, with how long the GPU waits in a call as it was timed, not as it was profiled."""
-    found = []
-    for trial in trials:
-        kernels, measured = trial.kernels, trial.measurement
-        if kernels is not None and kernels.waiting is not None and measured is not None:
-            waiting = waiting_in_calls(kernels.waiting, measured.median_seconds)
-            trial = msgspec.structs.replace(trial, kernels=msgspec.structs.replace(kernels, waiting=waiting))
-        found.append(trial)
-    return tuple(found)
+def _as_called(trial: Trial, call_seconds: float | None) -> Trial:
+    """
+    The trial with its kernels seen beside a call as it was timed, without the profiler.
 
-
-def with_reliable_times(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """The trials, without the kernels' times where these sum to much more than a call takes."""
-    calls = {trial.name: trial.measurement.median_seconds for trial in trials if trial.measurement is not None}
-    return tuple(
-        without_kernel_seconds(trial)
-        if trial.kernels is not None
-        and (call := calls.get(trial.same_as or trial.name)) is not None
-        and _busy_seconds(trial.kernels) > MOST_OF_A_CALL * call
-        else trial
-        for trial in trials
-    )
-
-
-def _busy_seconds(kernels: KernelSummary) -> float:
-    """Time of all kernels; on a GPU, where streams run beside one another, overlaps are counted once."""
-    return kernels.waiting.busy_seconds if kernels.waiting is not None else kernels.seconds or 0.0
+    The kernels have no times if they sum to much more than a call takes; else the GPU's waiting is that of a call.
+    """
+    kernels = trial.kernels
+    if kernels is None or call_seconds is None:
+        return trial
+    waiting = kernels.waiting  # streams run beside one another: it counts what overlaps once
+    busy = kernels.seconds or 0.0 if waiting is None else waiting.busy_seconds
+    if busy > MOST_OF_A_CALL * call_seconds:
+        return without_kernel_seconds(trial)
+    if waiting is None or trial.measurement is None:
+        return trial
+    kernels = msgspec.structs.replace(kernels, waiting=waiting_in_calls(waiting, call_seconds))
+    return msgspec.structs.replace(trial, kernels=kernels)
 
 
 _OF_A_SUMMARY = "seconds conversion_seconds share exposed_conversion_seconds convolution_seconds waiting".split()

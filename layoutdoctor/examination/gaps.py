@@ -1,7 +1,4 @@
-"""
-What keeps a trial from having been examined for round trips: nothing found is no proof where nothing was
-recorded.
-"""
+"""How far a trial was examined for round trips: finding none is no proof if a part was not recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.kernel import KernelSummary
     from layoutdoctor.diagnosis.trial import Trial
@@ -29,12 +25,11 @@ _NOTES_ON_GAPS = (
 @dataclass(frozen=True)
 class Examination:
     """
-    How far a trial was examined.
+    How far a trial was examined. If there are neither blockers nor gaps, finding none means that there is none.
 
     Attributes:
-        blockers: Why nothing can be said about it; empty where it was examined.
-        gaps: What in it was not recorded or not understood, so that a round trip there would not be seen. Where there
-            are neither, finding none means that there is none.
+        blockers: Why nothing can be said about it.
+        gaps: The parts that were not recorded or not understood, so that a round trip there would not be seen.
     """
 
     blockers: tuple[str, ...] = ()
@@ -90,18 +85,15 @@ def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
     count = kernels.not_understood_count
     if count:
         yield f"not understood in the kernel list: {count} {'entry' if count == 1 else 'entries'}"
-    homeless = sum(_is_homeless(conversion) for conversion in kernels.conversions)
+    homeless = sum(  # of these it is not known which value was converted, so that no pair with them can be proved
+        None in (conversion.node, conversion.port) and conversion.direction != "none" and conversion.tensor != "weight"
+        for conversion in kernels.conversions
+    )
     if homeless and trial.configuration.backend != "recorded":
         yield f"conversions in the kernel list that no recorded operation was found for: {homeless}"
     suspected = sum(pair.confidence == "order" for pair in trial.redundant_pairs)
     if suspected:
         yield f"possible round trips that rest on the order of kernels alone: {suspected}"
-
-
-def _is_homeless(conversion: Conversion) -> bool:
-    """Whether it is not known which value was converted, so that no pair with it can be proved."""
-    is_known = conversion.node is not None and conversion.port is not None
-    return not is_known and conversion.direction != "none" and conversion.tensor != "weight"
 
 
 def is_recorded_like(trial: Trial, other: Trial) -> bool:

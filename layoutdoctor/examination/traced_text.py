@@ -29,7 +29,7 @@ def needs_torch_alone(text: str) -> bool:
     """
     Whether a text is one function whose every call is one of torch's functions, or a method of a value made before.
 
-    A saved record may come from anybody, and a script is made of it: nothing else may stand in it.
+    A saved record may come from anybody, and a script is made of it: it may contain nothing else.
     """
     if not (text.isascii() and text.replace("\n", "").isprintable()):
         return False

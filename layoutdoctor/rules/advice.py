@@ -11,7 +11,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
 from layoutdoctor.diagnosis.configurations import base_name
-from layoutdoctor.examination.ratios import ratio_of
+from layoutdoctor.examination.choice import ratio_of
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
 from layoutdoctor.rules.times import Times, alternative_words, ratio_words, speed_words
 from layoutdoctor.rules.wording import shown

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import Place, sum_known
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
-from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.examination.graphs.regions import known_sum
-from layoutdoctor.examination.graphs.strided_norms import strided_norms
+from layoutdoctor.examination.graphs.layout_agnostic import base_name, strided_norms
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import severity_of_gain, use_or_recommended
 from layoutdoctor.rules.base import Rule
@@ -18,7 +16,7 @@ from layoutdoctor.rules.decisions import convolution_words
 from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
 from layoutdoctor.rules.times import Times
 from layoutdoctor.rules.wording import shown
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds, known_sum
 from layoutdoctor.words import distinct, joined, layout_words, listing, op_words, shape_words
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.kernel import Kernel
     from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.diagnosis.trial import Trial
-    from layoutdoctor.examination.graphs.strided_norms import StridedNorm
+    from layoutdoctor.examination.graphs.layout_agnostic import StridedNorm
 
 
 # --------------------------------------------------------------------------- LD302: a batch norm reads another layout

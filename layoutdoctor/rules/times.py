@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER, Ratio
+from layoutdoctor.examination.choice import judge
 from layoutdoctor.examination.gaps import is_recorded_like
-from layoutdoctor.examination.ratios import judge
 from layoutdoctor.rules.wording import shown
 from layoutdoctor.units import format_ratio
 

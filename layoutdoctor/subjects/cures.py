@@ -15,8 +15,7 @@ from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.diagnosis.trial import is_refused_view
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last, is_only_contiguous
-from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.examination.graphs.strided_norms import strided_norms
+from layoutdoctor.examination.graphs.layout_agnostic import base_name, strided_norms
 from layoutdoctor.subjects.copies import CHANNELS_LAST, layout_of
 from layoutdoctor.workers.messages import Proposal
 

@@ -23,8 +23,9 @@ from layoutdoctor.examination.choice import (
     choose_baseline,
     contenders,
     eligible_names,
+    interval_over_starts,
+    round_ratios,
 )
-from layoutdoctor.examination.ratios import interval_over_starts, round_ratios
 from layoutdoctor.workers.launcher import LostError
 
 if TYPE_CHECKING:

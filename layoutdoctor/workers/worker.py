@@ -10,7 +10,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.trial import Failure, Measurement, Trial
 from layoutdoctor.errors import LayoutDoctorError
-from layoutdoctor.examination.ratios import call_seconds
+from layoutdoctor.examination.choice import call_seconds
 from layoutdoctor.recording.recording import Recording
 from layoutdoctor.workers.launcher import LostError
 from layoutdoctor.workers.messages import (

@@ -92,24 +92,14 @@ def test_the_format_dispatched_is_the_one_torch_goes_by() -> None:
         lambda s: st.tuples(st.just(s), st.permutations(range(len(s))))
     )
 )
-def test_strides_of_a_dense_tensor_are_those_of_torch(drawn: tuple[list[int], list[int]]) -> None:
+def test_strides_of_a_dense_tensor_are_those_of_torch_and_have_its_order(drawn: tuple[list[int], list[int]]) -> None:
     shape, order = drawn
     permuted = torch.empty([shape[dimension] for dimension in order], device="meta")
     expected = permuted.permute([order.index(dimension) for dimension in range(len(shape))])
 
     assert dense_stride(shape, order) == expected.stride()
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.lists(st.integers(2, 5), min_size=1, max_size=5).flatmap(
-        lambda s: st.tuples(st.just(s), st.permutations(range(len(s))))
-    )
-)
-def test_the_order_of_a_dense_layout_is_found_again(drawn: tuple[list[int], list[int]]) -> None:
-    shape, order = drawn
-
-    assert stride_order(shape, dense_stride(shape, order)) == tuple(order)
+    if min(shape) > 1:
+        assert stride_order(shape, dense_stride(shape, order)) == tuple(order)
 
 
 SHAPES = st.lists(st.sampled_from((1, 1, 2, 2, 3, 4)), min_size=3, max_size=5)

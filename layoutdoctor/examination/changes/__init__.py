@@ -1,1 +1,1 @@
-"""What changed between two diagnoses or traces."""
+"""Changes between two diagnoses or traces."""

@@ -1,21 +1,29 @@
-"""Costs of two runs, and the conversions and round trips that came and went; for traces and for trials of a model."""
+"""The machines and costs of two runs, and the conversions and round trips that came and went."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from layoutdoctor.diagnosis.comparison import Amount, ConversionChange, CostChange, Costs, RoundTripChange
+from layoutdoctor.diagnosis.comparison import (
+    Amount,
+    ConversionChange,
+    CostChange,
+    Costs,
+    EnvironmentDifference,
+    RoundTripChange,
+)
 from layoutdoctor.examination.costs import counted_conversions, launch_count, parts_of_pairs, sum_seconds
-from layoutdoctor.examination.graphs.regions import known_sum
-from layoutdoctor.units import format_seconds, format_significant
+from layoutdoctor.units import format_seconds, format_significant, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.layout import Size
     from layoutdoctor.diagnosis.trial import Trial
+
 
 TIME_TOLERANCE = 0.10
 """Conversions that take longer by less than this part may be the same ones at another clock rate of the device."""
@@ -36,9 +44,9 @@ _RECORDED: dict[str, Callable[[Conversion], object]] = {
 
 def recorded_by_one(old: Trial | None, new: Trial | None) -> frozenset[str]:
     """
-    Those of ``op``, ``module`` and ``shape`` that only one of two runs recorded of its conversions.
+    The fields ``op``, ``module`` and ``shape`` that only one of two runs recorded of its conversions.
 
-    They tell no conversions apart: everything would have gone and come. None of them if a run has no conversions.
+    Conversions are not matched by these: all would seem to have gone and come. Empty if a run has no conversions.
     """
     runs = [conversions for conversions in (_conversions_of(old), _conversions_of(new)) if conversions]
     return frozenset(
@@ -50,7 +58,7 @@ def recorded_by_one(old: Trial | None, new: Trial | None) -> frozenset[str]:
 
 def costs_of(trial: Trial | None, parts: int = 1) -> Costs:
     """
-    What a run spent.
+    The costs of a run.
 
     Args:
         parts: The number of steps to divide by.
@@ -86,13 +94,13 @@ def conversion_changes(
     unknown = recorded_by_one(old, new)
 
     def fields_of(conversion: Conversion) -> dict[str, Any]:
-        fields = {name: None if name in unknown else value_of(conversion) for name, value_of in _RECORDED.items()}
-        return {
-            "owner": conversion.owner, "direction": conversion.direction, "tensor": conversion.tensor, **fields,
-        }  # fmt: skip
+        own = {"owner": conversion.owner, "direction": conversion.direction, "tensor": conversion.tensor}
+        return own | {name: None if name in unknown else value_of(conversion) for name, value_of in _RECORDED.items()}
 
-    before = _amounts(_conversions_of(old), fields_of, lambda conversion: conversion.count, old_parts)
-    after = _amounts(_conversions_of(new), fields_of, lambda conversion: conversion.count, new_parts)
+    before, after = (
+        _amounts(own, fields_of, launch_count, parts)
+        for own, parts in ((_conversions_of(old), old_parts), (_conversions_of(new), new_parts))
+    )
     return _joined(ConversionChange, before, after)
 
 
@@ -108,8 +116,10 @@ def round_trip_changes(
         module, shape = pair.module if has_module else None, pair.tensor_shape if has_shape else None
         return {"kind": pair.kind, "module": module, "between": pair.between, "shape": shape}
 
-    before = _amounts(_pairs_of(old), fields_of, lambda _: 1, old_parts)
-    after = _amounts(_pairs_of(new), fields_of, lambda _: 1, new_parts)
+    before, after = (
+        _amounts(own, fields_of, len, parts)
+        for own, parts in ((_pairs_of(old), old_parts), (_pairs_of(new), new_parts))
+    )
     return _joined(RoundTripChange, before, after)
 
 
@@ -117,21 +127,21 @@ _Key = tuple[tuple[str, Any], ...]
 
 
 def _amounts(
-    items: Iterable[Any], fields_of: Callable[[Any], dict[str, Any]], count_of: Callable[[Any], int], parts: int
+    items: Iterable[Any], fields_of: Callable[[Any], dict[str, Any]], count_of: Callable[[list[Any]], int], parts: int
 ) -> dict[_Key, Amount]:
     groups: dict[_Key, list[Any]] = defaultdict(list)
     for item in items:
         groups[tuple(fields_of(item).items())].append(item)
     return {
         key: Amount(
-            count=per(sum(map(count_of, group)), parts),
-            seconds=_per(known_sum(*(item.seconds for item in group)), parts),
+            count=per(count_of(group), parts), seconds=_per(known_sum(*(item.seconds for item in group)), parts)
         )
         for key, group in groups.items()
     }
 
 
 def _joined(kind: type[_Change], before: Mapping[_Key, Amount], after: Mapping[_Key, Amount]) -> tuple[_Change, ...]:
+    """By seconds; by count after all that has seconds."""
     changes = [
         kind(old=before.get(key), new=after.get(key), **dict(key))  # fields of the key are those of the change
         for key in dict.fromkeys((*before, *after))
@@ -140,14 +150,13 @@ def _joined(kind: type[_Change], before: Mapping[_Key, Amount], after: Mapping[_
 
 
 def _size(change: CostChange) -> tuple[float, float]:
-    """By seconds; by count after all that has seconds."""
     seconds = change.seconds_difference
     return (-1.0 if seconds is None else abs(seconds), abs(change.count_difference))
 
 
 def layout_losses(old: Costs, new: Costs, *, judges_time: bool, judges_round_trips: bool) -> Iterator[str]:
     """
-    What the new run loses more to layouts, each in a clause. A longer kernel time alone may have any cause.
+    The losses of the new run to layouts, each in a clause. A longer kernel time alone may have any cause.
 
     Args:
         judges_time: Whether seconds may be compared; False for two devices, so that conversions are counted instead.
@@ -194,3 +203,28 @@ def _pairs_of(trial: Trial | None) -> tuple[RedundantPair, ...]:
 def _shape_of(conversion: Conversion) -> tuple[Size, ...] | None:
     layout = conversion.source or conversion.target
     return layout.shape if layout is not None else None
+
+
+_MACHINE = ("device", "device_name", "onednn_isa", "cpu_count", "thread_count")
+_FIELDS = (
+    "device_name torch cuda driver cudnn triton onednn onednn_isa compiler python platform thread_count cpu_count"
+).split()
+
+
+def environment_changes(old: Diagnosis, new: Diagnosis) -> tuple[EnvironmentDifference, ...]:
+    """Devices, versions and settings that are not the same; the device first, then versions, then settings by name."""
+    values = [("device", old.subject.device, new.subject.device)]
+    values += [(name, getattr(old.environment, name), getattr(new.environment, name)) for name in _FIELDS]
+    before, after = old.environment.settings, new.environment.settings
+    values += [(f"setting {name}", before.get(name), after.get(name)) for name in sorted({*before, *after})]
+    return tuple(
+        EnvironmentDifference(name=name, old=None if once is None else str(once), new=None if now is None else str(now))
+        for name, once, now in values
+        if once != now
+    )
+
+
+def has_another_machine(old: Diagnosis, new: Diagnosis) -> bool:
+    """Whether two diagnoses are known to come from different devices, processors or thread counts."""
+    changes = environment_changes(old, new)
+    return any(change.name in _MACHINE and None not in (change.old, change.new) for change in changes)

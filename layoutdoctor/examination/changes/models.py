@@ -31,14 +31,14 @@ from layoutdoctor.examination.changes.costs import (
     TIME_TOLERANCE,
     conversion_changes,
     costs_of,
+    environment_changes,
+    has_another_machine,
     more_than,
     recorded_by_one,
     round_trip_changes,
 )
-from layoutdoctor.examination.changes.environments import environment_changes, has_another_machine
-from layoutdoctor.examination.graphs.regions import known_sum
-from layoutdoctor.examination.ratios import judge
-from layoutdoctor.units import format_ratio
+from layoutdoctor.examination.choice import judge
+from layoutdoctor.units import format_ratio, known_sum
 from layoutdoctor.words import STATUS_WORDS, name_in_words
 
 if TYPE_CHECKING:
@@ -58,13 +58,12 @@ _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
-    """What changed between two diagnoses of models."""
+    """The changes between two diagnoses of models."""
     not_comparable = _not_comparable(old, new)
     names = dict.fromkeys(trial.name for diagnosis in (new, old) for trial in diagnosis.trials)
     trials = tuple(_trial_change(name, old, new, not_comparable) for name in names)
     findings = _finding_changes(old, new)
     environment = environment_changes(old, new)
-    subjects = _compared_model(old), _compared_model(new)
     has_common = any(trial.has_both_results for trial in trials)
     if not_comparable is not None:
         regression = Regression(not_judged=not_comparable)
@@ -73,8 +72,8 @@ def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
         losses = (*_default_loss(trials, old, new), *_losses(trials, findings))
         regression = Regression(losses=losses, not_judged=unjudged)
     return ModelComparison(
-        old=subjects[0],
-        new=subjects[1],
+        old=_compared_model(old),
+        new=_compared_model(new),
         is_same=(old.trials, old.findings) == (new.trials, new.findings) and not environment and not not_comparable,
         is_empty=not has_common,
         environment=environment,
@@ -121,11 +120,10 @@ def _not_comparable(old: Diagnosis, new: Diagnosis) -> str | None:
 
 def _trial_change(name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None) -> TrialChange:
     before, after = old.find_trial(name), new.find_trial(name)
-    compared = _compared_trial(old, name), _compared_trial(new, name)
-    change = TrialChange(name=name, old=compared[0], new=compared[1])
+    change = TrialChange(name=name, old=_compared_trial(old, name), new=_compared_trial(new, name))
     if before is None or after is None:
         return change
-    ratio, not_judged = _ratio_change(name, old, new, not_comparable)
+    ratio, not_judged = _ratio_change(change, old, new, not_comparable)
     change = msgspec.structs.replace(
         change,
         change=ratio,
@@ -156,17 +154,14 @@ def _compared_trial(diagnosis: Diagnosis, name: str) -> ComparedTrial | None:
 
 
 def _ratio_change(
-    name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None
+    change: TrialChange, old: Diagnosis, new: Diagnosis, not_comparable: str | None
 ) -> tuple[Ratio | None, str | None]:
-    """What became of the ratio to the baseline, or why that is not judged; neither for the baseline and untimed."""
-    trials = [diagnosis.measured_trial(name) for diagnosis in (old, new)]
-    if any(trial is None or trial.measurement is None for trial in trials):
+    """The change of the ratio to the baseline, or why it is not judged; neither for the baseline and untimed."""
+    trials = [diagnosis.measured_trial(change.name) for diagnosis in (old, new)]
+    if any(trial is None or trial.measurement is None for trial in trials) or [old.baseline, new.baseline] == trials:
         return None, None
-    if [old.baseline, new.baseline] == trials:
-        return None, None
-    ratios = [trial.ratio if (trial := _compared_trial(diagnosis, name)) else None for diagnosis in (old, new)]
-    problem = not_comparable or _problem_of(old, new, name)
-    before, after = ratios
+    problem = not_comparable or _problem_of(old, new, change.name)
+    before, after = (trial.ratio if trial is not None else None for trial in (change.old, change.new))
     if problem is not None or before is None or after is None:
         return None, problem or "it has no ratio to the baseline in one of both"
     low, high = after.low / before.high, after.high / before.low
@@ -198,7 +193,7 @@ def _decision_changes(old: Trial, new: Trial) -> Iterator[DecisionChange]:
 
 
 def _account(old: Diagnosis, new: Diagnosis, name: str) -> Account | None:
-    """What the difference consists of, from the slower one to the faster one."""
+    """The account of the difference, from the slower one to the faster one."""
     aged = [
         (trial.measurement.median_seconds, trial, f"{trial.name} ({age})")
         for age, diagnosis in (("new", new), ("old", old))

@@ -11,13 +11,14 @@ from layoutdoctor.diagnosis.comparison import Amount, ComparedTrace, Overlap, Re
 from layoutdoctor.examination.changes.costs import (
     conversion_changes,
     costs_of,
+    environment_changes,
     format_count,
+    has_another_machine,
     layout_losses,
     per,
     recorded_by_one,
     round_trip_changes,
 )
-from layoutdoctor.examination.changes.environments import environment_changes, has_another_machine
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -64,7 +65,7 @@ class _Run(NamedTuple):
 
 def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
     """
-    What changed between two examined traces.
+    The changes between two examined traces.
 
     Returns:
         Numbers per profiler step if both recorded steps, of whole traces if not. Two traces that have nothing to do

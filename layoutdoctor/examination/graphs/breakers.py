@@ -7,7 +7,7 @@ from are followed upward to the operation that was given channels-last and retur
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,7 +16,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.graphs.buffers import densified, is_only_channels_last, is_only_contiguous
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.examination.graphs.regions import known_sum
+from layoutdoctor.units import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -81,23 +81,7 @@ def _add(found: dict[str, LayoutBreaker], breaker: LayoutBreaker | None) -> None
         found[breaker.node] = msgspec.structs.replace(known, conversions=ids)
 
 
-class _Values(Protocol):
-    """The values of a graph, buffers or nodes, as far as breakers ask for them."""
-
-    def is_contiguous(self, name: str) -> bool:
-        """Whether it is known, and contiguous and not channels-last as well."""
-
-    def is_call(self, name: str) -> bool:
-        """Whether a library call makes it, whose result says nothing about what it reads."""
-
-    def reads(self, name: str) -> Sequence[str]:
-        """The values that it is made of."""
-
-    def given(self, name: str) -> Layout | None:
-        """The layout of a channels-last value that it is made of, if there is one: what a convolution convolves."""
-
-
-def _ends_above(values: _Values, name: str) -> list[tuple[str, Layout]]:
+def _ends_above(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
     """
     Values that were given channels-last and are contiguous, from which a value comes without another call.
 
@@ -126,8 +110,8 @@ def _ends_above(values: _Values, name: str) -> list[tuple[str, Layout]]:
     return []
 
 
-def _losing_calls(values: _Values, name: str) -> list[tuple[str, Layout]]:
-    """Calls that were given channels-last and returned contiguous what a value is computed from."""
+def _losing_calls(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
+    """Calls above a value that were given channels-last and returned a contiguous result."""
 
     def above(one: str) -> Sequence[str]:
         is_end = not values.is_contiguous(one) or values.is_call(one) or values.given(one) is not None
@@ -150,7 +134,7 @@ def _reached(starts: Iterable[str], further: Callable[[str], Iterable[str]]) -> 
 
 class _Buffers:
     """
-    Those of a compiled graph.
+    The buffers of a compiled graph.
 
     Attributes:
         read_by_convolutions: Buffers that a convolution reads, at once or through contiguous ones computed from them.
@@ -177,16 +161,18 @@ class _Buffers:
         return [reader for reader in self.flow.readers[name] if not self.is_call(reader)] if is_followed else []
 
     def is_contiguous(self, name: str) -> bool:
+        """Whether it is known, and contiguous and not channels-last as well."""
         return name in self.flow.buffers and is_only_contiguous(self.flow.buffers[name].layout)
 
     def is_call(self, name: str) -> bool:
+        """Whether a library call makes it, whose result says nothing about what it reads."""
         return self.flow.buffers[name].is_extern
 
     def reads(self, name: str) -> Sequence[str]:
         return self.flow.buffers[name].reads
 
     def given(self, name: str) -> Layout | None:
-        """Whole, in part, or through a table of indices."""
+        """The layout of a channels-last value that it is made of, whole, in part or through a table of indices."""
         if self.is_call(name) and not self._is_convolution(name):
             return None
         names = [read for read in self.reads(name) if not (self.is_call(name) and self._is_weight(read))]
@@ -211,7 +197,7 @@ class _Buffers:
 
 class _Nodes:
     """
-    Those of an eager iteration.
+    The values of an eager iteration.
 
     Attributes:
         region: Channels-last values that come from a convolution or from the caller, not from a permuted view by
@@ -251,7 +237,7 @@ _MIXING = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "mean", "sum", "
 
 
 def _going_on(graph: Graph) -> set[str]:
-    """Values of which something of the same rank is made: not those that are flattened for a matrix product."""
+    """Values from which another value of the same rank is computed, so not values flattened for a matrix product."""
     found: set[str] = set()
     for node in reversed(graph.nodes):
         if node.op != "call_function" or base_name(node.target) in _MIXING:
@@ -282,7 +268,7 @@ def _words(layout: Layout) -> str:
 
 
 def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
-    """The graph with the cost of each breaker: the sum over its conversions, None where one of them is not known."""
+    """The graph with the cost of each breaker: the sum over its conversions, None if one of them is not known."""
     by_id = {conversion.id: conversion for conversion in known}
     breakers = []
     for breaker in graph.breakers:

@@ -28,7 +28,7 @@ class Loop:
     One loop variable of a body.
 
     Attributes:
-        store_step: By how many elements the store moves for one step of it; 0 where the store does not depend on it.
+        store_step: By how many elements the store moves for one step of it; 0 if the store does not depend on it.
     """
 
     count: int
@@ -44,7 +44,7 @@ def seen_strides(shape: Sequence[int], stride: Sequence[int], loops: Sequence[Lo
         stride: Its strides in elements; dimensions do not overlap.
 
     Returns:
-        One stride per dimension: 0 where the load does not depend on it, and for dimensions of size 1. None where a
+        One stride per dimension: 0 if the load does not depend on it, and for dimensions of size 1. None if a
         dimension is not walked in equal steps, so that no stride describes the load.
     """
     strides: list[int] = []
@@ -114,7 +114,7 @@ def is_relayout(
     Whether a load that walks the target's dimensions with these strides sees the source's own tensor, whole.
 
     True for the same dimensions in any order (a permuted view), for neighbouring ones seen as one or one seen as
-    neighbouring ones (a flattened view and its inverse), and for a leading dimension that stands for batch and space
+    neighbouring ones (a flattened view and its inverse), and for a leading dimension that is batch and space
     together, as in the result of a matrix product seen as ``[N, C, H, W]``. False for what rearranges elements: a part
     of the source, a broadcast, a channel shuffle, a pixel shuffle, windows, attention heads.
     """
@@ -132,7 +132,7 @@ def is_relayout(
 
 
 def _runs(shape: Sequence[int], stride: Sequence[int]) -> list[_Run] | None:
-    """The dimensions larger than one as runs of memory, outermost first; None where two overlap."""
+    """The dimensions larger than one as runs of memory, outermost first; None if two overlap."""
     runs = [
         _Run(dimension, step, size)
         for dimension, (size, step) in enumerate(zip(shape, stride, strict=True))
@@ -146,7 +146,7 @@ def _runs(shape: Sequence[int], stride: Sequence[int]) -> list[_Run] | None:
 
 
 def _pieces(run: _Run, seen: Sequence[_Run]) -> list[int] | None:
-    """The dimensions that walk one dimension of the source, outermost first; None where they do not fit into it."""
+    """The dimensions that walk one dimension of the source, outermost first; None if they do not fit into it."""
     end = run.step * run.count
     pieces: list[int] = []
     for other in seen:
@@ -194,7 +194,7 @@ class Source:
     A buffer or graph input that a buffer reads, and in which layout.
 
     Attributes:
-        seen: Its layout as the reading buffer sees it; None where the read is no whole tensor in equal steps.
+        seen: Its layout as the reading buffer sees it; None if the read is no whole tensor in equal steps.
         is_part: Whether it makes up only a part of the reading buffer, as in a concatenation.
     """
 
@@ -225,7 +225,7 @@ class BufferGraph:
         return self._positions[name]
 
     def layout_of(self, name: str) -> Layout | None:
-        """Layout of a buffer or graph input; None where not known."""
+        """Layout of a buffer or graph input; None if not known."""
         value = self.value(name)
         return value.layout if value is not None else None
 
@@ -339,7 +339,7 @@ def computes(buffer: Buffer) -> bool:
 
 
 def known_numbers(layout: Layout | None) -> _Known | None:
-    """Sizes and strides as whole numbers; None where one is symbolic or there are none."""
+    """Sizes and strides as whole numbers; None if one is symbolic or there are none."""
     if layout is None or layout.stride is None:
         return None
     values = (*layout.shape, *layout.stride)
@@ -399,3 +399,11 @@ def _only_format(layout: Layout | None) -> str | None:
         return None
     formats = densified(layout).memory_formats
     return formats[0] if len(formats) == 1 else None
+
+
+def same_format(one: Layout, other: Layout) -> bool:
+    """Whether two layouts are of one format: a library's blocked one, or a memory format that both satisfy."""
+    if one.is_blocked or other.is_blocked:
+        return one.format == other.format
+    first, second = densified(one), densified(other)
+    return bool(set(first.memory_formats) & set(second.memory_formats)) or first == second

@@ -129,7 +129,7 @@ def _conversion(
 
 def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
     """
-    Bytes of one tensor in each of some dtypes, added up; None where its size or a dtype is not known.
+    Bytes of one tensor in each of some dtypes, added up; None if its size or a dtype is not known.
 
     Args:
         dtypes: By torch's names. A conversion reads in one and writes in another, so it moves the bytes of both.
@@ -139,13 +139,8 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
     return None if elements is None or None in sizes else elements * sum(size for size in sizes if size is not None)
 
 
-def conversion_bytes(value: Buffer | FxNode) -> int | None:
-    """Bytes that a conversion of a value reads and writes when its dtype stays; None where not known."""
-    return tensor_bytes(value.layout, value.dtype, value.dtype)
-
-
 def _user_node(flow: BufferGraph, buffer: Buffer, target: Layout) -> FxNode | None:
-    """The model's own call that asked for the layout a buffer is written in; None where nobody did."""
+    """The model's own call that asked for the layout a buffer is written in; None if nobody did."""
     for name in dict.fromkeys((buffer.source_node, *buffer.origins)):
         node = flow.nodes.get(name) if name is not None else None
         if node is None or not is_user_call(node) or node.layout is None:
@@ -205,7 +200,7 @@ def _role(flow: BufferGraph, buffer: Buffer, source_name: str, kind: TensorKind)
     if buffer.is_output and (buffer.is_user_output is not False or flow.graph.direction == "backward"):
         return "exit"  # a backward graph returns gradients, which are as visible as outputs
     given = source_name in flow.inputs
-    # What the forward saved is no input of the user's: between the two halves of a step it is in the middle.
+    # A value that the forward saved is no input of the user's: it is between the two halves of a step.
     from_outside = given and (flow.graph.direction != "backward" or kind == "gradient")
     return "entry" if from_outside else "interior"
 
@@ -241,7 +236,7 @@ def with_eager_conversions(
     graph: Graph,
     tree: Sequence[HostOperation],
     library_conversions: Sequence[Conversion],
-    device_seconds: Mapping[int, float] | None = None,
+    device_seconds: Mapping[int | None, float] | None = None,
 ) -> Graph:
     """
     The eager graph with its conversions and layout breakers.
@@ -260,13 +255,13 @@ def with_eager_conversions(
 
 
 def with_copies_around(
-    graphs: Sequence[Graph], tree: Sequence[HostOperation], device_seconds: Mapping[int, float] | None = None
+    graphs: Sequence[Graph], tree: Sequence[HostOperation], device_seconds: Mapping[int | None, float] | None = None
 ) -> tuple[Graph, ...]:
     """
     Compiled graphs with the copies of ATen that no kernel of the compiler's and none of a library's makes.
 
-    Those inside the convolutions that a graph calls, as when a gradient or a weight comes in another memory format
-    than the convolution runs in; and those outside of all graphs, which are listed with the last one: gradients that
+    Copies inside the convolutions that a graph calls, as when a gradient or a weight comes in another memory format
+    than the convolution runs in; and copies outside of all graphs, which are listed with the last one: gradients that
     autograd gives the strides of their parameter, and copies that the model makes after a graph break.
 
     Args:
@@ -291,20 +286,17 @@ def with_copies_around(
         number = len(found[graph.name])
         conversion = _eager_conversion(entry, graph, nodes[graph.name], number, device_seconds)
         if conversion is not None:
-            # What it converts is known by the node's port; it is no buffer.
+            # The node's port says which tensor it converts; it is no buffer.
             own: dict[str, Any] = {"id": f"{graph.name} copy {number}", "value": None, "source_value": None}
             if conversion.port in (None, "output 0"):  # what is read may be a buffer of another layout than its node's
                 own |= {"port": None, "tensor": "unknown"}
             conversion = msgspec.structs.replace(conversion, **own)
-            found[graph.name].append(_of_parameter(conversion, graphs) if _gives_strides(entry) else conversion)
+            # Autograd copies a gradient if its parameter has other strides.
+            is_gradient = any(one.name.endswith("AccumulateGrad") for one in entry.around())
+            found[graph.name].append(_of_parameter(conversion, graphs) if is_gradient else conversion)
     return tuple(
         msgspec.structs.replace(graph, conversions=(*graph.conversions, *found[graph.name])) for graph in graphs
     )
-
-
-def _gives_strides(entry: HostOperation) -> bool:
-    """Whether autograd copies a gradient because its parameter has other strides (``AccumulateGrad``)."""
-    return any(one.name.endswith("AccumulateGrad") for one in entry.around())
 
 
 def _of_parameter(conversion: Conversion, graphs: Iterable[Graph]) -> Conversion:
@@ -335,7 +327,7 @@ def _eager_conversion(
     graph: Graph,
     nodes: dict[str, FxNode],
     number: int,
-    device_seconds: Mapping[int, float] | None,
+    device_seconds: Mapping[int | None, float] | None,
 ) -> Conversion | None:
     layouts = layouts_of_copy(entry.shapes, entry.strides) if entry.name == COPY else None
     if layouts is None:
@@ -351,7 +343,7 @@ def _eager_conversion(
     asked = node is not None and is_user_call(node) and node.is_called_directly is True
     dtype = next((nodes[name].dtype for name in node.inputs if name in nodes), None) if node is not None else None
     dtypes = dtype, dtype if node is None or is_convolution(node.target) else node.dtype
-    seconds = _seconds(entry, device_seconds)
+    seconds = entry.seconds if device_seconds is None else device_seconds.get(entry.external_id)
     return Conversion(
         id=f"{graph.name} conversion {number}",
         owner="user" if asked else "framework",
@@ -380,16 +372,10 @@ def _eager_conversion(
     )
 
 
-def _seconds(entry: HostOperation, device_seconds: Mapping[int, float] | None) -> float | None:
-    if device_seconds is None:
-        return entry.seconds
-    return device_seconds.get(entry.external_id) if entry.external_id is not None else None
-
-
 def _port_and_kind(
     node: FxNode, nodes: dict[str, FxNode], source: Layout, target: Layout
 ) -> tuple[str | None, TensorKind]:
-    """Which tensor of an operation was copied, and of what kind it is; None and ``unknown`` where several fit."""
+    """Which tensor of an operation was copied, and of what kind it is; None and ``unknown`` if several fit."""
     fitting = [
         position for position, name in enumerate(node.inputs) if name in nodes and _fits(nodes[name].layout, source)
     ]
@@ -399,7 +385,9 @@ def _port_and_kind(
         made_of = next((nodes[name] for name in node.inputs if name in nodes), None)
         port = "output 0" if is_copy(node) or is_result else f"input {fitting[0]}" if fitting else None
         return port, "weight" if made_of is not None and made_of.tensor == "weight" else made_here
-    if not fitting and node.backward and _is_of_weight(node, nodes, source):
+    read = [nodes[name] for name in node.inputs if name in nodes]
+    of_its_sizes = {each.tensor for each in read if each.layout is not None and each.layout.shape == source.shape}
+    if not fitting and node.backward and of_its_sizes == {"weight"}:
         return "output 1", "gradient"
     if is_result:
         return "output 0", made_here
@@ -411,13 +399,6 @@ def _port_and_kind(
     if nodes[node.inputs[position]].tensor == "weight":
         return f"input {position}", "weight"
     return f"input {position}", "gradient" if node.backward and position == 0 else "activation"
-
-
-def _is_of_weight(node: FxNode, nodes: Mapping[str, FxNode], layout: Layout) -> bool:
-    """Whether a layout has the sizes of a weight that an operation reads, and of nothing else that it reads."""
-    read = [nodes[name] for name in node.inputs if name in nodes]
-    alike = {each.tensor for each in read if each.layout is not None and each.layout.shape == layout.shape}
-    return alike == {"weight"}
 
 
 def _fits(layout: Layout | None, source: Layout) -> bool:

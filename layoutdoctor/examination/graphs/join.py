@@ -44,7 +44,7 @@ def is_convolution(target: str) -> bool:
 
 
 def join_eager(tree: Sequence[HostOperation], graph: Graph) -> str | None:
-    """Joins an eager iteration's operations with its recorded graph; says why nothing was joined, None where it was."""
+    """Joins an eager iteration's operations with its recorded graph; says why nothing was joined, None if it was."""
     return _join_sequence(tree, [node for node in graph.nodes if is_convolution(node.target)], graph)
 
 
@@ -53,7 +53,7 @@ def join_compiled(tree: Sequence[HostOperation], graphs: Sequence[Graph]) -> str
     Joins the operations of a compiled iteration with the graphs they ran in.
 
     Returns:
-        Why some were not joined; None where all were.
+        Why some were not joined; None if all were.
     """
     calls = [entry for entry in tree if entry.name.startswith(GRAPH_CALL)]
     problems: list[str] = []
@@ -110,14 +110,16 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
 
     Each has the operator that the code calls: freezing leaves nodes behind whose own target says nothing.
     """
-    by_name = {node.name: node for node in graph.nodes if is_convolution(node.target) or _is_pattern(node)}
+    # Freezing puts the lowering function of a pattern in the place of its operator.
+    patterns = ("functools.partial(", "<function ")
+    by_name = {n.name: n for n in graph.nodes if is_convolution(n.target) or n.target.startswith(patterns)}
     if not any(buffer.is_extern for buffer in graph.buffers):
         return [node for node in by_name.values() if is_convolution(node.target)]
     found: dict[str, FxNode] = {}
     for buffer in graph.buffers:
         if not buffer.is_extern or buffer.kernel is None or "conv" not in buffer.kernel:
             continue
-        # What is fused into its input may have put its own name there; of what it was made it says the origins.
+        # An operation fused into its input may have put its own name there; the origins name the call itself.
         is_own = buffer.source_node in buffer.origins
         names = (buffer.source_node, *buffer.origins) if is_own else (*buffer.origins, buffer.source_node)
         node = next((by_name[name] for name in names if name is not None and name in by_name), None)
@@ -126,11 +128,6 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
             is_named = called == buffer.kernel or not is_convolution(called)
             found[node.name] = node if is_named else msgspec.structs.replace(node, target=called)
     return [node for node in found.values() if is_convolution(node.target)]
-
-
-def _is_pattern(node: FxNode) -> bool:
-    """Whether freezing has put the lowering function of a pattern in the place of its operator."""
-    return node.target.startswith(("functools.partial(", "<function "))
 
 
 def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], graph: Graph) -> str | None:
@@ -169,7 +166,7 @@ def _join_other_calls(inside: Sequence[HostOperation], graph: Graph) -> None:
 
 
 def _convolutions(entries: Sequence[HostOperation]) -> list[HostOperation]:
-    """Those that no other one of them called: ``aten::convolution`` calls the rest."""
+    """The convolutions that no other one called: ``aten::convolution`` calls the rest."""
     return [entry for entry in entries if [one for one in entry.around() if one.name in _CONVOLUTIONS] == [entry]]
 
 

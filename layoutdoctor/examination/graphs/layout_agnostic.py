@@ -7,10 +7,16 @@ invents one. Names are those of ATen and of the ``prims`` that Inductor's decomp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.graph import FxNode
+    from collections.abc import Iterator, Mapping
+
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
+    from layoutdoctor.diagnosis.layout import Layout
+
 
 POINTWISE = frozenset(
     """
@@ -85,3 +91,69 @@ def reads_any_layout(node: FxNode) -> bool:
     """Whether an operation reads its input as it lies, and returns a value of its own."""
     name = base_name(node.target)
     return name in REDUCTIONS or name.startswith("sym_") or name in ("is_same_size", "size", "stride", "numel")
+
+
+_EVERY_BATCH_NORM = _BATCH_NORMS | {
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "_batch_norm_with_update",
+}
+_CALL = "batch_norm"
+_TURNING = frozenset({"transpose", "permute", "t", "movedim", "swapaxes"})
+_VIEWS = _TURNING | frozenset(
+    "view _unsafe_view reshape unsqueeze squeeze expand select slice narrow split getitem unflatten flatten".split()
+)
+
+
+class StridedNorm(NamedTuple):
+    """A batch norm, the layout it reads, and which operation made that."""
+
+    norm: FxNode
+    layout: Layout
+    dtype: str | None
+    maker: FxNode
+    is_turned: bool
+
+
+def strided_norms(graph: Graph, *, taken_apart: bool = False) -> Iterator[StridedNorm]:
+    """
+    The batch norms of a contiguous model's graph whose input is not contiguous, and comes from no convolution.
+
+    Args:
+        taken_apart: Look for those that the compiler replaced by simpler operations, instead of for whole ones.
+    """
+    nodes = {node.name: node for node in graph.nodes}
+    for norm in graph.nodes:
+        if norm.op != "call_function" or norm.backward:
+            continue
+        reads = [nodes[name] for name in norm.inputs if name in nodes]
+        if taken_apart:
+            reads = [read for read in reads if norm.called == _CALL and read.called != _CALL]
+        else:
+            reads = reads[:1] if base_name(norm.target) in _EVERY_BATCH_NORM else []
+        for read in reads:
+            if read.layout is None or not _is_unusual(read.layout):
+                continue
+            maker, is_turned = _maker(read, nodes)
+            if maker is not None and "conv" not in maker.target:
+                yield StridedNorm(norm, read.layout, read.dtype, maker, is_turned)
+
+
+def _is_unusual(layout: Layout) -> bool:
+    """Whether a 4-D or 5-D layout is channels-last only, or in no memory format, as far as its strides are known."""
+    if len(layout.shape) not in CHANNELS_LAST_BY_RANK or layout.stride is None:
+        return False
+    return "contiguous_format" not in layout.memory_formats and all(isinstance(size, int) for size in layout.stride)
+
+
+def _maker(node: FxNode, nodes: Mapping[str, FxNode]) -> tuple[FxNode | None, bool]:
+    """The operation that made a value, seen through views and operations that keep the layout, and whether turned."""
+    is_turned, steps = False, 0
+    here: FxNode | None = node
+    while here is not None and here.op == "call_function" and steps < len(nodes):
+        name = base_name(here.target)
+        if name not in _VIEWS and not is_layout_agnostic(here):
+            return here, is_turned
+        is_turned, steps = is_turned or name in _TURNING, steps + 1
+        here = nodes.get(here.inputs[0]) if here.inputs else None
+    return None, is_turned

@@ -46,7 +46,7 @@ _OPERATOR = re.compile(r"^(?!autograd::)[A-Za-z_]\w*::|^triton_")
 @dataclass(frozen=True, slots=True)
 class Attribution:
     """
-    The origin of each kernel of a trace; one entry per kernel or operation, ``NONE`` where it is not known.
+    The origin of each kernel of a trace; one entry per kernel or operation, ``NONE`` if it is not known.
 
     Attributes:
         launch: Of each kernel: row of the runtime call that launched it.
@@ -78,7 +78,7 @@ class Attribution:
         return self.trace.names[int(self.trace.operations.name[operation])]
 
     def arguments_of(self, operation: int) -> OperationArguments:
-        """Arguments of an operation; empty where they were not recorded, or it is not known."""
+        """Arguments of an operation; empty if they were not recorded, or it is not known."""
         row = int(self.trace.operations.arguments[operation]) if operation != NONE else NONE
         return self.trace.arguments[row] if row != NONE else OperationArguments()
 
@@ -163,7 +163,7 @@ def _shared_across_processes(ids: Column, processes: Column) -> Column:
 
 
 def _lookup(keys: Column, wanted: Column) -> Column:
-    """Row of the first key that equals each wanted value; ``NONE`` where there is none."""
+    """Row of the first key that equals each wanted value; ``NONE`` if there is none."""
     found = np.full(len(wanted), NONE, np.int64)
     if len(keys) == 0 or len(wanted) == 0:
         return found
@@ -304,7 +304,9 @@ class Places:
         is_outside = (found != NONE) & (frames.start[found] < begins)
         found[is_outside] = NONE
         missing = np.flatnonzero((found == NONE) & (begins != _ALWAYS))
-        threads, moments = self._forward_moments([rows[place] for place in missing.tolist()])
+        operations = [int(self.attribution.operation[rows[place]]) for place in missing.tolist()]
+        forward = np.array([self.forward_of(operation) for operation in operations], np.int64)
+        threads, moments = _moments(self.trace.operations, forward)
         own_nearby = own[_holds_any(frames, own, threads, moments)]
         found[missing] = innermost(frames, own_nearby, threads, moments)
         return found
@@ -321,11 +323,6 @@ class Places:
         _, began = _moments(operations, backward)
         return threads, moments, np.where(backward == NONE, _ALWAYS, began)
 
-    def _forward_moments(self, rows: Sequence[int]) -> tuple[Column, Column]:
-        """Thread and time of the forward operation of each kernel; ``NONE`` where there is none."""
-        forward = np.array([self.forward_of(int(self.attribution.operation[row])) for row in rows], np.int64)
-        return _moments(self.trace.operations, forward)
-
     def _find_backward(self, operation: int) -> int:
         """The innermost backward operation around one, or itself; ``NONE`` for what runs in the forward."""
         while operation != NONE and self._forward_thread[operation] <= 0:
@@ -333,7 +330,7 @@ class Places:
         return operation
 
     def forward_of(self, operation: int) -> int:
-        """Row of the forward operation that a backward one belongs to; ``NONE`` where there is none in the trace."""
+        """Row of the forward operation that a backward one belongs to; ``NONE`` if there is none in the trace."""
         backward = self._backward(operation)
         return self._forward(backward) if backward != NONE else NONE
 
@@ -378,7 +375,7 @@ class _ForwardOperations:
 
     def _find_home(self, number: int, process: str) -> int:
         """
-        The thread that a backward operation's forward ran on; ``NONE`` where several may be it.
+        The thread that a backward operation's forward ran on; ``NONE`` if several may be it.
 
         The number that it gives is none of those that the trace calls threads by, so it is the thread on which most of
         the backward operations with that number find their forward. A recomputed forward runs on another one.
@@ -392,7 +389,7 @@ class _ForwardOperations:
 
 
 def _moments(events: OperationEvents | LaunchEvents, rows: Column) -> tuple[Column, Column]:
-    """Threads and starts of some events; ``NONE`` and 0 where there is none."""
+    """Threads and starts of some events; ``NONE`` and 0 if there is none."""
     threads, moments = np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
     known = rows != NONE
     threads[known], moments[known] = events.thread[rows[known]], events.start[rows[known]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -13,19 +13,22 @@ from layoutdoctor.diagnosis.kernel import KernelSummary, Waiting
 from layoutdoctor.diagnosis.layout import Layout, dense_stride, strided_layout
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
-from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.examination.kernels.attribution import Places, attribute
-from layoutdoctor.examination.kernels.convolutions import Evidence
-from layoutdoctor.examination.kernels.copies import find_copies, undecided_copies
+from layoutdoctor.examination.kernels.evidence import Evidence, find_copies, undecided_copies
 from layoutdoctor.examination.kernels.host import OF_A_CPU, lost_count, with_operations_as_kernels
 from layoutdoctor.examination.kernels.names import are_of_an_engine, dtypes_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
-from layoutdoctor.examination.kernels.summaries import MOST_KERNELS_LISTED, kernel_records, totals_of
-from layoutdoctor.examination.kernels.waiting import exposed_nanoseconds, waiting_of
+from layoutdoctor.examination.kernels.summaries import (
+    MOST_KERNELS_LISTED,
+    exposed_nanoseconds,
+    kernel_records,
+    totals_of,
+    waiting_of,
+)
 from layoutdoctor.recording.reading import launched_count
 from layoutdoctor.recording.recording import NONE
-from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
+from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds, known_sum
 from layoutdoctor.words import DTYPES, count_of
 
 if TYPE_CHECKING:
@@ -33,8 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from layoutdoctor.examination.kernels.convolutions import LibraryConversion
-    from layoutdoctor.examination.kernels.copies import TraceCopy
+    from layoutdoctor.examination.kernels.evidence import LibraryConversion, TraceCopy
     from layoutdoctor.examination.kernels.pairs import TracePair
     from layoutdoctor.examination.kernels.shapes import Shape
     from layoutdoctor.recording.recording import RecordedTrace
@@ -43,22 +45,13 @@ if TYPE_CHECKING:
 _NAME_LENGTH = 60
 
 
-class _Recording(NamedTuple):
-    """How to record each part of a trace, or why it is not there."""
-
-    kernels: str
-    operations: str
-    strides: str
-    stack: str
-
-
-_BY_TORCH = _Recording("ProfilerActivity.CUDA", "ProfilerActivity.CPU", "torch before 2.3", "with_stack=True")
-_BY_NSIGHT = _Recording(
-    kernels="nsys profile --trace=cuda,nvtx",
-    operations="torch.autograd.profiler.emit_nvtx(record_shapes=True)",
-    strides="a trace of torch.profiler holds them",
-    stack="a trace of torch.profiler holds it, with_stack=True",
-)
+# How to record each part of a trace, or why it is not there: with torch.profiler, and with Nsight Systems.
+_HOW = {
+    "kernels": ("ProfilerActivity.CUDA", "nsys profile --trace=cuda,nvtx"),
+    "operations": ("ProfilerActivity.CPU", "torch.autograd.profiler.emit_nvtx(record_shapes=True)"),
+    "strides": ("torch before 2.3", "a trace of torch.profiler holds them"),
+    "stack": ("with_stack=True", "a trace of torch.profiler holds it, with_stack=True"),
+}
 
 
 def describe_lacks(
@@ -72,13 +65,13 @@ def describe_lacks(
         undecided_copies: Rows of the eager copies that cannot be judged.
     """
     trace, attribution = places.trace, places.attribution
-    how = _BY_NSIGHT if trace.source.startswith("Nsight") else _BY_TORCH
+    how = {part: ways[trace.source.startswith("Nsight")] for part, ways in _HOW.items()}
     if not len(trace.kernels):
         launched = launched_count(trace)
         if launched:
             yield f"{count_of(launched, 'kernel was', 'kernels were')} launched, and none was recorded"
         else:
-            yield f"device kernels were not recorded ({how.kernels}), so nothing can be said of conversions"
+            yield f"device kernels were not recorded ({how['kernels']}), so nothing can be said of conversions"
         return
     count = len(trace.kernels)
     is_of_a_cpu = trace.source == OF_A_CPU
@@ -87,7 +80,7 @@ def describe_lacks(
     if not len(trace.operations) and are_of_an_engine(trace.names[name] for name in trace.kernels.name.tolist()):
         yield "a TensorRT engine names its layers only where it was built with ProfilingVerbosity.DETAILED"
     elif not len(trace.operations):
-        yield f"operations were not recorded ({how.operations}), so kernels belong to no operation, module or line"
+        yield f"operations were not recorded ({how['operations']}), so kernels belong to no operation, module or line"
     else:
         yield from _about_operations(places, how)
     if attribution.replayed_count:
@@ -118,16 +111,16 @@ def describe_lacks(
         yield f"the list of single kernels ends after {MOST_KERNELS_LISTED} of {count}; all sums are complete"
 
 
-def _about_operations(places: Places, how: _Recording) -> Iterator[str]:
+def _about_operations(places: Places, how: dict[str, str]) -> Iterator[str]:
     if not any(recorded.shapes for recorded in places.trace.arguments):
         yield (
             "shapes were not recorded (record_shapes=True), so which tensor was converted rests on the launch grid "
             "or the order of kernels"
         )
     elif not any(recorded.strides for recorded in places.trace.arguments):
-        yield f"strides were not recorded ({how.strides}), so conversions by eager copies are not known"
+        yield f"strides were not recorded ({how['strides']}), so conversions by eager copies are not known"
     if not places.has_frames:
-        yield f"the Python stack was not recorded ({how.stack}), so no module and no line is named"
+        yield f"the Python stack was not recorded ({how['stack']}), so no module and no line is named"
 
 
 _CALLED_FROM_PYTHON = frozenset({"aten::contiguous", "aten::to", "aten::clone", "aten::copy_"})
@@ -189,7 +182,7 @@ def _facts(trace: RecordedTrace) -> TraceFacts:
     conversions = [records.library(number, found) for number, found in enumerate(evidence.conversions)]
     padded = [records.padded(number, row) for number, row in enumerate(records.padding)]
     return TraceFacts(
-        kernels=msgspec.structs.replace(records.summary(conversions, padded), waiting=records.waiting()),
+        kernels=records.summary(conversions, padded),
         conversions=tuple(records.copy(number, copy) for number, copy in enumerate(copies)),
         pairs=tuple(records.pair(pair, conversions) for pair in find_pairs(evidence)),
     )
@@ -252,12 +245,13 @@ class Records:
             convolution_count=int(of_convolutions.sum()) if len(trace.kernels) else None,
             convolution_seconds=self._seconds(of_convolutions) if len(trace.kernels) else None,
             totals=totals_of(self.attribution, self.modules, self.is_library),
+            waiting=self._waiting(),
         )
 
     def _seconds(self, is_asked: NDArray[np.bool_]) -> float:
         return int(self.trace.kernels.duration[is_asked].sum()) / NANOSECONDS_PER_SECOND
 
-    def waiting(self) -> Waiting | None:
+    def _waiting(self) -> Waiting | None:
         """The waiting of the run; conversions by libraries and in eager copies are taken together."""
         exposed = self.exposed_total
         if self.is_eager_copy.any():
@@ -272,12 +266,14 @@ class Records:
     def _common(self, row: int, *, is_copy: bool = False, is_counted: bool = True) -> dict[str, object]:
         """The fields that every conversion has from its kernel."""
         trace, attribution = self.trace, self.attribution
-        step = int(attribution.step[row])
+        step, operation = int(attribution.step[row]), int(attribution.operation[row])
+        if is_copy and operation != NONE:
+            operation = int(attribution.outermost[operation])
         exposed = int(self.exposed_copies[row] if is_copy else self.exposed[row])
         return {
             "kernel": self.evidence.name_of(row),
             "node": None,
-            "op": self._operation_name(int(attribution.operation[row]), outermost=is_copy),
+            "op": attribution.name_of(operation) if operation != NONE else None,
             "location": self.locations.get(row),
             "module": self.modules[row],
             "seconds": int(trace.kernels.duration[row]) / NANOSECONDS_PER_SECOND,
@@ -287,11 +283,6 @@ class Records:
             "exposed_seconds": exposed / NANOSECONDS_PER_SECOND if is_counted else None,
             "step": attribution.step_names[step] if step != NONE else None,
         }
-
-    def _operation_name(self, operation: int, *, outermost: bool) -> str | None:
-        if operation == NONE:
-            return None
-        return self.attribution.name_of(int(self.attribution.outermost[operation]) if outermost else operation)
 
     def library(self, number: int, found: LibraryConversion) -> Conversion:
         """A conversion of a library."""

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.examination.graphs.buffers import same_format
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.examination.graphs.regions import same_format
 from layoutdoctor.examination.kernels.attribution import Places
 from layoutdoctor.examination.kernels.conversions import Records
-from layoutdoctor.examination.kernels.convolutions import Evidence
+from layoutdoctor.examination.kernels.evidence import Evidence
 from layoutdoctor.examination.kernels.host import is_backward
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.examination.kernels.attribution import Attribution
-    from layoutdoctor.examination.kernels.convolutions import LibraryConversion
+    from layoutdoctor.examination.kernels.evidence import LibraryConversion
     from layoutdoctor.examination.kernels.host import HostOperation
     from layoutdoctor.examination.kernels.shapes import Role
 
@@ -58,7 +58,7 @@ class GraphLayouts:
                     self._made_for[origin].append(buffer.layout)
 
     def of_argument(self, node: FxNode, index: int, operation: HostOperation) -> Layout | None:
-        """The layout of an argument; None where it was not recorded, or has other sizes than the graph's value."""
+        """The layout of an argument; None if it was not recorded, or has other sizes than the graph's value."""
         if index >= min(len(operation.shapes), len(operation.strides), len(node.inputs)):
             return None
         shape, stride = operation.shapes[index], operation.strides[index]
@@ -71,7 +71,7 @@ class GraphLayouts:
         return strided_layout(shape, stride)
 
     def of_result(self, node: FxNode, index: int) -> Layout | None:
-        """The layout of a result; None where the graph does not say what it was."""
+        """The layout of a result; None if the graph does not say what it was."""
         holder: FxNode | None = node
         if base_name(node.target) == _SEVERAL_RESULTS:
             holder = self._items.get((node.name, index))
@@ -120,15 +120,14 @@ def summarize_device(
         # A list of very many is cut.
         kernels=tuple(_kernel(kernel, entry) for kernel, entry in zip(summary.kernels, entries, strict=False)),
         sources=("torch.profiler",),
-        waiting=records.waiting(),
         lacks=(*lacks, *summary.lacks),
     )
 
 
-def device_seconds(attribution: Attribution) -> dict[int, float]:
+def device_seconds(attribution: Attribution) -> dict[int | None, float]:
     """Time of the kernels that each operation launched itself, by its external id."""
     trace = attribution.trace
-    seconds: dict[int, float] = {}
+    seconds: dict[int | None, float] = {}
     columns = (attribution.operation.tolist(), trace.kernels.duration.tolist())
     for operation, duration in zip(*columns, strict=True):
         if operation != NONE:
@@ -138,7 +137,7 @@ def device_seconds(attribution: Attribution) -> dict[int, float]:
 
 
 class _GraphPlaces(Places):
-    """Where kernels come from by the nodes that their operations ran, which no stack has to be recorded for."""
+    """The places of kernels by the nodes that their operations ran, which needs no recorded stack."""
 
     def __init__(self, attribution: Attribution, entries: Sequence[HostOperation | None]) -> None:
         super().__init__(attribution)

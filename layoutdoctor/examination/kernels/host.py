@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary
-from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe_primitive
+from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe
 from layoutdoctor.examination.kernels.shapes import parse_shapes
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
@@ -37,52 +37,42 @@ GENERATED_PREFIX = "layoutdoctor::"
 """Annotated ranges around generated kernels are called ``layoutdoctor::<graph>::<kernel>``."""
 
 
-_NOT_KERNELS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "empty empty_like empty_strided new_empty new_empty_strided as_strided as_strided_ resize_ resize resize_as_ "
-        "set_ view _unsafe_view reshape _reshape_alias expand permute transpose t squeeze unsqueeze slice select "
-        "narrow detach detach_ alias unflatten flatten chunk split unbind result_type is_floating_point lift_fresh "
-        "_has_compatible_shallow_copy_type view_as expand_as movedim diagonal unfold real imag"
-    ).split()
+def _aten(names: str) -> frozenset[str]:
+    return frozenset(f"aten::{name}" for name in names.split())
+
+
+_NOT_KERNELS = _aten(
+    "empty empty_like empty_strided new_empty new_empty_strided as_strided as_strided_ resize_ resize resize_as_ "
+    "set_ view _unsafe_view reshape _reshape_alias expand permute transpose t squeeze unsqueeze slice select "
+    "narrow detach detach_ alias unflatten flatten chunk split unbind result_type is_floating_point lift_fresh "
+    "_has_compatible_shallow_copy_type view_as expand_as movedim diagonal unfold real imag"
 )
 """Operations that allocate or describe a tensor and move no element."""
 
-_COMPUTING_THEMSELVES = frozenset(
-    f"aten::{name}"
-    for name in (
-        "addmm addmm_ addmv addmv_ addr baddbmm baddbmm_ bmm mm dot _slow_conv2d_forward _slow_conv2d_backward "
-        "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d "
-        "glu_backward _embedding_bag_dense_backward _linalg_svd linalg_lu_solve"
-    ).split()
+_COMPUTING_THEMSELVES = _aten(
+    "addmm addmm_ addmv addmv_ addr baddbmm baddbmm_ bmm mm dot _slow_conv2d_forward _slow_conv2d_backward "
+    "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d "
+    "glu_backward _embedding_bag_dense_backward _linalg_svd linalg_lu_solve"
 )
 """Operations that compute in their own code though they call others that do as well."""
 
 CONVOLUTION_BACKWARD = "aten::convolution_backward"
 """If it runs no primitive and calls no other that does, it computes in ATen's own code, which has no other name."""
 
-_PREPARING = frozenset(
-    f"aten::{name}"
-    for name in (
-        "fill_ zero_ zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor arange "
-        "copy_ clone contiguous to _to_copy reshape"
-    ).split()
+_PREPARING = _aten(
+    "fill_ zero_ zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor arange "
+    "copy_ clone contiguous to _to_copy reshape"
 )
 """Operations that another one calls to fill its output, or to copy its input, before it computes."""
 
-_ONLY_PREPARING = _PREPARING | frozenset(
-    f"aten::{name}"
-    for name in (
-        "_reshape_copy flatten type_as pad constant_pad_nd _pad_enum _pad_circular repeat tile expand_copy "
-        "slice_backward select_backward slice_scatter select_scatter as_strided_scatter resolve_conj resolve_neg"
-    ).split()
+_ONLY_PREPARING = _PREPARING | _aten(
+    "_reshape_copy flatten type_as pad constant_pad_nd _pad_enum _pad_circular repeat tile expand_copy "
+    "slice_backward select_backward slice_scatter select_scatter as_strided_scatter resolve_conj resolve_neg"
 )
 """Operations that do nothing themselves but call those."""
 
-_NEVER_ALONE = frozenset(
-    f"aten::{name}" for name in "to contiguous reshape flatten type_as resolve_conj resolve_neg dropout".split()
-)
-"""Operations that give back what they were given where they call none that moves it."""
+_NEVER_ALONE = _aten("to contiguous reshape flatten type_as resolve_conj resolve_neg dropout")
+"""Operations that return their input if they call none that moves it."""
 
 _NO_OPERATOR = "autograd|torch|profiler|prim|layoutdoctor|c10d|_c10d_functional|symm_mem"
 _OPERATION = re.compile(rf"(?!(?:{_NO_OPERATOR})::)[A-Za-z_]\w*::\w")
@@ -253,7 +243,7 @@ def summarize_host(
         if not entry.primitives and _is_kernel(entry):
             kernels.append(_host_kernel(entry, origin))
     for primitive in homeless:
-        add_primitive(kernels, conversions, describe_primitive(primitive), None, base)
+        add_primitive(kernels, conversions, describe(primitive), None, base)
     kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
     unread = lost_count(trace) + (len(log.not_understood) if log is not None else 0)
     sources = ("torch.profiler", "oneDNN verbose log") if log is not None else ("torch.profiler",)
@@ -345,7 +335,7 @@ def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
     A CPU's trace with the operations that move or compute elements as its kernels, each without those that it called.
 
     Returns:
-        None where compiled code ran: its generated kernels are in no trace, so that the others would look like all.
+        None if compiled code ran: its generated kernels are in no trace, so that the others would look like all.
     """
     import numpy as np  # late, as in operation_tree
 

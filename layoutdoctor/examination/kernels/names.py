@@ -35,7 +35,7 @@ class KernelEntry:
             ``cast``: only the data type changes. ``possible``: it may convert, the name does not say. ``strided_copy``:
             a copy in eager mode, its strides decide. ``generated``: the compiler's, undecidable by name. ``decoy``:
             it looks like a conversion and is none.
-        direction: What it does to the layout; ``other`` where the name does not say, ``none`` where it does nothing.
+        direction: What it does to the layout; ``other`` where the name does not say, ``none`` if it does nothing.
         endings: How a whole name goes on from the point where a cut one tells which kernel it is; any end of an ending
             may complete a cut name. Empty: only a name that already matches counts.
     """
@@ -217,7 +217,7 @@ _ALMOST = (
     _entry(r"^triton_", "inductor", "generated", "other"),
 )  # fmt: skip
 
-# What each pattern is of, and where such names were seen. A layout in the name of what computes is its operands'.
+# Beside each pattern: its kernels, and where they were seen. A layout in a computing kernel's name is its operands'.
 _DECOYS = (
     _decoy(
         "cutlass",
@@ -299,7 +299,7 @@ def kernel_entry(name: str, *, is_cut: bool = False) -> KernelEntry | None:
         is_cut: The table cut names at its column's edge. A name that ends in an ellipsis is always taken as cut.
 
     Returns:
-        None where the dictionary knows nothing, or where a cut name can go on to entries that say different things.
+        None if the dictionary knows nothing, or where a cut name can go on to entries that say different things.
     """
     beginning = name.rstrip().removesuffix("…").removesuffix("...").rstrip()
     if not is_cut and beginning == name.rstrip():
@@ -340,7 +340,7 @@ def dtypes_of(name: str) -> tuple[str, str] | None:
     Between which data types a conversion, a padding or a cast runs, from its template arguments.
 
     Returns:
-        Before and after, as torch names them (``float16``); None where the name does not give both.
+        Before and after, as torch names them (``float16``); None if the name does not give both.
     """
     demangled = _TEMPLATE_TYPES.match(name)
     if demangled is not None:
@@ -363,7 +363,7 @@ def is_convolution_kernel(name: str) -> bool:
     transforms, im2col, the sum of a split weight gradient. Not its conversions, paddings and casts, which have roles of
     their own, and no matrix product, though a 1x1 convolution may run as one: its name does not show it.
 
-    What is left of a cut name is enough.
+    The rest of a cut name is enough.
     """
     return _CONVOLUTION.match(name) is not None
 

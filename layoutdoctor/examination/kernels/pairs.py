@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.graphs.layout_agnostic import PER_CHANNEL, POINTWISE, base_name
-from layoutdoctor.examination.kernels.copies import copied_layouts
+from layoutdoctor.examination.kernels.evidence import copied_layouts
 from layoutdoctor.examination.kernels.primitives import stride_order_of
 from layoutdoctor.examination.kernels.shapes import parse_shapes
 from layoutdoctor.recording.recording import NONE
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from layoutdoctor.diagnosis.conversion import Confidence, ConversionDirection
-    from layoutdoctor.examination.kernels.convolutions import Evidence, LibraryConversion
+    from layoutdoctor.examination.kernels.evidence import Evidence, LibraryConversion
     from layoutdoctor.examination.kernels.shapes import Shape
 
 # Operations outside ATen that return each element where they read it; add one here.
@@ -75,7 +75,7 @@ class TracePair:
         first: The conversion of a convolution's result: index into the list of library conversions.
         second: The conversion back, of another convolution's input: likewise.
         between: Names of the operations between, in order, each once in a row.
-        shape: Sizes of the value at the second conversion; None where not known.
+        shape: Sizes of the value at the second conversion; None if not known.
     """
 
     first: int
@@ -99,9 +99,9 @@ class _Walk:
     The open search on one stream.
 
     Attributes:
-        first: The conversion of a result that waits for its counterpart; None where there is none.
+        first: The conversion of a result that waits for its counterpart; None if there is none.
         rows: Kernels since then that belong to no convolution.
-        reader: The convolution that has begun to read since then; None where none has.
+        reader: The convolution that has begun to read since then; None if none has.
     """
 
     first: int | None = None
@@ -170,7 +170,7 @@ class _Walker:
         return group not in self.backward_groups
 
     def _agnostic(self, row: int) -> str | None:
-        """The operation's or kernel's name where it works in either format; None where it does not, or is not known."""
+        """The operation's or kernel's name where it works in either format; None if it does not, or is not known."""
         operation = self.operations[row]
         if operation == NONE:
             name = self.evidence.name_of(row)

@@ -53,7 +53,7 @@ _UNKNOWN = _Place("unknown", None)
 
 
 def stride_order_of(layout: Layout) -> tuple[int, ...] | None:
-    """The dimensions larger than one, slowest first; None where they are not known or have no order."""
+    """The dimensions larger than one, slowest first; None if they are not known or have no order."""
     return stride_order(layout.shape, layout.stride) if layout.stride is not None else None
 
 
@@ -68,7 +68,7 @@ def conversion_direction(source: Layout | None, target: Layout | None) -> Conver
     The kind of change from one layout to another.
 
     Returns:
-        ``none`` where nothing changes: equal formats, or strides that differ over size-1 dimensions only.
+        ``none`` if nothing changes: equal formats, or strides that differ over size-1 dimensions only.
     """
     if source is None or target is None:
         return "other"
@@ -97,25 +97,21 @@ def annotate_sequence(primitives: Sequence[Primitive]) -> list[AnnotatedPrimitiv
         primitives: What ran one after the other on one thread.
     """
     places = _places(primitives)
-    return [_described(primitive, places.get(index, _UNKNOWN)) for index, primitive in enumerate(primitives)]
+    return [describe(primitive, places.get(index, _UNKNOWN)) for index, primitive in enumerate(primitives)]
 
 
-def describe_primitive(primitive: Primitive) -> AnnotatedPrimitive:
-    """A primitive on its own: the change that a reorder makes, though not which tensor it converts."""
-    return _described(primitive, _UNKNOWN)
-
-
-def _described(reorder: Primitive, place: _Place) -> AnnotatedPrimitive:
-    if reorder.kind != "reorder":
-        return AnnotatedPrimitive(reorder, place.tensor)
-    shape, source, target = reorder.shape, reorder.descriptor("src"), reorder.descriptor("dst")
+def describe(primitive: Primitive, place: _Place = _UNKNOWN) -> AnnotatedPrimitive:
+    """A primitive and, if it is a reorder, the change that it makes."""
+    if primitive.kind != "reorder":
+        return AnnotatedPrimitive(primitive, place.tensor)
+    shape, source, target = primitive.shape, primitive.descriptor("src"), primitive.descriptor("dst")
     if shape is None or source is None or target is None:
-        return AnnotatedPrimitive(reorder, place.tensor, "other")
+        return AnnotatedPrimitive(primitive, place.tensor, "other")
     before, after = source.layout(shape), target.layout(shape)
     sizes = (source.item_bytes(), target.item_bytes())
     moved = None if sizes[0] is None or sizes[1] is None else math.prod(shape) * (sizes[0] + sizes[1])
     direction = conversion_direction(before, after) if len(shape) > 1 else "none"
-    return AnnotatedPrimitive(reorder, place.tensor, direction, before, after, moved, source.dtype, place.port)
+    return AnnotatedPrimitive(primitive, place.tensor, direction, before, after, moved, source.dtype, place.port)
 
 
 _ROLES: dict[str, dict[str, tuple[TensorKind, str]]] = {
@@ -153,7 +149,7 @@ _Candidate = tuple[int, str]
 
 def _places(primitives: Sequence[Primitive]) -> dict[int, _Place]:
     """
-    Which tensor each reorder of an operation converts, by the reorder's index; ``unknown`` where several fit as well.
+    Which tensor each reorder of an operation converts, by the reorder's index; ``unknown`` if several fit as well.
 
     Reorders that fit the same arguments of one primitive are distinguished by their order if all of them are there.
     """
@@ -161,10 +157,7 @@ def _places(primitives: Sequence[Primitive]) -> dict[int, _Place]:
         index: _candidates(primitives, index) for index, item in enumerate(primitives) if item.kind == "reorder"
     }
     chosen: dict[int, _Candidate] = {}
-    while True:
-        group = next((found for found in _groups(open_) if _is_decided(*found)), None)
-        if group is None:
-            break
+    while (group := next((found for found in _groups(open_) if _is_decided(*found)), None)) is not None:
         indices, candidates = group
         chosen.update(zip(indices, candidates, strict=True))
         open_ = {
@@ -210,7 +203,7 @@ def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate
             found += [(position, role) for role in roles if _fits(primitives[index], main, role, side)]
     if before is not None and after is not None and len({position for position, _ in found}) > 1:
         side_of = {"from_blocked": before, "to_blocked": after}  # torch's own tensors are strided
-        only = side_of.get(describe_primitive(primitives[index]).direction)
+        only = side_of.get(describe(primitives[index]).direction)
         found = [item for item in found if only is None or item[0] == only]
     return tuple(found)
 
@@ -236,7 +229,7 @@ def _place(main: Primitive, role: str) -> _Place:
 
 def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
     """
-    Sizes of a convolution's tensors from oneDNN's problem text, by role; empty where the text is of another kind.
+    Sizes of a convolution's tensors from oneDNN's problem text, by role; empty if the text is of another kind.
 
     Args:
         primitive: Such as one with ``mb4_g2ic16oc32_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1``.

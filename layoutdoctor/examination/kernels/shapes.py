@@ -88,8 +88,8 @@ class ConvolutionTensors:
     The tensors of one recorded convolution.
 
     Attributes:
-        written: What it writes; empty where the sizes cannot be computed.
-        dtype: Element type of what it reads, as recorded, such as ``c10::BFloat16``; None where not recorded.
+        written: What it writes; empty if the sizes cannot be computed.
+        dtype: Element type of what it reads, as recorded, such as ``c10::BFloat16``; None if not recorded.
     """
 
     is_backward: bool
@@ -98,7 +98,7 @@ class ConvolutionTensors:
     dtype: str | None = None
 
     def of_role(self, role: Role) -> Tensor | None:
-        """The tensor of a role; None where its sizes are not known."""
+        """The tensor of a role; None if its sizes are not known."""
         return next((tensor for tensor in (*self.read, *self.written) if tensor.role == role), None)
 
     def shape_of(self, role: Role) -> Shape | None:
@@ -112,7 +112,7 @@ def parse_shapes(text: bytes) -> tuple[Shape, ...]:
     Sizes or strides of every argument, ``()`` for what is no tensor, or a list of tensors.
 
     Returns:
-        Empty where the text is no such list.
+        Empty if the text is no such list.
     """
     return tuple(_shape(item) for item in _list(text))
 
@@ -121,7 +121,7 @@ COPY = "aten::copy_"
 
 
 def layouts_of_copy(shapes: Sequence[Shape], strides: Sequence[Shape]) -> tuple[Layout, Layout] | None:
-    """Layouts before and after ``aten::copy_`` by its arguments, target first; None where not known or not alike."""
+    """Layouts before and after ``aten::copy_`` by its arguments, target first; None if not known or not alike."""
     if len(shapes) < 2 or len(strides) < 2 or shapes[0] != shapes[1] or not shapes[0]:
         return None
     if len(strides[0]) != len(shapes[0]) or len(strides[1]) != len(shapes[1]):
@@ -151,7 +151,7 @@ def parse_texts(text: bytes) -> tuple[str, ...]:
     A list of texts: ``Concrete Inputs`` or ``Input type``.
 
     Returns:
-        Empty where it is no list; an entry that is no text is empty.
+        Empty if it is no list; an entry that is no text is empty.
     """
     return tuple(item if isinstance(item, str) else "" for item in _list(text))
 
@@ -161,7 +161,7 @@ def convolution_tensors(name: str, arguments: OperationArguments) -> Convolution
     The tensors of a convolution.
 
     Returns:
-        None where the operation is not known here, or its sizes were not recorded.
+        None if the operation is not known here, or its sizes were not recorded.
     """
     names = ARGUMENTS.get(name)
     shapes = parse_shapes(arguments.shapes)
@@ -196,7 +196,7 @@ def output_shape(input_: Shape, weight: Shape, names: Sequence[str], values: Seq
         weight: ``[C_out, C_in / groups, ...]``, or ``[C_in, C_out / groups, ...]`` where transposed.
 
     Returns:
-        Empty where a value is needed that was not recorded.
+        Empty if a value is needed that was not recorded.
 
     Source:
         ``conv_output_size`` and ``conv_input_size`` in ``aten/src/ATen/native/ConvUtils.h``.
@@ -255,7 +255,7 @@ def miopen_fits(name: str, shape: Shape, grid: tuple[int, int, int], *, to_chann
         grid: As recorded: threads on ROCm.
 
     Returns:
-        None where the name holds no tile.
+        None if the name holds no tile.
 
     Source:
         Recorded on MI300X: a tile ``a x b`` covers ``a`` of the source's fastest dimension and ``b`` of the next.

@@ -1,5 +1,5 @@
 """
-The kernel list of a oneDNN verbose log alone, with no profile beside it.
+Sums of a recorded run: the kernel list of a log or a table alone, totals by name, and how long a device waited.
 
 A log names no operations. A reorder is placed by the convolutions around it, if its sizes and format are those of one
 of their tensors; of the others layouts and times are known, but not the tensor.
@@ -7,13 +7,15 @@ of their tensors; of the others layouts and times are known, but not the tensor.
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+import numpy as np
 
 from layoutdoctor.diagnosis.conversion import Conversion
-from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total
+from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total, Waiting
 from layoutdoctor.examination.kernels.attribution import is_convolution
 from layoutdoctor.examination.kernels.host import add_primitive, lost_count, summarize
 from layoutdoctor.examination.kernels.names import (
@@ -23,7 +25,7 @@ from layoutdoctor.examination.kernels.names import (
     library_of,
     looks_like_conversion,
 )
-from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe_primitive, problem_shapes
+from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe, problem_shapes
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
 from layoutdoctor.words import ONEDNN_LOG, TOTALS_TABLE, count_of
@@ -31,14 +33,14 @@ from layoutdoctor.words import ONEDNN_LOG, TOTALS_TABLE, count_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from layoutdoctor.diagnosis.kernel import TotalKind
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
     from layoutdoctor.recording.onednn import OnednnLog, Primitive
-    from layoutdoctor.recording.recording import KernelTotal, KernelTotals
+    from layoutdoctor.recording.recording import Column, KernelTotal, KernelTotals, RecordedTrace
+
 
 _CONVOLUTIONS = ("convolution", "deconvolution")
 
@@ -70,12 +72,13 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
     unplaced = sum(conversion.tensor == "unknown" and conversion.direction != "none" for conversion in conversions)
     lacks = _logged_lacks(log, unplaced)
     summary = summarize(kernels, conversions, len(log.not_understood), (ONEDNN_LOG,), lacks)
-    spent = ((i.primitive.kind, 1, i.primitive.seconds, i.direction != "none") for i in annotated)
+    spent = [(1, item.primitive.seconds, item.direction != "none") for item in annotated]
+    totals = _totals({"kernel": [item.primitive.kind for item in annotated]}, spent, unit=1.0)
     return msgspec.structs.replace(
         summary,
         convolution_count=len(own),
         convolution_seconds=sum(primitive.seconds for primitive in own),
-        totals=tuple(msgspec.structs.replace(total, library="onednn") for total in _totals("kernel", spent)),
+        totals=tuple(msgspec.structs.replace(total, library="onednn") for total in totals),
     )
 
 
@@ -93,7 +96,7 @@ def _logged_lacks(log: OnednnLog, unplaced: int) -> tuple[str, ...]:
 
 def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], list[bool]]:
     """Every primitive with what it converts, and whether it ran for a convolution."""
-    annotated = [describe_primitive(primitive) for primitive in primitives]
+    annotated = [describe(primitive) for primitive in primitives]
     of_convolutions = [primitive.kind in _CONVOLUTIONS for primitive in primitives]
     for is_reorder, run in groupby(range(len(primitives)), lambda index: primitives[index].kind == "reorder"):
         own = list(run)
@@ -137,7 +140,7 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         lacks=tuple(_lacks(table, unclear)),
         convolution_count=convolution_count,
         convolution_seconds=convolution_seconds,
-        totals=_totals_by(called, spent),
+        totals=_totals(called, spent),
     )
 
 
@@ -251,46 +254,181 @@ def totals_of(
         "step": [attribution.step_names[step] if step != NONE else None for step in attribution.step.tolist()],
     }
     times = trace.kernels.duration.tolist()
-    return _totals_by(called, [(1, *facts) for facts in zip(times, is_conversion.tolist(), strict=True)])
+    return _totals(called, [(1, *facts) for facts in zip(times, is_conversion.tolist(), strict=True)])
 
 
-def _totals_by(
-    names: Mapping[TotalKind, Sequence[str | None]], spent: Sequence[tuple[int, int, bool]]
+def _totals(
+    names: Mapping[TotalKind, Sequence[str | None]],
+    spent: Sequence[tuple[int, float, bool]],
+    unit: float = NANOSECONDS_PER_SECOND,
 ) -> tuple[Total, ...]:
-    """The sums of each kind of name; launches, nanoseconds and whether they convert are the same for all kinds."""
-    return tuple(
-        total
-        for kind, own in names.items()
-        for total in _totals(
-            kind, ((name, *facts) for name, facts in zip(own, spent, strict=True)), NANOSECONDS_PER_SECOND
-        )
+    """
+    Sums by name, longest first within each kind.
+
+    Args:
+        spent: Launches, their time, and whether they convert a layout, the same for all kinds of names.
+        unit: Of the times, as a part of a second: 1e9 for nanoseconds.
+    """
+    found: list[Total] = []
+    for kind, own in names.items():
+        sums: dict[str, list[float]] = {}
+        for name, (count, time, converts) in zip(own, spent, strict=True):
+            if name is not None:
+                amounts = sums.setdefault(name, [0, 0, 0, 0])
+                for place in (0, 2) if converts else (0,):
+                    amounts[place] += count
+                    amounts[place + 1] += time
+        found += [
+            Total(
+                kind=kind,
+                name=name,
+                count=int(count),
+                seconds=time / unit,
+                conversion_count=int(conversion_count),
+                conversion_seconds=conversion_time / unit,
+                library=library_of(name) if kind == "kernel" else None,
+            )
+            for name, (count, time, conversion_count, conversion_time) in sorted(
+                sums.items(), key=lambda item: -item[1][1]
+            )
+        ]
+    return tuple(found)
+
+
+_COLLECTIVE = re.compile(r"^(?:void )?(?:\w{0,20}nccl(?:Dev)?Kernel|nccl|rccl|msccl|deep_ep::|mori::|ishmem|oneccl)")
+# A kernel that starts this soon after its launch found an empty queue.
+_SHORT_LAG_SECONDS = 1e-4
+_HARDLY_BUSY, _MOSTLY_IDLE, _MOSTLY_BUSY = 0.3, 0.6, 0.9
+
+
+def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | None:
+    """
+    The waiting of a run, on the device that ran longest; None if nothing ran.
+
+    Args:
+        exposed_nanoseconds: In which nothing but layout conversions ran.
+    """
+    trace = attribution.trace
+    if not len(trace.kernels):
+        return None
+    everything = np.ones(len(trace.kernels), bool)
+    devices = _devices(trace, everything)
+    ran = [_ran_on(trace, *device, everything) for device in devices]
+    busy, first, last = max((int((end - begin).sum()), int(begin[0]), int(end[-1])) for begin, end in ran)
+    names = np.array([_COLLECTIVE.match(name) is not None for name in trace.names] or [False])
+    is_collective = names[trace.kernels.name]
+    steps = _step_nanoseconds(attribution)
+    whole = max(sum(steps), last - first) if steps else last - first
+    step = sorted(steps)[len(steps) // 2] if steps else None
+    lag = _lag(attribution, is_collective)
+    return Waiting(
+        span_seconds=whole / NANOSECONDS_PER_SECOND,
+        busy_seconds=busy / NANOSECONDS_PER_SECOND,
+        device_count=len(devices),
+        collective_seconds=int(trace.kernels.duration[is_collective].sum()) / NANOSECONDS_PER_SECOND,
+        copy_seconds=int(trace.transfers.duration.sum()) / NANOSECONDS_PER_SECOND,
+        step_count=len(steps) or None,
+        step_seconds=None if step is None else step / NANOSECONDS_PER_SECOND,
+        conversion_bound_seconds=exposed_nanoseconds / NANOSECONDS_PER_SECOND / (len(steps) or 1),
+        launch_lag_seconds=lag,
+        waits_for=_waits_for(busy / whole if whole else 1.0, lag),
     )
 
 
-def _totals(kind: TotalKind, entries: Iterable[tuple[str | None, int, float, bool]], unit: float = 1.0) -> list[Total]:
-    """
-    Sums by name, longest first.
+def waiting_in_calls(waiting: Waiting, call_seconds: float) -> Waiting:
+    """The waiting of a call that was timed without the profiler, which slows the launches."""
+    waits_for = _waits_for(waiting.busy_seconds / call_seconds, waiting.launch_lag_seconds)
+    return msgspec.structs.replace(waiting, span_seconds=call_seconds, waits_for=waits_for)
 
-    Args:
-        entries: Name, launches, their time, and whether they convert a layout.
-        unit: Of the times, as a part of a second: 1e9 for nanoseconds.
+
+def _step_nanoseconds(attribution: Attribution) -> list[int]:
     """
-    sums: dict[str, list[float]] = {}
-    for name, count, time, converts in entries:
-        if name is not None:
-            own = sums.setdefault(name, [0, 0, 0, 0])
-            for place in (0, 2) if converts else (0,):
-                own[place] += count
-                own[place + 1] += time
-    return [
-        Total(
-            kind=kind,
-            name=name,
-            count=int(count),
-            seconds=time / unit,
-            conversion_count=int(conversion_count),
-            conversion_seconds=conversion_time / unit,
-            library=library_of(name) if kind == "kernel" else None,
-        )
-        for name, (count, time, conversion_count, conversion_time) in sorted(sums.items(), key=lambda item: -item[1][1])
-    ]
+    Each of the profiler's steps, from its begin to that of the next; the last one as it was recorded.
+
+    Steps in which nothing ran on the device are left out.
+    """
+    starts, ends = attribution.step_starts, attribution.step_ends
+    if not len(starts):
+        return []
+    until = np.concatenate([starts[1:], ends[-1:]])
+    ran = np.isin(np.arange(len(starts)), attribution.step)
+    return [int(length) for length in (until - starts)[ran].tolist() if length > 0]
+
+
+def _lag(attribution: Attribution, is_collective: NDArray[np.bool_]) -> float | None:
+    """How long after its launch a kernel starts, in the median; collectives wait for other devices."""
+    trace, launch = attribution.trace, attribution.launch
+    known = (launch != NONE) & (attribution.operation != NONE) & ~is_collective
+    if not known.any():
+        return None
+    lags = trace.kernels.start[known] - trace.launches.start[launch[known]]
+    return float(np.median(np.maximum(lags, 0))) / NANOSECONDS_PER_SECOND
+
+
+def _waits_for(busy_share: float, lag: float | None) -> Literal["device", "host"] | None:
+    if busy_share >= _MOSTLY_BUSY:
+        return "device"
+    finds_empty_queue = lag is not None and lag <= _SHORT_LAG_SECONDS
+    return "host" if busy_share <= _HARDLY_BUSY or (busy_share <= _MOSTLY_IDLE and finds_empty_queue) else None
+
+
+def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tuple[int, Column]:
+    """
+    Time in which none but the asked kernels ran on their device, copies by the device's own engines included.
+
+    Returns:
+        The time of all of them together, overlaps counted once; and that of each kernel alone, 0 for those not asked.
+    """
+    kernels = trace.kernels
+    exposed = np.zeros(len(kernels), np.int64)
+    total = 0
+    for process, device in _devices(trace, is_asked):
+        asked = (kernels.process == process) & (kernels.device == device) & is_asked
+        busy = _ran_on(trace, process, device, ~is_asked)
+        start, end = kernels.start[asked], kernels.start[asked] + kernels.duration[asked]
+        mine = _union(start, end)
+        total += int((mine[1] - mine[0] - _covered(mine[0], mine[1], *busy)).sum())
+        exposed[asked] = end - start - _covered(start, end, *busy)
+    return total, exposed
+
+
+def _devices(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Process and device of the kernels that are asked for, each once."""
+    kernels = trace.kernels
+    return sorted(set(zip(kernels.process[is_asked].tolist(), kernels.device[is_asked].tolist(), strict=True)))
+
+
+def _ran_on(trace: RecordedTrace, process: int, device: int, is_asked: NDArray[np.bool_]) -> tuple[Column, Column]:
+    """When one of the kernels asked for, or a copy by the device's own engines, ran on a device."""
+    kernels, transfers = trace.kernels, trace.transfers
+    own = (kernels.process == process) & (kernels.device == device) & is_asked
+    beside = (transfers.process == process) & (transfers.device == device)
+    starts = np.concatenate([kernels.start[own], transfers.start[beside]])
+    return _union(starts, starts + np.concatenate([kernels.duration[own], transfers.duration[beside]]))
+
+
+def _union(starts: Column, ends: Column) -> tuple[Column, Column]:
+    """Intervals merged where they touch, in order."""
+    if not len(starts):
+        return starts, ends
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    is_first = np.concatenate([[True], starts[1:] > reach[:-1]])
+    first = np.flatnonzero(is_first)
+    return starts[first], reach[np.concatenate([first[1:] - 1, [len(starts) - 1]])]
+
+
+def _covered(starts: Column, ends: Column, busy_starts: Column, busy_ends: Column) -> Column:
+    """How much of each interval lies within disjoint intervals that are in order."""
+    if not len(busy_starts):
+        return np.zeros(len(starts), np.int64)
+    before = np.concatenate([[0], np.cumsum(busy_ends - busy_starts)])
+    return _busy_until(ends, before, busy_starts, busy_ends) - _busy_until(starts, before, busy_starts, busy_ends)
+
+
+def _busy_until(moments: Column, before: Column, busy_starts: Column, busy_ends: Column) -> Column:
+    place = np.searchsorted(busy_starts, moments, side="right") - 1
+    inside = np.maximum(place, 0)
+    partial = np.clip(moments - busy_starts[inside], 0, busy_ends[inside] - busy_starts[inside])
+    sums: Column = np.where(place >= 0, before[inside] + partial, 0)
+    return sums

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.choice import KEEPS_MEMORY, eligible_names, is_far_off, wrong_baseline
+from layoutdoctor.examination.choice import EQUALITY, KEEPS_MEMORY, eligible_names, is_far_off, wrong_baseline
 from layoutdoctor.examination.costs import convolution_count, irrelevance
-from layoutdoctor.examination.ratios import EQUALITY
 from layoutdoctor.reports.sections.account import conversions_sentence, decision_sentence, why_sentences
 from layoutdoctor.reports.sections.wording import (
     baseline_phrase,

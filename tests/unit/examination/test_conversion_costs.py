@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import a_buffer, a_conversion, a_graph, a_kernel, a_read, channels_last, contiguous, kernels
+from builders import a_buffer, a_conversion, a_graph, a_kernel, a_read, channels_last, contiguous
 from loops import for_each
 
 from layoutdoctor.examination.costs import with_bandwidth_shares, with_costs
@@ -117,10 +117,10 @@ def test_a_measured_conversion_reaches_a_share_of_the_bandwidth_in_graphs_and_ke
     (found,) = with_costs((graph,), [], BANDWIDTH)[0].conversions
     assert found.bandwidth_share is None
 
-    listed = kernels(
-        a_conversion(seconds=1e-3, bytes_moved=250_000, seconds_source="measured"), a_conversion("reorder 1")
+    listed = (
+        a_conversion(seconds=1e-3, bytes_moved=250_000, seconds_source="measured"),
+        a_conversion("reorder 1"),
     )
-    shares = [c.bandwidth_share for c in with_bandwidth_shares(listed, BANDWIDTH).conversions]
 
-    assert shares == [pytest.approx(0.25), None]
+    assert [c.bandwidth_share for c in with_bandwidth_shares(listed, BANDWIDTH)] == [pytest.approx(0.25), None]
     assert with_bandwidth_shares(listed, None) == listed

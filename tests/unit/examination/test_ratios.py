@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER
-from layoutdoctor.examination.ratios import (
+from layoutdoctor.examination.choice import (
     COVERAGE,
     Interval,
     interval_over_rounds,

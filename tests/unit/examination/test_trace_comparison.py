@@ -331,7 +331,6 @@ def matched(old: list[str], new: list[str]) -> dict[str, tuple[bool, int, int]]:
         (f"void cudnn::ops::{TO_NHWC}", "nchwToNhwcKernel"),
         (f"void cudnn::engines_precompiled::{TO_NHWC}", "nchwToNhwcKernel"),
         (f"void {TO_NHWC}", "nchwToNhwcKernel"),
-        ("triton_poi_fused_convolution_12", "triton_poi_fused_convolution"),
         ("triton_poi_fused_convolution_12d3", "triton_poi_fused_convolution"),
         ("cpp_fused_convolution_relu_3", "cpp_fused_convolution_relu"),
         ("triton_poi_fused_max_pool2d_with_indices_3", "triton_poi_fused_max_pool2d_with_indices"),
@@ -345,10 +344,7 @@ def matched(old: list[str], new: list[str]) -> dict[str, tuple[bool, int, int]]:
             "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryF...",
             "at::native::vectorized_elementwise_kernel",
         ),
-        ("batched_transpose_32x32_half", "batched_transpose_32x32_half"),
-        ("triton_", "triton_"),
         ("<lambda>", "<lambda>"),
-        ("", ""),
     ],
 )
 def test_a_loose_name_is_what_versions_and_gpus_share(name: str, expected: str) -> None:
@@ -370,13 +366,6 @@ def test_names_match_once_exactly_before_loosely_and_operations_exactly_only() -
         "triton_poi_fused_convolution": (True, 2, 1),
         "triton_poi_fused_relu": (True, 1, 1),
     }
-
-    old = ["a<1>", "a<2>", "triton_poi_fused_x_1", "same"]
-    new = ["a<3>", "triton_poi_fused_x_2", "same", "b"]
-    matches = match_names("kernel", old, new)
-
-    assert sorted(name for match in matches for name in match.old_names) == sorted(old)
-    assert sorted(name for match in matches for name in match.new_names) == sorted(new)
 
     matches = match_names("operation", ["aten::add", "aten::relu_1"], ["aten::relu_2", "aten::add"])
 

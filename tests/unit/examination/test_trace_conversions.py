@@ -28,7 +28,6 @@ IMAGE, WIDE, WEIGHT, SQUARE = (4, 64, 28, 28), (4, 96, 28, 28), (96, 64, 3, 3), 
 ALL = (TO_NHWC, TO_NHWC, FORWARD, TO_NCHW)
 CAST = "void cudnn::ops::nchwToNhwcKernel<float, __half, float, false, true, (cudnnKernelDataType_t)0>(x)"
 IN = "to_channels_last"
-GRADIENT, OPERATION = "ConvolutionBackward0", "aten::convolution_backward"
 
 
 def facts(record: Recorder) -> TraceFacts:

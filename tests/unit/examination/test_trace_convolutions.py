@@ -22,7 +22,7 @@ from recorded_builders import (
 )
 
 from layoutdoctor.examination.kernels.attribution import attribute
-from layoutdoctor.examination.kernels.convolutions import Evidence, LibraryConversion, _side
+from layoutdoctor.examination.kernels.evidence import Evidence, LibraryConversion, _side
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
 from layoutdoctor.recording.recording import NONE
 

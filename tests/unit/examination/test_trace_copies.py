@@ -8,15 +8,14 @@ from recorded_builders import GEMM, POINTWISE, STRIDED_COPY, Recorder
 from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
-from layoutdoctor.examination.kernels.convolutions import Evidence
-from layoutdoctor.examination.kernels.copies import TraceCopy, find_copies
+from layoutdoctor.examination.kernels.evidence import Evidence, TraceCopy, find_copies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Shape = tuple[int, ...]
 
-IMAGE, VOLUME, HEADS = (2, 16, 8, 9), (2, 16, 4, 8, 9), (2, 12, 197, 64)
+IMAGE, HEADS = (2, 16, 8, 9), (2, 12, 197, 64)
 CAST_WITH_STRIDES = (
     "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::"
     "{lambda()#3}, at::detail::Array<char*, 2>, 4, OffsetCalculator<1, unsigned int>, x>(int, x)"
@@ -41,13 +40,11 @@ def eager(
     *,
     kernel: str = STRIDED_COPY,
     name: str = "aten::copy_",
-    from_shape: Shape | None = None,
 ) -> list[TraceCopy]:
     """What is found of one eager copy; ``aten::copy_`` lists what it writes first."""
     record = Recorder()
     with record.operation("aten::contiguous"), record.operation("aten::clone"):
-        shapes = [shape, shape if from_shape is None else from_shape]
-        record.pointwise(name, *shapes, strides=[tuple(target), tuple(source)], kernel=kernel)
+        record.pointwise(name, shape, shape, strides=[tuple(target), tuple(source)], kernel=kernel)
     return copies_of(record)
 
 

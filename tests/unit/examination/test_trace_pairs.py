@@ -18,14 +18,14 @@ from recorded_builders import (
 
 from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
 from layoutdoctor.examination.kernels.attribution import attribute
-from layoutdoctor.examination.kernels.convolutions import Evidence
+from layoutdoctor.examination.kernels.evidence import Evidence
 from layoutdoctor.examination.kernels.pairs import TracePair, find_pairs
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from layoutdoctor.examination.kernels.convolutions import LibraryConversion
+    from layoutdoctor.examination.kernels.evidence import LibraryConversion
     from layoutdoctor.recording.recording import RecordedTrace
 
     Step = Callable[[Recorder], object]

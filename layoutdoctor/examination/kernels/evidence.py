@@ -1,5 +1,5 @@
 """
-The layout conversions that a library ran around its convolutions in a recorded trace: direction, tensor, sizes.
+What is known of each kernel of a recorded trace: the layout conversions around convolutions, and the copies.
 
 cuDNN's names say the direction, MIOpen's do not: there it follows from the place before or after the kernel that
 computes. Which tensor it was follows from the launch grid, which both libraries derive from the sizes.
@@ -11,19 +11,31 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from layoutdoctor.examination.kernels.names import is_convolution_kernel, kernel_entry, looks_like_conversion
-from layoutdoctor.examination.kernels.shapes import convolution_tensors, cudnn_grid, miopen_fits
+from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
+from layoutdoctor.examination.kernels.shapes import (
+    COPY,
+    convolution_tensors,
+    cudnn_grid,
+    layouts_of_copy,
+    miopen_fits,
+    parse_shapes,
+)
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from layoutdoctor.diagnosis.conversion import Confidence, ConversionDirection
+    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.shapes import ConvolutionTensors, Role, Shape, Tensor
+    from layoutdoctor.recording.recording import OperationArguments
+
 
 _ZERO_FILL = "SubTensorOpWithScalar"
 _HELPER = "SubTensorOp"
@@ -53,11 +65,11 @@ class LibraryConversion:
     One conversion kernel of a library.
 
     Attributes:
-        group: Which convolution it ran for: kernels of one group ran for the same one; ``NONE`` where not known.
-        dtype: Element type of what the convolution reads, as recorded; None where it was not.
+        group: Which convolution it ran for: kernels of one group ran for the same one; ``NONE`` if not known.
+        dtype: Element type of what the convolution reads, as recorded; None if it was not.
         is_result: Whether it converts what the convolution wrote, by its place behind the kernel that computes; None
             where none is known to.
-        input_shape: Sizes of the convolution's input, whichever tensor this converts; None where not recorded.
+        input_shape: Sizes of the convolution's input, whichever tensor this converts; None if not recorded.
         of_batch: Whether the launch grid alone shows an activation or its gradient (True), or a weight or its gradient;
             None if the tensor is known, or the grid shows neither.
     """
@@ -101,7 +113,7 @@ class Evidence:
         return self.classes[self.names[row]]
 
     def grid_of(self, row: int) -> tuple[int, int, int] | None:
-        """Launch grid of a kernel; None where it was not recorded."""
+        """Launch grid of a kernel; None if it was not recorded."""
         index = int(self.trace.kernels.grid[row])
         return self.trace.grids[index] if index != NONE else None
 
@@ -219,29 +231,23 @@ class _Group:
         return [max(others, key=lambda place: int(self.evidence.trace.kernels.duration[self.rows[place]]))]
 
     def conversions(self) -> Iterator[LibraryConversion]:
-        """The conversions of this convolution."""
+        """
+        The conversions of this convolution.
+
+        If a kernel's name has no direction, its place decides; CNHW is neither of the two formats.
+        """
         taken: set[tuple[int, str]] = set()
         for place, row in enumerate(self.rows):
             if not self.classes[place].is_conversion:
                 continue
-            named = self.classes[place].direction
-            is_result = self._is_result(place)
-            direction = self._direction(place, is_result=is_result) if named == "other" else named
-            conversion = LibraryConversion(
-                row, self.group, direction, None, self._confidence(place, named), is_result=is_result
-            )
+            direction, is_result = self.classes[place].direction, self._is_result(place)
+            confidence: Confidence | None = "grid" if self.evidence.grid_of(row) is not None else "order"
+            if direction == "other":
+                confidence = "order" if self.mains else None
+                if is_result is not None and self.names[place].startswith("batched_transpose"):
+                    direction = "to_contiguous" if is_result else "to_channels_last"
+            conversion = LibraryConversion(row, self.group, direction, None, confidence, is_result=is_result)
             yield self._with_tensor(conversion, place, taken)
-
-    def _confidence(self, place: int, named: ConversionDirection) -> Confidence | None:
-        if named == "other":
-            return "order" if self.mains else None
-        return "grid" if self.evidence.grid_of(self.rows[place]) is not None else "order"
-
-    def _direction(self, place: int, *, is_result: bool | None) -> ConversionDirection:
-        """The direction of a kernel whose name has none, by its place; CNHW is neither of the two formats."""
-        if is_result is None or not self.names[place].startswith("batched_transpose"):
-            return "other"
-        return "to_contiguous" if is_result else "to_channels_last"
 
     def _is_result(self, place: int) -> bool | None:
         """Whether a conversion comes after the kernel whose result it converts, not before one that reads it."""
@@ -303,31 +309,25 @@ class _Group:
         self, tensors: ConvolutionTensors, conversion: LibraryConversion, place: int, *, is_miopen: bool
     ) -> tuple[Role, ...]:
         """
-        The tensors that a part of the operation reads or writes, in the order in which MIOpen converts them.
+        The tensors that the next computing kernel reads or the last one wrote, in the order in which MIOpen converts.
 
         MIOpen alone converts the buffer of a result before it computes.
         """
-        is_read = not conversion.is_result
-        if conversion.is_result is None:
-            is_read = conversion.direction == "to_channels_last"
-        read, written = self._part(tensors, place, is_read=is_read)
+        is_result = conversion.is_result
+        is_read = conversion.direction == "to_channels_last" if is_result is None else not is_result
+        mains = [main for main in self.mains if (main > place if is_read else main < place)]
+        name = self.names[mains[0] if is_read else mains[-1]] if mains else ""
+        read: tuple[Role, ...] = ("grad_output", "input", "weight")
+        written: tuple[Role, ...] = ("grad_input", "grad_weight")
+        if not tensors.is_backward:
+            read, written = ("input", "weight"), ("output",)
+        elif _WEIGHT_GRADIENT.search(name):
+            read, written = ("input", "grad_output"), ("grad_weight",)
+        elif _DATA_GRADIENT.search(name):
+            read, written = ("grad_output", "weight"), ("grad_input",)
         if not is_read:
             return written
         return (*read, *written) if is_miopen and len(written) == 1 else read
-
-    def _part(
-        self, tensors: ConvolutionTensors, place: int, *, is_read: bool
-    ) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
-        """The tensors that the next or the last computing kernel reads, and those it writes."""
-        if not tensors.is_backward:
-            return ("input", "weight"), ("output",)
-        mains = [main for main in self.mains if (main > place if is_read else main < place)]
-        name = self.names[mains[0] if is_read else mains[-1]] if mains else ""
-        if _WEIGHT_GRADIENT.search(name):
-            return ("input", "grad_output"), ("grad_weight",)
-        if _DATA_GRADIENT.search(name):
-            return ("grad_output", "weight"), ("grad_input",)
-        return ("grad_output", "input", "weight"), ("grad_input", "grad_weight")
 
     def _tensors(self, operation: int) -> ConvolutionTensors | None:
         """The tensors of the innermost operation around a kernel that says most of them."""
@@ -351,3 +351,104 @@ class _Group:
         if self.classes[place].library == "cudnn":
             return cudnn_grid(tensor.shape) == grid
         return miopen_fits(self.names[place], tensor.shape, grid, to_channels_last=to_channels_last) is not False
+
+
+CopyKind = Literal["converted", "permuted", "generated"]
+
+_TWO_DIMENSIONAL = re.compile(r"(?:^|[^A-Z])YBLOCK['\"]?\s*[=:]\s*['\"]?(\d+)")
+# A reduction (red, per) computes: it is never a copy.
+_GENERATED = re.compile(r"^triton_(?:poi|for)_")
+# The operation and its strides decide; what a kernel of a copy is called differs from device to device.
+_OF_A_COPY = ("strided_copy", "")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceCopy:
+    """
+    One copying kernel, by its row.
+
+    Attributes:
+        kind: ``converted`` between memory formats, ``permuted`` otherwise, ``generated`` by Inductor in two dimensions.
+        source: Layout before, and ``target`` after; None if not recorded.
+        direction: Between memory formats; ``none`` for a permutation.
+    """
+
+    row: int
+    kind: CopyKind
+    source: Layout | None
+    target: Layout | None
+    direction: ConversionDirection
+
+
+def copied_layouts(attribution: Attribution, operation: int) -> tuple[Layout, Layout] | None:
+    """Layouts before and after an eager copy; None for another operation, and where strides were not recorded."""
+    if attribution.name_of(operation) != COPY:
+        return None
+    arguments = attribution.arguments_of(operation)
+    return layouts_of_copy(parse_shapes(arguments.shapes), parse_shapes(arguments.strides))
+
+
+def find_copies(evidence: Evidence) -> list[TraceCopy]:
+    """Every copy that changes strides, and every generated copy in two dimensions, in order."""
+    found: list[TraceCopy] = []
+    attribution = evidence.attribution
+    layouts = cache(partial(copied_layouts, attribution))
+    is_copy = _is_of_a_copy(attribution)
+    is_generated = [_GENERATED.match(name) is not None for name in evidence.trace.names]
+    for row, operation in enumerate(attribution.operation.tolist()):
+        if operation == NONE:
+            continue
+        if is_generated[evidence.names[row]]:
+            copy = _generated(attribution.arguments_of(operation), row)
+        elif is_copy[row] and evidence.class_of(row).role in _OF_A_COPY:
+            copy = _eager(row, layouts(operation))
+        else:
+            continue
+        if copy is not None:
+            found.append(copy)
+    return found
+
+
+def undecided_copies(evidence: Evidence) -> list[int]:
+    """Rows of the kernels that copy, in eager mode, between strides that were not recorded."""
+    attribution = evidence.attribution
+    roles = (evidence.class_of(row).role for row in range(len(evidence.names)))
+    columns = zip(roles, attribution.operation.tolist(), _is_of_a_copy(attribution), strict=True)
+    return [
+        row
+        for row, (role, operation, is_copy) in enumerate(columns)
+        if role == "strided_copy" or (is_copy and not role)
+        if not is_copy or _may_convert(attribution.arguments_of(operation))
+    ]
+
+
+def _is_of_a_copy(attribution: Attribution) -> list[bool]:
+    """Of each kernel, whether an eager copy launched it."""
+    names, operations = attribution.trace.names, attribution.trace.operations.name.tolist()
+    return [row != NONE and names[operations[row]] == COPY for row in attribution.operation.tolist()]
+
+
+def _may_convert(recorded: OperationArguments) -> bool:
+    """Whether a copy is of tensors that have memory formats, as far as is known, and its strides are not."""
+    shapes = parse_shapes(recorded.shapes)
+    return not parse_shapes(recorded.strides) and (not shapes or any(len(shape) in (4, 5) for shape in shapes))
+
+
+def _eager(row: int, layouts: tuple[Layout, Layout] | None) -> TraceCopy | None:
+    if layouts is None:
+        return None
+    source, target = layouts
+    before, after = stride_order_of(source), stride_order_of(target)
+    if before is None or before == after or is_expanded(source):
+        return None
+    has_formats = source.memory_formats and target.memory_formats
+    direction = conversion_direction(source, target) if has_formats else "none"
+    return TraceCopy(row, "permuted" if direction == "none" else "converted", source, target, direction)
+
+
+def _generated(recorded: OperationArguments, row: int) -> TraceCopy | None:
+    """A generated kernel that walks two dimensions apart, as one that reads and writes in different orders does."""
+    block = _TWO_DIMENSIONAL.search(recorded.kernel_options)
+    if block is None or int(block[1][:9]) < 2:
+        return None
+    return TraceCopy(row, "generated", None, None, "other")
