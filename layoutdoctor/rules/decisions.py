@@ -11,16 +11,18 @@ from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
     OFF,
     SWITCH_OFF,
+    Times,
     advised,
     channels_last_ways,
     is_worth_trying,
     other_cure,
+    ratio_words,
     refusal,
     severity_of_gain,
+    speed_words,
 )
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
-from layoutdoctor.rules.times import Times, ratio_words, speed_words
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words
 

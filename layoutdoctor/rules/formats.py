@@ -16,16 +16,18 @@ from layoutdoctor.examination.costs import (
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
+    Times,
+    alternative_words,
     channels_last_ways,
     is_worth_trying,
     other_cure,
     refusal,
     severity_of_gain,
+    speed_words,
     verified_cure,
 )
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
-from layoutdoctor.rules.times import Times, alternative_words, speed_words
 from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.examination.graphs.regions import known_sum
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import first_input, nodes_by_name, upstream
-from layoutdoctor.rules.times import Times
 from layoutdoctor.rules.wording import shown
 from layoutdoctor.units import format_seconds
 from layoutdoctor.words import distinct, layout_words, line_words, listing, shape_words

@@ -8,10 +8,17 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import Place, all_conversions_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import OFF, advised, channels_last_ways, is_worth_trying, refusal
+from layoutdoctor.rules.advice import (
+    OFF,
+    Times,
+    advised,
+    alternative_words,
+    channels_last_ways,
+    is_worth_trying,
+    refusal,
+)
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only
-from layoutdoctor.rules.times import Times, alternative_words
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import be, count_of, distinct, joined, layout_words, line_words, listing
 

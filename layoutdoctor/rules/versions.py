@@ -20,10 +20,10 @@ from layoutdoctor.diagnosis.answer import Severity
 from layoutdoctor.examination.choice import is_far_off
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import eager_of_same_formats, is_convolution
 from layoutdoctor.rules.outputs import output_changes
-from layoutdoctor.rules.times import Times
 from layoutdoctor.rules.wording import shown
 from layoutdoctor.words import count_of, layout_words, op_words, shape_words
 

@@ -18,9 +18,8 @@ from layoutdoctor.examination.costs import (
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import refusal, use_instead
+from layoutdoctor.rules.advice import Times, alternative_words, refusal, use_instead
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.times import Times, alternative_words
 from layoutdoctor.words import DTYPES, be, count_of, distinct, joined, listing
 
 if TYPE_CHECKING:

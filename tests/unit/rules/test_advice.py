@@ -32,9 +32,8 @@ from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER, A
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
 from layoutdoctor.rules import Rule, evidence, run_rules
-from layoutdoctor.rules.advice import advised, use_instead, use_or_recommended
+from layoutdoctor.rules.advice import Times, advised, alternative_words, use_instead, use_or_recommended
 from layoutdoctor.rules.formats import LD205
-from layoutdoctor.rules.times import Times, alternative_words
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis

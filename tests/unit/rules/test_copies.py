@@ -30,7 +30,8 @@ from trace_builders import (
 )
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.rules.copies import LD108, LD110, LD501
+from layoutdoctor.rules.library import LD108, LD110
+from layoutdoctor.rules.source import LD501
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion

@@ -22,7 +22,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.rules.fallbacks import LD305, LD308
+from layoutdoctor.rules.slower import LD305, LD308
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding

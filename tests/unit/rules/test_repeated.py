@@ -23,7 +23,7 @@ from builders import (
 from trace_builders import finder_in_trace, to_channels_last, to_contiguous
 
 from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
-from layoutdoctor.rules.repeated import LD102
+from layoutdoctor.rules.round_trips import LD102
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion
