@@ -6,13 +6,12 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.diagnosis.configurations import BASELINE, FORCED
 from layoutdoctor.examination.costs import Place, all_conversions_of, conversions_of, places_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead, verified_cure
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.decisions import FORCED
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import (
     DIRECTION_WORDS,

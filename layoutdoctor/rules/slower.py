@@ -36,11 +36,10 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding, Severity
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution, FxNode, Graph
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.kernel import Kernel
     from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.diagnosis.trial import Trial
-    from layoutdoctor.examination.graphs.strided_norms import StridedNorm
 
 
 # --------------------------------------------------------------------------- LD302: a batch norm reads another layout
@@ -51,7 +50,9 @@ def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
     if not inputs_are or counts.get("contiguous_format", 0) < max(counts.values(), default=0):
         return
     trials = (t for t in evidence.own_trials(diagnosis) if not evidence.is_channels_last(t))
-    for trial, found in evidence.first_showing(trials, _strided_norms):
+    for trial, found in evidence.first_showing(
+        trials, lambda t: [n for graph in t.graphs for n in strided_norms(graph)]
+    ):
         first = found[0]
         norm, layout = first.norm, first.layout
         seconds = sum_known(kernel.seconds for kernel in kernels_of(trial) if kernel.node == norm.name)
@@ -73,10 +74,6 @@ def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
             at=norm,
             seconds=seconds,
         )
-
-
-def _strided_norms(trial: Trial) -> list[StridedNorm]:
-    return [strided for graph in trial.graphs for strided in strided_norms(graph)]
 
 
 LD302 = Rule("LD302", "strided-batch-norm-input", batch_norms)
@@ -178,7 +175,10 @@ def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convo
 def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
     """For a CUDA device that is not there: a loss that cannot be measured here, but is known to happen."""
     static = (trial for trial in evidence.own_trials(diagnosis) if trial.is_static)
-    for trial, grouped in evidence.first_showing(static, _grouped):
+    for trial in static:
+        grouped = [c for c in evidence.convolutions_of(trial) if c.class_ == "grouped" and c.channels_last]
+        if not grouped:
+            continue
         names = listing([convolution_words(convolution) for convolution in grouped])
         yield LD303.finding(
             trial.name,
@@ -188,11 +188,7 @@ def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
             evidence=[convolution.node for convolution in grouped],
             at=grouped[0],
         )
-
-
-def _grouped(trial: Trial) -> list[Convolution]:
-    convolutions = [c for card in evidence.cards_of(trial) for c in card.convolutions]
-    return [c for c in convolutions if c.class_ == "grouped" and c.channels_last]
+        return
 
 
 LD303 = Rule("LD303", "convolution-slower-in-one-format", slower_convolutions)

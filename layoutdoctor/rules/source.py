@@ -109,7 +109,11 @@ FOLDED = (
 
 def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: the configurations have the same convolutions."""
-    for trial, convolutions in evidence.first_showing(evidence.own_trials(diagnosis), _forward_convolutions):
+
+    def forward(trial: Trial) -> list[Convolution]:
+        return [c for c in evidence.convolutions_of(trial, with_backward=False) if not c.is_backward]
+
+    for trial, convolutions in evidence.first_showing(evidence.own_trials(diagnosis), forward):
         flat = [convolution for convolution in convolutions if _is_flat(convolution)]
         names = [f"{c.module or c.node} ({shape_words((c.weight_shape or ())[2:])})" for c in flat]
         if flat:
@@ -122,11 +126,6 @@ def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
                 evidence=[convolution.node for convolution in flat],
                 at=flat[0],
             )
-
-
-def _forward_convolutions(trial: Trial) -> list[Convolution]:
-    cards = evidence.cards_of(trial, with_backward=False)
-    return [convolution for card in cards for convolution in card.convolutions if not convolution.is_backward]
 
 
 def _is_flat(convolution: Convolution) -> bool:
