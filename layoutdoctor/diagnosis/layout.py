@@ -121,11 +121,9 @@ def dispatched_format(shape: Sequence[Size], stride: Sequence[Size] | None) -> M
         against torch in tests/property.
     """
     rank = len(shape)
-    if stride is None or len(stride) != rank or rank not in CHANNELS_LAST_BY_RANK:
-        return None
     sizes = [size for size in shape if isinstance(size, int)]
-    steps = [step for step in stride if isinstance(step, int)]
-    if len(sizes) < rank or len(steps) < rank:
+    steps = [step for step in stride or () if isinstance(step, int)]
+    if rank not in CHANNELS_LAST_BY_RANK or len(sizes) < rank or len(steps) != rank:
         return None
     if steps[1] == 0 or 0 in sizes:
         return "contiguous_format"

@@ -152,12 +152,12 @@ class Scan(Record, frozen=True, kw_only=True):
 
     @property
     def examined(self) -> tuple[ScannedFile, ...]:
-        """Those that could be."""
+        """The files that could be examined."""
         return tuple(file for file in self.files if file.failure is None)
 
     @property
     def failed(self) -> tuple[ScannedFile, ...]:
-        """Those that could not."""
+        """The files that could not be examined."""
         return tuple(file for file in self.files if file.failure is not None)
 
     def to_json(self) -> bytes:

@@ -166,9 +166,11 @@ def advised(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
         ways: The configurations that would follow it.
         words: What to do.
     """
-    against = other_cure(times, trial, lambda cure: cure.name in ways)
-    if against is not None:
-        return against
+    return other_cure(times, trial, lambda cure: cure.name in ways) or unless_refuted(times, trial, ways, words)
+
+
+def unless_refuted(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
+    """The same, whatever is recommended."""
     return words if is_worth_trying(times, trial, ways) else refusal(times, trial, ways)
 
 

@@ -170,7 +170,6 @@ def _is_applied_in_forward(trial: Trial) -> bool:
 
 
 def _deciding(decision: Decision) -> list[Convolution]:
-    """The convolutions that made the rule decide as it did."""
     return [convolution for convolution in decision.convolutions if convolution.node in decision.deciding_nodes]
 
 
@@ -288,18 +287,14 @@ def _is_cured_by_off(diagnosis: Diagnosis, trial: Trial) -> bool:
 def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conversion]]:
     """The first trial in which tensors come back from channels_last_3d, and their conversions."""
     others = (diagnosis.measured_trial(name) for name in CHANNELS_LAST_CONFIGURATIONS)
-    for candidate in (trial, *others):
-        found = [] if candidate is None else [c for c in _compiled_conversions(candidate) if _is_returned(c)]
-        if candidate is not None and found:
-            return candidate, found
-    return trial, []
+    candidates = [one for one in (trial, *others) if one is not None]
+    found = evidence.first_showing(candidates, lambda one: [c for c in _compiled_conversions(one) if _is_returned(c)])
+    return next(found, (trial, []))
 
 
 def _is_returned(conversion: Conversion) -> bool:
-    source, target = conversion.source, conversion.target
-    if source is None or target is None or conversion.role == "exit":
-        return False
-    return source.memory_formats == ("channels_last_3d",) and "contiguous_format" in target.memory_formats
+    source, target = (layout.memory_formats if layout else () for layout in (conversion.source, conversion.target))
+    return conversion.role != "exit" and source == ("channels_last_3d",) and "contiguous_format" in target
 
 
 def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str | None:

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.kernel import KernelSummary
-    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.trial import Trial
 
 
@@ -102,12 +101,9 @@ def permuted_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _is_permuting(conversion: Conversion) -> bool:
-    before, after = _order(conversion.source), _order(conversion.target)
-    return conversion.direction == "none" and before is not None and after is not None and before != after
-
-
-def _order(layout: Layout | None) -> tuple[int, ...] | None:
-    return None if layout is None or layout.stride is None else stride_order(layout.shape, layout.stride)
+    layouts = [one for one in (conversion.source, conversion.target) if one is not None and one.stride is not None]
+    orders = {stride_order(layout.shape, layout.stride or ()) for layout in layouts}
+    return conversion.direction == "none" and len(orders) == len(layouts) == 2 and None not in orders
 
 
 LD110 = Rule("LD110", "permuted-copy", permuted_copies)

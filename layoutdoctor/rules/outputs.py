@@ -34,15 +34,7 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------------------------------- LD209: other strides
 @dataclass(frozen=True)
 class OutputChange:
-    """
-    One output that a compiled configuration returns in another layout than eager does.
-
-    Attributes:
-        eager: The eager trial with the same formats of model and input.
-        number: Which output, from 0.
-        expected: Eager's layout.
-        returned: The compiled configuration's.
-    """
+    """An output, from 0, that a compiled trial returns in another layout than eager on the same formats does."""
 
     trial: Trial
     eager: Trial

@@ -47,16 +47,12 @@ def round_trips(diagnosis: Diagnosis) -> Iterator[Finding]:
     for trial in evidence.own_trials(diagnosis):
         facts = _Facts(trial)
         kinds: dict[str, list[RedundantPair]] = {}
+        is_trace = evidence.is_trace(trial)
         for pair in trial.redundant_pairs:
-            is_told_apart = trial is main and not evidence.is_trace(trial)
-            kinds.setdefault(joined((facts.way(pair), facts.around(pair)), " ") if is_told_apart else "", []).append(
-                pair
-            )
-        for pairs in sorted(
-            kinds.values(), key=lambda pairs: (_seconds(pairs) or 0.0, _bytes(pairs) or 0), reverse=True
-        ):
+            kind = joined((facts.way(pair), facts.around(pair)), " ") if trial is main and not is_trace else ""
+            kinds.setdefault(kind, []).append(pair)
+        for pairs in sorted(kinds.values(), key=lambda p: (_seconds(p) or 0.0, _bytes(p) or 0), reverse=True):
             found = places_of(Place(p.module, p.location, 1, p.seconds, p.bytes_moved or 0) for p in pairs)
-            is_trace = evidence.is_trace(trial)
             yield LD101.finding(
                 trial.name,
                 _trace_message(facts, pairs, found) if is_trace else _message(facts, pairs),
@@ -283,7 +279,9 @@ def repeated_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
         if not repeated:
             continue
         again = [conversion for _, own in repeated for conversion in own[1:]]
-        moved = sum_known(_all_but_largest([c.bytes_moved for c in own]) for _, own in repeated)
+        # One conversion of each value has to stay: the largest.
+        sizes = [[c.bytes_moved for c in own if c.bytes_moved is not None] for _, own in repeated]
+        moved = sum_known(sum(known) - max(known) if known else None for known in sizes)
         yield LD102.finding(
             trial.name,
             _message_of_values(values, repeated, again, moved),
@@ -293,12 +291,6 @@ def repeated_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
             bytes_moved=moved,
             evidence=[c.id for _, own in repeated for c in own],
         )
-
-
-def _all_but_largest(sizes: Sequence[int | None]) -> int | None:
-    """The bytes that repetitions move: one conversion has to stay, and the largest counts as that one."""
-    known = [size for size in sizes if size is not None]
-    return sum(known) - max(known) if known else None
 
 
 class _Values:

@@ -97,12 +97,10 @@ class _Convolutions:
 
     @property
     def seconds(self) -> float:
-        """Time of all of them in the profiled iteration."""
-        return sum(kernel.seconds or 0.0 for kernel in self.kernels)
+        return _sum(self.kernels)
 
     @property
     def codes(self) -> list[str]:
-        """The library's names for the code that ran."""
         return distinct(kernel.implementation or kernel.name for kernel in self.kernels)
 
     @property
@@ -233,7 +231,7 @@ def strided_reductions(diagnosis: Diagnosis) -> Iterator[Finding]:
                     f"{format_ratio(slow.seconds / fast.seconds)} slower; a strided reduction, not a layout conversion",
                     "judge the format by the time of the whole model, not by this kernel",
                     evidence=(slow.kernel, fast.kernel),
-                    at=slow,
+                    at=Place(slow.module, slow.location, 1, None),
                     seconds=slow.seconds - fast.seconds,
                 )
 
@@ -284,20 +282,23 @@ _SLOWER_KERNEL = 1.5
 _GENERATED = ("cpp_", "triton_")
 
 
+def _large(account: Account) -> list[AccountRow]:
+    return [row for row in account.rows if row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds]
+
+
 def slower_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per account, for all generated kernels that are slower than the operations they replace."""
     seen = set[tuple[str, ...]]()
     for account in diagnosis.accounts:
-        rows = [row for row in account.rows if row.slower_kernels not in seen and _is_slower_kernel(account, row)]
+        rows = [row for row in _large(account) if row.slower_kernels not in seen and _is_slower_kernel(row)]
         seen.update(row.slower_kernels for row in rows)
         if rows:
             yield _kernel_finding(diagnosis, account, sorted(rows, key=lambda row: -row.seconds))
 
 
-def _is_slower_kernel(account: Account, row: AccountRow) -> bool:
+def _is_slower_kernel(row: AccountRow) -> bool:
     slower, faster = row.slower_seconds or 0.0, row.faster_seconds or 0.0
-    is_large = row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds
-    return row.kind == "generated_kernel" and is_large and slower >= _SLOWER_KERNEL * faster > 0
+    return row.kind == "generated_kernel" and slower >= _SLOWER_KERNEL * faster > 0
 
 
 def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Finding:
@@ -339,11 +340,10 @@ def slower_operations(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per place and configuration."""
     seen = set()
     for account in diagnosis.accounts:
-        for row in account.rows:
+        for row in _large(account):
             place = account.slower, row.module, row.locations, row.backward
             is_one_call = row.kind == "layout" and row.count == 1  # of many small ones none is worth a change
-            is_large = row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds
-            if is_one_call and is_large and place not in seen:
+            if is_one_call and place not in seen:
                 seen.add(place)
                 yield _operation_finding(diagnosis, account, row)
 
@@ -386,7 +386,7 @@ def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most."""
     for trial, kernels in evidence.first_showing(evidence.main_or_eager(diagnosis), _dear_fallbacks):
         nodes = [evidence.node_of(trial, kernel) for kernel in kernels]
-        codes = distinct(_code(kernel) for kernel in kernels)
+        codes = distinct(f"oneDNN's {k.implementation}" if _is_reference(k) else op_words(k.name) for k in kernels)
         dtypes = listing(distinct(node.dtype for node in nodes if node is not None))
         modules = distinct(node.module for node in nodes if node is not None)
         dearest = next((node for node in nodes if node is not None), None)
@@ -425,11 +425,6 @@ def _sum(kernels: Sequence[Kernel]) -> float:
 
 def _is_reference(kernel: Kernel) -> bool:
     return kernel.name in _HEAVY and _REFERENCE.search(kernel.implementation or "") is not None
-
-
-def _code(kernel: Kernel) -> str:
-    """``oneDNN's ref:any``, or the name of the operation."""
-    return f"oneDNN's {kernel.implementation}" if _is_reference(kernel) else op_words(kernel.name)
 
 
 def _is_of_one(kernel: Kernel, node: FxNode | None) -> bool:
