@@ -25,9 +25,7 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "
         channels_last: Whether its output is channels-last in the generated code; None where not recorded.
         rank: Spatial rank: 1, 2 or 3.
         weight_shape: ``[C_out, C_in / groups, ...]``.
-        stride: Its stride, one number per spatial dimension; None where not recorded.
-        is_transposed: Whether it is a transposed convolution; None where not recorded.
-        is_backward: True for a ``convolution_backward``.
+        stride: One number per spatial dimension; None where not recorded.
     """
 
     node: str

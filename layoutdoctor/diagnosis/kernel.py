@@ -17,7 +17,6 @@ class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         name: Name of the device kernel, generated kernel, oneDNN primitive or leaf operation.
         seconds: Its time; the least of several iterations.
-        start_seconds: Start within the profiled iteration.
         op: ATen operation it ran in; None for a generated kernel.
         library: ``onednn``, ``inductor``, ``aten``, ``cudnn``...; None where not known.
         problem: The library's own description, such as ``mb4_ic64oc64_ih56...``.

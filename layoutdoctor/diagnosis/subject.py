@@ -141,7 +141,6 @@ class Environment(Record, frozen=True, kw_only=True):
         platform: Operating system, its release, and the processor family.
         cuda: Version of the CUDA (or ROCm) runtime that torch was built with.
         compiler: The C++ compiler that Inductor used on a CPU.
-        cpu_count: Processors of the machine.
         thread_count: Threads torch used inside one operation, on a CPU.
         onednn_isa: The instruction set oneDNN reported, such as ``"Intel AVX-512 with Intel DL Boost"``.
         device_name: Name of the GPU, or of the processor.

@@ -112,15 +112,7 @@ class GradientLayout(Record, frozen=True, kw_only=True):
 
 
 class TracedTensor(Record, frozen=True, kw_only=True):
-    """
-    A tensor that a traced model is given.
-
-    Attributes:
-        shape: Sizes.
-        stride: Strides in elements.
-        dtype: Such as ``float32``.
-        requires_grad: Whether a backward computes its gradient.
-    """
+    """A tensor that a traced model is given; its strides in elements."""
 
     shape: tuple[Count, ...]
     stride: tuple[Count, ...]
