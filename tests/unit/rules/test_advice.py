@@ -133,9 +133,8 @@ def suggested(diagnosis: Diagnosis, *ways: str, of: int = 0) -> str:
             (a_ratio(LAST, 1.2),),
             f"{NO_HELP}: {SAID_LAST} failed, or computed something else",
         ),
-        ((SAME,), (), NO_HELP),
     ],
-    ids=["not tried", "may be faster", "may be slower", "failed", "other outputs", "the same"],
+    ids=["not tried", "may be faster", "may be slower", "failed", "other outputs"],
 )
 def test_what_was_measured_speaks_against_it(trials: tuple[Trial, ...], ratios: Any, words: str) -> None:
     assert suggested(a_diagnosis(a_trial(), *trials, comparison=a_comparison(*ratios)), LAST) == words

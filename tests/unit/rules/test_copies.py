@@ -120,10 +120,6 @@ def test_what_is_said_of_calls(told: Told) -> None:
         "Where it does nothing is said of captured trials only",
         called(broken, a_trial("eager"), a_failed_trial(), a_trial_of(a_call())),
     )
-    told(
-        "A copy of the same line that another is said to have made is not nothing",
-        called(a_trial_of(a_call(owner="framework"), name="eager"), a_trial_of(a_call())),
-    )
     calls = [a_recorded_call(f"c{i}", seconds=2e-4) for i in range(2)]
     unplaced = a_recorded_call("c2", location=None, module=None)
     told(
@@ -159,7 +155,4 @@ def test_what_is_suggested_for_calls(told: Told) -> None:
         "A layout that something else needs is a note",
         called(a_trial_of(a_call(required_by=("view", "convolution_1")), nodes=(NODE, view))),
     )
-    shape = (2, 8, 4, 16, 16)
-    volume = a_call(source=channels_last(shape), target=contiguous(shape))
-    told("Five dimensions have their own format", called(a_trial_of(volume)))
     told("A strided tensor is a note where it can be felt", called(a_trial_of(a_call(source=STRIDED))))

@@ -19,7 +19,6 @@ from builders import (
 from trace_builders import (
     a_recorded_kernel,
     a_recorded_pair,
-    a_total,
     an_eager_copy,
     finder_in_trace,
     recorded_kernels,
@@ -168,15 +167,6 @@ def test_what_it_suggests_for_a_trace(told: Told) -> None:
     )
     transposes = [there(n, kernel=CNHW, direction="other", port=None, tensor="unknown", **NAMELESS) for n in (1, 2)]
     told("Transposes to cnhw are named as what they are", findings(*transposes))
-    told("Blocked layouts are met with channels last", a_log(*[a_reorder(n) for n in range(4)]))
-    for called in (("aten::conv3d",), ("aten::conv2d", "aten::conv_transpose3d")):
-        calls = [[there(n, **NAMELESS)] for n in range(2)]
-        totals = tuple(a_total(name, kind="operation") for name in called)
-        own = [conversion for call in calls for conversion in call]
-        told(
-            "Where no shapes were recorded the operations say the dimensions",
-            findings(*own, kernels=recorded_kernels(*own, totals=totals)),
-        )
 
 
 def test_what_it_suggests_for_a_model(told: Told) -> None:

@@ -110,7 +110,6 @@ def test_what_is_said_of_other_values(told: Told) -> None:
         "Channels last that differs in eager as well is the models own doing",
         values(a_trial("eager"), different(EAGER_LAST), different(LAST)),
     )
-    told("With eager off as well no configuration is to blame", values(different("inductor"), different("eager")))
 
 
 # ---------------------------------------------------------------------------------------------------------- LD505

@@ -18,7 +18,6 @@ from builders import (
     a_ratio,
     a_subject,
     a_trial,
-    an_input,
     channels_last,
     contiguous,
     finder,
@@ -66,10 +65,6 @@ def a_broken_trial(
 
 def test_what_is_said_of_breakers(told: Told) -> None:
     told("Three norms are one finding with places reason and price", broken(a_trial(), a_broken_trial(*NORMS)))
-    told(
-        "Each kind of operation is a finding",
-        broken(a_broken_trial(NORMS[0], a_breaker("bmm", op="bmm", module="attention"))),
-    )
     paid = (out("e0", seconds=None), back("e1", seconds=None, fused=True))
     told("Without times the bytes are the price", broken(a_broken_trial(NORMS[0], conversions=paid)))
 
@@ -129,12 +124,6 @@ def test_what_is_said_of_entries_and_exits(told: Told) -> None:
     backward = a_graph(DECISION, name="backward", direction="backward", conversions=(EXIT, WEIGHTS[0]))
     training = a_subject(mode="training")
     told("The backward graph is left out", edges(a_trial(graphs=(forward, backward)), subject=training))
-    entries = (ENTRY, a_copy("in 2", "entry", fused=True, bytes_moved=None))
-    subject = a_subject(inputs=(an_input(contiguous((2, 4, 8, 16, 16))),), mode="training")
-    told(
-        "Several inputs of which one is fused and none out",
-        at_edges(*entries, WEIGHTS[0], decision=a_decision(a_convolution()), subject=subject),
-    )
 
 
 def test_what_is_no_entry_or_exit() -> None:

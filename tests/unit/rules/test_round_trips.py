@@ -166,11 +166,6 @@ def test_what_it_says_of_a_trace(told: Told) -> None:
         *(proved_by("order", 1e-5, between=()) for _ in range(18)),
     )
     told("All round trips are one finding that counts them by what proves them", in_trace(*pairs))
-    unknown = (to_contiguous("k1", source=None, target=None), to_channels_last("k2", source=None, target=None))
-    told(
-        "Where no layout was recorded the direction says which way it goes",
-        in_trace(proved_by("order", between=()), of=unknown),
-    )
     assert in_trace() == []
 
 
@@ -256,9 +251,6 @@ def test_what_is_said_of_repetitions(told: Told) -> None:
         "A buffer that the compiler copies twice is a repetition",
         repeated(a_compiled(a_copy("c0", "convolution_1"), a_copy("c1", seconds=0.0005))),
     )
-    cheap = (a_copy("a0", "convolution_1", seconds=1e-4), a_copy("a1", "convolution_2", seconds=1e-4))
-    dear = tuple(a_copy(f"b{i}", f"convolution_{i}", source_value="arg0_1") for i in (1, 2, 3))
-    told("Several repeated tensors are one finding about the dearest", repeated(a_compiled(*cheap, *dear)))
 
 
 def test_what_is_suggested_for_repetitions(told: Told) -> None:
@@ -274,10 +266,6 @@ def test_what_is_suggested_for_repetitions(told: Told) -> None:
             a_trial("inductor-channels-last"),
             comparison=a_comparison(a_ratio("inductor-channels-last", 1.28)),
         ),
-    )
-    told(
-        "What is repeated in a channels last model is better converted once by hand",
-        repeated(a_trial_of(two(), an_inference(), name="inductor-channels-last")),
     )
 
 

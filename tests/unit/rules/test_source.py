@@ -112,7 +112,6 @@ def test_tensors_in_both_formats(told: Told) -> None:
         "Gradients with nominally other strides are the same bytes",
         ambiguous(a_trial_of(gradient_layouts=(REAL, NOMINAL)), off),
     )
-    told("Several gradients are one finding", ambiguous(a_trial_of(gradient_layouts=(NOMINAL,) * 4)))
     plain = (NODES[0], a_placeholder("x"), a_node("convolution", "aten.convolution.default", ("x", "w")))
     backward = (NODES[1], a_node("again", "aten.convolution.default", ("x", "w"), backward=True))
     for trial in (a_trial_of(gradient_layouts=(REAL,)), *(a_trial_of(*nodes) for nodes in (plain, backward))):

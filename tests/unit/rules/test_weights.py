@@ -25,7 +25,6 @@ from builders import (
 )
 from trace_builders import finder_in_trace, to_channels_last
 
-from layoutdoctor.diagnosis.kernel import Kernel
 from layoutdoctor.rules.weights import LD103, LD106
 from layoutdoctor.rules.wording import DIAGNOSE
 
@@ -171,11 +170,6 @@ def test_what_is_said_of_cast_weights(told: Told) -> None:
         "A cast and a conversion of the same parameter belong together",
         cast(a_trial_of((*TWO_CASTS, a_placeholder("x"), reader), conversion)),
     )
-    ran = tuple(Kernel(name="copy_", seconds=2e-4, node=name, graph="graph 0") for name in ("c0", "c1", "other"))
-    told(
-        "Two casts alone are told in inference with their kernels",
-        cast(a_trial_of(TWO_CASTS, kernels=kernels(kernels=ran))),
-    )
 
 
 def test_what_is_no_cast_of_weights() -> None:
@@ -200,5 +194,3 @@ def test_what_is_suggested_for_cast_weights(told: Told) -> None:
         "In training casts alone are expected and with a conversion they are a note",
         cast(a_trial_of(TWO_CASTS, a_casting_conversion("k0", source_value="w0")), **TRAINING),
     )
-    conversions = (a_casting_conversion("k0"), a_casting_conversion("k1", target_dtype="float16", seconds=None))
-    told("Two dtypes are both named", cast(a_trial_of((), *conversions)))
