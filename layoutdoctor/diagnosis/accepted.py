@@ -146,8 +146,7 @@ def accept(diagnosis: Diagnosis, accepted: AcceptedFile, today: date | None = No
     outgrown: dict[int, AcceptedFinding] = {}
     findings = []
     for finding in diagnosis.findings:
-        candidates = known.get(_key_of(finding), ())
-        count = len(finding.evidence)
+        candidates, count = known.get(_key_of(finding), ()), len(finding.evidence)
         entry = next((e for e in candidates if e.evidence_count is None or count <= e.evidence_count), None)
         if entry is None:
             outgrown.update((id(candidate), candidate) for candidate in candidates)

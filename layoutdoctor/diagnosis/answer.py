@@ -124,11 +124,11 @@ class Finding(Record, frozen=True, kw_only=True):
         code: The rule's code, such as ``LD101``.
         rule: The rule's name, such as ``round-trip-conversion``.
         severity: ``error`` a measured loss with a verified cure, ``warning`` a loss, ``note`` worth knowing.
-        configuration: The trial it is about; None where it is about the whole diagnosis.
+        configuration: The trial it is about; None if it is about the whole diagnosis.
         seconds: The measured cost per iteration.
         evidence: Ids of conversions, node names or figures the message rests on.
-        accepted: Why it is accepted, by the file given with ``--accepted``; empty where no reason is written there,
-            None where it is not accepted.
+        accepted: Why it is accepted, by the file given with ``--accepted``; empty if no reason is written there,
+            None if it is not accepted.
     """
 
     code: str

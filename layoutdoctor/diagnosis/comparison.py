@@ -43,10 +43,8 @@ class Costs(Record, frozen=True, kw_only=True):
 
     Attributes:
         kernel_seconds: Time of all kernels, summed; not the wall time.
-        conversion_count: Conversions that change a layout.
         exposed_conversion_seconds: The part of ``conversion_seconds`` in which nothing else ran on the device.
         convolution_seconds: Time of all kernels that ran for a convolution, conversions included.
-        redundant_pair_count: Round trips.
         redundant_pair_seconds: Time of the conversions in round trips, each counted once.
     """
 
@@ -223,8 +221,6 @@ class ComparedModel(Record, frozen=True, kw_only=True):
         name: The target, as the user named it.
         created_at: UTC, ISO 8601.
         baseline: The configuration that ratios refer to; None if nothing was compared.
-        recommended: The recommended configuration; None for none.
-        speedup: Its ratio to the baseline.
     """
 
     name: str
@@ -242,10 +238,8 @@ class ComparedTrial(Record, frozen=True, kw_only=True):
 
     Attributes:
         same_as: The configuration with the same code that was measured instead.
-        seconds: Time of one call; None if not measured.
         ratio: Its ratio to the baseline; None for the baseline, and if not measured.
         costs: One iteration; None if no kernels were recorded, unless the trial is a static one.
-        failure: Why it has no result.
     """
 
     status: TrialStatus
@@ -275,11 +269,9 @@ class DecisionChange(Record, frozen=True, kw_only=True):
 
 class TrialChange(Record, frozen=True, kw_only=True):
     """
-    One configuration in both diagnoses.
+    One configuration in both diagnoses; ``old`` or ``new`` is None if it is in the other one only.
 
     Attributes:
-        old: None if it is not in the old diagnosis.
-        new: None if it is not in the new one.
         change: The new ratio to the baseline over the old one; above 1, the configuration became faster in comparison
             with the baseline. None for the baseline, and if not judged.
         not_judged: Why there is no ``change``; None if there is, and for the baseline.

@@ -25,20 +25,18 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         id: Unique within its trial.
-        owner: Who inserted it.
         direction: The kind of change; ``none`` for one that moves data without changing the layout (1-D, a cast).
         seconds: Measured time in the profiled iteration.
         bytes_moved: Bytes read plus bytes written, without padding.
-        fused: True where the loop that makes it computes as well, so that it costs little of its own. A loop that only
+        fused: True if the loop that makes it computes as well, so that it costs little of its own. A loop that only
             moves is a conversion of its own, also where its kernel runs other loops.
-        start_seconds: Start within the profiled iteration.
         bandwidth_share: Bytes per second reached over the device's copy bandwidth, 0 to 1 or a little above.
         dtype: Element type before, such as ``"f32"``.
         graph: Name of the trial's graph that has ``node``.
-        port: Which tensor of that node was converted: ``input 0``, ``output 0``...; None where that is not certain.
-        target_dtype: Element type after, where a cast travels with the conversion; None where it stays the same.
+        port: Which tensor of that node was converted: ``input 0``, ``output 0``...; None if that is not certain.
+        target_dtype: Element type after, where a cast travels with the conversion; None if it stays the same.
         cause: Why it is there, in words: whose line asked for it, or what needs the layout it makes.
-        role: ``entry`` of a graph input, ``exit`` to the caller's strides, ``interior`` between; None where not known.
+        role: ``entry`` of a graph input, ``exit`` to the caller's strides, ``interior`` between; None if not known.
         required_by: FX nodes that read the converted value and accept it in no other layout.
         value: Inductor buffer, or eager operation, whose result is the converted value.
         source_value: Inductor buffer or graph input that it was converted from.
@@ -88,7 +86,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 class RedundantPair(Record, frozen=True, kw_only=True):
     """
-    Two conversions that undo each other.
+    Two conversions that undo each other; times and bytes are of both together.
 
     Attributes:
         kind: ``adjacent`` (nothing between) or ``through`` (layout-agnostic operations between).
@@ -96,15 +94,11 @@ class RedundantPair(Record, frozen=True, kw_only=True):
         first: Id of the conversion A to B.
         second: Id of the conversion B to A.
         between: Operations between the two, in order.
-        seconds: The time of both together; None if not measured.
-        bytes_moved: The bytes that both move together, read plus written.
         location: The user's line of the second one's operation, else of the first's.
         module: Path of the nn.Module of the same.
         proof: Why it may go: which consumers there are, and that nothing pins the layout between.
-        tensor_shape: Shape of the converted tensor.
         also: Ids of further conversions that go with the first one, such as the other branches of a concatenation.
-        seconds_source: Whether ``seconds`` was measured or estimated from bytes; None where there are no seconds.
-        graph: Name of the graph that proves it.
+        seconds_source: Whether ``seconds`` was measured or estimated from bytes; None if there are no seconds.
         confidence: In a recorded trace, what says that both convert the same value: ``shapes`` agree all along the way,
             only the launch ``grid`` of both agrees, or nothing but the ``order`` of kernels; None elsewhere.
         exposed_seconds: On a GPU, the part of ``seconds`` in which nothing else ran on the device.

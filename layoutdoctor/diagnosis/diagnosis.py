@@ -29,7 +29,7 @@ class Reproduction(Record, frozen=True, kw_only=True):
 
     Attributes:
         printed: What it printed; where it failed, the end of what it said of that.
-        reproduced: Whether conversions and ratio were as recorded; None where it did not run to its end.
+        reproduced: Whether conversions and ratio were as recorded; None if it did not run to its end.
     """
 
     printed: str
@@ -45,11 +45,11 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     Attributes:
         trials: One per configuration, in the order of the configurations.
         findings: Sorted: most severe first, then by cost.
-        interrupted: Set where the diagnosis did not run to its end, with what stopped it.
+        interrupted: Set if the diagnosis did not run to its end, with what stopped it.
         accounts: The parts of the difference between the baseline and the recommended configuration, and if eager is
             faster, that between it and eager.
         reproduction: The result of running the reproducer; None if it was not run.
-        stage_seconds: How long each stage of the diagnosis took, in their order; empty where nobody was there.
+        stage_seconds: How long each stage of the diagnosis took, in their order; empty if they were not timed.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -74,14 +74,14 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     @property
     def fastest(self) -> Trial | None:
-        """The recommended trial where there is one, else the fastest measured; None where nothing was measured."""
+        """The recommended trial where there is one, else the fastest measured; None if nothing was measured."""
         if self.recommendation is not None and self.recommendation.configuration is not None:
             return self.find_trial(self.recommendation.configuration)
         return self.find_trial(self.comparison.fastest[0]) if self.comparison and self.comparison.fastest else None
 
     @property
     def baseline(self) -> Trial | None:
-        """The trial the ratios refer to; None where nothing was compared."""
+        """The trial the ratios refer to; None if nothing was compared."""
         return self.find_trial(self.comparison.baseline) if self.comparison else None
 
     def trial(self, name: str) -> Trial:
@@ -98,7 +98,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         return found
 
     def find_trial(self, name: str) -> Trial | None:
-        """The trial of that name; None where there is none."""
+        """The trial of that name; None if there is none."""
         return next((trial for trial in self.trials if trial.name == name), None)
 
     def measured_trial(self, name: str) -> Trial | None:

@@ -22,12 +22,10 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "
     Attributes:
         class_: ``grouped`` (groups > 1 and more than one input channel per group), ``small`` (both channel counts
             <= 64), ``in_out`` (output channels at most half of the input channels, kernel > 1), ``default``.
-        channels_last: Whether its output is channels-last in the generated code; None where not recorded.
+        channels_last: Whether its output is channels-last in the generated code; None if not recorded.
         rank: Spatial rank: 1, 2 or 3.
         weight_shape: ``[C_out, C_in / groups, ...]``.
-        stride: Its stride, one number per spatial dimension; None where not recorded.
-        is_transposed: Whether it is a transposed convolution; None where not recorded.
-        is_backward: True for a ``convolution_backward``.
+        stride: One number per spatial dimension; None if not recorded.
     """
 
     node: str
@@ -50,12 +48,12 @@ class Decision(Record, frozen=True, kw_only=True):
     Inductor's decision card for one graph.
 
     Attributes:
-        applied: Whether layout optimization was on for this graph; None where it was not recorded.
+        applied: Whether layout optimization was on for this graph; None if it was not recorded.
         rule: Short name of the branch that decided, such as ``cpu-onednn`` or ``grouped-convolution``.
         explanation: The same in our own words, with the numbers.
         convolution_count: Convolutions in the graph (forward and backward ones).
         channels_last_convolution_count: How many of them the compiler forced to channels-last.
-        deciding_nodes: The convolutions that vetoed; empty where no single node did.
+        deciding_nodes: The convolutions that vetoed; empty if no single node did.
         log: Torch's own log of the decision.
     """
 
@@ -110,7 +108,7 @@ class BufferRead(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         name: The buffer or graph input that is read.
         stride: By how many elements of it the read moves for one step in each dimension of the *written* buffer: its
-            layout as that buffer sees it. 0 in a dimension over which it is broadcast. None where the read follows no
+            layout as that buffer sees it. 0 in a dimension over which it is broadcast. None if the read follows no
             such steps (an index table, a remainder, a symbolic size).
         offset: Element at which the read starts, for the first element of the written buffer.
         is_masked: Whether only some elements of the written buffer come from it, as in a concatenation.
@@ -134,7 +132,7 @@ class Buffer(Record, frozen=True, kw_only=True, omit_defaults=True):
         layout: Layout in the generated code.
         kernel: Name of the generated kernel, or of the external call, that writes it.
         reads: Names of the buffers and graph inputs it is computed from.
-        is_extern: True where a library call (convolution, matrix product) writes it.
+        is_extern: True if a library call (convolution, matrix product) writes it.
         source_node: FX node whose value it holds, where that is one node.
         accesses: How the loop that writes it reads other buffers; empty for an external call.
         operations: The operations of that loop besides loads and stores; empty if it only moves elements.
@@ -146,7 +144,7 @@ class Buffer(Record, frozen=True, kw_only=True, omit_defaults=True):
         alias_of: The buffer whose memory it is a part of, such as the concatenation that it is written into.
         offset: Element of that buffer at which it starts.
         launch: Which launch of a generated kernel writes it, counted through the graph; None for a library call.
-        problem: Why its loop was not understood; None where it was.
+        problem: Why its loop was not understood; None if it was.
     """
 
     name: str

@@ -17,9 +17,8 @@ class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         name: Name of the device kernel, generated kernel, oneDNN primitive or leaf operation.
         seconds: Its time; the least of several iterations.
-        start_seconds: Start within the profiled iteration.
         op: ATen operation it ran in; None for a generated kernel.
-        library: ``onednn``, ``inductor``, ``aten``, ``cudnn``...; None where not known.
+        library: ``onednn``, ``inductor``, ``aten``, ``cudnn``...; None if not known.
         problem: The library's own description, such as ``mb4_ic64oc64_ih56...``.
         implementation: The library's name of the code it chose, such as ``brg_conv_fwd:avx512_core``.
         node: FX node, or eager operation, that ran it, where that is certain.
@@ -43,7 +42,7 @@ class Total(Record, frozen=True, kw_only=True):
     Kernels of a recorded trace or of an iteration on a GPU, added up.
 
     Attributes:
-        library: Whose kernels they are; for ``kernel`` only, None where not known.
+        library: Whose kernels they are; for ``kernel`` only, None if not known.
     """
 
     kind: TotalKind
@@ -66,13 +65,13 @@ class Waiting(Record, frozen=True, kw_only=True):
         device_count: Devices that something ran on.
         collective_seconds: Kernels of NCCL and the like, which wait for other devices.
         copy_seconds: Copies and fills by the device's own engines.
-        step_count: Profiler steps in which something ran on the device; None where none was recorded.
+        step_count: Profiler steps in which something ran on the device; None if none was recorded.
         step_seconds: The median one.
         conversion_bound_seconds: The most that the layout conversions counted can cost in a step, or without steps in
             all: when nothing else ran. An upper bound: the host may have been what the step waited for.
-        launch_lag_seconds: From a kernel's launch to its start, the median; None where launches were not recorded.
+        launch_lag_seconds: From a kernel's launch to its start, the median; None if launches were not recorded.
         waits_for: ``device`` where that was busy nearly always, ``host`` where it was hardly busy, or mostly idle and
-            found its queue empty; None where neither can be said.
+            found its queue empty; None if neither can be said.
     """
 
     span_seconds: Seconds
@@ -95,7 +94,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         count: Kernels in the list.
         seconds: Sum of their times; not the wall time. None, as all of their times, where what was seen cannot be true.
         conversion_count: Library conversions that change a layout (direction other than ``none``).
-        share: ``conversion_seconds`` over ``seconds``; None where no kernel was recorded.
+        share: ``conversion_seconds`` over ``seconds``; None if no kernel was recorded.
         conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
         not_understood_count: Lines and events that could not be read, or conversions that could not be described.
         kernels: The list itself, in order; a file has it once for all trials of the same code.
@@ -106,8 +105,8 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
             device: what the run really waited for.
         convolution_count: On a GPU, kernels that ran for a convolution, its conversions included; in a log of oneDNN,
-            what stands with one.
-        convolution_seconds: Their time; None where not known.
+            those beside one.
+        convolution_seconds: Their time; None if not known.
         totals: In a recorded trace and on a GPU, the kernels added up by name, operation, module, step; longest first.
     """
 

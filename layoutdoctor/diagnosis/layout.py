@@ -27,7 +27,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         shape: Sizes, ``[N, C, H, W]`` and the like.
-        stride: Strides in elements; None where the layout is no strided one (a blocked oneDNN format) or not known.
+        stride: Strides in elements; None if the layout is no strided one (a blocked oneDNN format) or not known.
         memory_formats: Every memory format the layout satisfies; with size-1 dimensions it may be several.
         format: oneDNN's name of a blocked format, such as ``"aBcd16b"``; None for a strided layout.
         dispatched: The memory format by which ATen's operations choose their kernel and lay out their result, which
@@ -92,7 +92,7 @@ def memory_formats_of(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[Me
         stride: Strides in elements.
 
     Returns:
-        The formats in the order contiguous_format, channels_last, channels_last_3d; empty where none fits.
+        The formats in the order contiguous_format, channels_last, channels_last_3d; empty if none fits.
 
     Source:
         ``c10/core/Contiguity.h`` and ``c10/core/MemoryFormat.h``, torch 2.13: strides of size-1 dimensions do not
@@ -121,11 +121,9 @@ def dispatched_format(shape: Sequence[Size], stride: Sequence[Size] | None) -> M
         against torch in tests/property.
     """
     rank = len(shape)
-    if stride is None or len(stride) != rank or rank not in CHANNELS_LAST_BY_RANK:
-        return None
     sizes = [size for size in shape if isinstance(size, int)]
-    steps = [step for step in stride if isinstance(step, int)]
-    if len(sizes) < rank or len(steps) < rank:
+    steps = [step for step in stride or () if isinstance(step, int)]
+    if rank not in CHANNELS_LAST_BY_RANK or len(sizes) < rank or len(steps) != rank:
         return None
     if steps[1] == 0 or 0 in sizes:
         return "contiguous_format"
@@ -139,7 +137,7 @@ def dispatched_format(shape: Sequence[Size], stride: Sequence[Size] | None) -> M
 
 
 def _is_dense_in_order(shape: Sequence[Size], stride: Sequence[Size], order: Sequence[int]) -> bool:
-    """Whether strides are those of a dense tensor whose dimensions, slowest first, stand in ``order``."""
+    """Whether strides are those of a dense tensor whose dimensions, slowest first, are in ``order``."""
     if any(size == 0 for size in shape) and order == range(len(shape)):
         return True  # torch calls a tensor without elements contiguous, but not channels_last
     expected: int | None = 1
@@ -158,7 +156,7 @@ def stride_order(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[int, ..
     The dimensions larger than one, slowest first: what has to differ for a layout conversion to move anything.
 
     Returns:
-        Dimension numbers; None where a stride is symbolic, so that no order can be claimed.
+        Dimension numbers; None if a stride is symbolic, so that no order can be claimed.
     """
     pairs: list[tuple[int, int]] = []
     for dimension, (size, step) in enumerate(zip(shape, stride, strict=True)):
@@ -176,7 +174,7 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def dense_stride(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a dense tensor whose dimensions, slowest first, stand in ``order``."""
+    """Strides of a dense tensor whose dimensions, slowest first, are in ``order``."""
     stride = [0] * len(shape)
     step = 1
     for dimension in reversed(order):

@@ -33,14 +33,11 @@ class ScanRow(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         step: The profiler's step they ran in.
-        device: Index of the device they ran on.
         rule: The rule that names them: of several, the one of the lowest code; None if none does.
         kernel: Their kernel without what changes from version to version, such as ``cudnn::nchwToNhwcKernel``.
-        shape: Sizes of the tensor.
         is_counted: Whether their time is part of ``ScannedFile.conversion_nanoseconds``; false if a rule names them
             and they change no memory format, or may change none.
         exposed_nanoseconds: In which nothing else ran on the device; None if that is not known.
-        bytes_moved: As far as known.
     """
 
     rule: str | None
@@ -84,7 +81,6 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
         span_nanoseconds: From the first to the last that ran, or of all steps.
         bound_nanoseconds: The most that the conversions can cost in a step, or without steps in all.
         waits_for: What the run waited for: ``device`` or ``host``; None if neither can be said.
-        lacks: What was not recorded.
     """
 
     name: str
@@ -152,12 +148,12 @@ class Scan(Record, frozen=True, kw_only=True):
 
     @property
     def examined(self) -> tuple[ScannedFile, ...]:
-        """Those that could be."""
+        """The files that could be examined."""
         return tuple(file for file in self.files if file.failure is None)
 
     @property
     def failed(self) -> tuple[ScannedFile, ...]:
-        """Those that could not."""
+        """The files that could not be examined."""
         return tuple(file for file in self.files if file.failure is not None)
 
     def to_json(self) -> bytes:

@@ -23,7 +23,7 @@ class SourceLocation(Record, frozen=True, kw_only=True):
     Attributes:
         file: Path as Python reported it.
         line: Line number, from 1.
-        code: The text of that line; None where it was not recorded.
+        code: The text of that line; None if it was not recorded.
     """
 
     file: str
@@ -40,9 +40,9 @@ class Cure(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: Such as ``flat-conv3d``.
-        answers: Code of the finding that it answers, such as ``LD503``; None where no rule speaks of it.
-        modules: Paths of the modules that it changes; empty where it is about the model as a whole.
-        dtype: The dtype that it gives them; None where it leaves that alone.
+        answers: Code of the finding that it answers, such as ``LD503``; None if no rule speaks of it.
+        modules: Paths of the modules that it changes; empty if it is about the model as a whole.
+        dtype: The dtype that it gives them; None if it leaves that alone.
         how: The same change as lines to paste, of a model called ``model``.
     """
 
@@ -88,9 +88,9 @@ class InputTensor(Record, frozen=True, kw_only=True):
     One tensor of the example input, as the caller gave it.
 
     Attributes:
-        stride: Strides in elements; None where it is no strided tensor.
+        stride: Strides in elements; None if it is no strided tensor.
         memory_formats: Every memory format it satisfies.
-        name: Its parameter in the model's signature, or its key; None where it is the only input.
+        name: Its parameter in the model's signature, or its key; None if it is the only input.
     """
 
     shape: tuple[Size, ...]
@@ -110,14 +110,14 @@ class Subject(Record, frozen=True, kw_only=True):
     Attributes:
         name: The target as the user named it (file name, class name), without folders.
         mode: ``inference`` (eval, no gradients) or ``training`` (forward, backward of a scalar loss); ``trace``.
-        device: ``cpu``, ``cuda``; None where a trace does not say.
+        device: ``cpu``, ``cuda``; None if a trace does not say.
         inputs: Every tensor of the example input, in order.
         model: Class name of the model; None for a function or a trace.
-        parameter_count: Elements in all parameters; None where there is no module.
-        convolution_module_count: nn.Conv* modules in the model; None where there is no module.
+        parameter_count: Elements in all parameters; None if there is no module.
+        convolution_module_count: nn.Conv* modules in the model; None if there is no module.
         parameter_formats: How many 4-D and 5-D parameters satisfy each memory format, before any configuration.
         notes: Facts the reader should know ("was compiled already: the module inside was diagnosed").
-        target: The device that graphs were lowered for without its being there (``cuda:90``); None where it really ran.
+        target: The device that graphs were lowered for without its being there (``cuda:90``); None if it really ran.
     """
 
     name: str
@@ -141,7 +141,6 @@ class Environment(Record, frozen=True, kw_only=True):
         platform: Operating system, its release, and the processor family.
         cuda: Version of the CUDA (or ROCm) runtime that torch was built with.
         compiler: The C++ compiler that Inductor used on a CPU.
-        cpu_count: Processors of the machine.
         thread_count: Threads torch used inside one operation, on a CPU.
         onednn_isa: The instruction set oneDNN reported, such as ``"Intel AVX-512 with Intel DL Boost"``.
         device_name: Name of the GPU, or of the processor.

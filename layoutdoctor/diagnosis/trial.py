@@ -24,8 +24,8 @@ class Failure(Record, frozen=True, kw_only=True):
     Attributes:
         kind: Stage at which it failed: ``prepare``, ``compile``, ``run``, ``profile``, ``measure``.
         message: One line: the exception's class and text.
-        log: The rest that may help, such as the last lines of the traceback; None where there is nothing more.
-        location: The user's line that ran last; None where not known.
+        log: The rest that may help, such as the last lines of the traceback; None if there is nothing more.
+        location: The user's line that ran last; None if not known.
     """
 
     kind: str
@@ -112,15 +112,7 @@ class GradientLayout(Record, frozen=True, kw_only=True):
 
 
 class TracedTensor(Record, frozen=True, kw_only=True):
-    """
-    A tensor that a traced model is given.
-
-    Attributes:
-        shape: Sizes.
-        stride: Strides in elements.
-        dtype: Such as ``float32``.
-        requires_grad: Whether a backward computes its gradient.
-    """
+    """A tensor that a traced model is given; its strides in elements."""
 
     shape: tuple[Count, ...]
     stride: tuple[Count, ...]
@@ -156,7 +148,7 @@ class Trial(Record, frozen=True, kw_only=True):
         notes: Facts about this trial the reader should know.
         recompile_reasons: Dynamo's reasons for compiling again, one line each.
         gradient_layouts: In training, every parameter whose gradient has other strides than itself.
-        is_static: True where the graphs were lowered for a device that was not there, so that nothing ran.
+        is_static: True if the graphs were lowered for a device that was not there, so that nothing ran.
         traced: The model's text, with the default configuration only; None if it needs more than torch.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.answer import Finding
 from layoutdoctor.examination.costs import conversion_places, sum_known
@@ -16,21 +16,12 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Severity
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.subject import SourceLocation
+    from layoutdoctor.diagnosis.graph import Convolution, FxNode, LayoutBreaker
+    from layoutdoctor.examination.costs import Place
+
+    Placed = Place | Conversion | Convolution | FxNode | LayoutBreaker
 
 PAGES = resources.files("layoutdoctor.rules") / "pages"
-
-
-class Placed(Protocol):
-    """A record with a line or a module of the model."""
-
-    @property
-    def location(self) -> SourceLocation | None:
-        """The user's line."""
-
-    @property
-    def module(self) -> str | None:
-        """Path of the nn.Module."""
 
 
 @dataclass(frozen=True)

@@ -6,27 +6,29 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.answer import INCONCLUSIVE, SLOWER
+from layoutdoctor.diagnosis.configurations import FORCED
 from layoutdoctor.examination.costs import all_conversions_of, dearest_of, sum_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
     OFF,
     SWITCH_OFF,
+    Times,
     advised,
     channels_last_ways,
     is_worth_trying,
     other_cure,
+    ratio_words,
     refusal,
     severity_of_gain,
+    speed_words,
 )
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
-from layoutdoctor.rules.times import Times, ratio_words, speed_words
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
-    from typing import TypeGuard
 
     from layoutdoctor.diagnosis.answer import Finding, Ratio
     from layoutdoctor.diagnosis.conversion import Conversion
@@ -35,10 +37,8 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Size
     from layoutdoctor.diagnosis.trial import Trial
 
-FORCED = "inductor-layout-opt-forced"
 _WAYS_AROUND = (FORCED, "inductor-channels-last")
-_UNCOUNTED = "only-backward-convolutions"
-"""The rule by which a backward is left out, whatever the forward was, until torch 2.15."""
+_UNCOUNTED = "only-backward-convolutions"  # a backward is left out, whatever the forward was, until torch 2.15
 
 
 def leaves_out_backward(graphs: Iterable[Graph]) -> bool:
@@ -73,12 +73,9 @@ def _is_one_dimensional(decision: Decision) -> bool:
 
 def _leaves_layouts_to_inductor(trial: Trial) -> bool:
     """Whether a configuration keeps the caller's model format and lets Inductor decide about layouts."""
-    configuration = trial.configuration
-    return (
-        configuration.layout_optimization in ("default", "on", "forced")
-        and configuration.model_format == "preserve"
-        and not configuration.freezes
-    )
+    own = trial.configuration
+    is_free = own.layout_optimization in ("default", "on", "forced")
+    return is_free and own.model_format == "preserve" and not own.freezes
 
 
 # -------------------------------------------------------------------------------- LD202, LD207 and LD208: the vetoes
@@ -120,23 +117,19 @@ def vetoes_by_some(diagnosis: Diagnosis) -> Iterator[Finding]:
 def vetoes_by_symbolic_sizes(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most."""
     for trial, graph, decision in _vetoed_graphs(diagnosis, ("dynamic-shape",)):
-        count, symbolic = count_of(decision.convolution_count, "convolution"), _symbolic_dimensions(diagnosis, graph)
+        count = count_of(decision.convolution_count, "convolution")
+        symbolic = [
+            f"dimension {dimension} of {_input_name(diagnosis, node, node.layout.shape)} is {size}"
+            for node in graph.nodes
+            if node.op == "placeholder" and node.tensor != "weight" and node.layout is not None
+            for dimension, size in enumerate(node.layout.shape)
+            if isinstance(size, str)
+        ]
         because = f"{listing(symbolic)} (pytorch #102670)" if symbolic else decision.explanation
         message = f"layout optimization skipped for {count} because of dynamic shapes: {because}"
         advice = "where the sizes do not change, compile with dynamic=False, or call torch._dynamo.mark_static(x)"
         suggestion = joined((advice, _measured_words(Times(diagnosis))))
         yield _veto_finding(LD208, diagnosis, trial, decision, message, suggestion)
-
-
-def _symbolic_dimensions(diagnosis: Diagnosis, graph: Graph) -> list[str]:
-    """Such as ``"dimension 2 of x is s77"``, for every input of the graph with a symbolic size."""
-    return [
-        f"dimension {dimension} of {_input_name(diagnosis, node, node.layout.shape)} is {size}"
-        for node in graph.nodes
-        if node.op == "placeholder" and node.tensor != "weight" and node.layout is not None
-        for dimension, size in enumerate(node.layout.shape)
-        if isinstance(size, str)
-    ]
 
 
 def _input_name(diagnosis: Diagnosis, placeholder: FxNode, shape: tuple[Size, ...]) -> str:
@@ -154,12 +147,8 @@ def _vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tup
     """
     Graphs that Inductor was free to lay out and did not, by one of some of its rules; each of these rules once.
 
-    Args:
-        rules: Names as in ``Decision.rule``.
-
-    Yields:
-        The first trial with that rule, the main one first, with the graph and its decision. Left out: graphs of 1-D
-        convolutions only, which have no format to decide about, and a backward that differs from its forward (LD206).
+    Left out are graphs of 1-D convolutions only, which have no format to decide about, and a backward that differs from
+    its forward (LD206).
     """
     seen = set[str]()
     for trial in evidence.own_trials(diagnosis):
@@ -167,10 +156,10 @@ def _vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tup
             continue
         for graph in trial.graphs:
             decision = graph.decision
-            if decision is None or decision.applied is not False or decision.rule not in rules:
+            if decision is None or decision.applied is not False or decision.rule not in {*rules} - seen:
                 continue
             is_repeated = graph.direction == "backward" and _is_applied_in_forward(trial)
-            if decision.rule not in seen and not is_repeated and not _is_one_dimensional(decision):
+            if not is_repeated and not _is_one_dimensional(decision):
                 seen.add(decision.rule)
                 yield trial, graph, decision
 
@@ -181,7 +170,6 @@ def _is_applied_in_forward(trial: Trial) -> bool:
 
 
 def _deciding(decision: Decision) -> list[Convolution]:
-    """The convolutions that made the rule decide as it did."""
     return [convolution for convolution in decision.convolutions if convolution.node in decision.deciding_nodes]
 
 
@@ -225,10 +213,7 @@ LD208 = Rule("LD208", "vetoed-by-dynamic-shapes", vetoes_by_symbolic_sizes)
 def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: for the first configuration that leaves the layouts to Inductor."""
     for trial in evidence.own_trials(diagnosis):
-        cards = [
-            c for c in evidence.cards_of(trial) if c.applied and c.convolution_count and not _is_one_dimensional(c)
-        ]
-        idle = [decision for decision in cards if _is_idle(decision)]
+        idle = [card for card in evidence.cards_of(trial) if _is_idle(card)]
         if not idle or not _leaves_layouts_to_inductor(trial):
             continue
         convolutions = [convolution for decision in idle for convolution in decision.convolutions]
@@ -247,7 +232,9 @@ def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _is_idle(decision: Decision) -> bool:
-    """Whether no convolution was made channels-last, though not all were so already."""
+    """Whether an applied optimization made no convolution channels-last, though not all were so already."""
+    if not decision.applied or not decision.convolution_count or _is_one_dimensional(decision):
+        return False
     already = bool(decision.convolutions) and all(convolution.channels_last for convolution in decision.convolutions)
     return decision.channels_last_convolution_count == 0 and not already
 
@@ -257,10 +244,9 @@ def _rank_words(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convo
     ranks = {convolution.rank or 0 for convolution in convolutions}
     if not ranks or ranks & {0, 2}:
         return ""
-    count = len(_compiled_conversions(trial))
-    toggling = ", so toggling layout_optimization changes nothing"
-    words = f": all are {' or '.join(f'{rank}-D' for rank in sorted(ranks))} and Inductor's rule covers 2-D only"
-    return f"{words}{toggling if count in (0, _count_without(diagnosis, trial)) else ''}"
+    is_same = len(_compiled_conversions(trial)) in (0, _count_without(diagnosis, trial))
+    toggling = ", so toggling layout_optimization changes nothing" if is_same else ""
+    return f": all are {' or '.join(f'{n}-D' for n in sorted(ranks))} and Inductor's rule covers 2-D only{toggling}"
 
 
 def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
@@ -301,18 +287,14 @@ def _is_cured_by_off(diagnosis: Diagnosis, trial: Trial) -> bool:
 def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conversion]]:
     """The first trial in which tensors come back from channels_last_3d, and their conversions."""
     others = (diagnosis.measured_trial(name) for name in CHANNELS_LAST_CONFIGURATIONS)
-    for candidate in (trial, *others):
-        found = [] if candidate is None else [c for c in _compiled_conversions(candidate) if _is_returned(c)]
-        if candidate is not None and found:
-            return candidate, found
-    return trial, []
+    candidates = [one for one in (trial, *others) if one is not None]
+    found = evidence.first_showing(candidates, lambda one: [c for c in _compiled_conversions(one) if _is_returned(c)])
+    return next(found, (trial, []))
 
 
 def _is_returned(conversion: Conversion) -> bool:
-    source, target = conversion.source, conversion.target
-    if source is None or target is None or conversion.role == "exit":
-        return False
-    return source.memory_formats == ("channels_last_3d",) and "contiguous_format" in target.memory_formats
+    source, target = (layout.memory_formats if layout else () for layout in (conversion.source, conversion.target))
+    return conversion.role != "exit" and source == ("channels_last_3d",) and "contiguous_format" in target
 
 
 def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str | None:
@@ -350,7 +332,7 @@ def mismatches(diagnosis: Diagnosis) -> Iterator[Finding]:
         if trial.configuration.layout_optimization not in ("default", "on") or not graphs:
             continue
         kept = set() if formats == "channels_last" else _kept(diagnosis)
-        found = [conversion for graph in graphs for conversion in _conversions_for_backward(trial, graph)]
+        found = [conversion for graph in graphs for conversion in _conversions_for_backward(trial, *graph)]
         conversions = [conversion for conversion in found if _change(conversion) not in kept]
         is_given = formats == "preserve" and not evidence.inputs_not_channels_last(diagnosis)
         if not conversions and (is_given or formats == "channels_last"):
@@ -360,10 +342,10 @@ def mismatches(diagnosis: Diagnosis) -> Iterator[Finding]:
         gain = times.fastest((*_WAYS_AROUND, *OFF))
         yield LD206.finding(
             trial.name,
-            f"{_mismatch_words(graphs)}; {_mismatch_cost_words(trial, conversions, seconds)}",
+            f"{_mismatch_words([card for _, card in graphs])}; {_mismatch_cost_words(trial, conversions, seconds)}",
             _mismatch_suggestion(times, trial, gain),
             severity=evidence.severity_of_cost(trial, seconds) if gain is None else severity_of_gain(gain),
-            evidence=[conversion.id for conversion in conversions] or [graph.name for graph in graphs],
+            evidence=[conversion.id for conversion in conversions] or [graph.name for graph, _ in graphs],
             at=dearest_of(conversions),
             seconds=seconds,
             bytes_moved=sum_known(conversion.bytes_moved for conversion in conversions),
@@ -385,22 +367,16 @@ def _kept(diagnosis: Diagnosis) -> set[tuple[object, ...]]:
     return {_change(c) for c in all_conversions_of(other) if c.id in ids or c.graph in names}
 
 
-def _mismatched(trial: Trial) -> list[Graph]:
+def _mismatched(trial: Trial) -> list[tuple[Graph, Decision]]:
     """The backward graphs without layout optimization, if it is on in the forward."""
-    if not _is_applied_in_forward(trial):
-        return []
-    backward = (graph for graph in trial.graphs if graph.direction == "backward")
-    return [graph for graph in backward if _has_convolutions(graph.decision) and graph.decision.applied is False]
+    backward = [(g, g.decision) for g in trial.graphs if g.direction == "backward" and g.decision is not None]
+    off = [(graph, card) for graph, card in backward if card.convolution_count and card.applied is False]
+    return [one for one in off if _is_applied_in_forward(trial) and not _is_one_dimensional(one[1])]
 
 
-def _has_convolutions(decision: Decision | None) -> TypeGuard[Decision]:
-    return decision is not None and decision.convolution_count > 0 and not _is_one_dimensional(decision)
-
-
-def _conversions_for_backward(trial: Trial, graph: Graph) -> list[Conversion]:
+def _conversions_for_backward(trial: Trial, graph: Graph, decision: Decision) -> list[Conversion]:
     """Of values that a backward convolution reads, as far as was recorded; without the gradients of parameters."""
-    own = {conversion.id for conversion in graph.conversions}
-    names = {c.node for c in graph.decision.convolutions} if graph.decision is not None else set()
+    own, names = {conversion.id for conversion in graph.conversions}, {c.node for c in decision.convolutions}
     return [
         conversion
         for conversion in sorted(all_conversions_of(trial), key=lambda c: c.id not in own)
@@ -408,15 +384,12 @@ def _conversions_for_backward(trial: Trial, graph: Graph) -> list[Conversion]:
         and conversion.role not in ("entry", "exit")
         and conversion.tensor in ("activation", "gradient")
         and conversion.port not in _PARAMETER_GRADIENTS
-        and not (
-            conversion.node is None and conversion.owner == "framework"
-        )  # autograd copies it outside of all graphs
+        and (conversion.node, conversion.owner) != (None, "framework")  # autograd copies it outside of all graphs
         and (not conversion.required_by or not names.isdisjoint(conversion.required_by))
     ]
 
 
-def _mismatch_words(graphs: Sequence[Graph]) -> str:
-    cards = [graph.decision for graph in graphs if graph.decision is not None]
+def _mismatch_words(cards: Sequence[Decision]) -> str:
     start = "layout optimization is on in the forward and off in the backward"
     count = sum(card.convolution_count for card in cards if card.rule == _UNCOUNTED)
     if not count:
@@ -467,7 +440,8 @@ LD206 = Rule("LD206", "forward-backward-mismatch", mismatches)
 def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: for the first configuration that leaves the layouts to Inductor."""
     trials = (trial for trial in evidence.own_trials(diagnosis) if _leaves_layouts_to_inductor(trial))
-    for trial, found in evidence.first_showing(trials, _one_dimensional_convolutions):
+    for trial, cards in evidence.first_showing(trials, _one_dimensional_cards):
+        found = [convolution for card in cards for convolution in card.convolutions]
         every = sum(card.convolution_count for card in evidence.cards_of(trial, with_backward=False))
         copied = _copied_in_both(diagnosis, trial, found)
         places = listing(distinct(conversion.module or conversion.id for conversion in copied))
@@ -488,26 +462,19 @@ def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
 
 
-def _one_dimensional_convolutions(trial: Trial) -> list[Convolution]:
-    cards = evidence.cards_of(trial, with_backward=False)
-    return [convolution for card in cards if _is_one_dimensional(card) for convolution in card.convolutions]
+def _one_dimensional_cards(trial: Trial) -> list[Decision]:
+    return [card for card in evidence.cards_of(trial, with_backward=False) if _is_one_dimensional(card)]
 
 
 def _copied_in_both(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> list[Conversion]:
     """Conversions of activations in front of 1-D convolutions, if eager converts in front of one as well."""
     eager = diagnosis.measured_trial("eager")
     modules = {convolution.module for convolution in convolutions if convolution.module is not None}
-    if eager is None:
+    nodes = [node for graph in (eager.graphs if eager is not None else ()) for node in graph.nodes]
+    called = {n.name for n in nodes if "conv" in n.target and n.layout is not None and len(n.layout.shape) == 3}
+    if eager is None or not _in_front_of(eager, modules, called):
         return []
-    in_eager = {
-        node.name
-        for graph in eager.graphs
-        for node in graph.nodes
-        if "conv" in node.target
-        and (node.module in modules or (node.layout is not None and len(node.layout.shape) == 3))
-    }
-    own = _in_front_of(trial, modules, {convolution.node for convolution in convolutions})
-    return own if _in_front_of(eager, modules, in_eager) else []
+    return _in_front_of(trial, modules, {convolution.node for convolution in convolutions})
 
 
 def _in_front_of(trial: Trial, modules: Collection[str], nodes: Collection[str]) -> list[Conversion]:

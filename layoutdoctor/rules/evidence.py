@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Severity
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Decision, FxNode, Graph
+    from layoutdoctor.diagnosis.graph import Convolution, Decision, FxNode, Graph
     from layoutdoctor.diagnosis.kernel import Kernel
     from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
     from layoutdoctor.diagnosis.subject import InputTensor
@@ -159,6 +159,11 @@ def cards_of(trial: Trial, *, with_backward: bool = True) -> list[Decision]:
     """The decision cards of a trial's graphs."""
     graphs = (graph for graph in trial.graphs if with_backward or graph.direction != "backward")
     return [graph.decision for graph in graphs if graph.decision is not None]
+
+
+def convolutions_of(trial: Trial, *, with_backward: bool = True) -> list[Convolution]:
+    """The convolutions on a trial's decision cards."""
+    return [c for card in cards_of(trial, with_backward=with_backward) for c in card.convolutions]
 
 
 def is_convolution(node: FxNode) -> bool:

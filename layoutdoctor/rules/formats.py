@@ -16,16 +16,17 @@ from layoutdoctor.examination.costs import (
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
+    Times,
+    alternative_words,
     channels_last_ways,
-    is_worth_trying,
     other_cure,
-    refusal,
     severity_of_gain,
+    speed_words,
+    unless_refuted,
     verified_cure,
 )
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
-from layoutdoctor.rules.times import Times, alternative_words, speed_words
 from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words
 
 if TYPE_CHECKING:
@@ -224,16 +225,13 @@ def _count_words(graph: Graph) -> str:
 
 def _one_format(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str:
     times, ways = Times(diagnosis), channels_last_ways(trial)
-    if not is_worth_trying(times, trial, ways):
-        return refusal(times, trial, ways)
     other = diagnosis.measured_trial("eager-channels-last")
     advice = (
         f"convert the input and the parameters too: model = model.to(memory_format=torch.{wanted}); "
         f"x = x.to(memory_format=torch.{wanted})"
     )
-    return joined(
-        (advice, alternative_words(times, trial, other) if other is not None and other is not trial else None)
-    )
+    measured = alternative_words(times, trial, other) if other is not None and other is not trial else None
+    return unless_refuted(times, trial, ways, joined((advice, measured)))
 
 
 LD502 = Rule("LD502", "mixed-formats-in-model", mixed_formats)

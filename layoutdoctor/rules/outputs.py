@@ -13,9 +13,9 @@ from layoutdoctor.examination.choice import is_far_off, wrong_baseline
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import first_input, nodes_by_name, upstream
-from layoutdoctor.rules.times import Times
 from layoutdoctor.rules.wording import shown
 from layoutdoctor.units import format_seconds, known_sum
 from layoutdoctor.words import distinct, layout_words, line_words, listing, shape_words
@@ -33,15 +33,7 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------------------------------- LD209: other strides
 @dataclass(frozen=True)
 class OutputChange:
-    """
-    One output that a compiled configuration returns in another layout than eager does.
-
-    Attributes:
-        eager: The eager trial with the same formats of model and input.
-        number: Which output, from 0.
-        expected: Eager's layout.
-        returned: The compiled configuration's.
-    """
+    """An output, from 0, that a compiled trial returns in another layout than eager on the same formats does."""
 
     trial: Trial
     eager: Trial

@@ -8,10 +8,17 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import Place, all_conversions_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import OFF, advised, channels_last_ways, is_worth_trying, refusal
+from layoutdoctor.rules.advice import (
+    OFF,
+    Times,
+    advised,
+    alternative_words,
+    channels_last_ways,
+    is_worth_trying,
+    unless_refuted,
+)
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only
-from layoutdoctor.rules.times import Times, alternative_words
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import be, count_of, distinct, joined, layout_words, line_words, listing
 
@@ -118,18 +125,14 @@ def _paid_words(paid: Sequence[Conversion]) -> str:
     """The conversions around: ``"3 conversions out and 2 back in, 1 of them fused"``."""
     if not paid:
         return ""
-    back = sum(c.direction == "to_channels_last" for c in paid)
-    out = sum(c.direction == "to_contiguous" for c in paid)
+    directions, fused = [c.direction for c in paid], sum(c.fused for c in paid)
+    out, back = directions.count("to_contiguous"), directions.count("to_channels_last")
+    words = f"{count_of(len(paid), 'conversion')} {'out' if out else 'back in'}"
     if out + back < len(paid):
         words = f"{count_of(len(paid), 'conversion')} around it"
     elif out and back:
         words = f"{count_of(out, 'conversion')} out and {back} back in"
-    else:
-        words = f"{count_of(len(paid), 'conversion')} {'out' if out else 'back in'}"
-    fused = sum(c.fused for c in paid)
-    if not fused:
-        return words
-    return f"{words}, {'fused' if fused == len(paid) else f'{fused} of them fused'}"
+    return words + ("" if not fused else ", fused" if fused == len(paid) else f", {fused} of them fused")
 
 
 def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> str:
@@ -179,11 +182,8 @@ def entries_and_exits(diagnosis: Diagnosis) -> Iterator[Finding]:
     if any(c.role == "entry" for c in found):
         tensors = evidence.inputs_not_channels_last(diagnosis)
         wanted = " or ".join(distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors))
-        advice, ways = (
-            f"a {wanted or 'channels_last'} input saves the conversion at the entry",
-            channels_last_ways(trial),
-        )
-        parts.append(advice if is_worth_trying(times, trial, ways) else refusal(times, trial, ways))
+        advice = f"a {wanted or 'channels_last'} input saves the conversion at the entry"
+        parts.append(unless_refuted(times, trial, channels_last_ways(trial), advice))
     if any(c.role == "exit" for c in found):
         parts.append(
             "the exit keeps the strides that eager returns (keep_output_stride, pytorch PR #102376), which is needed "
@@ -195,9 +195,8 @@ def entries_and_exits(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _converts_at_its_edges_only(graph: Graph) -> bool:
     """Whether a forward graph has channels-last convolutions and converts no activation in the interior."""
-    if graph.direction == "backward" or not _channels_last_count(graph):
-        return False
-    return all(conversion.role in ("entry", "exit") for conversion in _activations(graph))
+    roles = {conversion.role for conversion in _activations(graph)}
+    return graph.direction != "backward" and _channels_last_count(graph) > 0 and roles <= {"entry", "exit"}
 
 
 def _is_for_convolution(graph: Graph, conversion: Conversion) -> bool:
@@ -230,9 +229,8 @@ LD105 = Rule("LD105", "entry-exit-conversion", entries_and_exits)
 
 
 # ------------------------------------------------------------------------------------------- LD212: at a graph break
-_Cut = tuple[
-    "Graph", "Graph", "Conversion", "Conversion"
-]  # both graphs, the exit of the first, the entry of the second
+# Both graphs, the exit of the first, the entry of the second.
+_Cut = tuple["Graph", "Graph", "Conversion", "Conversion"]
 
 
 def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -288,15 +286,10 @@ def _cuts(trial: Trial) -> Iterator[_Cut]:
 def _undoes(entry: Conversion, exit_: Conversion) -> bool:
     """Whether a graph finds what another one left, and brings it back into channels-last."""
     left, found = exit_.target, entry.source
-    if (
-        entry.role != "entry"
-        or left is None
-        or found is None
-        or left.shape != found.shape
-        or left.stride != found.stride
-    ):
+    if entry.role != "entry" or left is None or found is None:
         return False
-    return channels_last_only(exit_.source) is not None and channels_last_only(entry.target) is not None
+    ends = channels_last_only(exit_.source), channels_last_only(entry.target)
+    return (left.shape, left.stride) == (found.shape, found.stride) and None not in ends
 
 
 LD212 = Rule("LD212", "graph-break-cuts-region", graph_breaks)

@@ -1,34 +1,43 @@
-"""LD302, LD303, LD304, LD306 and LD307: kernels that are slower in one format, or than the operations they replace."""
+"""LD302 to LD308: kernels that are slower in one format, or than other code, and memory that is given back."""
 
 from __future__ import annotations
 
 import re
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.examination.choice import KEEPS_MEMORY
 from layoutdoctor.examination.costs import Place, sum_known
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, strided_norms
+from layoutdoctor.examination.kernels.host import CONVOLUTION_BACKWARD
+from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import severity_of_gain, use_or_recommended
+from layoutdoctor.rules.advice import (
+    Times,
+    alternative_words,
+    severity_of_gain,
+    use_instead,
+    use_or_recommended,
+    verified_cure,
+)
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import convolution_words
 from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
-from layoutdoctor.rules.times import Times
 from layoutdoctor.rules.wording import shown
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds, known_sum
-from layoutdoctor.words import distinct, joined, layout_words, listing, op_words, shape_words
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_significant, known_sum
+from layoutdoctor.words import ONEDNN_LOG, count_of, distinct, joined, layout_words, listing, op_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding
+    from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding, Severity
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution, Graph
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.kernel import Kernel
     from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.diagnosis.trial import Trial
-    from layoutdoctor.examination.graphs.layout_agnostic import StridedNorm
 
 
 # --------------------------------------------------------------------------- LD302: a batch norm reads another layout
@@ -39,7 +48,9 @@ def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
     if not inputs_are or counts.get("contiguous_format", 0) < max(counts.values(), default=0):
         return
     trials = (t for t in evidence.own_trials(diagnosis) if not evidence.is_channels_last(t))
-    for trial, found in evidence.first_showing(trials, _strided_norms):
+    for trial, found in evidence.first_showing(
+        trials, lambda t: [n for graph in t.graphs for n in strided_norms(graph)]
+    ):
         first = found[0]
         norm, layout = first.norm, first.layout
         seconds = sum_known(kernel.seconds for kernel in kernels_of(trial) if kernel.node == norm.name)
@@ -63,10 +74,6 @@ def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
 
 
-def _strided_norms(trial: Trial) -> list[StridedNorm]:
-    return [strided for graph in trial.graphs for strided in strided_norms(graph)]
-
-
 LD302 = Rule("LD302", "strided-batch-norm-input", batch_norms)
 
 # ---------------------------------------------------------------------- LD303: a grouped convolution in another kernel
@@ -88,12 +95,10 @@ class _Convolutions:
 
     @property
     def seconds(self) -> float:
-        """Time of all of them in the profiled iteration."""
-        return sum(kernel.seconds or 0.0 for kernel in self.kernels)
+        return _sum(self.kernels)
 
     @property
     def codes(self) -> list[str]:
-        """The library's names for the code that ran."""
         return distinct(kernel.implementation or kernel.name for kernel in self.kernels)
 
     @property
@@ -166,7 +171,10 @@ def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convo
 def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
     """For a CUDA device that is not there: a loss that cannot be measured here, but is known to happen."""
     static = (trial for trial in evidence.own_trials(diagnosis) if trial.is_static)
-    for trial, grouped in evidence.first_showing(static, _grouped):
+    for trial in static:
+        grouped = [c for c in evidence.convolutions_of(trial) if c.class_ == "grouped" and c.channels_last]
+        if not grouped:
+            continue
         names = listing([convolution_words(convolution) for convolution in grouped])
         yield LD303.finding(
             trial.name,
@@ -176,11 +184,7 @@ def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
             evidence=[convolution.node for convolution in grouped],
             at=grouped[0],
         )
-
-
-def _grouped(trial: Trial) -> list[Convolution]:
-    convolutions = [c for card in evidence.cards_of(trial) for c in card.convolutions]
-    return [c for c in convolutions if c.class_ == "grouped" and c.channels_last]
+        return
 
 
 LD303 = Rule("LD303", "convolution-slower-in-one-format", slower_convolutions)
@@ -225,7 +229,7 @@ def strided_reductions(diagnosis: Diagnosis) -> Iterator[Finding]:
                     f"{format_ratio(slow.seconds / fast.seconds)} slower; a strided reduction, not a layout conversion",
                     "judge the format by the time of the whole model, not by this kernel",
                     evidence=(slow.kernel, fast.kernel),
-                    at=slow,
+                    at=Place(slow.module, slow.location, 1, None),
                     seconds=slow.seconds - fast.seconds,
                 )
 
@@ -276,20 +280,23 @@ _SLOWER_KERNEL = 1.5
 _GENERATED = ("cpp_", "triton_")
 
 
+def _large(account: Account) -> list[AccountRow]:
+    return [row for row in account.rows if row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds]
+
+
 def slower_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per account, for all generated kernels that are slower than the operations they replace."""
     seen = set[tuple[str, ...]]()
     for account in diagnosis.accounts:
-        rows = [row for row in account.rows if row.slower_kernels not in seen and _is_slower_kernel(account, row)]
+        rows = [row for row in _large(account) if row.slower_kernels not in seen and _is_slower_kernel(row)]
         seen.update(row.slower_kernels for row in rows)
         if rows:
             yield _kernel_finding(diagnosis, account, sorted(rows, key=lambda row: -row.seconds))
 
 
-def _is_slower_kernel(account: Account, row: AccountRow) -> bool:
+def _is_slower_kernel(row: AccountRow) -> bool:
     slower, faster = row.slower_seconds or 0.0, row.faster_seconds or 0.0
-    is_large = row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds
-    return row.kind == "generated_kernel" and is_large and slower >= _SLOWER_KERNEL * faster > 0
+    return row.kind == "generated_kernel" and slower >= _SLOWER_KERNEL * faster > 0
 
 
 def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Finding:
@@ -331,11 +338,10 @@ def slower_operations(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per place and configuration."""
     seen = set()
     for account in diagnosis.accounts:
-        for row in account.rows:
+        for row in _large(account):
             place = account.slower, row.module, row.locations, row.backward
             is_one_call = row.kind == "layout" and row.count == 1  # of many small ones none is worth a change
-            is_large = row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds
-            if is_one_call and is_large and place not in seen:
+            if is_one_call and place not in seen:
                 seen.add(place)
                 yield _operation_finding(diagnosis, account, row)
 
@@ -366,3 +372,128 @@ def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) 
 
 
 LD307 = Rule("LD307", "operation-slower-in-format", slower_operations)
+
+
+# ------------------------------------------------------------------------------- LD305: reference code and fallbacks
+_LEAST_SHARE_OF_FALLBACKS = 0.10
+_REFERENCE = re.compile(r"(^|:)ref(:|$)")
+_HEAVY = ("convolution", "deconvolution", "matmul", "inner_product")
+
+
+def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most."""
+    for trial, kernels in evidence.first_showing(evidence.main_or_eager(diagnosis), _dear_fallbacks):
+        nodes = [evidence.node_of(trial, kernel) for kernel in kernels]
+        codes = distinct(f"oneDNN's {k.implementation}" if _is_reference(k) else op_words(k.name) for k in kernels)
+        dtypes = listing(distinct(node.dtype for node in nodes if node is not None))
+        modules = distinct(node.module for node in nodes if node is not None)
+        dearest = next((node for node in nodes if node is not None), None)
+        where = f" ({listing(modules)})" if modules else ""
+        times = Times(diagnosis)
+        other = times.clean_alternative(trial, _runs_other_code)
+        yield LD305.finding(
+            trial.name,
+            f"{count_of(len(kernels), 'call')}{where}{f' in {dtypes}' if dtypes else ''} "
+            f"{'runs' if len(kernels) == 1 else 'run'} in code that is not made to be fast ({listing(codes)}): "
+            f"{wording.cost_words(trial, _sum(kernels))}",
+            _other_code(times, trial, other, has_batch_of_one=any(map(_is_of_one, kernels, nodes))),
+            severity=_severity_of_fallbacks(times, trial, other, is_reference=any(map(_is_reference, kernels))),
+            evidence=codes,
+            at=Place(modules[0] if modules else None, dearest.location if dearest is not None else None, 1, None),
+            seconds=_sum(kernels),
+        )
+
+
+def _dear_fallbacks(trial: Trial) -> list[Kernel]:
+    """The dearest first; none if they take too little together."""
+    # Without oneDNN's log its primitives may run in there.
+    is_logged = trial.kernels is not None and ONEDNN_LOG in trial.kernels.sources
+    found = [
+        kernel
+        for kernel in evidence.kernels_of(trial)
+        if _is_reference(kernel) or is_fallback(kernel) or (is_logged and kernel.name == CONVOLUTION_BACKWARD)
+    ]
+    found.sort(key=lambda kernel: -(kernel.seconds or 0.0))
+    return found if evidence.takes_at_least(trial, _sum(found), _LEAST_SHARE_OF_FALLBACKS) else []
+
+
+def _sum(kernels: Sequence[Kernel]) -> float:
+    return sum(kernel.seconds or 0.0 for kernel in kernels)
+
+
+def _is_reference(kernel: Kernel) -> bool:
+    return kernel.name in _HEAVY and _REFERENCE.search(kernel.implementation or "") is not None
+
+
+def _is_of_one(kernel: Kernel, node: FxNode | None) -> bool:
+    """Whether ATen convolves a batch of one sample on a CPU."""
+    shape = () if node is None or node.layout is None else node.layout.shape
+    return kernel.name.startswith("aten::") and len(shape) > 2 and shape[0] == 1
+
+
+def _runs_other_code(one: Trial) -> bool:
+    return one.kernels is not None and bool(one.kernels.seconds) and not _dear_fallbacks(one)
+
+
+def _severity_of_fallbacks(times: Times, trial: Trial, other: Trial | None, *, is_reference: bool) -> Severity:
+    cure = verified_cure(times.diagnosis)
+    if cure is not None and times.is_baseline(trial.name) and _runs_other_code(cure):
+        return "error"
+    if is_reference:
+        return "warning"
+    return severity_of_gain(times.over(other.name, trial.name) if other is not None else None)
+
+
+def _other_code(times: Times, trial: Trial, other: Trial | None, *, has_batch_of_one: bool) -> str:
+    if other is not None:
+        return use_instead(times, trial, other, "runs other code there")
+    tries = ["another dtype", "another version of torch"]
+    if has_batch_of_one:
+        tries.insert(0, "a larger batch (small convolutions at batch 1 are left to this code on purpose)")
+    if times.diagnosis.subject.device == "cuda":
+        tries.append("torch.backends.cudnn.benchmark = True")
+    clean = times.clean_trials(trial, _runs_other_code)
+    if clean:
+        measured = listing(distinct(alternative_words(times, trial, one) or None for one in clean)) or "not timed"
+        names = listing([shown(one.name) for one in clean])
+        verb = "runs" if len(clean) == 1 else "run"
+        return f"{names} {verb} other code there: {measured}; compare also {listing(tries)}"
+    others = [one for one in evidence.own_trials(times.diagnosis) if one.name != trial.name and one.status == "ok"]
+    if others and all(map(_dear_fallbacks, others)):
+        return f"it is not the layout: compare {listing(tries)}"
+    return f"compare {listing(['another memory format', *tries])}"
+
+
+LD305 = Rule("LD305", "reference-kernel", reference_kernels)
+
+# --------------------------------------------------------------------------------- LD308: memory that is given back
+_LEAST_FACTOR = 1.05
+_WARNING_FACTOR = 1.10
+_SETTINGS = " ".join(f"{name}={value}" for name, value in KEEPS_MEMORY.items())
+
+
+def memory_given_back(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most, about the default and the recommended configuration."""
+    advice = diagnosis.recommendation
+    chosen = diagnosis.measured_trial(advice.configuration) if advice is not None and advice.configuration else None
+    factors, extra = {}, {}
+    for trial in (diagnosis.baseline, chosen):
+        measured = trial.measurement if trial is not None else None
+        if trial is not None and measured is not None and measured.unkept_seconds:
+            unkept = statistics.median(measured.unkept_seconds)
+            factors[trial.name], extra[trial.name] = unkept / measured.median_seconds, unkept - measured.median_seconds
+    name = max(factors, key=lambda name: factors[name], default=None)
+    if name is not None and factors[name] >= _LEAST_FACTOR:
+        takes = listing(
+            f"{shown(one)} takes {format_significant(factor)} times as long" for one, factor in factors.items()
+        )
+        yield LD308.finding(
+            name,
+            f"{takes} in a fresh process whose allocator gives memory back to the system (glibc's default)",
+            f"start the process with {_SETTINGS} in its environment",
+            severity="warning" if factors[name] >= _WARNING_FACTOR else "note",
+            seconds=extra[name],
+        )
+
+
+LD308 = Rule("LD308", "memory-given-back", memory_given_back)

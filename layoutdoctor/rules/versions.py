@@ -20,15 +20,15 @@ from layoutdoctor.diagnosis.answer import Severity
 from layoutdoctor.examination.choice import is_far_off
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import eager_of_same_formats, is_convolution
 from layoutdoctor.rules.outputs import output_changes
-from layoutdoctor.rules.times import Times
 from layoutdoctor.rules.wording import shown
 from layoutdoctor.words import count_of, layout_words, op_words, shape_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Collection, Iterator
 
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -106,7 +106,7 @@ def faults_of_versions(diagnosis: Diagnosis) -> Iterator[Finding]:
     for fault in known_faults():
         fits = _is_between(torch, fault.first_torch, fault.before_torch)
         fits = fits and (not fault.is_of_cudnn or _is_between(cudnn, fault.first_cudnn, fault.before_cudnn))
-        seen = next(_LOOKS[fault.look](diagnosis), None) if fits else None
+        seen = next(globals()[fault.look](diagnosis), None) if fits else None
         if seen is None or fault.device not in (None, diagnosis.subject.device):
             continue
         beside = f" with cuDNN {cudnn}" if fault.is_of_cudnn else ""
@@ -294,22 +294,3 @@ def half_precision_product_in_reference(diagnosis: Diagnosis) -> Iterator[Sighti
 def _ran(diagnosis: Diagnosis) -> Iterator[tuple[Trial, Kernel, FxNode | None]]:
     for trial in evidence.main_or_eager(diagnosis):
         yield from ((trial, kernel, evidence.node_of(trial, kernel)) for kernel in evidence.kernels_of(trial))
-
-
-_LOOKS: dict[str, Callable[[Diagnosis], Iterator[Sighting]]] = {
-    look.__name__: look
-    for look in (
-        half_precision_conv3d,
-        upsampling_between_convolutions,
-        strides_lost_in_decomposition,
-        as_strided_with_other_values,
-        scatter_with_other_values,
-        forced_trial_failed,
-        training_with_layout_optimization,
-        depthwise_conv1d_in_half_precision,
-        large_kernel_without_benchmark,
-        small_or_grouped_on_rocm,
-        bfloat16_convolution_in_fallback,
-        half_precision_product_in_reference,
-    )
-}

@@ -18,13 +18,12 @@ from layoutdoctor.examination.costs import (
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import refusal, use_instead
+from layoutdoctor.rules.advice import Times, alternative_words, refusal, use_instead
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.times import Times, alternative_words
 from layoutdoctor.words import DTYPES, be, count_of, distinct, joined, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.conversion import Conversion
@@ -48,8 +47,8 @@ def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
         if training and not is_dear:
             return
         frozen = _frozen(diagnosis, trial)
-        gain = None if frozen is None else times.over(frozen.name, trial.name)
-        is_answered = frozen is not None and gain is not None and not times.is_advisable(frozen.name, trial.name)
+        is_timed = frozen is not None and times.over(frozen.name, trial.name) is not None
+        is_answered = is_timed and frozen is not None and not times.is_advisable(frozen.name, trial.name)
         is_trace = evidence.is_trace(trial)
         yield LD103.finding(
             trial.name,
@@ -144,6 +143,9 @@ LD103 = Rule("LD103", "weight-converted-every-call", converted_weights)
 
 # ---------------------------------------------------------------------------------------------------- LD106: casts
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
+_CAST_IN_TRAINING = (
+    "expected under autocast, whose point is to train float32 master weights; a larger batch makes it a smaller part"
+)
 _SEVERAL = 2  # one parameter that is only cast is a detail; several of them are a model under autocast
 
 _Dtypes = tuple[str, str]
@@ -187,7 +189,9 @@ def _cast_weights(trial: Trial) -> list[_Weight]:
     for key in dict.fromkeys((*casts, *conversions)):
         own = tuple(conversions.get(key, ()))
         cast = casts.get(key)
-        dtypes = cast[1] if cast is not None else next((pair for c in own if (pair := _dtypes(c))), None)
+        dtypes = (
+            cast[1] if cast is not None else next((pair for c in own if (pair := _pair(c.dtype, c.target_dtype))), None)
+        )
         if dtypes is not None:
             found.append(_Weight(key, dtypes, own, cast[0] if cast is not None else None))
     return found
@@ -200,11 +204,6 @@ def _dtypes_of_cast(node: FxNode, nodes: Mapping[str, FxNode]) -> _Dtypes | None
     if not is_cast or source is None or source.op != "placeholder" or source.tensor != "weight":
         return None
     return _pair(source.dtype, node.dtype)
-
-
-def _dtypes(conversion: Conversion) -> _Dtypes | None:
-    """From and to which dtype a conversion casts; None if it does not, or that was not recorded."""
-    return _pair(conversion.dtype, conversion.target_dtype)
 
 
 def _pair(before: str | None, after: str | None) -> _Dtypes | None:
@@ -254,7 +253,7 @@ def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training
     return LD106.finding(
         trial.name,
         joined((message, cost or wording.conversion_cost_words(trial, conversions)), ": "),
-        _cast_once([weight.dtypes[1] for weight in weights], training=training),
+        _CAST_IN_TRAINING if training else _cast_once({weight.dtypes[1] for weight in weights}),
         severity="note" if training else evidence.severity_of_cost(trial, seconds),
         conversions=conversions,
         at=dearest_of(conversions) or weights[0].cast,
@@ -263,20 +262,11 @@ def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training
     )
 
 
-def _cast_once(dtypes: Sequence[str], *, training: bool) -> str:
-    if training:
-        return (
-            "expected under autocast, whose point is to train float32 master weights; a larger batch makes it a "
-            "smaller part"
-        )
+def _cast_once(dtypes: Collection[str]) -> str:
     return (
-        f"convert the parameters once: model.to({_one_dtype(dtypes)}), with an input of that dtype, instead of "
-        "autocast; compare the outputs, since autocast keeps some operations in float32"
+        f"convert the parameters once: model.to({f'torch.{min(dtypes)}' if len(dtypes) == 1 else 'dtype'}), with an "
+        "input of that dtype, instead of autocast; compare the outputs, since autocast keeps some operations in float32"
     )
-
-
-def _one_dtype(dtypes: Sequence[str]) -> str:
-    return f"torch.{dtypes[0]}" if len(set(dtypes)) == 1 else "dtype"
 
 
 LD106 = Rule("LD106", "cast-with-conversion", cast_weights)

@@ -70,14 +70,11 @@ def test_a_finding_is_known_again_where_its_line_moved() -> None:
     "changes",
     [
         {"code": "LD102"},
-        {"configuration": "eager"},
         {"configuration": None},
         {"module": "body.2"},
-        {"module": None},
         {"location": None},
         {"location": a_location(9, "other.py", "x = self.body(x)")},
         {"location": a_location(9, "model.py", "x = self.head(x)")},
-        {"location": a_location(9, "model.py", None)},
     ],
 )
 def test_another_finding_is_not_accepted(changes: dict[str, Any]) -> None:
@@ -215,17 +212,13 @@ WHOLE = json.dumps({"schema_version": 1, "accepted": [{"code": "LD101", "module"
     [
         ("", "Input data was truncated; expected a file written by --write-accepted"),
         (WHOLE[:-9], "Input data was truncated; expected a file written by --write-accepted"),
-        ("[]", "Expected `object`, got `array`; expected a file written by --write-accepted"),
-        ('{"schema_version": 1, "findings": []}', "missing required field `accepted`"),
         (
             WHOLE.replace("1", "2", 1),
             "Invalid enum value 2 - at `$.schema_version`; expected a file written by --write-accepted",
         ),
         (WHOLE.replace("module", "modul"), "unknown field `modul` - at `$.accepted[0]`; expected a file"),
-        (WHOLE.replace('"a"', "7"), "Expected `str | null`, got `int` - at `$.accepted[0].module`; expected a file"),
         (WHOLE.replace('"module": "a"', '"until": "soon"'), "Invalid RFC3339 encoded date - at `$.accepted[0].until`"),
         ('{"schema_version": 1, "accepted": ' + "[" * 100_000, "cannot read accepted findings"),
-        ('{"schema_version": 1, "accepted": [{"code": "\udcff"}]}', "cannot read accepted findings"),
     ],
 )
 def test_what_is_no_file_of_accepted_findings_is_refused_in_a_sentence(

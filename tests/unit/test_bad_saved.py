@@ -41,16 +41,11 @@ def refusal(data: bytes) -> str:
     ("data", "message"),
     [
         (b"", f"Input data was truncated; {SAVED_BY}"),
-        (b"[" + GOOD + b"]", f"Expected `object`, got `array`; {SAVED_BY}"),
-        (b"\x7fELF\x02\x01", f"JSON is malformed: invalid character (byte 0); {SAVED_BY}"),
-        (b"{", f"Input data was truncated; {SAVED_BY}"),
         (
             b'{"schema_version": 1}',
             "Object missing required field `layoutdoctor_version`; it is no diagnosis of schema_version 1",
         ),
-        (b'"' + b"x" * 10_000_000 + b'"', f"Expected `object`, got `str`; {SAVED_BY}"),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", f"it is nested too deeply; {SAVED_BY}"),
-        (b'{"schema_version": "1"}', f"Expected `int`, got `str` - at `$.schema_version`; {SAVED_BY}"),
         (
             b'{"schema_version": 7, "trials": "later"}',
             "it has schema_version 7, expected 1; update layoutdoctor, or read it with the layoutdoctor version that "

@@ -37,15 +37,6 @@ def test_default_quick_and_all_stand_for_the_built_in_ones_that_fit_the_mode() -
     assert names("all", mode="training") == [*names("default", mode="training"), "inductor-layout-opt-forced"]
 
 
-def test_four_configurations_freeze_the_weights_in_both_formats_with_and_without_layout_optimization() -> None:
-    frozen = [c for c in BUILTIN_CONFIGURATIONS if c.freezes]
-
-    assert all(c.name.endswith("-freezing") and c.inductor_options == {"freezing": True} for c in frozen)
-    assert {(c.model_format, c.input_format, c.layout_optimization) for c in frozen} == {
-        (given, given, optimization) for given in ("preserve", "channels_last") for optimization in ("default", "off")
-    }
-
-
 def test_names_and_ones_own_come_in_the_order_asked_for_and_once() -> None:
     assert names("inductor, eager,,inductor") == ["inductor", "eager"]
     assert names(["eager", "inductor"]) == ["eager", "inductor"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 from unittest import mock
 
@@ -25,10 +24,10 @@ from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
-TRACES = Path(__file__).parents[1] / "traces"
 HOME = "/home/quinella"
 HERE = Surroundings(
     home=HOME,

@@ -116,38 +116,12 @@ def is_decodable(data: bytes) -> bool:
     return True
 
 
-def test_words_and_bounds_come_from_the_records() -> None:
-    conversion: Any = OURS["$defs"]["Conversion"]
-    assert conversion["description"] == ("One layout conversion: a kernel, a part of one, or a step inside a library.")
-    assert conversion["properties"]["seconds"] == {
-        "anyOf": [{"type": "number", "minimum": 0, "maximum": 1e15}, {"type": "null"}],
-        "description": "Measured time in the profiled iteration.",
-    }
-    assert "node" in conversion["required"]
-    assert OURS["$defs"]["Diagnosis"]["properties"]["schema_version"] == {"const": 1}
-    assert OURS["$defs"]["Convolution"]["properties"]["class"]["description"].startswith("`grouped` (groups > 1")
-
-
-def test_a_layout_is_a_strided_or_a_blocked_one() -> None:
-    checks = jsonschema.Draft202012Validator({"$ref": "#/$defs/Layout", "$defs": OURS["$defs"]})
-
-    assert checks.is_valid({"shape": [1, "s0"], "stride": [1, 1], "memory_formats": ["contiguous_format"]})
-    assert checks.is_valid({"shape": [4, 64], "stride": None, "memory_formats": [], "format": "aBcd16b"})
-    assert not checks.is_valid({"shape": [-4, 64], "stride": None, "memory_formats": []})
-    assert not checks.is_valid({"shape": [4, 64], "stride": None, "memory_formats": ["nhwc"]})
-    assert not checks.is_valid({"format": 3})
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_command_prints_it(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema", kind]) == 0
-    assert capsys.readouterr().out == to_text(schema_of_kind(kind))
-
-
-def test_the_command_writes_a_file_and_replaces_none_without_force(
+def test_the_command_prints_it_or_writes_a_file_and_replaces_none_without_force(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "schema"
+    assert main(["schema", "comparison"]) == 0
+    assert capsys.readouterr().out == to_text(schema_of_kind("comparison"))
     assert main(["schema", "--output", str(path)]) == 0
     assert capsys.readouterr().out == ""
     assert path.read_text(encoding="utf-8") == to_text(schema_of_kind("diagnosis"))

@@ -99,13 +99,6 @@ def test_a_share_of_the_kernel_time_may_be_allowed_and_an_unknown_time_is_more_t
     message_of(a_diagnosis(msgspec.structs.replace(nothing, kernels=None)), max_share=0.9)
 
 
-def test_modules_may_be_accepted() -> None:
-    diagnosis = a_diagnosis(an_examined_trial(FIRST, SECOND))
-
-    assert_no_redundant_conversions(diagnosis, accepted=("body.1.0", "body.2"))
-    assert message_of(diagnosis, accepted=["body.1.0"]).startswith("1 redundant conversion pair")
-
-
 def test_a_file_of_accepted_findings_may_be_named(tmp_path: Path) -> None:
     path = tmp_path / "accepted.json"
     diagnosis = with_findings(a_diagnosis(an_examined_trial(FIRST)))
@@ -127,7 +120,6 @@ def test_a_file_of_accepted_findings_may_be_named(tmp_path: Path) -> None:
         (a_diagnosis(a_failed_trial("inductor", "g++ is missing")), "inductor: it failed (compile): g++ is missing"),
         (msgspec.structs.replace(a_diagnosis(), trials=()), "inductor: the diagnosis did not try it; it tried nothing"),
         (a_diagnosis(an_examined_trial(kernels=None)), "inductor: its kernel list was not recorded"),
-        (a_diagnosis(an_examined_trial(graphs=())), "inductor: no graph was recorded"),
         (a_diagnosis(an_examined_trial(is_static=True)), "nothing ran"),
     ],
 )
@@ -182,7 +174,6 @@ def test_a_trace_is_checked_as_it_is() -> None:
     [
         ((), {"max_share": 1.5}, "cannot allow a share of 1.5"),
         ((), {"accepted": (3,)}, "cannot accept 3"),
-        ((), {"configurations": (3,)}, "cannot use 3 as a configuration"),
         ((), {"mode": "training"}, "cannot check mode 'training' in a ready Diagnosis of mode 'inference'"),
         ((1,), {}, "cannot use an example input with a ready Diagnosis"),
     ],
@@ -191,11 +182,6 @@ def test_wrong_arguments_are_told(arguments: tuple[Any, ...], options: dict[str,
     with pytest.raises(UsageError) as caught:
         assert_no_redundant_conversions(a_diagnosis(an_examined_trial()), *arguments, **options)
     assert str(caught.value).startswith(message)
-
-
-def test_a_model_needs_an_example_input() -> None:
-    with pytest.raises(UsageError, match="without an example input"):
-        assert_no_redundant_conversions(lambda x: x)
 
 
 def test_a_model_is_diagnosed_and_all_of_its_trials_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:

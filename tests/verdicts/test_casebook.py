@@ -1,8 +1,8 @@
 """
 The verdicts of the casebook: what a diagnosis of each case says, against what the casebook wants said.
 
-One test for each case and mode, on its recordings. Expected are codes, places, configurations and the numbers that are
-exact. What compares measured times (``BY_TIME``) is another thing in every run, so nothing here rests on it.
+One test for each case and mode, on its recordings. Expected are places and the numbers that are
+exact. Which rules speak, of which configurations and how severely, is held whole in ``tests/recordings/findings.txt``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kept_recordings import (
-    BY_TIME,
-    above_note,
     decision_of,
     diagnosed,
     findings_of,
@@ -29,23 +27,8 @@ from layoutdoctor.examination.costs import irrelevance
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Graph, LayoutBreaker
     from layoutdoctor.diagnosis.trial import Trial
-
-
-def codes_of(diagnosis: Diagnosis, *configurations: str) -> set[str]:
-    """Codes told about some configurations, or about the whole diagnosis; without those that compare times."""
-    told = {f.code for f in diagnosis.findings if not configurations or f.configuration in (None, *configurations)}
-    return told - BY_TIME
-
-
-def codes_of_compiled(diagnosis: Diagnosis) -> set[str]:
-    return codes_of(diagnosis, *(trial.name for trial in compiled(diagnosis)))
-
-
-def compiled(diagnosis: Diagnosis) -> list[Trial]:
-    return [trial for trial in diagnosis.trials if trial.configuration.backend == "inductor"]
 
 
 def line_of(thing: Finding | Conversion | LayoutBreaker) -> int:
@@ -92,8 +75,6 @@ def test_C01_the_compiled_chain_converts_in_out_and_its_weights_and_nothing_with
     weights = in_graphs(trial, "weight")
     finding = the_finding(diagnosis, "LD105", "inductor")
 
-    assert codes_of(diagnosis) <= {"LD105"}
-    assert finding.severity == "note"
     assert finding.message.startswith("1 conversion in, 1 out (fused) for 4 convolutions that run channels-last")
     assert "and 4 weights, once per call without freezing" in finding.message
     assert suggestion_of(finding).startswith("a channels_last input saves the conversion at the entry")
@@ -115,7 +96,6 @@ def test_C01_the_compiled_chain_converts_in_out_and_its_weights_and_nothing_with
     assert in_graphs(trial) == []
     assert trial.redundant_pairs == ()
     assert in_library(trial, graph_of(trial), "activation", "unknown") == []
-    assert codes_of(diagnosis) == set()
 
 
 def test_C03_the_upsample_hands_channels_last_to_the_next_convolution() -> None:
@@ -132,7 +112,6 @@ def test_C03_the_upsample_hands_channels_last_to_the_next_convolution() -> None:
     assert dec.channels_last is True
     assert interior_values(trial) == []
     assert all(c.role == "exit" for c in in_graphs(trial, "activation") if c.module != "enc")
-    assert codes_of(diagnosis) <= {"LD105"}  # this torch has no finding about the upsample
     assert trial.redundant_pairs == ()
 
 
@@ -262,9 +241,6 @@ def test_C10_a_dynamic_dimension_vetoes_and_is_named() -> None:
     finding = the_finding(dynamic, "LD208", "inductor")
 
     assert [(d.applied, d.rule) for d in decisions] == [(True, "weighted-flops"), (False, "dynamic-shape")]
-    assert findings_of(static, "LD208") == []
-    assert [f for f in static.findings if f.severity != "note"] == []
-    assert finding.severity == "note"
     assert (
         "layout optimization skipped for 3 convolutions because of dynamic shapes: dimension 2 of " in finding.message
     )
@@ -278,22 +254,8 @@ def test_C11_nominally_other_strides_are_a_note() -> None:
     finding = the_finding(diagnosis, "LD504")
 
     assert (found.parameter, found.layout.stride, found.gradient.stride) == ("b.weight", (32, 1, 1, 1), (32, 1, 32, 32))
-    assert (finding.severity, finding.evidence) == ("note", ("b.weight",))
+    assert finding.evidence == ("b.weight",)
     assert (trial.recompile_count, trial.recompile_reasons) == (0, ())
-    assert findings_of(diagnosis, "LD211") == []
-
-
-@pytest.mark.parametrize("name", ["11_weight_stride_recompile.training", "27_pointwise_grad_strides.training"])
-def test_C11_and_C27_the_loss_gradient_made_ready_is_no_mismatch(name: str) -> None:
-    """The caller's gradient comes in eager's strides: it is converted once at the entry, whatever was decided."""
-    diagnosis = diagnosed(name)
-    backward = graph_of(trial_of(diagnosis, "inductor"), "backward")
-    entries = {c.id for c in backward.conversions if c.role == "entry"}
-    found = findings_of(diagnosis, "LD206")
-
-    assert len(entries) == 1
-    assert {id for finding in found for id in finding.evidence}.isdisjoint(entries)
-    assert [f.severity for f in found if f.severity != "note"] == []
 
 
 def test_C13_channel_shuffle_ends_the_channels_last_region() -> None:
@@ -337,7 +299,6 @@ def test_C15_eager_loses_channels_last_at_three_norms_and_inductor_fuses_them() 
     assert {c.bytes_moved for c in in_graphs(eager)} == {2 * 2 * 32 * 96 * 96 * 4}
     assert in_graphs(last) == []
     assert graph_of(last).breakers == ()
-    assert findings_of(diagnosis, "LD104", "inductor-channels-last") == []
 
 
 @pytest.mark.parametrize("name", ["17_group_norm_only.inference", "20_interpolate_output_strides.inference"])
@@ -349,17 +310,10 @@ def test_C17_and_C20_nothing_is_converted(name: str) -> None:
     assert [pair for trial in trials for pair in trial.redundant_pairs] == []
 
 
-def test_C17_nothing_is_said_of_conversions_or_decisions() -> None:
-    codes = codes_of(diagnosed("17_group_norm_only.inference"))
-
-    assert [code for code in codes if code.startswith(("LD1", "LD2"))] == []
-
-
 @pytest.mark.parametrize("name", ["19_reflect_pad.inference", "20_interpolate_output_strides.inference"])
 def test_C19_and_C20_compiled_output_strides_are_eagers(name: str) -> None:
     diagnosis = diagnosed(name)
 
-    assert codes_of_compiled(diagnosis).isdisjoint({"LD101", "LD104", "LD209"})
     for trial in diagnosis.trials:
         equivalence = trial_of(diagnosis, trial.name).equivalence
         assert equivalence is not None
@@ -375,10 +329,6 @@ def test_C19_padding_is_no_conversion() -> None:
     assert len(pads) == 3  # there was something to take for a conversion
 
 
-def test_C20_there_are_only_notes() -> None:
-    assert above_note(diagnosed("20_interpolate_output_strides.inference")) == []
-
-
 def test_C21_as_strided_makes_formats_incomparable() -> None:
     diagnosis = diagnosed("21_as_strided_channels_last.inference")
     finding = the_finding(diagnosis, "LD505")
@@ -387,10 +337,6 @@ def test_C21_as_strided_makes_formats_incomparable() -> None:
     assert "comparing memory formats is unsafe for this model" in finding.message
     assert "the outputs of eager + channels_last and compiled + channels_last differ" in finding.message
     assert "results are compared only with eager on the same input format" in finding.message
-    assert {f.configuration for f in findings_of(diagnosis, "LD402")} == {
-        "eager-channels-last",
-        "inductor-channels-last",
-    }
     for trial in diagnosis.trials:
         equivalence = trial_of(diagnosis, trial.name).equivalence
         assert equivalence is not None
@@ -405,19 +351,15 @@ def test_C22_the_forced_configuration_runs_too() -> None:
     assert len(diagnosis.trials) == 9
     assert "inductor-layout-opt-forced" in {trial.name for trial in diagnosis.trials}
     assert {trial.status for trial in diagnosis.trials} <= {"ok", "same_as"}
-    assert findings_of(diagnosis, "LD301") == []
-    assert codes_of_compiled(diagnosis).isdisjoint({"LD101", "LD104"})
-    assert all(trial.redundant_pairs == () for trial in compiled(diagnosis))
+    assert all(t.redundant_pairs == () for t in diagnosis.trials if t.configuration.backend == "inductor")
 
 
 def test_C24_both_make_one_copy_of_the_transposed_input_and_it_is_needed() -> None:
     diagnosis = diagnosed("24_transpose_grouped_conv1d.inference")
     finding = the_finding(diagnosis, "LD210", "inductor")
 
-    assert finding.severity == "note"
     assert "1 of 1 convolution is 1-D" in finding.message
     assert "the copy in front of conv is needed by the kernel, and eager makes it too: not redundant" in finding.message
-    assert codes_of(diagnosis) == {"LD210"}
     for name in ("eager", "inductor"):
         (copy,) = in_graphs(trial_of(diagnosis, name), "activation")
         assert (copy.module, copy.fused, strides(copy)) == ("conv", False, ((16384, 1, 256), (16384, 64, 1))), name
@@ -428,9 +370,7 @@ def test_C25_three_of_three_convolutions_are_one_dimensional() -> None:
     diagnosis = diagnosed("25_conv1d_stack.inference")
     finding = the_finding(diagnosis, "LD210", "inductor")
 
-    assert finding.severity == "note"
     assert tells(finding, "3 of 3 convolutions are 1-D: layout optimization cannot apply ... Conv2d")
-    assert codes_of_compiled(diagnosis).isdisjoint({"LD101", "LD102", "LD104", "LD201"})
 
 
 def test_C27_the_warning_about_gradient_strides_is_called_spurious() -> None:
@@ -444,7 +384,6 @@ def test_C27_the_warning_about_gradient_strides_is_called_spurious() -> None:
         (64, 1, 1, 1),
         (64, 1, 64, 64),
     )
-    assert finding.severity == "note"
     assert tells(finding, "the same bytes in both formats ... 47163 ... is spurious here")
     assert finding.suggestion is None
     assert trial_of(diagnosis, "eager").gradient_layouts == ()
@@ -461,7 +400,6 @@ def test_C29_the_network_runs_channels_last_after_n1() -> None:
     assert (finding.module, line_of(finding)) == ("n1", 7)
     assert [(c.module, c.tensor) for c in found] == [("n1", "activation"), ("c1", "weight"), ("c2", "weight")]
     assert in_graphs(trial_of(diagnosis, "eager-channels-last")) == []
-    assert findings_of(diagnosis, "LD104") == []  # a norm over the last dimension breaks nothing
 
 
 def test_C30_both_skip_connections_are_round_trips_without_the_optimization() -> None:
@@ -476,13 +414,6 @@ def test_C30_both_skip_connections_are_round_trips_without_the_optimization() ->
     assert all("aten.cat.default" in pair.between for pair in pairs)
     assert "2 round trips" in the_finding(diagnosis, "LD101", name).message
     assert trial_of(diagnosis, "inductor").redundant_pairs == ()
-    assert codes_of(diagnosis, "inductor") <= {"LD105"}
-
-    # ATen's own upsampling converts inside itself; the model and its input are contiguous.
-    diagnosis = diagnosed("30_unet_in_out_channels.inference")
-
-    assert trial_of(diagnosis, "eager").graphs != ()
-    assert findings_of(diagnosis, "LD104", "eager") == []
 
 
 def test_C30_the_veto_names_the_convolution_that_halves_its_channels() -> None:
@@ -491,10 +422,9 @@ def test_C30_the_veto_names_the_convolution_that_halves_its_channels() -> None:
     decision = decision_of(graph_of(trial_of(diagnosis, "inductor"), "forward"))
 
     assert (decision.applied, decision.rule) == (False, "smaller-out-channels")
-    assert (finding.severity, finding.module, line_of(finding)) == ("note", "d2.0", 17)
+    assert (finding.module, line_of(finding)) == ("d2.0", 17)
     assert "layout optimization vetoed in training by d2.0 (192 -> 64, 3x3;" in finding.message
     assert "inductor-layout-opt-forced" in suggestion_of(finding)
-    assert [f for f in diagnosis.findings if f.severity != "note"] == []
 
 
 def test_C32_both_contiguous_calls_are_told_by_line() -> None:
@@ -533,7 +463,6 @@ def test_C34_four_branches_are_concatenated_contiguous_and_converted_back() -> N
     assert (finding.module, line_of(finding)) == ("fuse", 13)
     assert last.redundant_pairs == ()
     assert in_graphs(last, "activation") == []
-    assert findings_of(diagnosis, "LD101", "inductor-channels-last") == []
 
 
 @pytest.mark.parametrize("case", ["36_depthwise_mobile", "38_half_precision_backbone"])
@@ -546,23 +475,12 @@ def test_C36_and_C38_the_gpu_rules_apply_layout_optimization(case: str, mode: st
     assert decision_of(first).applied is True
     assert first.direction == direction
     assert trial.is_static
-    assert [(f.code, f.severity, f.message) for f in diagnosis.findings if f.severity != "note"] == []
-
-
-def test_C36_a_tensor_that_is_written_once_is_counted_once() -> None:
-    diagnosis = diagnosed("36_depthwise_mobile.training.cuda-90")
-    finding = the_finding(diagnosis, "LD206", "inductor")
-    backward = graph_of(trial_of(diagnosis, "inductor"), "backward")
-    written = {c.value for c in backward.conversions if c.id in finding.evidence}
-
-    assert f" {len(written)} tensors are converted for them" in finding.message
 
 
 def test_where_a_batch_norm_reads_a_turned_tensor_layouts_matter_without_any_convolution() -> None:
     diagnosis = diagnosed("unfold_conv_batch_norm.inference")
 
     assert irrelevance(diagnosis) is None
-    assert {"LD302"} <= codes_of(diagnosis, "eager")
     assert "do not matter" not in str(diagnosis)
     assert "LD302" in str(diagnosis)
 

@@ -7,16 +7,8 @@ nobody of layoutdoctor reads has as many, is what tests/compile/test_fresh_recor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from kept_recordings import REORDERS, diagnosed, kept, reorders, trial_of
-
-import layoutdoctor
-from layoutdoctor.privacy import scrub
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHAIN = "01_conv_chain_layout_opt.inference"
 
@@ -55,13 +47,3 @@ def test_the_round_trips_of_the_conv_chain_name_both_conversions_the_operations_
     assert (pair.kind, pair.between) == ("through", ("aten.native_batch_norm.default", "aten.relu.default"))
     assert (pair.module, pair.tensor_shape) == ("body.1.0", (4, 64, 56, 56))
     assert pair.bytes_moved == 4 * (4 * 64 * 56 * 56 * 4)  # two conversions, each read and written once, 4 bytes each
-
-
-def test_a_diagnosis_survives_saving_and_loading(tmp_path: Path) -> None:
-    diagnosis = diagnosed(CHAIN)
-
-    diagnosis.save(tmp_path / "d.json")
-
-    saved = layoutdoctor.load(tmp_path / "d.json")
-    assert saved == scrub(diagnosis)
-    assert [trial.measurement for trial in saved.trials] == [trial.measurement for trial in diagnosis.trials]

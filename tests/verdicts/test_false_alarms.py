@@ -131,15 +131,6 @@ def test_01_dimensions_of_size_1_make_no_conversion(mode: Mode) -> None:
         assert [c.module for c in found if c.role == "entry"] == ["stem"]  # a real one is seen
 
 
-def test_01_gradients_of_1x1_weights_are_told_as_a_note_at_most() -> None:
-    diagnosis = of("SqueezeAndAttend", "training")
-
-    assert {f.severity for f in diagnosis.findings if f.code == "LD504"} <= {"note"}
-    for trial in diagnosis.trials:
-        for entry in trial.gradient_layouts:
-            assert set(entry.layout.memory_formats) & set(entry.gradient.memory_formats), (trial.name, entry.parameter)
-
-
 # 2, 3, 4
 
 
@@ -148,8 +139,6 @@ def test_02_and_03_one_conversion_in_is_a_note_and_the_way_back_to_eagers_stride
     activations = [c for c in converted(diagnosis) if c.tensor == "activation"]
 
     assert [c.role for c in activations] == ["entry", "exit"]
-    assert [f.severity for f in diagnosis.findings if f.code == "LD105"] == ["note"]
-    assert above_note(diagnosis) == []
 
     (exit_,) = [c for c in converted(diagnosis) if c.role == "exit"]
     trial = trial_of(diagnosis, "inductor")
@@ -158,7 +147,6 @@ def test_02_and_03_one_conversion_in_is_a_note_and_the_way_back_to_eagers_stride
     assert "keep_output_stride" in str(exit_.cause)
     assert trial.equivalence is not None
     assert trial.equivalence.output_layouts_differ is False
-    assert {f.code for f in diagnosis.findings}.isdisjoint({"LD101", "LD104", "LD209"})
 
 
 def test_04_weights_are_told_apart_from_the_activation_in_the_same_kernel_and_are_in_no_pair() -> None:
@@ -236,15 +224,6 @@ def test_07_moves_keep_channels_last_and_a_copy_into_another_order_is_seen() -> 
     assert [len(in_graphs(trial_of(diagnosis, name))) for name in ("eager", "inductor")] == [1, 1]
 
 
-# 8
-
-
-def test_08_there_are_copies_for_bias_casts_and_updates() -> None:
-    called = {node.target for node in trial_of(of("CopiesOfManyKinds", "training"), "eager").graphs[0].nodes}
-
-    assert {"aten.addmm.default", "aten._to_copy.default", "aten.copy_.default"} <= called
-
-
 # 9
 
 
@@ -253,7 +232,6 @@ def test_09_made_contiguous_they_are_a_copy_in_the_contiguous_format_only() -> N
 
     assert [len(in_graphs(trial_of(diagnosis, name))) for name in FORMATS] == [1, 0, 1, 0]
     assert in_graphs(diagnosis.trials[0])[0].owner == "user"
-    assert above_note(diagnosis) == []
 
 
 # 10
@@ -262,8 +240,6 @@ def test_09_made_contiguous_they_are_a_copy_in_the_contiguous_format_only() -> N
 def test_10_the_copy_of_a_sequence_for_conv1d_is_needed() -> None:
     diagnosis = of("SequenceConvolution")
 
-    assert above_note(diagnosis) == []
-    assert {f.code for f in diagnosis.findings}.isdisjoint({"LD101", "LD102", "LD104", "LD105", "LD201"})
     assert "needed by the kernel, and eager makes it too: not redundant" in the_finding(diagnosis, "LD210").message
     assert all(trial.redundant_pairs == () for trial in diagnosis.trials)
 
@@ -287,18 +263,6 @@ def test_12_a_fallback_convolution_is_no_conversion_however_long_it_takes() -> N
     assert conversion_kernel("naive_conv_fwd_nhwc") is None
 
 
-# 13
-
-
-def test_13_small_differences_between_formats_are_no_fault_and_large_ones_are() -> None:
-    diagnosis = diagnosed("false_alarms.TwoConvolutions.inference", "eager eager-channels-last")
-    checked = [trial.equivalence for trial in diagnosis.trials]
-
-    assert [c and c.status for c in checked] == ["equal", "equal"]
-    assert all(c is not None and c.max_abs_error is not None and c.max_abs_error > 0 for c in checked)
-    assert [f for f in diagnosis.findings if f.code == "LD402"] == []
-
-
 # Not in the casebook's list
 
 
@@ -307,4 +271,3 @@ def test_a_classifiers_flatten_is_no_breaker_since_nobody_converts_back() -> Non
 
     assert len(converted(diagnosis)) == 1  # flatten does copy
     assert graph_of(trial_of(diagnosis, "eager-channels-last")).breakers == ()
-    assert [f.message for f in diagnosis.findings if f.code == "LD104"] == []

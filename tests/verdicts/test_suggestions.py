@@ -12,8 +12,8 @@ from recordings.record import SETS
 
 from layoutdoctor.diagnosis.answer import EQUAL, SLOWER
 from layoutdoctor.rules import run_rules
+from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.evidence import has_backward, is_trace
-from layoutdoctor.rules.times import Times
 from layoutdoctor.rules.wording import shown
 
 if TYPE_CHECKING:

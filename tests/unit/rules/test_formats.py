@@ -116,9 +116,6 @@ def an_eager(*nodes: FxNode, **changes: Any) -> Trial:
 def test_what_is_said_of_mixed_formats(told: Told) -> None:
     told("The first flip is named with what follows it", mixed(an_eager()))
     told("Without times it is a note and without conversions there are none told", mixed(an_eager(kernels=None)))
-    bare = a_node("permute", "aten.permute.default", ("x",), layout=channels_last())
-    nodes = (*NODES[:2], bare, a_convolution_of("c1", "permute", channels_last()))
-    told("A flip without a module or a line is named by its operation", mixed(an_eager(*nodes, kernels=None)))
     for median in (1.2, 0.8):
         comparison = a_comparison(a_ratio("eager", 0.6), a_ratio("eager-channels-last", median))
         told(
@@ -137,13 +134,8 @@ def test_what_is_no_mixture() -> None:
     reader = a_convolution_of("c1", "clone", channels_last())
     asked = a_conversion("u0", owner="user", graph="eager", node="clone", direction="to_channels_last")
     called = a_node("clone", "aten.clone.default", ("x",), layout=channels_last(), called="contiguous")
-    pointwise = a_weight("w", channels_last((64, 64, 1, 1)))
-    both = a_placeholder("x", channels_last((4, 1, 56, 56)))
     for trial in (
-        an_eager(*NODES[:3]),
         an_eager(a_weight("w"), a_placeholder("x", channels_last()), a_convolution_of("c1", "x")),
-        an_eager(pointwise, a_weight("w1"), both, a_convolution_of("stem", "x")),
-        an_eager(*NODES[:5], a_node("c1", "aten.convolution.default", ("permute", "w"), backward=True)),
         an_eager(a_weight("w", channels_last(WEIGHT)), *NODES[1:]),
         an_eager(*NODES[:2], called, reader),
         an_eager(*NODES[:2], clone, reader, kernels=kernels(asked)),

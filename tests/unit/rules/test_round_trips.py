@@ -1,4 +1,4 @@
-"""LD101, in a model and in a trace: what it says, how severe it is, what it suggests, and its near misses."""
+"""LD101 and LD102: conversions that undo each other, and tensors that are converted more than once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from builders import (
     a_location,
     a_node,
     a_pair,
+    a_placeholder,
     a_ratio,
     a_recommendation,
     a_speedup,
@@ -24,13 +25,21 @@ from builders import (
     finder,
     kernels,
 )
-from trace_builders import a_recorded_pair, a_recorded_trial, a_trace_diagnosis, to_channels_last, to_contiguous
+from trace_builders import (
+    a_recorded_pair,
+    a_recorded_trial,
+    a_trace_diagnosis,
+    finder_in_trace,
+    to_channels_last,
+    to_contiguous,
+)
 
-from layoutdoctor.rules.round_trips import LD101
+from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
+from layoutdoctor.rules.round_trips import LD101, LD102
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.conversion import RedundantPair
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
     from layoutdoctor.diagnosis.trial import Trial
 
 findings = finder(LD101.check)
@@ -66,7 +75,6 @@ def test_what_it_says_of_a_model(told: Told) -> None:
         findings(with_pairs("eager", *pairs), with_pairs(), comparison=a_comparison(a_ratio("eager", 0.6))),
     )
     told("Branches that meet in a concatenation are told as such with an estimated cost", findings(a_concatenation()))
-    told("One branch alone is an ordinary round trip also where it is fused", findings(a_concatenation(also=())))
 
 
 def test_how_severe_it_is() -> None:
@@ -82,8 +90,6 @@ def test_how_severe_it_is() -> None:
     assert severities(with_pairs(), off, comparison=a_comparison()) == ["warning"]  # nothing was measured of it
     assert severities(of_eager, off, comparison=compared) == ["warning"]  # no library made them all
     assert [finding.severity for finding in verified(with_pairs("inductor-channels-last"))] == ["warning"] * 2
-    same = with_pairs("inductor-layout-opt-on", status="same_as", same_as="inductor")
-    assert severities(with_pairs(), same) == ["warning"]
     assert severities(a_trial(kernels=kernels(THERE, BACK))) == []
 
 
@@ -91,15 +97,6 @@ def test_what_it_suggests_for_a_model(told: Told) -> None:
     told(
         "The baseline is an error where a verified configuration has no round trip",
         verified(a_trial("inductor-channels-last")),
-    )
-    told(
-        "Of two others both speeds are told",
-        findings(
-            a_trial(kernels=None),
-            with_pairs("inductor-layout-opt-off"),
-            a_trial("inductor-channels-last"),
-            comparison=a_comparison(SLOWER_OFF, FASTER_LAST),
-        ),
     )
     called = a_pair(location=a_location(code="x = self.norm(x.contiguous())"))
     told(
@@ -169,16 +166,6 @@ def test_what_it_says_of_a_trace(told: Told) -> None:
         *(proved_by("order", 1e-5, between=()) for _ in range(18)),
     )
     told("All round trips are one finding that counts them by what proves them", in_trace(*pairs))
-    cheap = proved_by("shapes", 2e-4, module="conv_1", location=a_location(10))
-    dear = [proved_by("shapes", 1.5e-4, module="conv_2", location=a_location(20)) for _ in range(2)]
-    told("The place is the one that costs most together", in_trace(cheap, *dear))
-    unknown = (to_contiguous("k1", source=None, target=None), to_channels_last("k2", source=None, target=None))
-    told(
-        "Where no layout was recorded the direction says which way it goes",
-        in_trace(proved_by("order", between=()), of=unknown),
-    )
-    pairs = tuple(proved_by("shapes", between=(f"aten::op{i}",)) for i in range(5))
-    told("More kinds than can be named are counted", in_trace(*pairs))
     assert in_trace() == []
 
 
@@ -192,7 +179,6 @@ def test_it_is_a_warning_where_shapes_or_grids_prove_two_percent(told: Told) -> 
 def test_what_it_suggests_for_a_trace(told: Told) -> None:
     told("A library that computes contiguous is met with a contiguous model", in_trace(a_recorded_pair("k2", "k1")))
     told("Five dimensions are channels last 3d", in_trace(proved_by("shapes", tensor_shape=(1, 64, 8, 56, 56))))
-    told("Pairs whose conversions are not in the record are still told", in_trace(proved_by("shapes"), of=()))
     miopen = {"kernel": "batched_transpose_64x64_pack_4x4_ediv_2x2_half"}
     told(
         "An amd gpu is told of the switch that channels last needs there",
@@ -200,3 +186,112 @@ def test_what_it_suggests_for_a_trace(told: Told) -> None:
     )
     norm = proved_by("shapes", between=("aten::native_group_norm", "aten::silu"))
     told("A group norm that converts by itself is named", in_trace(norm, proved_by("shapes")))
+
+
+repeated, repeated_in_trace = finder(LD102.check), finder_in_trace(LD102.check)
+
+CONVOLUTION = "aten.convolution.default"
+WEIGHT = a_placeholder("primals_1", contiguous((64, 64, 3, 3)), "weight")
+RELU = a_node("relu", inputs=("x",))
+READERS = tuple(a_node(f"convolution_{i}", CONVOLUTION, ("relu", "primals_1")) for i in (1, 2, 3))
+
+
+def a_reading(id: str, node: str | None, **changes: Any) -> Conversion:
+    fields: dict[str, Any] = {"source": contiguous(), "target": blocked(), "direction": "to_blocked", "node": node}
+    return a_conversion(id, **{**fields, **changes})
+
+
+def a_trial_of(conversions: tuple[Conversion, ...], *graphs: Graph, name: str = "inductor") -> Trial:
+    return a_trial(name, kernels=kernels(*conversions), graphs=graphs)
+
+
+def an_inference(*nodes: FxNode) -> Graph:
+    return a_graph(nodes=(WEIGHT, RELU, *READERS, *nodes))
+
+
+def two(**changes: Any) -> tuple[Conversion, ...]:
+    return tuple(a_reading(f"r{i}", f"convolution_{i}", **changes) for i in (1, 2))
+
+
+THREE = tuple(a_reading(f"r{i}", f"convolution_{i}", location=a_location(i), module=f"branch.{i}") for i in (1, 2, 3))
+FORWARD = a_graph(
+    name="forward", direction="forward", nodes=(WEIGHT, RELU, READERS[0]), output_names=("convolution_1", "relu")
+)
+SAVED, TANGENT = a_placeholder("relu"), a_placeholder("tangents_1", contiguous((4, 32, 56, 56)))
+BACKWARD_NODE = a_node("convolution_backward", "aten.convolution_backward.default", ("tangents_1", "relu", "primals_1"))
+BACKWARD = a_graph(name="backward", direction="backward", nodes=(SAVED, TANGENT, WEIGHT, BACKWARD_NODE))
+IN_TRAINING = (THREE[0], a_reading("r9", "convolution_backward"))
+
+
+def a_copy(id: str, node: str | None = None, **changes: Any) -> Conversion:
+    fields: dict[str, Any] = {"owner": "compiler", "graph": "graph 0", "source": contiguous(), "node": node}
+    fields |= {"target": channels_last(), "direction": "to_channels_last", "source_value": "buf3"}
+    return a_conversion(id, **{**fields, "value": f"{id} buffer", **changes})
+
+
+def a_compiled(*copies: Conversion, nodes: tuple[FxNode, ...] = (RELU,)) -> Trial:
+    held = Buffer(name="buf3", layout=contiguous(), dtype="float32", kernel="k0", source_node="relu")
+    return a_trial(graphs=(a_graph(nodes=nodes, buffers=(held,), conversions=copies),))
+
+
+def of_one_value(count: int = 2, **changes: Any) -> list[Conversion]:
+    return [to_channels_last(f"k{i}", **{"source_value": "t1", **changes}) for i in range(count)]
+
+
+def test_what_is_said_of_repetitions(told: Told) -> None:
+    told(
+        "One activation converted for three readers is one finding about the two repetitions",
+        repeated(a_trial_of(THREE, an_inference())),
+    )
+    told(
+        "An activation converted in the forward and again in the backward is a repetition",
+        repeated(a_trial_of(IN_TRAINING, FORWARD, BACKWARD)),
+    )
+    told(
+        "A buffer that the compiler copies twice is a repetition",
+        repeated(a_compiled(a_copy("c0", "convolution_1"), a_copy("c1", seconds=0.0005))),
+    )
+
+
+def test_what_is_suggested_for_repetitions(told: Told) -> None:
+    forward = to_channels_last("k0", source_value="t1", module="conv_1")
+    backward = to_channels_last(
+        "k1", source_value="t1", op="aten::convolution_backward", seconds=3e-4, exposed_seconds=3e-4
+    )
+    told("In a trace what forward and backward convert of one tensor is repeated", repeated_in_trace(forward, backward))
+    told(
+        "A configuration that repeats nothing is the cure",
+        repeated(
+            a_trial_of(THREE, an_inference()),
+            a_trial("inductor-channels-last"),
+            comparison=a_comparison(a_ratio("inductor-channels-last", 1.28)),
+        ),
+    )
+
+
+def test_the_dearest_conversion_is_the_one_that_has_to_stay() -> None:
+    conversions = (THREE[0], a_reading("r2", "convolution_2", seconds=5e-3, bytes_moved=8))
+    assert [(f.seconds, f.bytes_moved) for f in repeated(a_trial_of(conversions, an_inference()))] == [(1e-3, 8)]
+    assert [f.severity for f in repeated(a_trial_of(two(seconds=1e-4), an_inference()))] == ["note"]
+
+
+def test_what_is_not_proved_to_be_one_value_is_no_repetition() -> None:
+    other, reader = a_node("relu_1", inputs=("x",)), a_node("convolution_4", CONVOLUTION, ("relu_1", "primals_1"))
+    changed = a_node("add_", "aten.add_.Tensor", ("relu", "x"))
+    for trial in (
+        a_trial_of((THREE[0], a_reading("r2", "convolution_2", target=blocked(tag="aBcd8b"))), an_inference()),
+        a_trial_of((THREE[0], a_reading("r4", "convolution_4")), an_inference(other, reader)),
+        a_trial_of(THREE, an_inference(changed)),  # changed in place between its readers
+        *(a_trial_of(two(**changes), an_inference()) for changes in ({"tensor": "weight"}, {"source": None})),
+        a_trial_of(IN_TRAINING, FORWARD, BACKWARD, a_graph(name="backward 1", direction="backward")),
+        a_compiled(a_copy("c0"), a_copy("c1"), nodes=(RELU, changed)),
+    ):
+        assert repeated(trial) == []
+    copies: tuple[dict[str, Any], ...] = ({"source_value": "buf4"}, {"graph": "graph 1"}, {"target": blocked()})
+    for changes in (*copies, {"fused": True}, {"owner": "framework"}, {"source_value": None}):
+        assert repeated(a_compiled(a_copy("c0"), a_copy("c1", **changes))) == []
+    first = to_channels_last("k0", source_value="t1")
+    for second in ({"source_value": "t2"}, {"source_value": "t1", "target": blocked()}):
+        assert repeated_in_trace(first, to_channels_last("k1", **second)) == []
+    for changes in ({"source_value": None}, {"source": None}, {"tensor": "weight"}, {"direction": "none"}):
+        assert repeated_in_trace(*of_one_value(**changes)) == []

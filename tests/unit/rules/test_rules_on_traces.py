@@ -16,7 +16,6 @@ from trace_builders import (
     a_recorded_trial,
     a_trace_diagnosis,
     an_eager_copy,
-    recorded_kernels,
     to_channels_last,
     to_contiguous,
 )
@@ -103,21 +102,6 @@ def test_a_conversion_alone_is_told_by_one_rule_and_a_dear_one_of_a_library_in_t
     conversion: Conversion, found: list[str]
 ) -> None:
     assert codes(a_trace_diagnosis(a_recorded_trial(conversion))) == found
-
-
-def test_a_trace_without_any_time_is_told_without_costs() -> None:
-    conversions = [
-        to_contiguous("out", seconds=None, exposed_seconds=None),
-        to_channels_last("in", seconds=None, exposed_seconds=None),
-        an_eager_copy("copy", seconds=None, exposed_seconds=None),
-    ]
-    pair = a_recorded_pair("out", "in", seconds=None, exposed_seconds=None)
-    kernels = recorded_kernels(*conversions[:2], convolution_seconds=None)
-    trial = a_recorded_trial(*conversions, kernels=kernels, redundant_pairs=(pair,))
-    findings = run_rules(a_trace_diagnosis(trial))
-
-    assert [(f.code, f.severity, f.seconds) for f in findings] == [("LD101", "note", None), ("LD108", "note", None)]
-    assert not any("kernel time" in f.message for f in findings)
 
 
 def _steps_of(diagnosis: Diagnosis) -> int:
