@@ -17,7 +17,7 @@ from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.rules import run_rules
 from layoutdoctor.run.diagnose import diagnose_object, diagnose_request, record_only
-from layoutdoctor.run.rehearsal import compute_reference
+from layoutdoctor.run.rehearsal import compute_reference, run_first
 from layoutdoctor.run.trial import TrialWork
 from layoutdoctor.run.watching import Watch
 from layoutdoctor.run.work import describe_loaded
@@ -85,7 +85,7 @@ def seen_here(
     work = TrialWork(replace(subject, model=copy.deepcopy(subject.model)), chosen, mode)
     with tempfile.TemporaryDirectory() as folder:
         reference = Path(folder) / "reference"
-        compute_reference(subject, mode).save(str(reference))
+        compute_reference(subject, mode, run_first(subject, mode)).save(str(reference))
         try:
             work.prepare()
             compiled = work.compile()

@@ -103,7 +103,7 @@ def _import_torch(directory: Path, *, forks: bool) -> None:
 
 
 def _prepare(channel: Channel) -> list[int]:
-    """Lets a scout go ahead, which needs no compiler, and prepares the compiler meanwhile."""
+    """Lets the process go ahead that runs the model in eager mode, and prepares the compiler meanwhile."""
     import torch
 
     from layoutdoctor.capture.warming import warm_up_compiler
@@ -123,8 +123,8 @@ def _refuse(channel: Channel, error: LayoutDoctorError) -> NoReturn:
 
 
 def _host(order: Order, channel: Channel) -> None:
-    """Loads the subject and says what it is. A scout runs it once, a host forks all that works on it."""
-    from layoutdoctor.run.work import describe_loaded, scout, work_on
+    """Loads the subject and says what it is. Then it runs the model in eager mode, or forks all that work on it."""
+    from layoutdoctor.run.work import describe_loaded, run_in_eager_mode, work_on
 
     assert isinstance(order, Load)
     request = order.request
@@ -134,8 +134,8 @@ def _host(order: Order, channel: Channel) -> None:
     try:
         loaded, subject = describe_loaded(_load(request), request, why_not_fork(request))
         channel.send(loaded)
-        if order.scouts:
-            channel.send(scout(subject, request))
+        if order.reference is not None:
+            run_in_eager_mode(subject, request.mode, order.reference, channel)
             return
     except LayoutDoctorError as error:
         _refuse(channel, error)

@@ -1,4 +1,4 @@
-"""The work of a process that was forked from a host: a worker with its starts, or the reference."""
+"""The work of processes that have loaded the subject: the model in eager mode, and a worker with its starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from layoutdoctor.diagnosis.configurations import find_target
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
 from layoutdoctor.run.launcher import serve_forks, why_not_fork
-from layoutdoctor.run.rehearsal import check_runs, compute_reference
+from layoutdoctor.run.rehearsal import compute_reference, run_first
 from layoutdoctor.run.trial import TrialWork, end_worker_threads, keep_memory, take_some_memory
 from layoutdoctor.subjects.copies import device_of
 from layoutdoctor.subjects.subject import call_of, describe, owned_module, with_something_to_train
@@ -40,6 +40,7 @@ from layoutdoctor.workers.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from layoutdoctor.diagnosis.subject import Mode
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Answer, Begin, Channel, Order, Request
 
@@ -113,32 +114,30 @@ def _notes_on_machine(device: str) -> tuple[str, ...]:
 
 
 def work_on(subject: LoadedSubject, request: Request, begin: Begin, channel: Channel) -> None:
-    """Does what a process was forked for."""
+    """Does the work of a configuration."""
     torch.set_num_threads(_threads)
     try:
-        if begin.configuration is None:
-            reference = compute_reference(subject, request.mode)
-            reference.save(begin.path)
-            channel.send(Ran(notes=reference.notes))
-        else:
-            target = None if request.lower_for is None else find_target(request.lower_for)
-            work = TrialWork(subject, begin.configuration, request.mode, target)
-            _Worker(work, channel).run(is_again=begin.role == "again")
+        target = None if request.lower_for is None else find_target(request.lower_for)
+        work = TrialWork(subject, begin.configuration, request.mode, target)
+        _Worker(work, channel).run(is_again=begin.is_again)
     except LayoutDoctorError as error:
         channel.send(Refused(kind=type(error).__name__, message=str(error)))
 
 
-def scout(subject: LoadedSubject, request: Request) -> Ran:
+def run_in_eager_mode(subject: LoadedSubject, mode: Mode, path: str, channel: Channel) -> None:
     """
-    Runs the model once in eager mode: whether it runs at all, and whether it has a convolution.
+    Says whether the model runs, and whether it has a convolution; then leaves the reference in a file, and says so.
 
     Raises:
         SubjectError: It does not run.
     """
     torch.set_num_threads(_threads)
     with _Operations() as operations:
-        notes = check_runs(subject, request.mode)
-    return Ran(notes=notes, may_convolve=operations.may_convolve)
+        first = run_first(subject, mode)
+    channel.send(Ran(notes=first.notes, may_convolve=operations.may_convolve))
+    reference = compute_reference(subject, mode, first)
+    reference.save(path)
+    channel.send(Ran(notes=reference.notes))
 
 
 _IMAGE_RANK = 4

@@ -12,7 +12,7 @@ import socket
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,8 +35,6 @@ MOST_MESSAGE_BYTES = 2**30
 """A length above this is no length: the model wrote into the socket."""
 
 NO_MESSAGE = "it sent what is no message"
-
-Role = Literal["worker", "again", "reference"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,29 +111,27 @@ class Load(Message, frozen=True, kw_only=True, tag=True):
     To the launcher: fork a process that loads this subject and answers ``Loaded``.
 
     Attributes:
-        scouts: Whether that process then runs the model once in eager mode and ends; else it forks workers.
+        reference: The process then runs the model in eager mode, answers ``Ran``, leaves the reference in this file and
+            answers ``Ran`` again. None if it forks workers.
         log: File for its stacks, if it crashes or is asked for them; what the user's code prints goes to stderr.
     """
 
     request: Request
     log: str
-    scouts: bool = False
+    reference: str | None = None
 
 
 class Begin(Message, frozen=True, kw_only=True, tag=True):
     """
-    To the process that loaded the subject: fork one that does something with it, or do it, if forking is not safe.
+    To the process that loaded the subject: fork a worker for a configuration, or be it, if forking is not safe.
 
     Attributes:
-        role: ``worker`` compiles a configuration under capture; ``again`` compiles it as a user does, to be timed;
-            ``reference`` computes the outputs as they should be.
-        path: Where the reference goes.
+        is_again: Whether it compiles as a user does, to be timed; else under capture.
         log: File that its standard output and error go to.
     """
 
-    role: Role
-    configuration: Configuration | None = None
-    path: str = ""
+    configuration: Configuration
+    is_again: bool = False
     log: str
 
 
@@ -218,7 +214,7 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
 
 class Ran(Message, frozen=True, kw_only=True, tag=True):
     """
-    The model ran in eager mode, for the first time or to compute the reference.
+    The model ran in eager mode for the first time, or the reference is in its file.
 
     Attributes:
         may_convolve: False if all operations are ATen's own and none is a convolution.

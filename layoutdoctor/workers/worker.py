@@ -170,7 +170,7 @@ class Worker:
         if self._request.timeout_seconds is not None:
             self._deadline = time.monotonic() + self._request.timeout_seconds
         with self.losing():
-            self.process = self._host.begin("worker", self.configuration)
+            self.process = self._host.begin(self.configuration)
             self.process.limit_seconds = self._request.timeout_seconds
 
     def postpone(self, seconds: Seconds) -> None:
@@ -268,7 +268,7 @@ class Worker:
         timeout = self._request.timeout_seconds
         if self.forks:
             return Start(self._forked(keeps_memory=keeps_memory), timeout)
-        return Start(self._host.begin("again", self.configuration), timeout)
+        return Start(self._host.begin(self.configuration, is_again=True), timeout)
 
     def turn(self, calls: int) -> bool:
         """Times it once more; False if it failed."""

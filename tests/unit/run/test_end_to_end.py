@@ -174,7 +174,7 @@ def test_a_model_that_starts_a_thread_while_loading_is_measured_in_processes_tha
         ("inductor", "ok", None),
     ]
     assert all(trial.measurement is not None for trial in diagnosis.trials)
-    assert capfd.readouterr().err.count("loaded\n") >= 4  # scout, reference and both configurations
+    assert capfd.readouterr().err.count("loaded\n") >= 3  # for eager mode, and for each configuration
 
 
 def test_what_does_not_run_is_an_error_with_the_line_and_no_worker_is_begun(begun: list[str]) -> None:

@@ -222,10 +222,10 @@ def test_a_host_that_forks_is_asked_for_a_process_with_a_log_of_its_own(ends: En
     process, other = ends.process(LOADED)
     ends.opening(other)
 
-    worker = a_host(process).begin("worker", a_configuration())
+    worker = a_host(process).begin(a_configuration())
 
     assert worker.log == Path("/run/inductor")
-    assert other.receive(5.0)[0] == Begin(role="worker", configuration=a_configuration(), log="/run/inductor")
+    assert other.receive(5.0)[0] == Begin(configuration=a_configuration(), log="/run/inductor")
 
 
 def test_if_forking_is_not_safe_the_host_works_itself_and_further_ones_load_for_themselves(ends: Ends) -> None:
@@ -234,11 +234,11 @@ def test_if_forking_is_not_safe_the_host_works_itself_and_further_ones_load_for_
     second, others = ends.process(no_fork)
     host = a_host(process, second)
 
-    assert host.begin("reference", path="p") is process
-    assert host.begin("worker", a_configuration()) is second
-    assert other.receive(5.0)[0] == Begin(role="reference", path="p", log="/run/reference")
-    order = Begin(role="worker", configuration=a_configuration(), log="/run/inductor")
-    assert others.receive(5.0)[0] == order
+    order = Begin(configuration=a_configuration(), log="/run/inductor")
+    assert host.begin(a_configuration()) is process
+    assert host.begin(a_configuration(), is_again=True) is second
+    assert other.receive(5.0)[0] == order
+    assert others.receive(5.0)[0] == msgspec.structs.replace(order, is_again=True)
 
 
 def test_a_model_that_cannot_be_loaded_or_ends_its_process_is_an_error_about_the_model(ends: Ends) -> None:
@@ -271,7 +271,7 @@ else:
     channel.send(Opened(pid=os.getpid()), theirs.fileno())
     theirs.close()
     ours.send(msgspec.msgpack.decode({msgspec.msgpack.encode(LOADED)!r}, type=Loaded))
-    ours.send(Ran(may_convolve=order.scouts, notes=tuple(sys.argv[2:5])))
+    ours.send(Ran(may_convolve=order.reference == 'r', notes=tuple(sys.argv[2:5])))
 channel.receive()
 """
 
@@ -287,7 +287,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
 
 def test_a_launcher_starts_a_process_that_gets_a_socket_and_a_folder_and_ends_with_it(launcher: Launcher) -> None:
     assert launcher.is_alive
-    scout = launcher.load(Request(target="model.py"), scouts=True)
+    scout = launcher.load(Request(target="model.py"), "r")
     folder = launcher.directory
     with launcher.folder():
         names = [launcher.file(name) for name in ("inductor+flat-conv3d", "../a b", "inductor+flat-conv3d")]

@@ -55,8 +55,10 @@ if TYPE_CHECKING:
 PROPOSAL = Proposal(cure=Cure(name="flat-conv3d", modules=("a", "b")), bytes_moved=9)
 LAYOUT = strided_layout((2, 3), (1, 2))
 ORDERS = [
-    Load(request=Request(target="m.py", inputs=("f32[1]",), configurations=(a_configuration(),)), log="a", scouts=True),
-    Begin(role="worker", configuration=a_configuration(), path="p", log="l"),
+    Load(
+        request=Request(target="m.py", inputs=("f32[1]",), configurations=(a_configuration(),)), log="a", reference="r"
+    ),
+    Begin(configuration=a_configuration(), is_again=True, log="l"),
     Compile(),
     Fork(log="l", keeps_memory=False),
     Check(path=None),

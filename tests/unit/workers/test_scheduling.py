@@ -39,9 +39,7 @@ class ScriptedHost:
         self.said: dict[str, list[Answer]] = {}
         self.others: dict[str, Channel] = {}
 
-    def begin(self, role: str, configuration: Configuration | None = None, path: str = "") -> Process:
-        assert (role, path) == ("worker", "")
-        assert configuration is not None
+    def begin(self, configuration: Configuration) -> Process:
         name = configuration.name
         self.begun.append(name)
         ours, theirs = channel_pair()

@@ -65,8 +65,8 @@ class OfFiles:
     def file(self, name: str) -> str:
         return f"/run/{name}"
 
-    def begin(self, role: str, configuration: Any = None, path: str = "") -> ScriptedProcess:
-        self.asked.append((role, configuration.name))
+    def begin(self, configuration: Any, *, is_again: bool = False) -> ScriptedProcess:
+        self.asked.append((configuration.name, is_again))
         assert self.again is not None
         return self.again
 
@@ -120,7 +120,7 @@ def test_if_forking_is_not_safe_the_worker_is_its_own_start_and_a_further_one_an
     assert worker.start is not None
     assert worker.start.process is process  # type: ignore[comparison-overlap]
     assert worker.further_start().process is again  # type: ignore[comparison-overlap]
-    assert host.asked == [("again", "inductor")]
+    assert host.asked == [("inductor", True)]
 
 
 def test_a_start_that_cannot_be_forked_is_a_result_of_the_configuration() -> None:
