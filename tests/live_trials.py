@@ -96,14 +96,8 @@ def seen_here(
             trial, iterations = Trial(configuration=chosen, status="failed", failure=failed.failure), ()
             proposals = failed.proposals
         else:
-            trial, iterations, proposals = compiled.trial, profiled.iterations, checked.proposals or compiled.proposals
-            trial = msgspec.structs.replace(
-                trial,
-                equivalence=checked.equivalence,
-                gradient_layouts=checked.gradient_layouts,
-                graphs=(*trial.graphs, *checked.graphs),
-                notes=(*trial.notes, *checked.notes, *profiled.notes),
-            )
+            trial, iterations, proposals = checked.trial, profiled.iterations, checked.proposals or compiled.proposals
+            trial = msgspec.structs.replace(trial, notes=(*trial.notes, *profiled.notes))
     head = Head(
         layoutdoctor_version=__version__,
         created_at="2026-11-20T12:00:00Z",

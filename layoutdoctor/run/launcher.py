@@ -35,12 +35,13 @@ from layoutdoctor.workers.messages import (
 from layoutdoctor.workers.processes import adopt_orphans, be_first_to_go, die_with, kill_with_all_it_started, started_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Order, Request
 
 _WAIT_FOR_ORDER_SECONDS = 0.5
+_LONGEST_PREPARATION_SECONDS = 300.0
 
 
 def main(words: Sequence[str]) -> NoReturn:
@@ -108,12 +109,36 @@ def _prepare(channel: Channel) -> list[int]:
 
     from layoutdoctor.capture.warming import warm_up_compiler
 
-    forked = []
+    forked, limit = [], _LONGEST_PREPARATION_SECONDS
     with contextlib.suppress(ClosedError, TimeoutError):
-        forked.append(_fork(channel, cast("Order", channel.receive(_WAIT_FOR_ORDER_SECONDS)[0]), _host))
+        order = cast("Load", channel.receive(_WAIT_FOR_ORDER_SECONDS)[0])
+        limit = min(order.request.timeout_seconds or limit, limit)
+        forked.append(_fork(channel, order, _host))
     if not torch.cuda.is_available():  # a compile would use CUDA, and no process that does may be forked
-        warm_up_compiler()
+        with _at_most(limit):
+            warm_up_compiler()
     return forked
+
+
+class _OverdueError(BaseException):
+    """What is being done takes too long; no handler of another exception catches it."""
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """A block that is given up after a while, such as one that waits for a compiler that never ends."""
+
+    def give_up(number: int, frame: object) -> None:
+        raise _OverdueError
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        with contextlib.suppress(_OverdueError):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def _refuse(channel: Channel, error: LayoutDoctorError) -> NoReturn:

@@ -201,10 +201,11 @@ def _run_exactly(subject: LoadedSubject, mode: Mode, dtype: torch.dtype) -> dict
 
 
 def _device_of(subject: LoadedSubject) -> torch.device:
-    return next((one.device for one in _tensors_of(subject)), torch.device("cpu"))
+    return next((one.device for one in all_tensors(subject)), torch.device("cpu"))
 
 
-def _tensors_of(subject: LoadedSubject) -> list[torch.Tensor]:
+def all_tensors(subject: LoadedSubject) -> list[torch.Tensor]:
+    """Weights, buffers and inputs."""
     module = owned_module(subject)
     weights = [*module.parameters(), *module.buffers()] if module is not None else []
     return [*weights, *input_tensors(subject.args, subject.kwargs)]
@@ -212,7 +213,7 @@ def _tensors_of(subject: LoadedSubject) -> list[torch.Tensor]:
 
 def _smallest_bytes(subject: LoadedSubject) -> int:
     """Of one floating-point number among weights and inputs."""
-    return min((one.element_size() for one in _tensors_of(subject) if one.is_floating_point()), default=8)
+    return min((one.element_size() for one in all_tensors(subject) if one.is_floating_point()), default=8)
 
 
 def _fresh(subject: LoadedSubject) -> LoadedSubject:

@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.capture.compat import notes_on_torch, triton_version
 from layoutdoctor.diagnosis.configurations import find_target
-from layoutdoctor.errors import LayoutDoctorError
+from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
 from layoutdoctor.run.launcher import serve_forks, why_not_fork
-from layoutdoctor.run.rehearsal import compute_reference, run_first
-from layoutdoctor.run.trial import TrialWork, end_worker_threads, keep_memory, take_some_memory
+from layoutdoctor.run.rehearsal import all_tensors, compute_reference, run_first
+from layoutdoctor.run.trial import TrialWork
 from layoutdoctor.subjects.copies import device_of
 from layoutdoctor.subjects.subject import call_of, describe, owned_module, with_something_to_train
 from layoutdoctor.workers.messages import (
@@ -36,11 +36,13 @@ from layoutdoctor.workers.messages import (
     Turn,
     WarmUp,
 )
+from layoutdoctor.workers.processes import end_worker_threads, keep_memory, take_some_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.diagnosis.subject import Mode
+    from layoutdoctor.diagnosis.configurations import Target
+    from layoutdoctor.diagnosis.subject import Mode, Subject
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Answer, Begin, Channel, Order, Request
 
@@ -68,8 +70,6 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
         described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
         environment = msgspec.structs.replace(environment, thread_count=_threads)
     else:
-        from layoutdoctor.run.static import described_for
-
         described = described_for(target, subject, described)
         environment = msgspec.structs.replace(environment, device_name=None, thread_count=None)  # have no part in it
     loaded = Loaded(
@@ -80,6 +80,23 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
         no_fork=no_fork,
     )
     return loaded, subject
+
+
+def described_for(target: Target, subject: LoadedSubject, described: Subject) -> Subject:
+    """
+    The record of a subject that is lowered for a target.
+
+    Raises:
+        UsageError: The model or an input is not on the CPU.
+    """
+    elsewhere = sorted({tensor.device.type for tensor in all_tensors(subject)} - {"cpu", "meta"})
+    if elsewhere:
+        raise UsageError(
+            f"cannot lower {subject.name} for target {target.name!r}: it has tensors on {', '.join(elsewhere)}, "
+            "expected model and inputs on cpu, where they are traced; call .cpu() on both, or leave the target out"
+        )
+    note = f"{target.name}: what Inductor asks the device about was answered as for {target.device_name}"
+    return msgspec.structs.replace(described, device="cuda", target=target.name, notes=(*described.notes, note))
 
 
 _threads = torch.get_num_threads()
@@ -236,7 +253,7 @@ class _Worker:
             case Profile():
                 return work.profile(order.trace_file)
             case Bandwidth():
-                return Copied(bytes_per_second=measure_copy_bandwidth(work.device))
+                return Copied(bytes_per_second=measure_copy_bandwidth(work.step.device))
             case _:
                 raise TypeError(f"cannot carry out {type(order).__name__}")
 

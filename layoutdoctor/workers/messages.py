@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.diagnosis.record import PositiveSeconds
 from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, Mode, Subject
-from layoutdoctor.diagnosis.trial import Equivalence, Failure, GradientLayout, Trial
+from layoutdoctor.diagnosis.trial import Failure, Trial
 from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.recording.recording import Iteration
@@ -239,7 +238,6 @@ class Compiled(Message, frozen=True, kw_only=True, tag=True):
         code: Fingerprint of the generated code; None if not all of it is known, or there is none.
         compile_seconds: Wall time of the first call; None for eager.
         proposals: The cures that may help.
-        leaves_out_backward: Whether layout optimization is on in the forward, and the backward was not looked at.
         no_fork: Why it cannot be forked; None if it can.
     """
 
@@ -247,26 +245,20 @@ class Compiled(Message, frozen=True, kw_only=True, tag=True):
     code: str | None = None
     compile_seconds: float | None = None
     proposals: tuple[Proposal, ...] = ()
-    leaves_out_backward: bool = False
     no_fork: str | None = None
 
 
 class Checked(Message, frozen=True, kw_only=True, tag=True):
     """
-    The results of a start's first calls.
+    A start has made its first calls.
 
     Attributes:
-        graphs: Those that were compiled only then; in eager the operations as a graph.
-        proposals: The cures that may help, of an eager model, whose graph there is only now.
+        trial: As in ``Compiled``, with outputs, gradients and the graphs of these calls.
+        proposals: The cures that may help an eager model, whose operations are recorded only now.
     """
 
-    equivalence: Equivalence | None
-    gradient_layouts: tuple[GradientLayout, ...] = ()
-    graphs: tuple[Graph, ...] = ()
+    trial: Trial
     proposals: tuple[Proposal, ...] = ()
-    recompile_count: int = 0
-    recompile_reasons: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 class Ready(Message, frozen=True, kw_only=True, tag=True):

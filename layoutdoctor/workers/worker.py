@@ -101,7 +101,6 @@ class Worker:
         key: What configurations with the same options and formats have in common; None before it is prepared.
         code: The same of the generated code.
         proposals: The cures that may help.
-        leaves_out_backward: Whether layout optimization is on in the forward, and the backward was not looked at.
         start: The process that the rounds time; None if there is nothing to time.
         rounds: Its rounds, seconds each.
         first_round: The number of the baseline's round that its first one was.
@@ -121,7 +120,6 @@ class Worker:
         self.key: str | None = None
         self.code: str | None = None
         self.proposals: tuple[Proposal, ...] = ()
-        self.leaves_out_backward = False
         self.start: Start | None = None
         self.rounds: list[Seconds] = []
         self.first_round = 0
@@ -204,8 +202,7 @@ class Worker:
                 self.process.tell(Compile())
                 return False
             compiled = self.process.answer(Compiled, self.seconds_left)
-            self.trial, self.code = compiled.trial, compiled.code
-            self.proposals, self.leaves_out_backward = compiled.proposals, compiled.leaves_out_backward
+            self.trial, self.code, self.proposals = compiled.trial, compiled.code, compiled.proposals
             self.compile_seconds = compiled.compile_seconds
             self.forks = compiled.no_fork is None
             self.is_ready = True
@@ -240,15 +237,7 @@ class Worker:
             assert process is not None
             self.start = Start(process, timeout)
             checked = process.ask(Check(path=reference), Checked, timeout)
-            self.proposals = checked.proposals or self.proposals
-            self.observe(
-                equivalence=checked.equivalence,
-                gradient_layouts=checked.gradient_layouts,
-                graphs=(*self.trial.graphs, *checked.graphs),
-                recompile_count=self.trial.recompile_count + checked.recompile_count,
-                recompile_reasons=(*self.trial.recompile_reasons, *checked.recompile_reasons),
-                notes=(*self.trial.notes, *checked.notes),
-            )
+            self.trial, self.proposals = checked.trial, checked.proposals or self.proposals
             self._is_checked = True
             if self._request.is_timed:
                 self.start.warm_up()

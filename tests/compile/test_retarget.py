@@ -19,7 +19,7 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.capture.retarget import NO_TRITON_NOTE
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, find_target
 from layoutdoctor.errors import UsageError
-from layoutdoctor.run.static import described_for
+from layoutdoctor.run.work import described_for
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import an_environment
+from builders import a_decision, a_graph, an_environment
 from fake_workers import a_worker
 from recorded_builders import Recorder
 
@@ -52,9 +52,11 @@ def names(configurations: Sequence[Configuration]) -> list[str]:
 
 
 def test_layout_optimization_is_forced_where_the_default_has_it_in_the_forward_alone() -> None:
+    on, uncounted = a_decision(applied=True), a_decision(applied=False, rule="only-backward-convolutions")
+
     def chosen(name: str, *others: str, is_left_out: bool = True) -> list[str]:
-        made = worker(name)
-        made.leaves_out_backward = is_left_out
+        forward, backward = a_graph(direction="forward", decision=on), a_graph(direction="backward", decision=uncounted)
+        made = worker(name, graphs=(forward, backward) if is_left_out else (forward,))
         return names(in_both_directions([worker("eager"), made, *map(worker, others)]))
 
     forced = "inductor-layout-opt-forced"

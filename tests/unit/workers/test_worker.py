@@ -5,13 +5,11 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from builders import a_configuration, a_diagnosis, a_graph, a_trial, recordings_of
+from builders import a_configuration, a_diagnosis, a_trial, recordings_of
 from fake_workers import CRASH, ScriptedProcess, a_worker
 from recorded_builders import a_recording
 
-from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.subject import Cure
-from layoutdoctor.diagnosis.trial import Equivalence, GradientLayout
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.workers.messages import Checked, Fork, Profile, Profiled, Proposal, Request, Turn
 from layoutdoctor.workers.worker import Start, Worker
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from layoutdoctor.workers.launcher import LostError
 
 HEAD = recordings_of(a_diagnosis(a_trial("inductor")))[0].head
-LAYOUT = strided_layout((2, 3), (1, 2))
 
 
 class Forking(ScriptedProcess):
@@ -80,18 +77,9 @@ def compiled(process: Any, *, forks: bool = True, host: Any = None, **request: A
 def test_the_start_that_is_timed_is_a_fork_whose_outputs_are_checked_first() -> None:
     start = ScriptedProcess(1.0, [], "start")
     start.call_seconds = 0.5
-    start.checked = Checked(
-        equivalence=Equivalence(status="equal", max_abs_error=1e-6),
-        gradient_layouts=(GradientLayout(parameter="w", layout=LAYOUT, gradient=LAYOUT),),
-        graphs=(a_graph(name="graph 1"),),
-        proposals=(Proposal(cure=Cure(name="a")),),
-        recompile_count=2,
-        recompile_reasons=("why",),
-        notes=("a note",),
-    )
+    start.checked = Checked(trial=a_trial(notes=("a note",)), proposals=(Proposal(cure=Cure(name="a")),))
     process = Forking(start, start, start)
     worker = compiled(process)
-    worker.observe(graphs=(a_graph(),), recompile_count=1, notes=("prepared",))
 
     worker.open("/run/reference")
     worker.further_start()
@@ -101,12 +89,7 @@ def test_the_start_that_is_timed_is_a_fork_whose_outputs_are_checked_first() -> 
     assert process.orders == [Fork(log=log), Fork(log=log), Fork(log=log, keeps_memory=False)]
     assert worker.start is not None
     assert (worker.start.process, worker.start.call_seconds) == (start, 0.5)
-    assert worker.trial.equivalence == start.checked.equivalence
-    assert worker.trial.gradient_layouts == start.checked.gradient_layouts
-    assert [graph.name for graph in worker.trial.graphs] == ["graph 0", "graph 1"]
-    assert (worker.trial.recompile_count, worker.trial.recompile_reasons) == (3, ("why",))
-    assert worker.trial.notes == ("prepared", "a note")
-    assert worker.proposals == start.checked.proposals
+    assert (worker.trial, worker.proposals) == (start.checked.trial, start.checked.proposals)
 
 
 def test_if_forking_is_not_safe_the_worker_is_its_own_start_and_a_further_one_another_worker() -> None:
