@@ -465,10 +465,8 @@ def _collected_log() -> Iterator[list[str]]:
     level, effective = logger.level, logger.getEffectiveLevel()
 
     def collect(record: logging.LogRecord) -> bool:
-        with contextlib.suppress(Exception):  # a message whose arguments do not fit it
-            message = record.getMessage()
-            if message != _SPURIOUS_LOG_LINE:
-                lines.append(message)
+        if record.getMessage() != _SPURIOUS_LOG_LINE:
+            lines.append(record.getMessage())
         return record.levelno >= effective
 
     logger.addFilter(collect)

@@ -103,14 +103,3 @@ def test_the_notes_that_count_as_gaps_are_those_that_are_written() -> None:
     written = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (trials, examine))
 
     assert all(note in written for note in examined._NOTES_ON_GAPS)
-
-
-def test_what_is_warned_of_meanwhile_fails_nothing() -> None:
-    import warnings
-
-    class Warns(RoundTrips):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            warnings.warn("deprecated", DeprecationWarning, stacklevel=1)
-            return super().forward(x)
-
-    layoutdoctor.assert_no_redundant_conversions(Warns().eval(), IMAGE, configurations="eager-channels-last")

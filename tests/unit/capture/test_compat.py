@@ -8,8 +8,6 @@ alone: ``compat._look_up``, through which every hook looks, does not find it any
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -135,37 +133,6 @@ def test_a_hook_that_raises_many_times_is_one_line_and_the_decision_stands() -> 
 
     assert results == [False] * 3
     assert hooks.failures == ["a layout decision: RuntimeError: boom (3 times)"]
-
-
-def test_a_user_who_asked_for_torchs_log_still_gets_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    logger = logging.getLogger("torch._inductor.graph")
-    original = GraphLowering.decide_layout_opt
-    seen: list[list[str]] = []
-
-    @functools.wraps(original)
-    def decide_layout_opt(gm: Any, *, is_inference: bool) -> bool:
-        logger.debug("why not")
-        if level == logging.WARNING:
-            logger.debug("%d flops", "many")  # which cannot be formatted, and breaks nothing
-        return original(gm, is_inference=is_inference)
-
-    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt))
-    monkeypatch.setattr(logger, "propagate", True)
-    for level, passed in ((logging.DEBUG, ["why not"]), (logging.WARNING, [])):
-        caplog.clear()
-        logger.addHandler(caplog.handler)
-        before = logger.level
-        logger.setLevel(level)
-        try:
-            with InductorHooks(lambda graph, applied, log, inference: seen.append(log), lambda *_: None) as hooks:
-                decided()
-        finally:
-            logger.setLevel(before)
-            logger.removeHandler(caplog.handler)
-        assert (seen.pop(), hooks.failures) == (["why not"], [])
-        assert list(dict.fromkeys(record.getMessage() for record in caplog.records)) == passed
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,6 @@ from layoutdoctor.run.deriving import (
     on_a_gpu,
     single_cures,
     with_cures,
-    with_options,
-    with_switch,
 )
 from layoutdoctor.workers.messages import Proposal
 
@@ -171,10 +169,3 @@ def test_max_autotune_is_tried_where_all_is_asked_for() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- names
-def test_a_name_says_what_it_was_made_of() -> None:
-    cured = with_cures(BY_NAME["inductor"], (Cure(name="a"), Cure(name="b")))
-
-    assert cured.name == "inductor+a+b"
-    assert base_name(cured) == "inductor"
-    assert with_switch(cured).name == "inductor+a+b+cudnn-benchmark"
-    assert with_options(cured, "cudagraphs", {"triton.cudagraphs": True}).name == "inductor+a+b+cudagraphs"

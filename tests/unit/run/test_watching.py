@@ -139,32 +139,19 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_callers_function_is_called_and_nothing_else_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_one_line_that_is_gone_at_the_end_and_another_stream_gets_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[Progress] = []
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with showing(told.append) as tell:
-        tell(STEP)
-
-    assert told == [STEP]
-    assert terminal.getvalue() == ""
-
-
-def test_a_terminal_has_one_line_that_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with showing(None) as tell:
-        tell(STEP)
+    terminal, file, closed = Terminal(), io.StringIO(), Terminal()
+    closed.close()
+    for stream, progress in ((terminal, None), (terminal, told.append), (file, None), (closed, None), (None, None)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with showing(progress) as tell:
+            tell(STEP)
 
     assert terminal.getvalue() == "\r\x1b[Klayoutdoctor: [2/9] inductor: compiling\r\x1b[K"
-
-
-def test_a_file_a_closed_and_a_missing_stream_get_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    file, closed = io.StringIO(), Terminal()
-    for stream in (file, closed, None):
-        monkeypatch.setattr(sys, "stderr", stream)
-        with showing(None) as tell:
-            closed.close()
-            tell(STEP)
-    assert file.getvalue() == ""
+    assert (told, file.getvalue()) == ([STEP], "")
 
 
 def test_a_notebook_has_a_display_that_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:

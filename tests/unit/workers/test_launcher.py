@@ -101,30 +101,23 @@ def lost(process: Process, timeout_seconds: float = 5.0) -> LostError:
     return caught.value
 
 
-def test_the_answer_is_of_the_kind_that_was_asked_for_and_another_kind_is_a_crash(ends: Ends) -> None:
+def test_an_answer_of_another_kind_is_a_crash_a_refusal_or_an_exception_of_the_model(ends: Ends) -> None:
     process, other = ends.process(Ready(call_seconds=2.0), Prepared(key="k"))
-
     assert process.ask(WarmUp(), Ready, 5.0) == Ready(call_seconds=2.0)
     assert other.receive(5.0)[0] == WarmUp()
-    error = lost(process)
-    assert (error.status, str(error)) == ("crashed", "it answered with Prepared")
+    crashed = lost(process)
+    assert (crashed.status, str(crashed)) == ("crashed", "it answered with Prepared")
 
-
-def test_a_refusal_is_raised_as_the_error_that_it_was(ends: Ends) -> None:
     for kind, error in (("UsageError", UsageError), ("ErrorOfANewerVersion", LayoutDoctorError)):
         process, _ = ends.process(Refused(kind=kind, message="cannot do it; do that"))
         with pytest.raises(error, match=r"^cannot do it; do that$") as caught:
             process.ask(WarmUp(), Ready, 5.0)
-
         assert type(caught.value) is error
 
-
-def test_an_exception_of_the_model_comes_with_the_cures_that_may_help(ends: Ends) -> None:
     proposal = Proposal(cure=Cure(name="view-as-reshape"))
-    failed = Failed(failure=Failure(kind="run", message="RuntimeError: boom"), proposals=(proposal,))
-    error = lost(ends.process(failed)[0])
-
-    assert (error.status, error.failure, error.answer) == ("failed", failed.failure, failed)
+    raised = Failed(failure=Failure(kind="run", message="RuntimeError: boom"), proposals=(proposal,))
+    failed = lost(ends.process(raised)[0])
+    assert (failed.status, failed.failure, failed.answer) == ("failed", raised.failure, raised)
 
 
 @for_each(
