@@ -56,6 +56,8 @@ _TARGET = "target"
 _WARM_UP_CALLS = 5
 _WARM_UP_SECONDS = 0.3
 _SETTLE_SECONDS = 0.02
+_LONG_CALL_SECONDS = 0.25
+"""Calls of this length settle by themselves."""
 
 
 class TrialWork:
@@ -78,6 +80,7 @@ class TrialWork:
         self.stage = "prepare"
         self._subject, self._configuration, self._mode, self._target = subject, configuration, mode, target
         self._capture = CompileCapture()
+        self._call_seconds = 0.0
         self._trial = Trial(configuration=configuration, status="ok")
 
     # ------------------------------------------------------------------------------------------ the worker
@@ -233,21 +236,16 @@ class TrialWork:
             while len(seconds) <= _WARM_UP_CALLS and (len(seconds) < 2 or sum(seconds) < _WARM_UP_SECONDS):
                 seconds += timer(step, 1)
         used, free = used_device_bytes(step.device), free_device_bytes(step.device)
-        return Ready(call_seconds=min(seconds), used_bytes=used, free_bytes=free)
+        self._call_seconds = min(seconds)
+        return Ready(call_seconds=self._call_seconds, used_bytes=used, free_bytes=free)
 
-    def turn(self, calls: int, *, settles: bool = True) -> Turned:
-        """
-        Times calls.
-
-        Args:
-            settles: Whether calls before them, for 20 ms, are not timed: another process's data filled the caches, and
-                threads have slept.
-        """
+    def turn(self, calls: int) -> Turned:
+        """Times calls; before short ones, further calls fill the caches and wake threads for 20 ms."""
         step = self.step
         self.stage = "measure"
         before = time.process_time()
         with global_settings(self._configuration):
-            if step.device == "cpu" and settles:
+            if step.device == "cpu" and self._call_seconds < _LONG_CALL_SECONDS:
                 end = time.perf_counter() + _SETTLE_SECONDS
                 step()
                 while time.perf_counter() < end:

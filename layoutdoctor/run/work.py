@@ -249,7 +249,7 @@ class _Worker:
             case WarmUp():
                 return work.warm_up()
             case Turn():
-                return work.turn(order.calls, settles=order.settles)
+                return work.turn(order.calls)
             case Profile():
                 return work.profile(order.trace_file)
             case Bandwidth():

@@ -161,10 +161,9 @@ class WarmUp(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Turn(Message, frozen=True, kw_only=True, tag=True):
-    """To a start: time so many calls; ``settles`` runs some that are not timed before them."""
+    """To a start: time so many calls."""
 
     calls: int
-    settles: bool = True
 
 
 class Profile(Message, frozen=True, kw_only=True, tag=True):

@@ -50,8 +50,6 @@ FREEZING_REASON = (
 _SAFE_SHARE = 0.9
 OPTIONS_ARE_THE_SAME = "the same options and formats are in effect"
 CODE_IS_THE_SAME = "the generated code is the same"
-_LONG_CALL_SECONDS = 0.25
-"""Calls of this length settle by themselves."""
 
 
 class Start:
@@ -80,8 +78,7 @@ class Start:
 
     def turn(self, calls: int) -> Seconds:
         """The least of some calls; raises ``LostError``."""
-        order = Turn(calls=calls, settles=self.call_seconds < _LONG_CALL_SECONDS)
-        turned = self.process.ask(order, Turned, self._timeout)
+        turned = self.process.ask(Turn(calls=calls), Turned, self._timeout)
         self.cpu_seconds += turned.cpu_seconds
         return min(turned.seconds)
 

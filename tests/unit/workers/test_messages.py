@@ -61,7 +61,7 @@ ORDERS = [
     Fork(log="l", keeps_memory=False),
     Check(path=None),
     WarmUp(),
-    Turn(calls=3, settles=False),
+    Turn(calls=3),
     Profile(trace_file="t"),
     Bandwidth(),
 ]

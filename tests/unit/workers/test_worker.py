@@ -11,8 +11,8 @@ from recorded_builders import a_recording
 
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.workers.messages import Checked, Fork, Profile, Profiled, Proposal, Request, Turn
-from layoutdoctor.workers.worker import Start, Worker
+from layoutdoctor.workers.messages import Checked, Fork, Profile, Profiled, Proposal, Request
+from layoutdoctor.workers.worker import Worker
 
 if TYPE_CHECKING:
     from layoutdoctor.workers.launcher import LostError
@@ -118,16 +118,6 @@ def test_a_start_that_cannot_be_forked_is_a_result_of_the_configuration() -> Non
         assert worker.trial.failure.message == str(error)
         assert process.is_ended
         assert (worker.start, worker.process) == (None, None)
-
-
-def test_long_calls_settle_by_themselves() -> None:
-    process = Asked()
-    start = Start(process, None)  # type: ignore[arg-type]
-    for start.call_seconds in (0.2, 0.3):
-        assert start.turn(2) == 1.0
-
-    assert [order for order, _ in process.orders] == [Turn(calls=2, settles=True), Turn(calls=2, settles=False)]
-    assert start.cpu_seconds == 2.0
 
 
 def test_kernels_are_recorded_once_within_the_time_limit() -> None:
