@@ -35,7 +35,7 @@ Script = float | Iterable[float | BaseException]
 
 
 class Clock:
-    """A clock that moves when it is told to; it stands for the module ``time``."""
+    """A clock that a test moves, in place of the module ``time``."""
 
     def __init__(self) -> None:
         self.now = 0.0

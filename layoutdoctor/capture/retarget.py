@@ -308,7 +308,7 @@ class TracedRun(fx.Interpreter):
 
 
 def _laid_out(result: Any, traced: Any) -> Any:
-    """A result with the strides of the fake tensor that stood for it."""
+    """A result with the strides of its fake tensor."""
     if not isinstance(result, torch.Tensor) or not isinstance(traced, torch.Tensor) or not result.numel():
         return result
     strides = tuple(traced.stride())

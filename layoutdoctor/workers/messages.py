@@ -45,7 +45,7 @@ class Progress(msgspec.Struct, frozen=True):
     One step forward.
 
     Attributes:
-        stage: What is being done now, such as ``"profiling: 2 of 9"``.
+        stage: Such as ``"profiling: 2 of 9"``.
         done: How much of the whole run is done, 0 to ``total``.
         left_seconds: Estimate of the time until the answer; None before there is one.
     """
@@ -143,7 +143,7 @@ class Fork(Message, frozen=True, kw_only=True, tag=True):
     To a worker that has compiled and can be forked: one more start.
 
     Attributes:
-        keeps_memory: Whether its allocator keeps the memory that a call frees; False leaves glibc's default.
+        keeps_memory: Whether its allocator keeps the memory that a call frees.
     """
 
     log: str
@@ -151,7 +151,7 @@ class Fork(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Check(Message, frozen=True, kw_only=True, tag=True):
-    """To a start: run once, and compare outputs and gradients with the reference in that file, if there is one."""
+    """To a start: run once, and compare outputs and gradients with the reference in a file, if there is one."""
 
     path: str | None
 
@@ -187,7 +187,7 @@ class Opened(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Ended(Message, frozen=True, kw_only=True, tag=True):
-    """A forked process has ended; the code is below 0 for a signal."""
+    """A forked process has ended; the return code is negative for a signal."""
 
     pid: int
     returncode: int
@@ -198,8 +198,7 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
     The subject is loaded.
 
     Attributes:
-        parameter_ranks: Dimensions that occur among the model's parameters and buffers.
-        call: How the user's code calls it.
+        parameter_ranks: Of the model's parameters and buffers, each once.
         no_fork: Why forking this process is not safe; None if it is.
     """
 
@@ -233,7 +232,6 @@ class Compiled(Message, frozen=True, kw_only=True, tag=True):
     A worker has compiled, and waits for ``Fork``; if it cannot be forked, it is a start itself.
 
     Attributes:
-        trial: What was recorded of it.
         code: Fingerprint of the generated code; None if not all of it is known, or there is none.
         compile_seconds: Wall time of the first call; None for eager.
         proposals: The cures that may help.
@@ -266,8 +264,8 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         call_seconds: About how long a call takes.
-        used_bytes: What the process holds of a GPU's memory; None on a CPU.
-        free_bytes: What no process holds of it; None if nobody says it.
+        used_bytes: GPU memory that the process holds; None on a CPU.
+        free_bytes: GPU memory that no process holds; None if it is not known.
     """
 
     call_seconds: PositiveSeconds
@@ -304,7 +302,7 @@ class Failed(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Refused(Message, frozen=True, kw_only=True, tag=True):
-    """There will be no diagnosis, for a reason that the user can mend; ``kind`` is the class of the error."""
+    """There will be no diagnosis, for a reason that the user can remove; ``kind`` is the class of the error."""
 
     kind: str
     message: str
@@ -335,7 +333,7 @@ STATUS_FORKED = 70
 
 
 class ClosedError(Exception):
-    """The process at the other end is gone, or sent what is no message."""
+    """The process at the other end is gone, or did not send a message."""
 
 
 class Channel:

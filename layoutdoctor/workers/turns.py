@@ -102,7 +102,7 @@ def take_rounds(
     Args:
         workers: Ready ones, the baseline among them.
         limit_seconds: At the end of this time no further round begins, after three.
-        on_round: Told how many rounds are done.
+        on_round: Called with the count of rounds so far.
     """
     calls = calls_per_turn(workers)
     for worker in workers:
@@ -166,13 +166,14 @@ def _hopeful(workers: Sequence[Worker], baseline: Worker, offset: int) -> list[W
 def _near_the_best(workers: Sequence[Worker], baseline: Worker, offset: int) -> list[Worker]:
     medians = _right_medians(workers, baseline, offset)
     best = max(medians.values())
-    free = max((medians[one.name] for one in workers if not _is_frozen(one) and one.name in medians), default=best)
+    thawed = [one for one in workers if not one.configuration.freezes]
+    free = max((medians[one.name] for one in thawed if one.name in medians), default=best)
     return [
         one
         for one in workers
         if one is baseline
         or medians.get(one.name, 0.0) * NEAR_THE_BEST >= best
-        or (not _is_frozen(one) and medians.get(one.name, 0.0) * 1.05 >= free)
+        or (one in thawed and medians.get(one.name, 0.0) * 1.05 >= free)
     ]
 
 
@@ -181,10 +182,6 @@ def _right_medians(workers: Sequence[Worker], baseline: Worker, offset: int) -> 
     eligible = eligible_names(worker.trial for worker in workers)
     medians = medians_of(workers, baseline, offset)
     return {baseline.name: 1.0, **{name: of for name, of in medians.items() if name in eligible}}
-
-
-def _is_frozen(worker: Worker) -> bool:
-    return worker.configuration.freezes
 
 
 def baseline_of(workers: Sequence[Worker]) -> Worker | None:
@@ -216,7 +213,7 @@ def take_starts(
     Args:
         workers: The contenders.
         limit_seconds: At the end of this time no further start begins, after three; after three times as long none.
-        on_start: Told how many starts are done.
+        on_start: Called with the count of starts so far.
     """
     begin = time.monotonic()
     for number in range(MOST_STARTS):

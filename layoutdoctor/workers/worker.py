@@ -59,7 +59,7 @@ class Start:
     Attributes:
         call_seconds: About how long a call takes.
         cpu_seconds: Processor time of its turns so far.
-        room: How many processes like this one a GPU's memory still holds; None on a CPU, or if nobody says it.
+        room: How many processes like this one a GPU's memory still holds; None on a CPU, or if it is not known.
     """
 
     def __init__(self, process: Process, timeout_seconds: Seconds | None) -> None:
@@ -95,13 +95,13 @@ class Worker:
         trial: What was observed; its status is ``ok`` as long as nothing says otherwise.
         is_static: Whether it is lowered for a GPU that is not there, and nothing is measured.
         is_ready: Whether it has compiled.
-        key: What configurations with the same options and formats have in common; None before it is prepared.
-        code: The same of the generated code.
+        key: Equal for equal options and formats; None before the model is prepared.
+        code: Equal for equal generated code; None if not all of it is known.
         proposals: The cures that may help.
         start: The process that the rounds time; None if there is nothing to time.
-        rounds: Its rounds, seconds each.
-        first_round: The number of the baseline's round that its first one was.
-        starts: Rounds of further starts.
+        rounds: Seconds of each round.
+        first_round: How many rounds the baseline had before the first of these.
+        starts: Seconds of each round of each further start.
         unkept: Seconds of a call in each process whose allocator gives memory back.
         iterations: Profiled iterations.
         forks: Whether a further start is a fork of this worker.

@@ -16,7 +16,6 @@ import torch
 from live_trials import seen_here
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.graph import GraphLowering
-from torch._inductor.scheduler import BaseScheduling
 
 from layoutdoctor.capture import compat
 from layoutdoctor.capture.compat import (
@@ -218,23 +217,6 @@ def test_settings_hold_inside_and_are_as_before_outside() -> None:
         raise KeyError
     assert inside == (True, False, False, False, False)
     assert values() == before
-
-
-def test_a_kernel_is_noted_however_it_is_handed_over_or_named_as_lost() -> None:
-    class Scheduling(BaseScheduling):
-        def define_kernel(self, src_code: str, nodes: Any, kernel: Any = None) -> Any:
-            return ("cpp_0", "path") if kernel else "cpp_0"
-
-    scheduling = object.__new__(Scheduling)
-    nodes = [SimpleNamespace(get_nodes=lambda: [SimpleNamespace(get_name=lambda: "op0")]), "a marker without nodes"]
-    with InductorHooks(lambda *_: None, lambda *_: None) as hooks:
-        assert scheduling.define_kernel(nodes=nodes, src_code="source") == "cpp_0"
-        assert scheduling.define_kernel("source", nodes, 1) == ("cpp_0", "path")
-        assert scheduling.define_kernel("source", None) == "cpp_0"
-        noted = list(hooks._kernels)
-
-    assert noted == [("cpp_0", ["op0"], "source")] * 2
-    assert hooks.failures == ["a generated kernel: TypeError: 'NoneType' object is not iterable"]
 
 
 @pytest.mark.compile

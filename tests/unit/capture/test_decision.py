@@ -128,16 +128,6 @@ def test_a_switch_that_is_off_decides_before_anything_else() -> None:
         assert (decision.applied, decision.rule) == (False, "config-off")
 
 
-def test_a_backward_graph_says_that_its_convolutions_were_not_counted() -> None:
-    decision = card(backward_only(), is_inference=False, onednn=True)
-
-    if decision.applied:
-        pytest.skip("this torch counts backward convolutions")
-    assert (decision.rule, decision.convolution_count) == ("only-backward-convolutions", 1)
-    assert "1 convolution_backward and no convolution" in decision.explanation
-    assert (decision.convolutions[0].weight_shape, decision.convolutions[0].rank) == ((8, 4, 3, 3), 2)
-
-
 def test_only_as_many_two_dimensional_convolutions_count_as_channels_last_as_torch_made() -> None:
     graph_module = convolutions((128, 64, 3, 3), (8, 8, 3, 3), (8, 8, 1, 1))
     _, raw = asked(graph_module, is_inference=True)
