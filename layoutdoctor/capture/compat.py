@@ -278,18 +278,14 @@ def guard_failure_reasons() -> dict[int, tuple[str, ...]]:
     }
 
 
-def counts_backward_convolutions() -> bool | None:
+def counts_backward_convolutions() -> bool:
     """
-    Whether this torch's layout decision looks at ``aten.convolution_backward``; None if its text cannot be read.
+    Whether this torch's layout decision looks at ``aten.convolution_backward``.
 
     Source:
         The text of ``GraphLowering.decide_layout_opt``: torch 2.7, 2.11 and 2.13 do not name it, 2.15 does.
     """
-    try:
-        source = inspect.getsource(private("torch._inductor.graph.GraphLowering.decide_layout_opt"))
-    except (UnsupportedTorchError, OSError, TypeError):
-        return None
-    return "convolution_backward" in source
+    return "convolution_backward" in inspect.getsource(private("torch._inductor.graph.GraphLowering.decide_layout_opt"))
 
 
 def triton_version() -> str | None:
@@ -323,7 +319,7 @@ class InductorHooks:
 
     def __init__(
         self,
-        on_decision: Callable[[Any, bool, list[str], bool | None], None],
+        on_decision: Callable[[Any, bool, list[str], bool], None],
         on_graph: Callable[[Any, Any, list[tuple[str, list[str], str]]], None],
         on_traced: Callable[[Any], None] = lambda _: None,
     ) -> None:
@@ -400,7 +396,7 @@ class InductorHooks:
                     result = original(*args, **keywords)
                 with self.guard("a layout decision"):
                     given = inspect.signature(original).bind(*args, **keywords).arguments
-                    self.on_decision(given["gm"], bool(result), lines, given.get("is_inference"))
+                    self.on_decision(given["gm"], bool(result), lines, given["is_inference"])
                 return result
 
             return decide_layout_opt

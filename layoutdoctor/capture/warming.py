@@ -30,16 +30,6 @@ _SMALLEST_KERNEL = """
 #include <torch/csrc/inductor/cpp_prefix.h>
 extern "C" void kernel(float* out_ptr0) { out_ptr0[0] = 0; }
 """
-_MODULES = (
-    "torch._inductor.compile_fx",
-    "torch._inductor.codegen.cpp",
-    "torch._inductor.codegen.cpp_wrapper_cpu",
-    "torch._inductor.fx_passes.post_grad",
-    "torch._inductor.fx_passes.joint_graph",
-    "torch._inductor.freezing",
-    "torch._inductor.mkldnn_ir",
-    "torch._inductor.fx_passes.mkldnn_fusion",
-)
 _LONGEST_WAIT_SECONDS = 600
 
 
@@ -58,9 +48,6 @@ def warm_up_compiler() -> None:
     config.compile_threads = 1  # a pool of processes has threads that talk to it
     can_build = missing_cpp_compiler() is None
     test = _forked(_best_instructions_work) if can_build else None
-    for module in _MODULES:
-        with contextlib.suppress(Exception):  # another torch has others
-            importlib.import_module(module)
     with contextlib.suppress(Exception):
         _compile_once(config)
     if test is not None and _succeeded(test):
