@@ -104,7 +104,7 @@ PRIVATE_NAMES: tuple[PrivateName, ...] = (
     PrivateName("torch._inductor.compile_fx", "compile_fx", _TRACED),
     PrivateName("torch._inductor.compile_fx", "compile_fx_inner", _TARGET, for_target=True),
     PrivateName("torch._inductor.decomposition", "select_decomp_table", _TARGET, for_target=True),
-    PrivateName("torch._inductor.decomposition", "is_gpu", "biases' gradients as a GPU computes them", for_target=True),
+    PrivateName("torch._inductor.decomposition", "is_gpu", _TARGET, for_target=True),
     PrivateName("torch._inductor.runtime.hints", "DeviceProperties.create", _TARGET, for_target=True),
     PrivateName("torch._dynamo.device_interface", "CudaInterface.get_device_properties", _TARGET, for_target=True),
     PrivateName("torch._dynamo.device_interface", "CudaInterface.is_bf16_supported", _TARGET, for_target=True),

@@ -277,8 +277,8 @@ def _lower(trial: Trial, step: Step, target: Target) -> Trial:
     """Runs the step once with the target's lowering as its backend, under capture; a graph not lowered is a failure."""
     lowering = TargetLowering(target, effective_options(trial.configuration))
     step.run = torch.compile(step.run, backend=lowering)
-    # The lowering is entered first: the capture's hooks see what it cuts short.
-    with compile_settings({"freezing": False}), lowering, CompileCapture() as capture:
+    # The lowering is in effect first: the capture's hooks see what it cuts short.
+    with compile_settings({"freezing": False}), lowering.in_effect(), CompileCapture() as capture:
         step()
     trial = msgspec.structs.replace(
         trial,
