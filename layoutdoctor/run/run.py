@@ -19,14 +19,15 @@ from layoutdoctor.run.deriving import cures_together, in_both_directions, on_a_g
 from layoutdoctor.run.watching import now
 from layoutdoctor.workers.launcher import LostError
 from layoutdoctor.workers.messages import Bandwidth, Copied, Ran
-from layoutdoctor.workers.scheduling import compile_side_by_side, stopped
 from layoutdoctor.workers.turns import (
     UNKEPT_STARTS,
     LoadMeter,
     baseline_of,
+    compile_side_by_side,
     contenders_of,
     medians_of,
     provisional_rounds,
+    stopped,
     take_rounds,
     take_starts,
     time_start,

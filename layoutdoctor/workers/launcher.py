@@ -148,7 +148,7 @@ class Process:
         if isinstance(message, Failed):
             raise LostError(message.failure, "failed", message)
         if isinstance(message, Refused):
-            raise getattr(errors, message.kind, LayoutDoctorError)(message.message)
+            raise getattr(errors, message.kind)(message.message)
         raise LostError(Failure(kind="measure", message=f"it answered with {type(message).__name__}"), "crashed")
 
     def _next(self, deadline: float | None) -> tuple[Answer, int | None]:

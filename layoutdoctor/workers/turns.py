@@ -1,5 +1,7 @@
 """
-How configurations take turns: rounds of all that are ready, further rounds and starts of those that may be the fastest.
+How configurations share the machine: which compile side by side, and how those that are ready take turns.
+
+There are rounds of all, then further rounds and starts of those that may be the fastest.
 
 The fastest of a turn's few calls counts. The order rotates from round to round, so that a disturbance of the machine
 falls on another configuration each time.
@@ -9,12 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import statistics
 import time
 from typing import TYPE_CHECKING
 
 import psutil
 
+from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.examination.choice import (
     FEWEST_STARTS,
@@ -26,6 +30,7 @@ from layoutdoctor.examination.choice import (
 )
 from layoutdoctor.examination.ratios import interval_over_starts, round_ratios
 from layoutdoctor.workers.launcher import LostError
+from layoutdoctor.workers.processes import stop_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.worker import Start, Worker
 
+_FIRST = (BASELINE, "inductor-channels-last-freezing", "inductor-channels-last", "eager")
+"""Compiled first, so that the first table has the configurations that matter most."""
 ROUNDS_OF_ALL = 7
 FEWEST_ROUNDS = 3
 MOST_ROUNDS = 25
@@ -48,6 +55,70 @@ _NARROW = 1.06
 """Upper over lower end of an interval over starts that needs no further start: 3 % on each side."""
 _HOPELESS = 2.0
 """So many times slower than the best after the fewest rounds, a configuration is timed no further."""
+
+
+def compile_side_by_side(
+    workers: Sequence[Worker],
+    earlier: Sequence[Worker],
+    on_done: Callable[[Worker, Sequence[Worker]], object],
+    *,
+    most: int | None = None,
+) -> None:
+    """
+    Compiles configurations, as many at once as there are cores and one more.
+
+    Args:
+        earlier: Workers that have compiled before, which one of these may turn out to be the same as.
+        on_done: Called with each that has compiled, failed or is the same as another one, and those still compiling.
+        most: At most so many at once.
+    """
+    most = most or (os.cpu_count() or 1) + 1
+    waiting = sorted(workers, key=lambda worker: _FIRST.index(worker.name) if worker.name in _FIRST else len(_FIRST))
+    running: list[Worker] = []
+    begun = [*earlier]
+    while waiting or running:
+        while waiting and len(running) < most:
+            worker = waiting.pop(0)
+            worker.begin()
+            if worker.process is None:
+                on_done(worker, running)
+                continue
+            running.append(worker)
+            begun.append(worker)
+        for worker in _that_say_something(running):
+            if worker not in running or not worker.hear(begun):
+                continue
+            running.remove(worker)
+            on_done(worker, running)
+        for worker in [one for one in running if one.process is None]:  # the same as one begun before
+            running.remove(worker)
+            on_done(worker, running)
+
+
+def _that_say_something(running: Sequence[Worker]) -> list[Worker]:
+    """Those whose message has come, or whose time is over."""
+    with selectors.DefaultSelector() as selector:
+        for worker in running:
+            assert worker.process is not None
+            selector.register(worker.process.channel.fileno(), selectors.EVENT_READ, worker)
+        limits = [left for worker in running if (left := worker.seconds_left) is not None]
+        ready = [key.data for key, _ in selector.select(min(limits, default=None))]
+    overdue = [worker for worker in running if worker not in ready and (worker.seconds_left or 1.0) <= 1e-3]
+    return [*ready, *overdue] if running else []
+
+
+@contextlib.contextmanager
+def stopped(running: Sequence[Worker]) -> Iterator[None]:
+    """A block in which workers that compile are stopped, so that nothing disturbs what is timed."""
+    pids = [worker.process.pid for worker in running if worker.process is not None]
+    stop_all(pids)
+    begin = time.monotonic()
+    try:
+        yield
+    finally:
+        stop_all(pids, goes_on=True)
+        for worker in running:
+            worker.postpone(time.monotonic() - begin)
 
 
 class LoadMeter:
