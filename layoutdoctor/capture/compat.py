@@ -40,7 +40,7 @@ class PrivateName:
     Attributes:
         module: The module that has it.
         name: Its name there, with dots where it belongs to a class.
-        loses: What is not known, or not kept, without it.
+        loses: The facts that are lost without it.
         for_target: Whether it is needed only to lower for a GPU that is not there.
     """
 

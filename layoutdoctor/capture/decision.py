@@ -172,7 +172,7 @@ def describe_decision(
     The decision card of a graph.
 
     Args:
-        raw: What the hook saw; None if the heuristic was not asked.
+        raw: The heuristic's answer; None if it was not asked.
         applied: ``GraphLowering.layout_opt``, what was in effect in the end.
         channels_last_count: ``GraphLowering.num_channels_last_conv``.
         written: The layouts that calls of a library write, by node, where the node's own is not what came of it.

@@ -1,8 +1,8 @@
 """
 ``diagnose()``: the whole story on one page.
 
-Load the subject, compile every configuration in a worker of its own, time them in turns, derive further ones, time the
-best again in further starts, profile. Examine the recordings, run the rules. This process compiles nothing, runs no
+Load the subject and run it in eager mode. If it has a convolution, a ``Run`` compiles every configuration in a worker
+of its own, and times and profiles them. Examine the recordings, run the rules. This process compiles nothing, runs no
 model, and changes nothing of the caller's.
 """
 

@@ -121,7 +121,7 @@ def _prepare(channel: Channel) -> list[int]:
 
 
 class _OverdueError(BaseException):
-    """What is being done takes too long; no handler of another exception catches it."""
+    """A step takes too long; no handler of another exception catches this one."""
 
 
 @contextlib.contextmanager
@@ -207,7 +207,7 @@ def serve_forks(
     Args:
         serve: The work of a forked process, with a channel of its own.
         before_fork: Called in this process before each fork.
-        forked: What was forked before, whose ends are reported as well.
+        forked: Processes that were forked before, whose ends are reported as well.
 
     Raises:
         ClosedError: The parent has closed its end.

@@ -212,7 +212,7 @@ def all_tensors(subject: LoadedSubject) -> list[torch.Tensor]:
 
 
 def _smallest_bytes(subject: LoadedSubject) -> int:
-    """Of one floating-point number among weights and inputs."""
+    """Size of the smallest floating-point number among weights and inputs."""
     return min((one.element_size() for one in all_tensors(subject) if one.is_floating_point()), default=8)
 
 

@@ -65,7 +65,7 @@ class TrialWork:
     A configuration of a subject in a process that does nothing else.
 
     Attributes:
-        stage: What is being done, in the words of ``Failure.kind``.
+        stage: The present one, in the words of ``Failure.kind``.
         step: One iteration of the prepared model.
 
     Args:

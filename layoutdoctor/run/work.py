@@ -166,7 +166,7 @@ _BY_LAYOUT = tuple(
 
 class _Operations(TorchDispatchMode):
     """
-    What runs, as far as layouts may matter to it.
+    The operations that run, as far as layouts may matter to them.
 
     Attributes:
         may_convolve: Whether a convolution ran, an operation on images that runs other code by memory format, or one

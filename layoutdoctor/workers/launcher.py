@@ -70,9 +70,8 @@ class LostError(Exception):
     A process is of no use any more.
 
     Attributes:
-        failure: What happened.
         status: The status of a trial whose process this was.
-        answer: What the process said of an exception of the model; None if it crashed or hung.
+        answer: The process's message about an exception of the model; None if it crashed or hung.
     """
 
     def __init__(self, failure: Failure, status: TrialStatus = "failed", answer: Failed | None = None) -> None:
@@ -202,11 +201,7 @@ class Process:
 
 class Host:
     """
-    A loaded subject.
-
-    Attributes:
-        process: The one that loaded it.
-        loaded: What it is.
+    A process that has loaded the subject.
 
     Raises:
         LayoutDoctorError: It cannot be loaded.

@@ -90,7 +90,7 @@ def last_seen(log: str, file: str) -> str:
     The last place of a process, for the end of a sentence: a line of the user's file, or its last words.
 
     Args:
-        log: What it printed, at the end faulthandler's stacks.
+        log: Its output, with faulthandler's stacks at the end.
         file: Without its folder.
     """
     lines = [line for line in log.splitlines() if line.strip()]

@@ -48,7 +48,7 @@ class Outcome(Message, frozen=True, kw_only=True):
 
     Attributes:
         kind: The class of the error; None where the module was saved, or modules are listed.
-        modules: What was listed, the longest time first.
+        modules: The list, the longest time first.
     """
 
     kind: str | None = None

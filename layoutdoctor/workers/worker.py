@@ -92,7 +92,7 @@ class Worker:
     One configuration of a diagnosis.
 
     Attributes:
-        trial: What was observed; its status is ``ok`` as long as nothing says otherwise.
+        trial: Its record so far; the status is ``ok`` until something fails.
         is_static: Whether it is lowered for a GPU that is not there, and nothing is measured.
         is_ready: Whether it has compiled.
         key: Equal for equal options and formats; None before the model is prepared.
@@ -211,7 +211,7 @@ class Worker:
         return True
 
     def _yields_to(self, same: Worker, others: Sequence[Worker], why: str) -> bool:
-        """Of two that are the same the one begun first stays, unless the other is timed; True if this one does not."""
+        """Keeps the one of two equal workers that was begun first, or that is timed; True if this one is dropped."""
         if others.index(self) > others.index(same) or same.start is not None or same.trial.status != "ok":
             self._be_same_as(same, why)
             return True
