@@ -256,13 +256,11 @@ class Worker:
             return Start(self._forked(keeps_memory=keeps_memory), timeout)
         return Start(self._host.begin(self.configuration, is_again=True), timeout)
 
-    def turn(self, calls: int) -> bool:
-        """Times it once more; False if it failed."""
+    def turn(self, calls: int) -> None:
+        """Times it once more, unless it has failed."""
         with self.losing():
             if self.start is not None:
                 self.rounds.append(self.start.turn(calls))
-                return True
-        return False
 
     def profile(self) -> None:
         """Records its kernels; if that fails, it still has its times and outputs."""
