@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.subject import Configuration, Mode
+    from layoutdoctor.measure.equivalence import Reference
+    from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Proposal
 
 
@@ -63,6 +65,10 @@ def trial_of(diagnosis: Diagnosis, name: str = "inductor") -> Trial:
     return trial
 
 
+def reference_of(subject: LoadedSubject, mode: Mode = "inference") -> Reference:
+    return compute_reference(subject, mode, run_first(subject, mode))
+
+
 class SeenHere(NamedTuple):
     """What a worker would send of its configuration."""
 
@@ -85,7 +91,7 @@ def seen_here(
     work = TrialWork(replace(subject, model=copy.deepcopy(subject.model)), chosen, mode)
     with tempfile.TemporaryDirectory() as folder:
         reference = Path(folder) / "reference"
-        compute_reference(subject, mode, run_first(subject, mode)).save(str(reference))
+        reference_of(subject, mode).save(str(reference))
         try:
             work.prepare()
             compiled = work.compile()

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from live_trials import reference_of
 from torch import nn
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
@@ -11,15 +12,12 @@ from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure import equivalence
 from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.run import rehearsal
-from layoutdoctor.run.rehearsal import compute_reference, run_first
+from layoutdoctor.run.rehearsal import run_first
 from layoutdoctor.subjects.prepare import prepare
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from layoutdoctor.measure.equivalence import Reference
-    from layoutdoctor.subjects.subject import LoadedSubject
 
 
 def test_memory_that_runs_out_in_the_first_run_is_an_error_that_says_so() -> None:
@@ -36,10 +34,6 @@ def test_memory_that_runs_out_in_the_first_run_is_an_error_that_says_so() -> Non
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 CHANNELS_LAST = next(c for c in BUILTIN_CONFIGURATIONS if c.name == "eager-channels-last")
-
-
-def reference_of(subject: LoadedSubject) -> Reference:
-    return compute_reference(subject, "inference", run_first(subject, "inference"))
 
 
 def a_model() -> nn.Module:
