@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from builders import a_configuration
+from builders import a_configuration, a_trial
 
-from layoutdoctor.diagnosis.trial import Equivalence, Failure
+from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.workers.launcher import LostError
 from layoutdoctor.workers.messages import (
     Check,
@@ -35,7 +35,7 @@ Script = float | Iterable[float | BaseException]
 
 
 class Clock:
-    """A clock that moves when it is told to; it stands for the module ``time``."""
+    """A clock that a test moves, in place of the module ``time``."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -53,7 +53,7 @@ class ScriptedProcess:
         self.turns, self.seen, self.name, self.clock = turns, seen, name, clock
         self.is_ended = False
         self.call_seconds = 1.0
-        self.checked = Checked(equivalence=Equivalence(status="equal"))
+        self.checked = Checked(trial=a_trial(kernels=None, measurement=None))
 
     def ask(self, order: Any, kind: type, timeout_seconds: float | None = None) -> Any:
         answer: Any

@@ -17,7 +17,7 @@ from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.rules import run_rules
 from layoutdoctor.run.diagnose import diagnose_object, diagnose_request, record_only
-from layoutdoctor.run.rehearsal import compute_reference
+from layoutdoctor.run.rehearsal import compute_reference, run_first
 from layoutdoctor.run.trial import TrialWork
 from layoutdoctor.run.watching import Watch
 from layoutdoctor.run.work import describe_loaded
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.subject import Configuration, Mode
+    from layoutdoctor.measure.equivalence import Reference
+    from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Proposal
 
 
@@ -63,6 +65,10 @@ def trial_of(diagnosis: Diagnosis, name: str = "inductor") -> Trial:
     return trial
 
 
+def reference_of(subject: LoadedSubject, mode: Mode = "inference") -> Reference:
+    return compute_reference(subject, mode, run_first(subject, mode))
+
+
 class SeenHere(NamedTuple):
     """What a worker would send of its configuration."""
 
@@ -85,7 +91,7 @@ def seen_here(
     work = TrialWork(replace(subject, model=copy.deepcopy(subject.model)), chosen, mode)
     with tempfile.TemporaryDirectory() as folder:
         reference = Path(folder) / "reference"
-        compute_reference(subject, mode).save(str(reference))
+        reference_of(subject, mode).save(str(reference))
         try:
             work.prepare()
             compiled = work.compile()
@@ -96,14 +102,8 @@ def seen_here(
             trial, iterations = Trial(configuration=chosen, status="failed", failure=failed.failure), ()
             proposals = failed.proposals
         else:
-            trial, iterations, proposals = compiled.trial, profiled.iterations, checked.proposals or compiled.proposals
-            trial = msgspec.structs.replace(
-                trial,
-                equivalence=checked.equivalence,
-                gradient_layouts=checked.gradient_layouts,
-                graphs=(*trial.graphs, *checked.graphs),
-                notes=(*trial.notes, *checked.notes, *profiled.notes),
-            )
+            trial, iterations, proposals = checked.trial, profiled.iterations, checked.proposals or compiled.proposals
+            trial = msgspec.structs.replace(trial, notes=(*trial.notes, *profiled.notes))
     head = Head(
         layoutdoctor_version=__version__,
         created_at="2026-11-20T12:00:00Z",

@@ -1,1 +1,1 @@
-"""What the compiler did: decisions, FX graphs, Inductor's buffers and kernels, and the operations of an eager run."""
+"""The work of the compiler as records: decisions, FX graphs, Inductor's buffers and kernels, eager operations."""

@@ -40,7 +40,7 @@ class PrivateName:
     Attributes:
         module: The module that has it.
         name: Its name there, with dots where it belongs to a class.
-        loses: What is not known, or not kept, without it.
+        loses: The facts that are lost without it.
         for_target: Whether it is needed only to lower for a GPU that is not there.
     """
 
@@ -104,7 +104,7 @@ PRIVATE_NAMES: tuple[PrivateName, ...] = (
     PrivateName("torch._inductor.compile_fx", "compile_fx", _TRACED),
     PrivateName("torch._inductor.compile_fx", "compile_fx_inner", _TARGET, for_target=True),
     PrivateName("torch._inductor.decomposition", "select_decomp_table", _TARGET, for_target=True),
-    PrivateName("torch._inductor.decomposition", "is_gpu", "biases' gradients as a GPU computes them", for_target=True),
+    PrivateName("torch._inductor.decomposition", "is_gpu", _TARGET, for_target=True),
     PrivateName("torch._inductor.runtime.hints", "DeviceProperties.create", _TARGET, for_target=True),
     PrivateName("torch._dynamo.device_interface", "CudaInterface.get_device_properties", _TARGET, for_target=True),
     PrivateName("torch._dynamo.device_interface", "CudaInterface.is_bf16_supported", _TARGET, for_target=True),
@@ -278,18 +278,14 @@ def guard_failure_reasons() -> dict[int, tuple[str, ...]]:
     }
 
 
-def counts_backward_convolutions() -> bool | None:
+def counts_backward_convolutions() -> bool:
     """
-    Whether this torch's layout decision looks at ``aten.convolution_backward``; None if its text cannot be read.
+    Whether this torch's layout decision looks at ``aten.convolution_backward``.
 
     Source:
         The text of ``GraphLowering.decide_layout_opt``: torch 2.7, 2.11 and 2.13 do not name it, 2.15 does.
     """
-    try:
-        source = inspect.getsource(private("torch._inductor.graph.GraphLowering.decide_layout_opt"))
-    except (UnsupportedTorchError, OSError, TypeError):
-        return None
-    return "convolution_backward" in source
+    return "convolution_backward" in inspect.getsource(private("torch._inductor.graph.GraphLowering.decide_layout_opt"))
 
 
 def triton_version() -> str | None:
@@ -323,7 +319,7 @@ class InductorHooks:
 
     def __init__(
         self,
-        on_decision: Callable[[Any, bool, list[str], bool | None], None],
+        on_decision: Callable[[Any, bool, list[str], bool], None],
         on_graph: Callable[[Any, Any, list[tuple[str, list[str], str]]], None],
         on_traced: Callable[[Any], None] = lambda _: None,
     ) -> None:
@@ -400,7 +396,7 @@ class InductorHooks:
                     result = original(*args, **keywords)
                 with self.guard("a layout decision"):
                     given = inspect.signature(original).bind(*args, **keywords).arguments
-                    self.on_decision(given["gm"], bool(result), lines, given.get("is_inference"))
+                    self.on_decision(given["gm"], bool(result), lines, given["is_inference"])
                 return result
 
             return decide_layout_opt
@@ -465,10 +461,8 @@ def _collected_log() -> Iterator[list[str]]:
     level, effective = logger.level, logger.getEffectiveLevel()
 
     def collect(record: logging.LogRecord) -> bool:
-        with contextlib.suppress(Exception):  # a message whose arguments do not fit it
-            message = record.getMessage()
-            if message != _SPURIOUS_LOG_LINE:
-                lines.append(message)
+        if record.getMessage() != _SPURIOUS_LOG_LINE:
+            lines.append(record.getMessage())
         return record.levelno >= effective
 
     logger.addFilter(collect)

@@ -19,7 +19,6 @@ from layoutdoctor.capture.fx_graph import (
     target_name,
 )
 from layoutdoctor.diagnosis.graph import Convolution, ConvolutionClass, Decision
-from layoutdoctor.errors import UnsupportedTorchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -126,19 +125,19 @@ class RawDecision:
         enabled: ``config.layout_optimization`` as in effect for this compile.
         forced: ``config.force_layout_optimization`` likewise.
         has_onednn: Whether oneDNN could be used (``torch.backends.mkldnn``).
-        counts_backward: Whether this torch decides by ``convolution_backward``, too; None where that is not known.
+        counts_backward: Whether this torch decides by ``convolution_backward``, too.
     """
 
     applied: bool
     log: tuple[str, ...]
-    is_inference: bool | None
+    is_inference: bool
     enabled: bool
     forced: bool
     has_onednn: bool = True
-    counts_backward: bool | None = False
+    counts_backward: bool = False
 
 
-def record_decision(applied: bool, log: Sequence[str], is_inference: bool | None) -> RawDecision:
+def record_decision(applied: bool, log: Sequence[str], is_inference: bool) -> RawDecision:
     """The decision with the settings in effect while it was made."""
     config, onednn = inductor_config(), torch.backends.mkldnn
     return RawDecision(
@@ -164,8 +163,8 @@ def _is_backward(node: Any) -> bool:
 def describe_decision(
     graph_module: Any,
     raw: RawDecision | None,
-    layout_opt: bool | None,
-    channels_last_count: int | None,
+    applied: bool,
+    channels_last_count: int,
     extern_targets: Mapping[str, str] | None = None,
     written: Mapping[str, Layout] | None = None,
 ) -> Decision:
@@ -173,23 +172,17 @@ def describe_decision(
     The decision card of a graph.
 
     Args:
-        raw: What the hook saw; None if the heuristic was not asked.
-        layout_opt: ``GraphLowering.layout_opt``, what was in effect in the end.
+        raw: The heuristic's answer; None if it was not asked.
+        applied: ``GraphLowering.layout_opt``, what was in effect in the end.
         channels_last_count: ``GraphLowering.num_channels_last_conv``.
         written: The layouts that calls of a library write, by node, where the node's own is not what came of it.
-
-    Raises:
-        UnsupportedTorchError: This torch has no such count, without which nobody knows what came of the decision.
     """
     calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
     forward = [node for node in calls if _is_forward(target_name(node, extern_targets or {}))]
     backward = [node for node in calls if _is_backward(node)]
     nodes = forward + backward
     counted = nodes if raw is not None and raw.counts_backward else forward
-    applied = raw.applied if layout_opt is None and raw is not None else layout_opt
-    if applied and channels_last_count is None:
-        raise UnsupportedTorchError(f"torch {torch.__version__} does not count the convolutions made channels-last")
-    rule = _rule(raw, counted, backward, applied)
+    rule = _rule(raw, counted, backward, applied=applied)
     forced = _forced_names(nodes, applied, channels_last_count, written or {})
     convolutions = tuple(_convolution(node, channels_last=node.name in forced) for node in nodes)
     deciding = tuple(node.name for node in counted if _vetoes(node, rule))
@@ -199,7 +192,7 @@ def describe_decision(
         explanation=_explanation(
             rule,
             raw.log if raw is not None else (),
-            applied=bool(applied),
+            applied=applied,
             convolutions=convolutions,
             count=len(counted),
             deciding=deciding,
@@ -213,11 +206,9 @@ def describe_decision(
     )
 
 
-def _rule(raw: RawDecision | None, counted: Sequence[Any], backward: Sequence[Any], applied: bool | None) -> str:
+def _rule(raw: RawDecision | None, counted: Sequence[Any], backward: Sequence[Any], *, applied: bool) -> str:
     """The rule that decided, by what torch logged, or by the only one that is left where it logs nothing."""
-    if raw is None:
-        return "not-recorded" if applied is None else "set-from-outside"
-    if raw.applied != applied:
+    if raw is None or raw.applied != applied:
         return "set-from-outside"
     if not raw.enabled:
         return "config-off"
@@ -231,8 +222,6 @@ def _rule(raw: RawDecision | None, counted: Sequence[Any], backward: Sequence[An
         return _unsaid_rule(raw, counted, backward)
     if raw.has_onednn and all(_is_on_cpu(node) for node in [*counted, *backward]):
         return "cpu-onednn"
-    if raw.is_inference is None:
-        return "not-said"
     return "weighted-flops" if raw.is_inference else "no-veto"
 
 
@@ -240,7 +229,7 @@ def _unsaid_rule(raw: RawDecision, counted: Sequence[Any], backward: Sequence[An
     """The rule by which Inductor decided against it without a word."""
     if counted and not any(map(_is_aten, counted)):
         return "packed"
-    if counted or (backward and raw.counts_backward is None):
+    if counted:
         return "not-said"
     return "only-backward-convolutions" if backward else "no-convolution"
 
@@ -250,12 +239,10 @@ def _is_on_cpu(node: Any) -> bool:
     return tensor is not None and tensor.device.type == "cpu"
 
 
-def _forced_names(
-    nodes: Iterable[Any], applied: bool | None, count: int | None, written: Mapping[str, Layout]
-) -> set[str]:
+def _forced_names(nodes: Iterable[Any], applied: bool, count: int, written: Mapping[str, Layout]) -> set[str]:
     """Which convolutions layout optimization made channels-last: torch counts them, and takes the 2-D ones only."""
     packed = {node.name for node in nodes if not _is_aten(node) and _is_channels_last(node, written)}
-    if not applied or not count:
+    if not applied:
         return packed
     two_dimensional = [node.name for node in nodes if _rank(node) == 2 and node.name not in packed]
     return packed.union(two_dimensional[:count])

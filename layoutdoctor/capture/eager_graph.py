@@ -46,7 +46,7 @@ class EagerRecorder(TorchDispatchMode):
 
     Attributes:
         nodes: The operations so far, placeholders first met included.
-        failures: What could not be recorded; the operations themselves always run.
+        failures: Operations that could not be recorded; they run all the same.
         not_understood: Names of operations whose tensors cannot be followed, by why.
     """
 
@@ -246,7 +246,7 @@ def record_eager_iteration(
 
     Args:
         module: The module it runs, our own copy; None for a function.
-        outputs: What the iteration left for the caller to see: outputs, and gradients in training.
+        outputs: Gives the outputs of the iteration, and gradients in training.
 
     Raises:
         Exception: Whatever the step raises.

@@ -114,7 +114,7 @@ def fx_nodes(
 
     Args:
         graph_module: After AOTAutograd, so that nodes carry ``meta["val"]``.
-        kinds: What kind of tensor each graph input is.
+        kinds: The kind of tensor of each graph input.
         extern_targets: Operators of external calls, by the node they come from.
     """
     return tuple(

@@ -96,8 +96,7 @@ def _user_visible(graph: Any) -> frozenset[int] | None:
     Source:
         ``meta["user_visible_output_idxs"]`` of the output node, which ``compile_fx`` writes; torch 2.7 to 2.15.
     """
-    module = getattr(graph, "orig_gm", None) or getattr(graph, "module", None)
-    node = output_node(module) if module is not None else None
+    node = output_node(graph.orig_gm)
     indices = node.meta.get("user_visible_output_idxs") if node is not None else None
     return None if indices is None else frozenset(int(index) for index in indices)
 

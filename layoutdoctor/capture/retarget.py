@@ -34,7 +34,7 @@ from layoutdoctor.errors import first_line
 from layoutdoctor.workers.processes import scratch_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.configurations import Target
 
@@ -64,16 +64,17 @@ _CPU_OPERATIONS = re.compile(r"_for_cpu|mkldnn|onednn")
 
 class TargetLowering:
     """
-    A backend of torch.compile that lowers for a target; entered around the compile and the calls that cause it.
+    A backend of torch.compile that lowers for a target; it is in effect around the compile and the calls that cause it.
 
-    Enter it before the capture's hooks, which then see the lowering that this one cuts short.
+    It has to be in effect before the capture's hooks, which then see the lowering that this one cuts short.
 
     Attributes:
         failures: One sentence for each graph that could not be lowered.
 
     Source:
         ``compile_fx(inner_compile=...)``, ``compile_fx_inner`` (torch/_inductor/compile_fx.py),
-        ``GraphLowering.compile_to_module`` and ``codegen`` (graph.py); torch 2.7, 2.11, 2.13, 2.15.
+        ``GraphLowering.compile_to_module`` and ``codegen`` (graph.py), ``is_gpu`` (decomposition.py); torch 2.7, 2.11,
+        2.13, 2.15.
     """
 
     def __init__(self, target: Target, options: Mapping[str, Any]) -> None:
@@ -84,7 +85,6 @@ class TargetLowering:
         self._options = dict(options)
         config = inductor_config()
         self._autotunes = any(self._options.get(name, getattr(config, name, False)) for name in _AUTOTUNING)
-        self._stack = contextlib.ExitStack()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -97,30 +97,26 @@ class TargetLowering:
             notes.append(f"traced on a CPU, so the graphs hold operations that a GPU has others for: {named}")
         return tuple(notes)
 
-    def __enter__(self) -> TargetLowering:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(cudnn_formats())
-            forget_fake_results()
-            stack.callback(forget_fake_results)
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()))))
-            self._cut_short(stack, directory)
-            _decompose_as_on_gpu(stack)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
-
-    def _cut_short(self, stack: contextlib.ExitStack, directory: Path) -> None:
-        """Ends every lowering after its code generation: nothing of it can be loaded without the device."""
+    @contextlib.contextmanager
+    def in_effect(self) -> Iterator[None]:
+        """A block in which models are traced as on a GPU, and lowered up to their code, which cannot be loaded here."""
+        from torch._inductor import decomposition
         from torch._inductor.graph import GraphLowering
 
         def compile_to_module(graph: Any) -> Any:
-            path = directory / f"graph_{self.lowered_count}.py"
+            path = Path(directory, f"graph_{self.lowered_count}.py")
             path.write_text(generated_source(graph), encoding="utf-8")
             return types.SimpleNamespace(__file__=str(path), call=_never_called, runner=None)
 
-        stack.enter_context(mock.patch.object(GraphLowering, "compile_to_module", compile_to_module))
+        with (
+            cudnn_formats(),
+            tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid())) as directory,
+            mock.patch.object(GraphLowering, "compile_to_module", compile_to_module),
+            # The gradient of a convolution's bias is then a sum of its own: ``convolution_backward`` asks for it.
+            mock.patch.object(decomposition, "is_gpu", return_value=True),
+        ):
+            forget_fake_results()
+            yield
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         """The backend: what torch.compile calls for every graph that Dynamo traced."""
@@ -166,19 +162,6 @@ class TargetLowering:
         )
 
 
-def _decompose_as_on_gpu(stack: contextlib.ExitStack) -> None:
-    """
-    Lets the gradient of a convolution's bias become a sum of its own while tracing, as it does on a GPU.
-
-    Source:
-        ``convolution_backward``, torch/_inductor/decomposition.py, which asks ``is_gpu``; torch 2.7 to 2.15.
-    """
-    from torch._inductor import decomposition
-
-    if hasattr(decomposition, "is_gpu"):
-        stack.enter_context(mock.patch.object(decomposition, "is_gpu", return_value=True))
-
-
 def _gpu_decompositions(options: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:
     """
     Inductor's decompositions, with that of random draws which it does not apply on a CPU.
@@ -190,8 +173,7 @@ def _gpu_decompositions(options: Mapping[str, Any]) -> dict[Any, Callable[..., A
 
     with inductor_config().patch(dict(options)):
         table = dict(select_decomp_table())
-    if torch.ops.aten.bernoulli.p in table:
-        table[torch.ops.aten.bernoulli.p] = _bernoulli
+    table[torch.ops.aten.bernoulli.p] = _bernoulli
     return table
 
 
@@ -308,7 +290,7 @@ class TracedRun(fx.Interpreter):
 
 
 def _laid_out(result: Any, traced: Any) -> Any:
-    """A result with the strides of the fake tensor that stood for it."""
+    """A result with the strides of its fake tensor."""
     if not isinstance(result, torch.Tensor) or not isinstance(traced, torch.Tensor) or not result.numel():
         return result
     strides = tuple(traced.stride())

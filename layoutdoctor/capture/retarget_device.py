@@ -103,7 +103,7 @@ def forget_fake_results() -> None:
 
 
 def device_properties(target: Target) -> Any:
-    """What ``torch.cuda.get_device_properties`` would return."""
+    """The answer of ``torch.cuda.get_device_properties``."""
     major, minor = target.capability
     return types.SimpleNamespace(
         name=target.device_name,

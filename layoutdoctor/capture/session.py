@@ -108,7 +108,7 @@ class CompileCapture:
         self._traced.append(None)  # also if reading it fails
         self._traced[-1] = traced_model(graph_module)
 
-    def _on_decision(self, graph_module: Any, applied: bool, log: list[str], is_inference: bool | None) -> None:
+    def _on_decision(self, graph_module: Any, applied: bool, log: list[str], is_inference: bool) -> None:
         self._decisions.append((graph_module, record_decision(applied, log, is_inference)))
 
     def _on_graph(self, lowering: Any, module: Any, kernels: list[tuple[str, list[str], str]]) -> None:
@@ -124,7 +124,7 @@ class CompileCapture:
     def _decision_of(self, lowering: Any) -> RawDecision | None:
         """The decision made about the graph that was lowered, not about a sub-graph of it."""
         decided, self._decisions = self._decisions, []
-        own = [raw for graph_module, raw in decided if graph_module is getattr(lowering, "module", None)]
+        own = [raw for graph_module, raw in decided if graph_module is lowering.module]
         return own[-1] if own else decided[0][1] if decided else None
 
 
@@ -155,7 +155,7 @@ def _graph_record(
             problems.append(f"{what}: {first_line(error)}")
 
     fields: dict[str, Any] = {}
-    graph_module = _graph_that_was_lowered(lowering)
+    graph_module = lowering.orig_gm  # as it came: torch 2.7 to 2.15
     direction: GraphDirection = "forward"
     with part("direction"):
         direction = _direction(lowering)
@@ -166,7 +166,7 @@ def _graph_record(
         fields["decision"] = describe_decision(
             graph_module,
             raw,
-            None if lowering.layout_opt is None else bool(lowering.layout_opt),
+            bool(lowering.layout_opt),
             lowering.num_channels_last_conv,
             targets,
             _written_layouts(fields.get("buffers", ())),
@@ -215,18 +215,6 @@ def _written_layouts(buffers: Sequence[Buffer]) -> dict[str, Layout]:
         if buffer.kernel == "MultiOutput" and buffer.layout is not None
         for name in _made_of(buffer)
     }
-
-
-def _graph_that_was_lowered(lowering: Any) -> Any:
-    """
-    The FX graph of a lowering.
-
-    Source:
-        ``GraphLowering.orig_gm``, the graph as it came; ``module`` is the same without what was split off; torch 2.7
-        to 2.15.
-    """
-    found = getattr(lowering, "orig_gm", None)
-    return lowering.module if found is None else found
 
 
 def _direction(lowering: Any) -> GraphDirection:

@@ -1,1 +1,1 @@
-"""A diagnosis from its beginning to its end: trials, rounds, the choice, static targets, and the process it runs in."""
+"""A diagnosis from its beginning to its end, what a worker does, and diagnoses of what was recorded before."""

@@ -10,6 +10,7 @@ import msgspec
 from layoutdoctor.diagnosis.configurations import BASELINE, FORCED, base_name, choose_configurations
 from layoutdoctor.examination.choice import eligible_names
 from layoutdoctor.recording.recording import busy_nanoseconds
+from layoutdoctor.rules.decisions import leaves_out_backward
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def with_options(base: Configuration, name: str, options: dict[str, OptionValue]
 
 def in_both_directions(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
     """Forced layout optimization, if the default has it in the forward alone."""
-    is_wanted = any(worker.name == BASELINE and worker.leaves_out_backward for worker in workers)
+    is_wanted = any(worker.name == BASELINE and leaves_out_backward(worker.trial.graphs) for worker in workers)
     is_there = any(worker.name == FORCED for worker in workers)
     return choose_configurations(FORCED) if is_wanted and not is_there else ()
 

@@ -1,65 +1,39 @@
 """
 ``diagnose()``: the whole story on one page.
 
-Load the subject, compile every configuration in a worker of its own, time them in turns, derive further ones, time the
-best again in further starts, profile. Examine the recordings, run the rules. This process compiles nothing, runs no
+Load the subject and run it in eager mode. If it has a convolution, a ``Run`` compiles every configuration in a worker
+of its own, and times and profiles them. Examine the recordings, run the rules. This process compiles nothing, runs no
 model, and changes nothing of the caller's.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import statistics
-import time
 from collections.abc import Iterable
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor._version import __version__
-from layoutdoctor.diagnosis.configurations import ALL, BASELINE, choose_configurations, find_target, is_a_group
+from layoutdoctor.diagnosis.configurations import ALL, choose_configurations, find_target, is_a_group
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.errors import SubjectError, TransportError, UsageError, needs_torch
-from layoutdoctor.examination.applying import how_to_apply
-from layoutdoctor.examination.choice import compare, recommend
-from layoutdoctor.recording.recording import Head, Recording
+from layoutdoctor.recording.recording import Recording
 from layoutdoctor.rules import Rule
-from layoutdoctor.run.deriving import cures_together, in_both_directions, on_a_gpu, single_cures
 from layoutdoctor.run.recorded import diagnose_recordings
-from layoutdoctor.run.watching import Watch, now, showing
-from layoutdoctor.workers.launcher import LostError, kept_launcher
-from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS, Bandwidth, Copied, Progress, Ran, Request
-from layoutdoctor.workers.scheduling import compile_side_by_side, stopped
-from layoutdoctor.workers.turns import (
-    UNKEPT_STARTS,
-    LoadMeter,
-    baseline_of,
-    contenders_of,
-    medians_of,
-    provisional_rounds,
-    take_rounds,
-    take_starts,
-    time_start,
-)
-from layoutdoctor.workers.worker import Worker
+from layoutdoctor.run.run import Eager, Run
+from layoutdoctor.run.watching import Watch, showing
+from layoutdoctor.workers.launcher import kept_launcher
+from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS, Progress, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.subject import Mode
-    from layoutdoctor.units import Seconds
-    from layoutdoctor.workers.launcher import Host, Launcher, Process
-    from layoutdoctor.workers.messages import Loaded
-
-_LEAST_BUDGET_SECONDS = 10.0
-_MOST_BUDGET_SECONDS = 60.0
-_ROUNDS_SHARE = 0.5
-_FIRST_TABLE = 3
-_USUAL_ROUNDS, _USUAL_STARTS = 12, 4
+    from layoutdoctor.recording.recording import Head
+    from layoutdoctor.workers.launcher import Launcher
 
 
 def diagnose(
@@ -166,34 +140,27 @@ def diagnose_request(
     """
     watch.begin("loading the model")
     with launcher.folder():
-        loaded, seen = _scouted(launcher, request)
-        if seen.may_convolve or request.lower_for is not None:
-            recordings = _recorded(launcher, request, watch, seen.notes)
-        else:
-            recordings = _not_tried(loaded, seen.notes, request)
+        eager = Eager(launcher, request)
+        try:
+            watch.begin("running the model in eager mode")
+            eager.run_first()
+            recordings = _recorded(launcher, eager, request, watch)
+        finally:
+            eager.end()
     watch.begin("looking for findings")
     return diagnose_recordings(watch.finished(recordings), rules)
 
 
-def _scouted(launcher: Launcher, request: Request) -> tuple[Loaded, Ran]:
-    """
-    The subject, and what one eager call showed.
-
-    Raises:
-        SubjectError: The subject cannot be loaded, or does not run.
-    """
-    scout = launcher.load(request, scouts=True)
-    try:
-        return scout.loaded, scout.process.answer(Ran, request.timeout_seconds)
-    except LostError as lost:
-        raise SubjectError(f"cannot run {scout.loaded.subject.name} in eager mode: {lost}") from lost
-    finally:
-        scout.end()
-
-
-def _recorded(launcher: Launcher, request: Request, watch: Watch, notes: Sequence[str]) -> Sequence[Recording]:
+def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) -> Sequence[Recording]:
+    if not eager.may_convolve and request.lower_for is None:
+        return _not_tried(eager.head, request)
+    if request.lower_for is not None:
+        eager.end()  # nothing is compared
+    elif eager.on_gpu:
+        eager.wait()  # its memory is needed
+    watch.begin("loading the model")
     host = launcher.load(request)
-    run = Run(host, request, watch, notes)
+    run = Run(host, eager, request, watch)
     try:
         run.go()
     finally:
@@ -203,282 +170,13 @@ def _recorded(launcher: Launcher, request: Request, watch: Watch, notes: Sequenc
     return run.recordings()
 
 
-def _not_tried(loaded: Loaded, notes: Sequence[str], request: Request) -> Sequence[Recording]:
+def _not_tried(head: Head, request: Request) -> Sequence[Recording]:
     """Recordings of a model without convolution, for which nothing is compiled."""
-    head = _head_of(loaded, notes)
-    head = msgspec.structs.replace(
-        head,
-        subject=msgspec.structs.replace(head.subject, convolution_module_count=0),
-        configurations=tuple(configuration.name for configuration in request.configurations),
-    )
-    trials = (Trial(configuration=one, status="skipped") for one in request.configurations)
+    subject = msgspec.structs.replace(head.subject, convolution_module_count=0)
+    names = tuple(configuration.name for configuration in request.configurations)
+    head = msgspec.structs.replace(head, subject=subject, configurations=names)
+    trials = (Trial(configuration=configuration, status="skipped") for configuration in request.configurations)
     return [Recording(head=head, trial=trial, source="live") for trial in trials]
-
-
-def _head_of(loaded: Loaded, notes: Sequence[str]) -> Head:
-    head = Head(
-        layoutdoctor_version=__version__,
-        created_at=now(),
-        environment=loaded.environment,
-        subject=loaded.subject,
-        configurations=(),
-    )
-    return _with_notes(head, notes)
-
-
-def _with_notes(head: Head, notes: Sequence[str]) -> Head:
-    notes = tuple(dict.fromkeys((*head.subject.notes, *notes)))
-    return msgspec.structs.replace(head, subject=msgspec.structs.replace(head.subject, notes=notes))
-
-
-class Run:
-    """
-    A measured diagnosis under way.
-
-    Attributes:
-        workers: One per configuration, in the order of the report.
-    """
-
-    def __init__(self, host: Host, request: Request, watch: Watch, notes: Sequence[str]) -> None:
-        self.workers: list[Worker] = []
-        self._host, self._request, self._watch = host, request, watch
-        self._head = _head_of(host.loaded, notes)
-        self._meter = LoadMeter()
-        self._is_static = request.lower_for is not None
-        self._is_timed = request.is_timed and not self._is_static
-        self._on_gpu = (host.loaded.subject.device or "cpu").startswith("cuda") and not self._is_static
-        self._reference: Process | None = None
-        self._reference_file: str | None = None
-        self._has_table = False
-        self._compile_seconds = 0.0
-        self._bandwidth: float | None = None
-
-    def go(self) -> None:
-        """From the first compile to the last profile."""
-        if not self._is_static:
-            self._begin_reference()
-        self._try(self._request.configurations)
-        if self._is_static:
-            return
-        if self._request.derives:
-            self._derive()
-        if self._is_timed:
-            self._start_again()
-        self._profile()
-        if self._is_timed:
-            self._time_without_kept_memory()
-
-    def end(self) -> None:
-        """Ends all processes."""
-        for worker in self.workers:
-            worker.end()
-        if self._reference is not None:
-            self._reference.end()
-
-    # ------------------------------------------------------------------------------------------ the reference
-    def _begin_reference(self) -> None:
-        self._watch.begin("running the model in eager mode")
-        self._reference_file = self._host.file("reference")
-        self._reference = self._host.begin("reference", path=self._reference_file)
-        if self._on_gpu:  # its memory is needed
-            self._wait_for_reference()
-
-    def _wait_for_reference(self) -> None:
-        """Lets the reference end; if its process is lost, no outputs are compared."""
-        if self._reference is None:
-            return
-        process, self._reference = self._reference, None
-        try:
-            notes = process.answer(Ran, self._request.timeout_seconds).notes
-        except LostError as lost:
-            self._reference_file = None
-            notes = (f"outputs were not compared: computing the reference failed: {lost}",)
-        finally:
-            process.end()
-        self._head = _with_notes(self._head, notes)
-
-    # ------------------------------------------------------------------------------------------ configurations
-    def _try(self, configurations: Sequence[Configuration]) -> None:
-        """Compiles configurations, and times them beside the baseline and the best."""
-        new = [Worker(self._host, one, self._request, self._how(one)) for one in configurations]
-        self.workers += new
-        left = list(new)
-        while left:
-            batch = self._batch(left)
-            left = [worker for worker in left if worker not in batch]
-            done = [worker for worker in self.workers if worker.is_ready and worker not in batch]
-            begin = time.monotonic()
-            self._watch.begin("compiling")
-            compile_side_by_side(batch, done, self._compiled, most=1 if self._on_gpu else None)
-            self._compile_seconds += time.monotonic() - begin
-            if self._is_static:
-                return
-            self._wait_for_reference()
-            self._watch.begin("checking outputs")
-            self._open(batch)
-            if self._is_timed:
-                self._time(batch)
-            if left:
-                self._release(batch)
-
-    def _how(self, configuration: Configuration) -> str | None:
-        """Lines to paste that apply a configuration."""
-        loaded = self._host.loaded
-        return None if self._is_static else how_to_apply(configuration, frozenset(loaded.parameter_ranks), loaded.call)
-
-    def _batch(self, left: Sequence[Worker]) -> list[Worker]:
-        """Those that a GPU's memory holds at once beside the baseline, which comes first; on a CPU all."""
-        if not self._on_gpu:
-            return list(left)
-        baseline = baseline_of(self.workers)
-        if baseline is None or baseline.start is None:
-            return [next((one for one in left if one.name == BASELINE), left[0])]
-        room = baseline.start.room
-        return list(left if room is None else left[: max(1, room)])
-
-    def _release(self, workers: Sequence[Worker]) -> None:
-        """Lets go of processes whose memory others need; the baseline stays."""
-        baseline = baseline_of(self.workers)
-        for worker in workers:
-            if worker is not baseline and worker.start is not None:
-                worker.profile()
-                worker.end()
-
-    def _compiled(self, worker: Worker, running: Sequence[Worker]) -> None:
-        done = sum(one not in running and (one.is_ready or one.trial.status != "ok") for one in self.workers)
-        total = len(self.workers)
-        self._watch.step(done / total, f"{done} of {total} configurations are ready")
-        self._show()
-        ready = [one for one in self.workers if one.is_ok]
-        has_baseline = any(one.name == BASELINE for one in ready)
-        is_time = has_baseline and len(ready) >= _FIRST_TABLE and running and self._is_timed and not self._on_gpu
-        if is_time and not self._has_table:
-            self._has_table = True
-            self._show_first_table(ready, running)
-
-    def _show_first_table(self, ready: Sequence[Worker], running: Sequence[Worker]) -> None:
-        """Shows provisional times, while what compiles is stopped."""
-        self._wait_for_reference()
-        with stopped(running):
-            self._open(ready)
-            if baseline_of(ready) is not None:
-                provisional_rounds([one for one in ready if one.is_ok], self._meter)
-                self._watch.provisional(self.recordings())
-                for one in ready:
-                    one.forget_rounds()
-
-    def _open(self, workers: Sequence[Worker]) -> None:
-        for worker in workers:
-            if worker.is_ok and worker.start is None:
-                worker.open(self._reference_file)
-
-    def _time(self, workers: Sequence[Worker]) -> None:
-        """Times workers in turns, beside the baseline and the best so far."""
-        baseline = baseline_of(self.workers)
-        if baseline is None:
-            return
-        self._watch.begin("timing all configurations in turns")
-        chosen = dict.fromkeys((baseline, *contenders_of(self.workers, baseline)[:1], *workers))
-        ready = [worker for worker in chosen if worker.is_ok and worker.start is not None]
-        take_rounds(ready, baseline, self._budget * _ROUNDS_SHARE, self._meter, self._rounds_done)
-        self._show()
-
-    def _rounds_done(self, number: int) -> None:
-        self._watch.step(number / _USUAL_ROUNDS, f"round {number}")
-
-    def _starts_done(self, number: int) -> None:
-        self._watch.step(number / _USUAL_STARTS, f"start {number}")
-
-    @property
-    def _budget(self) -> Seconds:
-        usual = min(max(self._compile_seconds, _LEAST_BUDGET_SECONDS), _MOST_BUDGET_SECONDS)
-        return usual if self._request.budget_seconds is None else self._request.budget_seconds
-
-    def _derive(self) -> None:
-        """Tries what follows from what was timed."""
-        self._try_more(in_both_directions(self.workers))
-        self._try_more(single_cures(self.workers, self._medians()))
-        self._try_more(cures_together(self.workers, self._medians()))
-        if self._on_gpu:
-            environment = self._host.loaded.environment
-            self._try_more(on_a_gpu(self.workers, self._medians(), environment, tries_all=self._request.tries_all))
-
-    def _try_more(self, configurations: Sequence[Configuration]) -> None:
-        known = {worker.name for worker in self.workers}
-        new = [one for one in configurations if one.name not in known]
-        if new:
-            self._try(new)
-
-    def _medians(self) -> dict[str, float]:
-        baseline = baseline_of(self.workers)
-        return {} if baseline is None else {baseline.name: 1.0, **medians_of(self.workers, baseline)}
-
-    def _start_again(self) -> None:
-        baseline = baseline_of(self.workers)
-        if baseline is None:
-            return
-        found = contenders_of(self.workers, baseline)
-        if found:
-            self._watch.begin("timing the best again in further processes")
-            if self._on_gpu:
-                self._release(self.workers)
-            take_starts(found, baseline, self._budget * (1 - _ROUNDS_SHARE), self._meter, self._starts_done)
-            self._show()
-
-    def _profile(self) -> None:
-        self._watch.begin("profiling")
-        ready = [worker for worker in self.workers if worker.start is not None]
-        for number, worker in enumerate(ready):
-            worker.profile()
-            self._watch.step((number + 1) / len(ready), f"{number + 1} of {len(ready)}")
-        for worker in ready:
-            try:
-                copied = worker.ask_start(Bandwidth(), Copied)
-            except LostError:  # its profile was the end of it
-                continue
-            self._bandwidth = copied.bytes_per_second
-            return
-
-    def _time_without_kept_memory(self) -> None:
-        """A few starts of the default and the best with glibc's own settings, whose page faults are the user's."""
-        baseline = baseline_of(self.workers)
-        if baseline is None or self._on_gpu or not baseline.forks:
-            return
-        self._watch.begin("timing with the allocator's own settings")
-        trials = [one.trial for one in self.recordings()]
-        advice = recommend(trials, compare(trials), {})
-        name = None if advice is None else advice.configuration
-        pair = [baseline, *(one for one in self.workers if one.name == name and one is not baseline and one.forks)]
-        for _ in range(UNKEPT_STARTS):
-            rounds = time_start(pair, baseline.calls, self._meter, keeps_memory=False)
-            if rounds is None:
-                return
-            for worker, seconds in zip(pair, rounds, strict=True):
-                worker.unkept = (*worker.unkept, statistics.median(seconds))
-
-    # ------------------------------------------------------------------------------------------ what was seen
-    def recordings(self) -> tuple[Recording, ...]:
-        """The recordings of all configurations so far."""
-        onednn = next((worker.onednn for worker in self.workers if worker.onednn != (None, None)), (None, None))
-        environment = msgspec.structs.replace(
-            self._head.environment,
-            onednn=onednn[0],
-            onednn_isa=onednn[1],
-            copy_bandwidth_bytes_per_second=self._bandwidth,
-        )
-        head = msgspec.structs.replace(
-            self._head,
-            environment=environment,
-            configurations=tuple(worker.name for worker in self.workers),
-            other_cores=self._meter.other_cores,
-        )
-        return tuple(worker.recording(head) for worker in self.workers)
-
-    def _show(self) -> None:
-        """Shows the rows of what has compiled or failed."""
-        is_known = [worker.is_ready or worker.trial.status != "ok" for worker in self.workers]
-        if any(is_known):
-            self._watch.show(list(itertools.compress(self.recordings(), is_known)))
 
 
 def _check(mode: object, budget_seconds: object, progress: object, timeout_seconds: object) -> None:

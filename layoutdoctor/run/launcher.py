@@ -35,12 +35,13 @@ from layoutdoctor.workers.messages import (
 from layoutdoctor.workers.processes import adopt_orphans, be_first_to_go, die_with, kill_with_all_it_started, started_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Order, Request
 
 _WAIT_FOR_ORDER_SECONDS = 0.5
+_LONGEST_PREPARATION_SECONDS = 300.0
 
 
 def main(words: Sequence[str]) -> NoReturn:
@@ -103,17 +104,41 @@ def _import_torch(directory: Path, *, forks: bool) -> None:
 
 
 def _prepare(channel: Channel) -> list[int]:
-    """Lets a scout go ahead, which needs no compiler, and prepares the compiler meanwhile."""
+    """Lets the process go ahead that runs the model in eager mode, and prepares the compiler meanwhile."""
     import torch
 
     from layoutdoctor.capture.warming import warm_up_compiler
 
-    forked = []
+    forked, limit = [], _LONGEST_PREPARATION_SECONDS
     with contextlib.suppress(ClosedError, TimeoutError):
-        forked.append(_fork(channel, cast("Order", channel.receive(_WAIT_FOR_ORDER_SECONDS)[0]), _host))
+        order = cast("Load", channel.receive(_WAIT_FOR_ORDER_SECONDS)[0])
+        limit = min(order.request.timeout_seconds or limit, limit)
+        forked.append(_fork(channel, order, _host))
     if not torch.cuda.is_available():  # a compile would use CUDA, and no process that does may be forked
-        warm_up_compiler()
+        with _at_most(limit):
+            warm_up_compiler()
     return forked
+
+
+class _OverdueError(BaseException):
+    """A step takes too long; no handler of another exception catches this one."""
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """A block that is given up after a while, such as one that waits for a compiler that never ends."""
+
+    def give_up(number: int, frame: object) -> None:
+        raise _OverdueError
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        with contextlib.suppress(_OverdueError):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def _refuse(channel: Channel, error: LayoutDoctorError) -> NoReturn:
@@ -123,8 +148,8 @@ def _refuse(channel: Channel, error: LayoutDoctorError) -> NoReturn:
 
 
 def _host(order: Order, channel: Channel) -> None:
-    """Loads the subject and says what it is. A scout runs it once, a host forks all that works on it."""
-    from layoutdoctor.run.work import describe_loaded, scout, work_on
+    """Loads the subject and says what it is. Then it runs the model in eager mode, or forks all that work on it."""
+    from layoutdoctor.run.work import describe_loaded, run_in_eager_mode, work_on
 
     assert isinstance(order, Load)
     request = order.request
@@ -134,8 +159,8 @@ def _host(order: Order, channel: Channel) -> None:
     try:
         loaded, subject = describe_loaded(_load(request), request, why_not_fork(request))
         channel.send(loaded)
-        if order.scouts:
-            channel.send(scout(subject, request))
+        if order.reference is not None:
+            run_in_eager_mode(subject, request.mode, order.reference, channel)
             return
     except LayoutDoctorError as error:
         _refuse(channel, error)
@@ -182,7 +207,7 @@ def serve_forks(
     Args:
         serve: The work of a forked process, with a channel of its own.
         before_fork: Called in this process before each fork.
-        forked: What was forked before, whose ends are reported as well.
+        forked: Processes that were forked before, whose ends are reported as well.
 
     Raises:
         ClosedError: The parent has closed its end.

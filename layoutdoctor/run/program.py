@@ -51,8 +51,7 @@ def main(words: Sequence[str]) -> NoReturn:
     Runs the script and leaves the outcome in a file.
 
     Args:
-        words: The number of the process that started this one, a private directory, the module's path or nothing, the
-            script, and its arguments.
+        words: Process id of the parent, a private directory, the module's path or nothing, the script, its arguments.
     """
     die_with(int(words[0]))
     program = _Program(Path(words[3]), _INDEX.sub(r".\1", words[2]) or None, Path(words[1]))

@@ -57,7 +57,7 @@ def diagnose_recordings(
     The diagnosis that recordings are of, findings included.
 
     Args:
-        known: What was examined before, by configuration.
+        known: Earlier examinations, by configuration.
     """
     diagnosis = diagnosis_of(recordings, known)
     return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
@@ -65,7 +65,7 @@ def diagnose_recordings(
 
 def compare(old: Diagnosis | str | Path, new: Diagnosis | str | Path) -> TraceComparison | ModelComparison:
     """
-    What changed between two diagnoses.
+    The changes between two diagnoses.
 
     Args:
         old: The earlier one: a diagnosis, the path of a saved one, or that of a recorded trace, which is examined.

@@ -6,7 +6,7 @@ import contextlib
 import traceback
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from layoutdoctor.words import joined
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.subject import Mode
     from layoutdoctor.subjects.subject import LoadedSubject
 
@@ -42,22 +43,28 @@ FADED_NOTE = (
 )
 
 
-def check_runs(subject: LoadedSubject, mode: Mode) -> tuple[str, ...]:
+class FirstRun(NamedTuple):
+    """Outputs and gradients of the first eager iteration by name, in main memory, and notes for the reader."""
+
+    tensors: dict[str, torch.Tensor]
+    output_layouts: tuple[Layout, ...]
+    notes: tuple[str, ...]
+
+
+def run_first(subject: LoadedSubject, mode: Mode) -> FirstRun:
     """
     One eager iteration, before anything else.
-
-    Returns:
-        What the reader should know about how the model runs.
 
     Raises:
         SubjectError: The model raised; the error names the exception, the line in the user's file and the inputs.
     """
     with in_eager_mode(subject):
-        step = _step(subject, mode)
+        step = _step(_fresh(subject), mode)
         results = step.results()
     floating = [output for output in results.outputs if output.is_floating_point() and output.numel()]
     faded = bool(floating) and all(bool((one.abs() < torch.finfo(one.dtype).tiny).all()) for one in floating)
-    return (*step.notes_on_run(), *([FADED_NOTE] if faded else []))
+    tensors = {name: one.cpu() for name, one in named(results).items()}
+    return FirstRun(tensors, results.output_layouts, (*step.notes_on_run(), *([FADED_NOTE] if faded else [])))
 
 
 @contextlib.contextmanager
@@ -123,9 +130,9 @@ def _module_of(error: BaseException) -> str | None:
     return f"module {name} ({type(modules[-1]).__name__})" if name else None
 
 
-def compute_reference(subject: LoadedSubject, mode: Mode) -> Reference:
+def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Reference:
     """
-    Runs the model in eager mode: in its own dtype, once more with another seed, and more exactly.
+    Runs the model in eager mode once more with another seed, and more exactly.
 
     The more exact run is in float64. On a GPU it is in float32 without TF32 if the model is in half precision, or if
     the GPU computes float64 slowly. If the model is random or refuses float64, eager itself is the reference.
@@ -133,10 +140,8 @@ def compute_reference(subject: LoadedSubject, mode: Mode) -> Reference:
     Raises:
         SubjectError: The model raised, though its first run did not.
     """
+    eager = first.tensors
     with in_eager_mode(subject):
-        results = _step(_fresh(subject), mode).results()
-        layouts, eager = results.output_layouts, {name: one.cpu() for name, one in named(results).items()}
-        del results
         random = why_random(eager, named(_step(_fresh(subject), mode, FIRST_CALL_SEED + 1).results()))
     device = _device_of(subject)
     tf32, dtype = may_use_tf32(device), _exact_dtype(subject, device)
@@ -157,7 +162,7 @@ def compute_reference(subject: LoadedSubject, mode: Mode) -> Reference:
         name, exact = f"eager {_floating_dtype(eager)}", dict(eager)
     # One by one, and each let go of, so that not all of them are there twice.
     made = {key: reference_tensor(key, exact.pop(key), eager.pop(key)) for key in list(eager)}
-    return Reference(name, made, layouts, tf32, random, problem, notes)
+    return Reference(name, made, first.output_layouts, tf32, random, problem, notes)
 
 
 def may_use_tf32(device: torch.device) -> bool:
@@ -196,18 +201,19 @@ def _run_exactly(subject: LoadedSubject, mode: Mode, dtype: torch.dtype) -> dict
 
 
 def _device_of(subject: LoadedSubject) -> torch.device:
-    return next((one.device for one in _tensors_of(subject)), torch.device("cpu"))
+    return next((one.device for one in all_tensors(subject)), torch.device("cpu"))
 
 
-def _tensors_of(subject: LoadedSubject) -> list[torch.Tensor]:
+def all_tensors(subject: LoadedSubject) -> list[torch.Tensor]:
+    """Weights, buffers and inputs."""
     module = owned_module(subject)
     weights = [*module.parameters(), *module.buffers()] if module is not None else []
     return [*weights, *input_tensors(subject.args, subject.kwargs)]
 
 
 def _smallest_bytes(subject: LoadedSubject) -> int:
-    """Of one floating-point number among weights and inputs."""
-    return min((one.element_size() for one in _tensors_of(subject) if one.is_floating_point()), default=8)
+    """Size of the smallest floating-point number among weights and inputs."""
+    return min((one.element_size() for one in all_tensors(subject) if one.is_floating_point()), default=8)
 
 
 def _fresh(subject: LoadedSubject) -> LoadedSubject:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
-import random
 import time
 import traceback
 from pathlib import Path
@@ -17,6 +15,7 @@ import torch
 from layoutdoctor.capture.compat import compile_settings, missing_cpp_compiler
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.fx_graph import location_in_stack
+from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.trial import Failure, GradientLayout, Trial
@@ -27,8 +26,6 @@ from layoutdoctor.measure.equivalence import Reference, check_equivalence
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations
 from layoutdoctor.measure.timing import choose_timer
-from layoutdoctor.rules.decisions import leaves_out_backward
-from layoutdoctor.run.static import STAGE, failure_to_lower, lower
 from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures import Seen, propose
 from layoutdoctor.subjects.prepare import (
@@ -53,14 +50,13 @@ if TYPE_CHECKING:
     from layoutdoctor.workers.messages import Proposal
 
 _LOG_LINES = 12
+_TARGET = "target"
+"""Failure kind of whatever concerns a GPU that is not there."""
 _WARM_UP_CALLS = 5
 _WARM_UP_SECONDS = 0.3
 _SETTLE_SECONDS = 0.02
-# Below the size from which glibc's allocator first maps memory of its own, so that all of them lie on the heap.
-_BLOCK_BYTES = 100_000
-_MOST_BLOCKS = 40
-# mallopt's M_TRIM_THRESHOLD and M_MMAP_MAX, and what lifts these limits of glibc's allocator.
-_KEEPS_MEMORY = ((-1, 2**31 - 1), (-4, 0))
+_LONG_CALL_SECONDS = 0.25
+"""Calls of this length settle by themselves."""
 
 
 class TrialWork:
@@ -68,27 +64,23 @@ class TrialWork:
     A configuration of a subject in a process that does nothing else.
 
     Attributes:
-        stage: What is being done, in the words of ``Failure.kind``.
-        step: One iteration; None until the model is prepared.
+        stage: The present one, in the words of ``Failure.kind``.
+        step: One iteration of the prepared model.
 
     Args:
         target: A GPU that is not there, to lower for; None compiles for the device of the model.
     """
 
+    step: Step
+
     def __init__(
         self, subject: LoadedSubject, configuration: Configuration, mode: Mode, target: Target | None = None
     ) -> None:
         self.stage = "prepare"
-        self.step: Step | None = None
         self._subject, self._configuration, self._mode, self._target = subject, configuration, mode, target
         self._capture = CompileCapture()
+        self._call_seconds = 0.0
         self._trial = Trial(configuration=configuration, status="ok")
-        self._reported, self._reported_reasons = 0, 0  # graphs, and reasons to recompile, that were sent
-
-    @property
-    def device(self) -> str:
-        """The device that the prepared model runs on."""
-        return self._ready().device
 
     # ------------------------------------------------------------------------------------------ the worker
     def prepare(self) -> str:
@@ -101,21 +93,15 @@ class TrialWork:
         self.step = prepare(self._subject, self._configuration, self._mode)
         return fingerprint(same_preparation_key(self.step, self._configuration))
 
-    def _ready(self) -> Step:
-        if self.step is None:
-            raise RuntimeError("the model has not been prepared")
-        return self.step
-
     def compile(self) -> Compiled:
         """The first calls, under capture. In training only the forward runs, so that forks can still train."""
-        step = self._ready()
+        step = self.step
         if self._target is not None:
-            self.stage = STAGE
-            trial = msgspec.structs.replace(self._trial, notes=step.notes, is_static=True)
-            trial = lower(trial, step, self._target)
+            self.stage = _TARGET
+            trial = _lower(msgspec.structs.replace(self._trial, notes=step.notes, is_static=True), step, self._target)
             return Compiled(trial=trial, code=code_key(step, trial) if trial.failure is None else None)
-        is_compiled, seconds = self._configuration.backend == "inductor", None
-        if is_compiled:
+        seconds, first_count = None, 0
+        if self._is_compiled:
             self.stage = "compile"
             problem = missing_cpp_compiler() if step.device == "cpu" else None
             if problem is not None:
@@ -125,22 +111,20 @@ class TrialWork:
                 begin = time.perf_counter()
                 self._first_call()
                 seconds = time.perf_counter() - begin
-                count = len(self._capture.captured)
+                first_count = len(self._capture.captured)
                 self.stage = "run"
                 self._first_call(again=True)
         else:
             self.stage = "run"
             self._first_call()
-            count = 0
-        capture, self._reported = self._capture, len(self._capture.captured)
-        self._reported_reasons = len(capture.recompile_reasons)
+        capture = self._capture
         notes = [*step.notes, *(f"not recorded: {failure}" for failure in capture.failures)]
-        if is_compiled and capture.lowered_count == 0:
+        if self._is_compiled and capture.lowered_count == 0:
             notes.append("torch.compile lowered no graph: the model ran as eager code")
-        trial = msgspec.structs.replace(
+        self._trial = trial = msgspec.structs.replace(
             self._trial,
             graphs=capture.graphs,
-            recompile_count=len(capture.captured) - count,
+            recompile_count=len(capture.captured) - first_count,
             graph_break_reasons=capture.graph_break_reasons,
             recompile_reasons=capture.recompile_reasons,
             notes=tuple(notes),
@@ -148,29 +132,30 @@ class TrialWork:
         )
         return Compiled(
             trial=trial,
-            code=code_key(step, trial) if is_compiled else None,
+            code=code_key(step, trial) if self._is_compiled else None,
             compile_seconds=seconds,
             proposals=self._proposals(trial.graphs),
-            leaves_out_backward=leaves_out_backward(trial.graphs),
         )
 
     def compile_as_a_user_does(self) -> None:
         """The same without capture, for a further start: Inductor's caches answer if they can."""
-        step = self._ready()
-        if self._configuration.backend == "inductor":
+        if self._is_compiled:
             self.stage = "compile"
-            step.run = torch.compile(step.run, options=effective_options(self._configuration) or None)
+            self.step.run = torch.compile(self.step.run, options=effective_options(self._configuration) or None)
         with global_settings(self._configuration):
             self._first_call()
 
+    @property
+    def _is_compiled(self) -> bool:
+        return self._configuration.backend == "inductor"
+
     def _first_call(self, *, again: bool = False) -> None:
-        step = self._ready()
         if self._mode == "training":
-            step.run_forward()
+            self.step.run_forward()
         elif again:
-            step()
+            self.step()
         else:
-            step.results()
+            self.step.results()
 
     @contextlib.contextmanager
     def _captured(self) -> Iterator[None]:
@@ -179,20 +164,21 @@ class TrialWork:
 
     def failed(self, error: BaseException) -> Failed:
         """Why there is no result, if the model or the compiler raised, and the cures that may help against that."""
-        if self._target is not None and self.stage == STAGE:
-            # Dynamo's own exception says less than that of the backend which it wraps.
+        if self.stage == _TARGET:  # dynamo's own exception says less than that of the backend which it wraps
             error = getattr(error, "inner_exception", None) or error
-            failure = failure_of(error, STAGE)
-            if not isinstance(error, LayoutDoctorError):
-                failure = failure_to_lower(failure, self._target)
-        else:
-            failure = failure_of(error, self.stage)
+        failure = failure_of(error, self.stage)
+        if self._target is not None and self.stage == _TARGET and not isinstance(error, LayoutDoctorError):
+            message = (
+                f"cannot lower the model for {self._target.name}: {failure.message}; "
+                "diagnose it where the GPU is (without a target)"
+            )
+            failure = msgspec.structs.replace(failure, message=message)
         return Failed(failure=failure, proposals=self._proposals(self._capture.graphs, failure))
 
     def _proposals(self, graphs: Sequence[Graph], failure: Failure | None = None) -> tuple[Proposal, ...]:
         """The cures that may help; lines to paste change a module, so that a function has none."""
-        module = self.step.module if self.step is not None else None
-        if module is None or module is not self._subject.model or self._configuration.cures:
+        module = self._subject.model
+        if self.stage == "prepare" or not isinstance(module, torch.nn.Module) or self._configuration.cures:
             return ()
         words = None if failure is None else f"{failure.message}\n{failure.log}"
         with contextlib.suppress(Exception):  # the trial is what it is without
@@ -202,50 +188,46 @@ class TrialWork:
     # ------------------------------------------------------------------------------------------ a start
     def check(self, path: str | None) -> Checked:
         """
-        Outputs and gradients of the first call against the reference, and the graphs that come only with it.
+        Compares outputs and gradients of the first call with the reference, and records the graphs of later calls.
 
-        These are what is compiled for the first backward, and in eager the operations of an iteration.
+        Such graphs are those of the first backward, and in eager the operations of an iteration.
 
         Args:
             path: File of the reference; None if there is none.
         """
-        step = self._ready()
+        step = self.step
         self.stage = "run"
-        with self._captured() if self._configuration.backend == "inductor" else contextlib.nullcontext():
+        with self._captured() if self._is_compiled else contextlib.nullcontext():
             results = step.results()
-            graphs = self._capture.captured[self._reported :]
+            first_count = len(self._capture.captured)
             if self._mode == "training":
                 step()
-        recompiled = len(self._capture.captured) - self._reported - len(graphs)
-        reasons = self._capture.recompile_reasons[self._reported_reasons :]
-        found, notes = (
-            tuple(captured.graph for captured in self._capture.captured[self._reported :]),
-            [*step.notes_on_run()],
-        )
-        equivalence = None
+        graphs, recompiled = self._capture.graphs, len(self._capture.captured) - first_count
+        notes, equivalence = [*self._trial.notes, *step.notes_on_run()], None
         if path is not None:
             self.stage = "compare"
             equivalence = check_equivalence(Reference.load(path), results)
         layouts = _gradient_layouts(step)
         step.forget_results()
-        if self._configuration.backend == "eager":
+        if not self._is_compiled:
             try:
-                found = (_eager_graph(step),)
+                graphs = (_eager_graph(step),)
             except Exception as error:  # the configuration still has its times and outputs
                 notes.append(f"the operations were not recorded: {first_line(error)}")
-        return Checked(
+        trial = msgspec.structs.replace(
+            self._trial,
             equivalence=equivalence,
             gradient_layouts=layouts,
-            graphs=found,
-            proposals=self._proposals(found) if self._configuration.backend == "eager" else (),
-            recompile_count=recompiled,
-            recompile_reasons=reasons,
+            graphs=graphs,
+            recompile_count=self._trial.recompile_count + recompiled,
+            recompile_reasons=self._capture.recompile_reasons,
             notes=tuple(notes),
         )
+        return Checked(trial=trial, proposals=() if self._is_compiled else self._proposals(graphs))
 
     def warm_up(self) -> Ready:
         """Calls until caches and heap have settled, at least two."""
-        step = self._ready()
+        step = self.step
         self.stage = "measure"
         timer = choose_timer(step.device)
         with global_settings(self._configuration):
@@ -253,21 +235,16 @@ class TrialWork:
             while len(seconds) <= _WARM_UP_CALLS and (len(seconds) < 2 or sum(seconds) < _WARM_UP_SECONDS):
                 seconds += timer(step, 1)
         used, free = used_device_bytes(step.device), free_device_bytes(step.device)
-        return Ready(call_seconds=min(seconds), used_bytes=used, free_bytes=free)
+        self._call_seconds = min(seconds)
+        return Ready(call_seconds=self._call_seconds, used_bytes=used, free_bytes=free)
 
-    def turn(self, calls: int, *, settles: bool = True) -> Turned:
-        """
-        Times calls.
-
-        Args:
-            settles: Whether calls before them, for 20 ms, are not timed: another process's data filled the caches, and
-                threads have slept.
-        """
-        step = self._ready()
+    def turn(self, calls: int) -> Turned:
+        """Times calls; before short ones, further calls fill the caches and wake threads for 20 ms."""
+        step = self.step
         self.stage = "measure"
         before = time.process_time()
         with global_settings(self._configuration):
-            if step.device == "cpu" and settles:
+            if step.device == "cpu" and self._call_seconds < _LONG_CALL_SECONDS:
                 end = time.perf_counter() + _SETTLE_SECONDS
                 step()
                 while time.perf_counter() < end:
@@ -277,7 +254,7 @@ class TrialWork:
 
     def profile(self, trace_file: str | None) -> Profiled:
         """Profiled iterations and the most memory; a failure costs these only."""
-        step = self._ready()
+        step = self.step
         self.stage = "profile"
         notes: list[str] = []
         found: tuple[Iteration, ...] = ()
@@ -295,41 +272,33 @@ class TrialWork:
         return Profiled(iterations=found, peak_memory_bytes=peak, notes=tuple(notes))
 
 
-def keep_memory() -> None:
-    """From now on memory that is freed stays with this process, as far as its allocator is glibc's."""
-    with contextlib.suppress(AttributeError, OSError):
-        allocator = ctypes.CDLL(None)
-        for limit, value in _KEEPS_MEMORY:
-            allocator.mallopt(limit, value)
-
-
-def take_some_memory() -> list[bytearray]:
-    """
-    Another amount of memory in every process, to be held while it runs.
-
-    Source:
-        T. Mytkowicz et al., Producing wrong data without doing anything obviously wrong, ASPLOS 2009: vary what should
-        not matter.
-    """
-    return [bytearray(_BLOCK_BYTES) for _ in range(random.SystemRandom().randrange(_MOST_BLOCKS))]
-
-
-def end_worker_threads() -> None:
-    """
-    Ends OpenMP's threads, so that a fork is safe; the next parallel region starts new ones.
-
-    Source:
-        ``omp_pause_resource_all`` (OpenMP 5.0) with ``omp_pause_hard``, in every OpenMP library of this process.
-    """
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return
-    text = maps.read_text(encoding="utf-8", errors="replace")
-    words = ("libgomp", "libomp", "libiomp")
-    files = {line.split()[-1] for line in text.splitlines() if any(word in line for word in words)}
-    for file in sorted(files):
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(file).omp_pause_resource_all(2)
+def _lower(trial: Trial, step: Step, target: Target) -> Trial:
+    """Runs the step once with the target's lowering as its backend, under capture; a graph not lowered is a failure."""
+    lowering = TargetLowering(target, effective_options(trial.configuration))
+    step.run = torch.compile(step.run, backend=lowering)
+    # The lowering is in effect first: the capture's hooks see what it cuts short.
+    with compile_settings({"freezing": False}), lowering.in_effect(), CompileCapture() as capture:
+        step()
+    trial = msgspec.structs.replace(
+        trial,
+        graph_break_reasons=capture.graph_break_reasons,
+        graphs=capture.graphs,
+        notes=(*trial.notes, *lowering.notes, *(f"not recorded: {failure}" for failure in capture.failures)),
+    )
+    if lowering.failures:
+        first, *others = lowering.failures
+        more = f" (and {len(others)} further graphs)" if others else ""
+        failure = Failure(kind=_TARGET, message=first + more, log="\n".join(lowering.failures) if others else None)
+    elif not capture.graphs:
+        why = f" ({capture.graph_break_reasons[0]})" if capture.graph_break_reasons else ""
+        message = (
+            f"cannot lower anything for {target.name}: torch.compile traced no graph of this model{why}; "
+            "it would run as eager code"
+        )
+        failure = Failure(kind=_TARGET, message=message)
+    else:
+        return trial
+    return msgspec.structs.replace(trial, status="failed", failure=failure)
 
 
 def failure_of(error: BaseException, stage: str) -> Failure:

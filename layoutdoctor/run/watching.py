@@ -1,4 +1,4 @@
-"""Whoever follows a diagnosis: progress from 0 to 100, rows as they come, and what was seen until now."""
+"""A diagnosis under way, as it is shown: progress from 0 to 100, rows as they come, and the recordings so far."""
 
 from __future__ import annotations
 

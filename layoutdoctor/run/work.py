@@ -1,4 +1,4 @@
-"""The work of a process that was forked from a host: a worker with its starts, or the reference."""
+"""The work of processes that have loaded the subject: the model in eager mode, and a worker with its starts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.capture.compat import notes_on_torch, triton_version
 from layoutdoctor.diagnosis.configurations import find_target
-from layoutdoctor.errors import LayoutDoctorError
+from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
 from layoutdoctor.run.launcher import serve_forks, why_not_fork
-from layoutdoctor.run.rehearsal import check_runs, compute_reference
-from layoutdoctor.run.trial import TrialWork, end_worker_threads, keep_memory, take_some_memory
+from layoutdoctor.run.rehearsal import all_tensors, compute_reference, run_first
+from layoutdoctor.run.trial import TrialWork
 from layoutdoctor.subjects.copies import device_of
 from layoutdoctor.subjects.subject import call_of, describe, owned_module, with_something_to_train
 from layoutdoctor.workers.messages import (
@@ -36,10 +36,13 @@ from layoutdoctor.workers.messages import (
     Turn,
     WarmUp,
 )
+from layoutdoctor.workers.processes import end_worker_threads, keep_memory, take_some_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from layoutdoctor.diagnosis.configurations import Target
+    from layoutdoctor.diagnosis.subject import Mode, Subject
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Answer, Begin, Channel, Order, Request
 
@@ -67,8 +70,6 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
         described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
         environment = msgspec.structs.replace(environment, thread_count=_threads)
     else:
-        from layoutdoctor.run.static import described_for
-
         described = described_for(target, subject, described)
         environment = msgspec.structs.replace(environment, device_name=None, thread_count=None)  # have no part in it
     loaded = Loaded(
@@ -79,6 +80,23 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
         no_fork=no_fork,
     )
     return loaded, subject
+
+
+def described_for(target: Target, subject: LoadedSubject, described: Subject) -> Subject:
+    """
+    The record of a subject that is lowered for a target.
+
+    Raises:
+        UsageError: The model or an input is not on the CPU.
+    """
+    elsewhere = sorted({tensor.device.type for tensor in all_tensors(subject)} - {"cpu", "meta"})
+    if elsewhere:
+        raise UsageError(
+            f"cannot lower {subject.name} for target {target.name!r}: it has tensors on {', '.join(elsewhere)}, "
+            "expected model and inputs on cpu, where they are traced; call .cpu() on both, or leave the target out"
+        )
+    note = f"{target.name}: what Inductor asks the device about was answered as for {target.device_name}"
+    return msgspec.structs.replace(described, device="cuda", target=target.name, notes=(*described.notes, note))
 
 
 _threads = torch.get_num_threads()
@@ -113,32 +131,30 @@ def _notes_on_machine(device: str) -> tuple[str, ...]:
 
 
 def work_on(subject: LoadedSubject, request: Request, begin: Begin, channel: Channel) -> None:
-    """Does what a process was forked for."""
+    """Does the work of a configuration."""
     torch.set_num_threads(_threads)
     try:
-        if begin.configuration is None:
-            reference = compute_reference(subject, request.mode)
-            reference.save(begin.path)
-            channel.send(Ran(notes=reference.notes))
-        else:
-            target = None if request.lower_for is None else find_target(request.lower_for)
-            work = TrialWork(subject, begin.configuration, request.mode, target)
-            _Worker(work, channel).run(is_again=begin.role == "again")
+        target = None if request.lower_for is None else find_target(request.lower_for)
+        work = TrialWork(subject, begin.configuration, request.mode, target)
+        _Worker(work, channel).run(is_again=begin.is_again)
     except LayoutDoctorError as error:
         channel.send(Refused(kind=type(error).__name__, message=str(error)))
 
 
-def scout(subject: LoadedSubject, request: Request) -> Ran:
+def run_in_eager_mode(subject: LoadedSubject, mode: Mode, path: str, channel: Channel) -> None:
     """
-    Runs the model once in eager mode: whether it runs at all, and whether it has a convolution.
+    Says whether the model runs, and whether it has a convolution; then leaves the reference in a file, and says so.
 
     Raises:
         SubjectError: It does not run.
     """
     torch.set_num_threads(_threads)
     with _Operations() as operations:
-        notes = check_runs(subject, request.mode)
-    return Ran(notes=notes, may_convolve=operations.may_convolve)
+        first = run_first(subject, mode)
+    channel.send(Ran(notes=first.notes, may_convolve=operations.may_convolve))
+    reference = compute_reference(subject, mode, first)
+    reference.save(path)
+    channel.send(Ran(notes=reference.notes))
 
 
 _IMAGE_RANK = 4
@@ -150,7 +166,7 @@ _BY_LAYOUT = tuple(
 
 class _Operations(TorchDispatchMode):
     """
-    What runs, as far as layouts may matter to it.
+    The operations that run, as far as layouts may matter to them.
 
     Attributes:
         may_convolve: Whether a convolution ran, an operation on images that runs other code by memory format, or one
@@ -233,11 +249,11 @@ class _Worker:
             case WarmUp():
                 return work.warm_up()
             case Turn():
-                return work.turn(order.calls, settles=order.settles)
+                return work.turn(order.calls)
             case Profile():
                 return work.profile(order.trace_file)
             case Bandwidth():
-                return Copied(bytes_per_second=measure_copy_bandwidth(work.device))
+                return Copied(bytes_per_second=measure_copy_bandwidth(work.step.device))
             case _:
                 raise TypeError(f"cannot carry out {type(order).__name__}")
 

@@ -105,8 +105,7 @@ def profiler_is_running() -> bool:
     Source:
         ``torch.autograd._profiler_enabled``, torch 2.7 to 2.13.
     """
-    is_enabled = getattr(torch.autograd, "_profiler_enabled", None)
-    return is_enabled is not None and bool(is_enabled())
+    return bool(torch.autograd._profiler_enabled())
 
 
 def _switches() -> dict[str, Switch]:

@@ -1,1 +1,1 @@
-"""Processes of their own for a diagnosis: the supervisor, its journal and messages; it starts without torch."""
+"""The processes of a diagnosis, seen from the one that asked for it: launcher, workers, messages; without torch."""

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Configuration
     from layoutdoctor.diagnosis.trial import TrialStatus
     from layoutdoctor.units import Seconds
-    from layoutdoctor.workers.messages import Answer, Order, Request, Role
+    from layoutdoctor.workers.messages import Answer, Order, Request
 
     A = TypeVar("A", bound=Answer)
 else:
@@ -70,9 +70,8 @@ class LostError(Exception):
     A process is of no use any more.
 
     Attributes:
-        failure: What happened.
         status: The status of a trial whose process this was.
-        answer: What the process said of an exception of the model; None if it crashed or hung.
+        answer: The process's message about an exception of the model; None if it crashed or hung.
     """
 
     def __init__(self, failure: Failure, status: TrialStatus = "failed", answer: Failed | None = None) -> None:
@@ -148,7 +147,7 @@ class Process:
         if isinstance(message, Failed):
             raise LostError(message.failure, "failed", message)
         if isinstance(message, Refused):
-            raise getattr(errors, message.kind, LayoutDoctorError)(message.message)
+            raise getattr(errors, message.kind)(message.message)
         raise LostError(Failure(kind="measure", message=f"it answered with {type(message).__name__}"), "crashed")
 
     def _next(self, deadline: float | None) -> tuple[Answer, int | None]:
@@ -202,11 +201,7 @@ class Process:
 
 class Host:
     """
-    A loaded subject.
-
-    Attributes:
-        process: The one that loaded it.
-        loaded: What it is.
+    A process that has loaded the subject.
 
     Raises:
         LayoutDoctorError: It cannot be loaded.
@@ -221,16 +216,16 @@ class Host:
         except LostError as error:
             raise SubjectError(f"cannot load {process.source or 'the model'}: {error}") from error
 
-    def begin(self, role: Role, configuration: Configuration | None = None, path: str = "") -> Process:
+    def begin(self, configuration: Configuration, *, is_again: bool = False) -> Process:
         """
-        A process that does something with the subject; if it cannot be forked, one that loads it for itself.
+        A worker of a configuration; if it cannot be forked, it loads the subject for itself.
 
         Raises:
             LostError: It cannot be started.
             LayoutDoctorError: The subject cannot be loaded again.
         """
-        log = self.file(role if configuration is None else configuration.name)
-        order = Begin(role=role, configuration=configuration, path=path, log=log)
+        log = self.file(configuration.name)
+        order = Begin(configuration=configuration, is_again=is_again, log=log)
         if self.loaded.no_fork is None:
             return self.process.fork(order)
         process = self.process
@@ -287,21 +282,22 @@ class Launcher:
         """Whether its process runs."""
         return self._started[0].poll() is None
 
-    def load(self, request: Request, *, scouts: bool = False) -> Host:
+    def load(self, request: Request, reference: str | None = None) -> Host:
         """
         A host of a subject.
 
         Args:
-            scouts: Whether the host only runs the model once in eager mode. The compiler is prepared meanwhile.
+            reference: File for the reference, if the host only runs the model in eager mode. The compiler is prepared
+                meanwhile.
 
         Raises:
             LayoutDoctorError: The subject cannot be loaded.
         """
         kind = (request.device or "cpu").partition(":")[0]
-        if kind != "cpu" and request.lower_for is None and not scouts:
+        if kind != "cpu" and request.lower_for is None and reference is None:
             return Host(self, self.load_alone(request), request)
         try:
-            process = self._process.fork(Load(request=request, scouts=scouts, log=self.file("host")))
+            process = self._process.fork(Load(request=request, reference=reference, log=self.file("host")))
         except LostError as error:
             raise TransportError(f"cannot start a process for the diagnosis: {error}; see what it printed") from error
         process.source = _source_of(request)

@@ -12,14 +12,13 @@ import socket
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.diagnosis.record import PositiveSeconds
 from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, Mode, Subject
-from layoutdoctor.diagnosis.trial import Equivalence, Failure, GradientLayout, Trial
+from layoutdoctor.diagnosis.trial import Failure, Trial
 from layoutdoctor.diagnosis.writing import trace_name
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.recording.recording import Iteration
@@ -36,8 +35,6 @@ MOST_MESSAGE_BYTES = 2**30
 
 NO_MESSAGE = "it sent what is no message"
 
-Role = Literal["worker", "again", "reference"]
-
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen, built by keyword."""
@@ -48,7 +45,7 @@ class Progress(msgspec.Struct, frozen=True):
     One step forward.
 
     Attributes:
-        stage: What is being done now, such as ``"profiling: 2 of 9"``.
+        stage: Such as ``"profiling: 2 of 9"``.
         done: How much of the whole run is done, 0 to ``total``.
         left_seconds: Estimate of the time until the answer; None before there is one.
     """
@@ -113,29 +110,27 @@ class Load(Message, frozen=True, kw_only=True, tag=True):
     To the launcher: fork a process that loads this subject and answers ``Loaded``.
 
     Attributes:
-        scouts: Whether that process then runs the model once in eager mode and ends; else it forks workers.
+        reference: The process then runs the model in eager mode, answers ``Ran``, leaves the reference in this file and
+            answers ``Ran`` again. None if it forks workers.
         log: File for its stacks, if it crashes or is asked for them; what the user's code prints goes to stderr.
     """
 
     request: Request
     log: str
-    scouts: bool = False
+    reference: str | None = None
 
 
 class Begin(Message, frozen=True, kw_only=True, tag=True):
     """
-    To the process that loaded the subject: fork one that does something with it, or do it, if forking is not safe.
+    To the process that loaded the subject: fork a worker for a configuration, or be it, if forking is not safe.
 
     Attributes:
-        role: ``worker`` compiles a configuration under capture; ``again`` compiles it as a user does, to be timed;
-            ``reference`` computes the outputs as they should be.
-        path: Where the reference goes.
+        is_again: Whether it compiles as a user does, to be timed; else under capture.
         log: File that its standard output and error go to.
     """
 
-    role: Role
-    configuration: Configuration | None = None
-    path: str = ""
+    configuration: Configuration
+    is_again: bool = False
     log: str
 
 
@@ -148,7 +143,7 @@ class Fork(Message, frozen=True, kw_only=True, tag=True):
     To a worker that has compiled and can be forked: one more start.
 
     Attributes:
-        keeps_memory: Whether its allocator keeps the memory that a call frees; False leaves glibc's default.
+        keeps_memory: Whether its allocator keeps the memory that a call frees.
     """
 
     log: str
@@ -156,7 +151,7 @@ class Fork(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Check(Message, frozen=True, kw_only=True, tag=True):
-    """To a start: run once, and compare outputs and gradients with the reference in that file, if there is one."""
+    """To a start: run once, and compare outputs and gradients with the reference in a file, if there is one."""
 
     path: str | None
 
@@ -166,10 +161,9 @@ class WarmUp(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Turn(Message, frozen=True, kw_only=True, tag=True):
-    """To a start: time so many calls; ``settles`` runs some that are not timed before them."""
+    """To a start: time so many calls."""
 
     calls: int
-    settles: bool = True
 
 
 class Profile(Message, frozen=True, kw_only=True, tag=True):
@@ -193,7 +187,7 @@ class Opened(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Ended(Message, frozen=True, kw_only=True, tag=True):
-    """A forked process has ended; the code is below 0 for a signal."""
+    """A forked process has ended; the return code is negative for a signal."""
 
     pid: int
     returncode: int
@@ -204,8 +198,7 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
     The subject is loaded.
 
     Attributes:
-        parameter_ranks: Dimensions that occur among the model's parameters and buffers.
-        call: How the user's code calls it.
+        parameter_ranks: Of the model's parameters and buffers, each once.
         no_fork: Why forking this process is not safe; None if it is.
     """
 
@@ -218,7 +211,7 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
 
 class Ran(Message, frozen=True, kw_only=True, tag=True):
     """
-    The model ran in eager mode, for the first time or to compute the reference.
+    The model ran in eager mode for the first time, or the reference is in its file.
 
     Attributes:
         may_convolve: False if all operations are ATen's own and none is a convolution.
@@ -239,11 +232,9 @@ class Compiled(Message, frozen=True, kw_only=True, tag=True):
     A worker has compiled, and waits for ``Fork``; if it cannot be forked, it is a start itself.
 
     Attributes:
-        trial: What was recorded of it.
         code: Fingerprint of the generated code; None if not all of it is known, or there is none.
         compile_seconds: Wall time of the first call; None for eager.
         proposals: The cures that may help.
-        leaves_out_backward: Whether layout optimization is on in the forward, and the backward was not looked at.
         no_fork: Why it cannot be forked; None if it can.
     """
 
@@ -251,26 +242,20 @@ class Compiled(Message, frozen=True, kw_only=True, tag=True):
     code: str | None = None
     compile_seconds: float | None = None
     proposals: tuple[Proposal, ...] = ()
-    leaves_out_backward: bool = False
     no_fork: str | None = None
 
 
 class Checked(Message, frozen=True, kw_only=True, tag=True):
     """
-    The results of a start's first calls.
+    A start has made its first calls.
 
     Attributes:
-        graphs: Those that were compiled only then; in eager the operations as a graph.
-        proposals: The cures that may help, of an eager model, whose graph there is only now.
+        trial: As in ``Compiled``, with outputs, gradients and the graphs of these calls.
+        proposals: The cures that may help an eager model, whose operations are recorded only now.
     """
 
-    equivalence: Equivalence | None
-    gradient_layouts: tuple[GradientLayout, ...] = ()
-    graphs: tuple[Graph, ...] = ()
+    trial: Trial
     proposals: tuple[Proposal, ...] = ()
-    recompile_count: int = 0
-    recompile_reasons: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 class Ready(Message, frozen=True, kw_only=True, tag=True):
@@ -279,8 +264,8 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         call_seconds: About how long a call takes.
-        used_bytes: What the process holds of a GPU's memory; None on a CPU.
-        free_bytes: What no process holds of it; None if nobody says it.
+        used_bytes: GPU memory that the process holds; None on a CPU.
+        free_bytes: GPU memory that no process holds; None if it is not known.
     """
 
     call_seconds: PositiveSeconds
@@ -317,7 +302,7 @@ class Failed(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Refused(Message, frozen=True, kw_only=True, tag=True):
-    """There will be no diagnosis, for a reason that the user can mend; ``kind`` is the class of the error."""
+    """There will be no diagnosis, for a reason that the user can remove; ``kind`` is the class of the error."""
 
     kind: str
     message: str
@@ -348,7 +333,7 @@ STATUS_FORKED = 70
 
 
 class ClosedError(Exception):
-    """The process at the other end is gone, or sent what is no message."""
+    """The process at the other end is gone, or did not send a message."""
 
 
 class Channel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
 import re
 import shutil
 import signal
@@ -34,6 +35,11 @@ _STACK = re.compile(r"^(Fatal Python error: |Current thread 0x|Thread 0x)")
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)')
 _SCRATCH_PREFIX = "layoutdoctor-"
 _GRACE_SECONDS = 0.5
+# Below the size from which glibc's allocator first maps memory of its own, so that all of them lie on the heap.
+_BLOCK_BYTES = 100_000
+_MOST_BLOCKS = 40
+# mallopt's M_TRIM_THRESHOLD and M_MMAP_MAX, and what lifts these limits of glibc's allocator.
+_KEEPS_MEMORY = ((-1, 2**31 - 1), (-4, 0))
 
 
 def scratch_prefix(pid: int) -> str:
@@ -84,7 +90,7 @@ def last_seen(log: str, file: str) -> str:
     The last place of a process, for the end of a sentence: a line of the user's file, or its last words.
 
     Args:
-        log: What it printed, at the end faulthandler's stacks.
+        log: Its output, with faulthandler's stacks at the end.
         file: Without its folder.
     """
     lines = [line for line in log.splitlines() if line.strip()]
@@ -182,3 +188,40 @@ def be_first_to_go() -> None:
     """Has the system choose this process, not the one that watches over it, when memory runs out (Linux)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+
+
+def keep_memory() -> None:
+    """From now on memory that is freed stays with this process, as far as its allocator is glibc's."""
+    with contextlib.suppress(AttributeError, OSError):
+        allocator = ctypes.CDLL(None)
+        for limit, value in _KEEPS_MEMORY:
+            allocator.mallopt(limit, value)
+
+
+def take_some_memory() -> list[bytearray]:
+    """
+    Another amount of memory in every process, to be held while it runs.
+
+    Source:
+        T. Mytkowicz et al., Producing wrong data without doing anything obviously wrong, ASPLOS 2009: vary what should
+        not matter.
+    """
+    return [bytearray(_BLOCK_BYTES) for _ in range(random.SystemRandom().randrange(_MOST_BLOCKS))]
+
+
+def end_worker_threads() -> None:
+    """
+    Ends OpenMP's threads, so that a fork is safe; the next parallel region starts new ones.
+
+    Source:
+        ``omp_pause_resource_all`` (OpenMP 5.0) with ``omp_pause_hard``, in every OpenMP library of this process.
+    """
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return
+    text = maps.read_text(encoding="utf-8", errors="replace")
+    words = ("libgomp", "libomp", "libiomp")
+    files = {line.split()[-1] for line in text.splitlines() if any(word in line for word in words)}
+    for file in sorted(files):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(file).omp_pause_resource_all(2)

@@ -48,7 +48,7 @@ class Outcome(Message, frozen=True, kw_only=True):
 
     Attributes:
         kind: The class of the error; None where the module was saved, or modules are listed.
-        modules: What was listed, the longest time first.
+        modules: The list, the longest time first.
     """
 
     kind: str | None = None
@@ -101,5 +101,5 @@ def run_script(script: Path, module: str | None, arguments: Sequence[str], direc
         before = "" if module is None else f", before {module} was called"
         raise SubjectError(f"cannot run {script.name}: {how_it_ended(returncode)}{before}") from None
     if outcome.kind is not None:
-        raise getattr(errors, outcome.kind, LayoutDoctorError)(outcome.message)
+        raise getattr(errors, outcome.kind)(outcome.message)
     return outcome

@@ -1,5 +1,7 @@
 """
-How configurations take turns: rounds of all that are ready, further rounds and starts of those that may be the fastest.
+How configurations share the machine: which compile side by side, and how those that are ready take turns.
+
+There are rounds of all, then further rounds and starts of those that may be the fastest.
 
 The fastest of a turn's few calls counts. The order rotates from round to round, so that a disturbance of the machine
 falls on another configuration each time.
@@ -9,12 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import statistics
 import time
 from typing import TYPE_CHECKING
 
 import psutil
 
+from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.examination.choice import (
     FEWEST_STARTS,
@@ -27,6 +31,7 @@ from layoutdoctor.examination.choice import (
     round_ratios,
 )
 from layoutdoctor.workers.launcher import LostError
+from layoutdoctor.workers.processes import stop_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.worker import Start, Worker
 
+_FIRST = (BASELINE, "inductor-channels-last-freezing", "inductor-channels-last", "eager")
+"""Compiled first, so that the first table has the configurations that matter most."""
 ROUNDS_OF_ALL = 7
 FEWEST_ROUNDS = 3
 MOST_ROUNDS = 25
@@ -49,6 +56,70 @@ _NARROW = 1.06
 """Upper over lower end of an interval over starts that needs no further start: 3 % on each side."""
 _HOPELESS = 2.0
 """So many times slower than the best after the fewest rounds, a configuration is timed no further."""
+
+
+def compile_side_by_side(
+    workers: Sequence[Worker],
+    earlier: Sequence[Worker],
+    on_done: Callable[[Worker, Sequence[Worker]], object],
+    *,
+    most: int | None = None,
+) -> None:
+    """
+    Compiles configurations, as many at once as there are cores and one more.
+
+    Args:
+        earlier: Workers that have compiled before, which one of these may turn out to be the same as.
+        on_done: Called with each that has compiled, failed or is the same as another one, and those still compiling.
+        most: At most so many at once.
+    """
+    most = most or (os.cpu_count() or 1) + 1
+    waiting = sorted(workers, key=lambda worker: _FIRST.index(worker.name) if worker.name in _FIRST else len(_FIRST))
+    running: list[Worker] = []
+    begun = [*earlier]
+    while waiting or running:
+        while waiting and len(running) < most:
+            worker = waiting.pop(0)
+            worker.begin()
+            if worker.process is None:
+                on_done(worker, running)
+                continue
+            running.append(worker)
+            begun.append(worker)
+        for worker in _that_say_something(running):
+            if worker not in running or not worker.hear(begun):
+                continue
+            running.remove(worker)
+            on_done(worker, running)
+        for worker in [one for one in running if one.process is None]:  # the same as one begun before
+            running.remove(worker)
+            on_done(worker, running)
+
+
+def _that_say_something(running: Sequence[Worker]) -> list[Worker]:
+    """Those whose message has come, or whose time is over."""
+    with selectors.DefaultSelector() as selector:
+        for worker in running:
+            assert worker.process is not None
+            selector.register(worker.process.channel.fileno(), selectors.EVENT_READ, worker)
+        limits = [left for worker in running if (left := worker.seconds_left) is not None]
+        ready = [key.data for key, _ in selector.select(min(limits, default=None))]
+    overdue = [worker for worker in running if worker not in ready and (worker.seconds_left or 1.0) <= 1e-3]
+    return [*ready, *overdue] if running else []
+
+
+@contextlib.contextmanager
+def stopped(running: Sequence[Worker]) -> Iterator[None]:
+    """A block in which workers that compile are stopped, so that nothing disturbs what is timed."""
+    pids = [worker.process.pid for worker in running if worker.process is not None]
+    stop_all(pids)
+    begin = time.monotonic()
+    try:
+        yield
+    finally:
+        stop_all(pids, goes_on=True)
+        for worker in running:
+            worker.postpone(time.monotonic() - begin)
 
 
 class LoadMeter:
@@ -103,7 +174,7 @@ def take_rounds(
     Args:
         workers: Ready ones, the baseline among them.
         limit_seconds: At the end of this time no further round begins, after three.
-        on_round: Told how many rounds are done.
+        on_round: Called with the count of rounds so far.
     """
     calls = calls_per_turn(workers)
     for worker in workers:
@@ -167,13 +238,14 @@ def _hopeful(workers: Sequence[Worker], baseline: Worker, offset: int) -> list[W
 def _near_the_best(workers: Sequence[Worker], baseline: Worker, offset: int) -> list[Worker]:
     medians = _right_medians(workers, baseline, offset)
     best = max(medians.values())
-    free = max((medians[one.name] for one in workers if not _is_frozen(one) and one.name in medians), default=best)
+    thawed = [one for one in workers if not one.configuration.freezes]
+    free = max((medians[one.name] for one in thawed if one.name in medians), default=best)
     return [
         one
         for one in workers
         if one is baseline
         or medians.get(one.name, 0.0) * NEAR_THE_BEST >= best
-        or (not _is_frozen(one) and medians.get(one.name, 0.0) * 1.05 >= free)
+        or (one in thawed and medians.get(one.name, 0.0) * 1.05 >= free)
     ]
 
 
@@ -182,10 +254,6 @@ def _right_medians(workers: Sequence[Worker], baseline: Worker, offset: int) -> 
     eligible = eligible_names(worker.trial for worker in workers)
     medians = medians_of(workers, baseline, offset)
     return {baseline.name: 1.0, **{name: of for name, of in medians.items() if name in eligible}}
-
-
-def _is_frozen(worker: Worker) -> bool:
-    return worker.configuration.freezes
 
 
 def baseline_of(workers: Sequence[Worker]) -> Worker | None:
@@ -217,7 +285,7 @@ def take_starts(
     Args:
         workers: The contenders.
         limit_seconds: At the end of this time no further start begins, after three; after three times as long none.
-        on_start: Told how many starts are done.
+        on_start: Called with the count of starts so far.
     """
     begin = time.monotonic()
     for number in range(MOST_STARTS):

@@ -50,8 +50,6 @@ FREEZING_REASON = (
 _SAFE_SHARE = 0.9
 OPTIONS_ARE_THE_SAME = "the same options and formats are in effect"
 CODE_IS_THE_SAME = "the generated code is the same"
-_LONG_CALL_SECONDS = 0.25
-"""Calls of this length settle by themselves."""
 
 
 class Start:
@@ -61,7 +59,7 @@ class Start:
     Attributes:
         call_seconds: About how long a call takes.
         cpu_seconds: Processor time of its turns so far.
-        room: How many processes like this one a GPU's memory still holds; None on a CPU, or if nobody says it.
+        room: How many processes like this one a GPU's memory still holds; None on a CPU, or if it is not known.
     """
 
     def __init__(self, process: Process, timeout_seconds: Seconds | None) -> None:
@@ -80,8 +78,7 @@ class Start:
 
     def turn(self, calls: int) -> Seconds:
         """The least of some calls; raises ``LostError``."""
-        order = Turn(calls=calls, settles=self.call_seconds < _LONG_CALL_SECONDS)
-        turned = self.process.ask(order, Turned, self._timeout)
+        turned = self.process.ask(Turn(calls=calls), Turned, self._timeout)
         self.cpu_seconds += turned.cpu_seconds
         return min(turned.seconds)
 
@@ -95,17 +92,16 @@ class Worker:
     One configuration of a diagnosis.
 
     Attributes:
-        trial: What was observed; its status is ``ok`` as long as nothing says otherwise.
+        trial: Its record so far; the status is ``ok`` until something fails.
         is_static: Whether it is lowered for a GPU that is not there, and nothing is measured.
         is_ready: Whether it has compiled.
-        key: What configurations with the same options and formats have in common; None before it is prepared.
-        code: The same of the generated code.
+        key: Equal for equal options and formats; None before the model is prepared.
+        code: Equal for equal generated code; None if not all of it is known.
         proposals: The cures that may help.
-        leaves_out_backward: Whether layout optimization is on in the forward, and the backward was not looked at.
         start: The process that the rounds time; None if there is nothing to time.
-        rounds: Its rounds, seconds each.
-        first_round: The number of the baseline's round that its first one was.
-        starts: Rounds of further starts.
+        rounds: Seconds of each round.
+        first_round: How many rounds the baseline had before the first of these.
+        starts: Seconds of each round of each further start.
         unkept: Seconds of a call in each process whose allocator gives memory back.
         iterations: Profiled iterations.
         forks: Whether a further start is a fork of this worker.
@@ -121,7 +117,6 @@ class Worker:
         self.key: str | None = None
         self.code: str | None = None
         self.proposals: tuple[Proposal, ...] = ()
-        self.leaves_out_backward = False
         self.start: Start | None = None
         self.rounds: list[Seconds] = []
         self.first_round = 0
@@ -170,7 +165,7 @@ class Worker:
         if self._request.timeout_seconds is not None:
             self._deadline = time.monotonic() + self._request.timeout_seconds
         with self.losing():
-            self.process = self._host.begin("worker", self.configuration)
+            self.process = self._host.begin(self.configuration)
             self.process.limit_seconds = self._request.timeout_seconds
 
     def postpone(self, seconds: Seconds) -> None:
@@ -204,8 +199,7 @@ class Worker:
                 self.process.tell(Compile())
                 return False
             compiled = self.process.answer(Compiled, self.seconds_left)
-            self.trial, self.code = compiled.trial, compiled.code
-            self.proposals, self.leaves_out_backward = compiled.proposals, compiled.leaves_out_backward
+            self.trial, self.code, self.proposals = compiled.trial, compiled.code, compiled.proposals
             self.compile_seconds = compiled.compile_seconds
             self.forks = compiled.no_fork is None
             self.is_ready = True
@@ -217,7 +211,7 @@ class Worker:
         return True
 
     def _yields_to(self, same: Worker, others: Sequence[Worker], why: str) -> bool:
-        """Of two that are the same the one begun first stays, unless the other is timed; True if this one does not."""
+        """Keeps the one of two equal workers that was begun first, or that is timed; True if this one is dropped."""
         if others.index(self) > others.index(same) or same.start is not None or same.trial.status != "ok":
             self._be_same_as(same, why)
             return True
@@ -240,15 +234,7 @@ class Worker:
             assert process is not None
             self.start = Start(process, timeout)
             checked = process.ask(Check(path=reference), Checked, timeout)
-            self.proposals = checked.proposals or self.proposals
-            self.observe(
-                equivalence=checked.equivalence,
-                gradient_layouts=checked.gradient_layouts,
-                graphs=(*self.trial.graphs, *checked.graphs),
-                recompile_count=self.trial.recompile_count + checked.recompile_count,
-                recompile_reasons=(*self.trial.recompile_reasons, *checked.recompile_reasons),
-                notes=(*self.trial.notes, *checked.notes),
-            )
+            self.trial, self.proposals = checked.trial, checked.proposals or self.proposals
             self._is_checked = True
             if self._request.is_timed:
                 self.start.warm_up()
@@ -268,15 +254,13 @@ class Worker:
         timeout = self._request.timeout_seconds
         if self.forks:
             return Start(self._forked(keeps_memory=keeps_memory), timeout)
-        return Start(self._host.begin("again", self.configuration), timeout)
+        return Start(self._host.begin(self.configuration, is_again=True), timeout)
 
-    def turn(self, calls: int) -> bool:
-        """Times it once more; False if it failed."""
+    def turn(self, calls: int) -> None:
+        """Times it once more, unless it has failed."""
         with self.losing():
             if self.start is not None:
                 self.rounds.append(self.start.turn(calls))
-                return True
-        return False
 
     def profile(self) -> None:
         """Records its kernels; if that fails, it still has its times and outputs."""

@@ -117,16 +117,3 @@ def test_what_cannot_travel_is_named() -> None:
 
     assert "cannot hand guarded to another process: variable lock of" in str(caught.value)
     assert "(lock) cannot be pickled" in str(caught.value)
-
-
-def test_an_operator_of_this_process_is_not_missed_in_the_other() -> None:
-    library = torch.library.Library("layoutdoctor_travel", "FRAGMENT")
-    library.define("twice(Tensor x) -> Tensor")
-    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec("import torch\ndef f(x):\n    return torch.ops.layoutdoctor_travel.twice(x)", namespace)
-    try:
-        with pytest.raises(TransportError, match="it calls the operator layoutdoctor_travel::twice"):
-            diagnose(namespace["f"])
-    finally:
-        library._destroy()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 import torch
 from builders import a_subject
@@ -15,11 +13,10 @@ from torch import nn
 from torch.nn import functional
 
 import layoutdoctor
-from layoutdoctor.__main__ import main
 from layoutdoctor.capture.retarget import NO_TRITON_NOTE
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, find_target
 from layoutdoctor.errors import UsageError
-from layoutdoctor.run.static import described_for
+from layoutdoctor.run.work import described_for
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.compile
 
 ROOT = Path(__file__).parent.parent.parent
-CASEBOOK = ROOT / "tests" / "casebook"
-SCHEMA = json.loads((ROOT / "tests" / "diagnosis.schema.json").read_text(encoding="utf-8"))
 
 
 def lower(
@@ -288,27 +283,3 @@ def test_without_triton_there_are_decisions_buffers_and_conversions() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the command line
-
-
-def test_the_command_says_static_and_the_target_in_its_first_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved, markdown = tmp_path / "d.json", tmp_path / "d.md"
-    case = str(CASEBOOK / "11_weight_stride_recompile.py")
-    command = [case, "--target", "cuda:90", "--configurations", "eager,inductor,inductor-layout-opt-off"]
-
-    status = main([*command, "--output", str(saved), "--output", str(markdown)])
-
-    assert status == 0
-    printed = capsys.readouterr()
-    first_line = printed.out.splitlines()[0]
-    assert " · static, cuda:90 · " in first_line
-    assert "static, cuda:90" in markdown.read_text(encoding="utf-8").splitlines()[0]
-    assert "compiling" in printed.err
-    for text in (printed.out, markdown.read_text(encoding="utf-8")):
-        assert "2 graphs of 2 configurations" in text
-        for word in ("median", "vs default", "measured:", "faster", " ms", "kernels not recorded"):
-            assert word not in text
-    diagnosis = json.loads(saved.read_text(encoding="utf-8"))
-    jsonschema.validate(diagnosis, SCHEMA)
-    assert [trial["status"] for trial in diagnosis["trials"]] == ["skipped", "ok", "ok"]

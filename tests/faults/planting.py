@@ -25,7 +25,7 @@ STRUCK = FOLDER / "struck"
 
 # The innermost of these functions that is running says which stage it is.
 _STAGES = {
-    "scout": "scout",
+    "run_first": "scout",
     "compute_reference": "reference",  # "float64" where the model is run in it
     "peak_memory": "memory",
 }

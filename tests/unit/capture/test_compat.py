@@ -8,8 +8,6 @@ alone: ``compat._look_up``, through which every hook looks, does not find it any
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,6 @@ import torch
 from live_trials import seen_here
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.graph import GraphLowering
-from torch._inductor.scheduler import BaseScheduling
 
 from layoutdoctor.capture import compat
 from layoutdoctor.capture.compat import (
@@ -137,37 +134,6 @@ def test_a_hook_that_raises_many_times_is_one_line_and_the_decision_stands() -> 
     assert hooks.failures == ["a layout decision: RuntimeError: boom (3 times)"]
 
 
-def test_a_user_who_asked_for_torchs_log_still_gets_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    logger = logging.getLogger("torch._inductor.graph")
-    original = GraphLowering.decide_layout_opt
-    seen: list[list[str]] = []
-
-    @functools.wraps(original)
-    def decide_layout_opt(gm: Any, *, is_inference: bool) -> bool:
-        logger.debug("why not")
-        if level == logging.WARNING:
-            logger.debug("%d flops", "many")  # which cannot be formatted, and breaks nothing
-        return original(gm, is_inference=is_inference)
-
-    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(decide_layout_opt))
-    monkeypatch.setattr(logger, "propagate", True)
-    for level, passed in ((logging.DEBUG, ["why not"]), (logging.WARNING, [])):
-        caplog.clear()
-        logger.addHandler(caplog.handler)
-        before = logger.level
-        logger.setLevel(level)
-        try:
-            with InductorHooks(lambda graph, applied, log, inference: seen.append(log), lambda *_: None) as hooks:
-                decided()
-        finally:
-            logger.setLevel(before)
-            logger.removeHandler(caplog.handler)
-        assert (seen.pop(), hooks.failures) == (["why not"], [])
-        assert list(dict.fromkeys(record.getMessage() for record in caplog.records)) == passed
-
-
 @pytest.fixture(scope="module")
 def lowered() -> tuple[Any, Any, list[Any]]:
     """A lowered graph with a convolution, its module and its kernels, as the hook sees them."""
@@ -251,23 +217,6 @@ def test_settings_hold_inside_and_are_as_before_outside() -> None:
         raise KeyError
     assert inside == (True, False, False, False, False)
     assert values() == before
-
-
-def test_a_kernel_is_noted_however_it_is_handed_over_or_named_as_lost() -> None:
-    class Scheduling(BaseScheduling):
-        def define_kernel(self, src_code: str, nodes: Any, kernel: Any = None) -> Any:
-            return ("cpp_0", "path") if kernel else "cpp_0"
-
-    scheduling = object.__new__(Scheduling)
-    nodes = [SimpleNamespace(get_nodes=lambda: [SimpleNamespace(get_name=lambda: "op0")]), "a marker without nodes"]
-    with InductorHooks(lambda *_: None, lambda *_: None) as hooks:
-        assert scheduling.define_kernel(nodes=nodes, src_code="source") == "cpp_0"
-        assert scheduling.define_kernel("source", nodes, 1) == ("cpp_0", "path")
-        assert scheduling.define_kernel("source", None) == "cpp_0"
-        noted = list(hooks._kernels)
-
-    assert noted == [("cpp_0", ["op0"], "source")] * 2
-    assert hooks.failures == ["a generated kernel: TypeError: 'NoneType' object is not iterable"]
 
 
 @pytest.mark.compile

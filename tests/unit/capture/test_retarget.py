@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from typing import Any
 
-import pytest
 import torch
 from loops import for_each
-from torch._dynamo import device_interface
-from torch._inductor import decomposition, graph
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils import _triton
 
-from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.retarget_device import (
     cudnn_formats,
     pretended_device,
@@ -27,44 +24,19 @@ from layoutdoctor.diagnosis.configurations import find_target
 H100 = find_target("cuda:90")
 
 
-def everything_patched() -> dict[str, Any]:
-    """Every object that lowering replaces for a while, and what the process-wide caches would answer."""
-    interface = device_interface.CudaInterface
-    driver = pytest.importorskip("triton.runtime").driver
-    return {
-        "convolution": torch._C._select_conv_backend,
-        "cuda": tuple(
-            getattr(torch.cuda, name)
-            for name in ("get_device_capability", "get_device_properties", "current_device", "device_count")
-        ),
-        "interface": {name: interface.__dict__.get(name) for name in ("get_device_properties", "is_available")},
-        "worker": interface.Worker.__dict__.get("get_device_properties"),
-        "lowering": graph.GraphLowering.compile_to_module,
-        "decomposition": decomposition.is_gpu,
-        "methods": {name for name in vars(FakeTensor) if name in ("contiguous", "__getitem__", "copy_", "__invert__")},
-        "driver": vars(driver).get("_active", vars(driver).get("active")),  # the latter in Triton 3.3
-        "has_triton": _triton.has_triton(),
-        "answers": DeviceProperties.create.cache_info().currsize,
-    }
+def test_a_device_is_pretended_within_the_block_only() -> None:
+    for raises in (False, True):
+        DeviceProperties.create.cache_clear()
+        before = torch.cuda.get_device_capability, _triton.has_triton(), dict(vars(FakeTensor))
 
-
-@pytest.mark.parametrize("raises", [False, True], ids=["success", "failure"])
-def test_everything_is_as_before_after(raises: bool) -> None:
-    DeviceProperties.create.cache_clear()
-    before = everything_patched()
-
-    try:
-        with TargetLowering(H100, {}), pretended_device(H100):
+        with contextlib.suppress(ZeroDivisionError), pretended_device(H100):
             assert torch.cuda.get_device_capability() == (9, 0)
             assert DeviceProperties.create(torch.device("cuda", 0)).multi_processor_count == 132
             assert _triton.has_triton()
-            assert everything_patched() != before
-            if raises:
-                raise RuntimeError("a lowering that fails")  # noqa: TRY301 - the raise under test
-    except RuntimeError:
-        pass
+            1 / (not raises)
 
-    assert everything_patched() == before
+        assert before == (torch.cuda.get_device_capability, _triton.has_triton(), dict(vars(FakeTensor)))
+        assert DeviceProperties.create.cache_info().currsize == 0
 
 
 def test_a_convolution_of_random_layout_gets_the_strides_that_the_rule_states() -> None:

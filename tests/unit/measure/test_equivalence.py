@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from live_trials import reference_of
 from torch import nn
 from torch._dynamo.utils import rmse, same
 from torch.nn import functional
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.measure.equivalence import Reference, StepResults, check_equivalence, reference_tensor
-from layoutdoctor.run.rehearsal import compute_reference
 from layoutdoctor.subjects.prepare import prepare
 from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
 
@@ -42,7 +42,7 @@ def changed_output(results: StepResults, change: Callable[[torch.Tensor], torch.
 def test_another_memory_format_is_equal(mode: Any, dtype: torch.dtype) -> None:
     subject = subject_from_python(a_model().to(dtype), X.to(dtype))
 
-    equivalence = check_equivalence(compute_reference(subject, mode), results_of(subject, mode, "eager-channels-last"))
+    equivalence = check_equivalence(reference_of(subject, mode), results_of(subject, mode, "eager-channels-last"))
 
     assert equivalence.status == "equal", equivalence.detail
     assert equivalence.reference == ("float64" if dtype != torch.float64 else "eager float64")
@@ -56,7 +56,7 @@ def test_another_memory_format_is_equal(mode: Any, dtype: torch.dtype) -> None:
 
 def test_one_wrong_value_is_different_and_named() -> None:
     subject = subject_from_python(a_model(), X)
-    reference = compute_reference(subject, "inference")
+    reference = reference_of(subject, "inference")
     exact = reference.tensors["output 0"].exact
     error = 1e-3 * exact.abs().max().item()
 
@@ -152,7 +152,7 @@ def test_how_wrong_a_gradient_may_be(change: Callable[[torch.Tensor], torch.Tens
     results = results_of(subject, "training")
     results.gradients["3.weight"] = change(results.gradients["3.weight"])
 
-    equivalence = check_equivalence(compute_reference(subject, "training"), results)
+    equivalence = check_equivalence(reference_of(subject, "training"), results)
 
     assert equivalence.status == status
     assert equivalence.detail is not None
@@ -163,7 +163,7 @@ def test_how_wrong_a_gradient_may_be(change: Callable[[torch.Tensor], torch.Tens
 def test_a_bias_in_front_of_a_batch_norm_may_differ_by_rounding(change: float, status: str) -> None:
     """Its gradient is zero but for rounding, so it is compared beside a hundredth of its weight's gradient."""
     subject = subject_from_python(a_model(), X)
-    reference = compute_reference(subject, "training")
+    reference = reference_of(subject, "training")
     results = results_of(subject, "training")
     results.gradients["0.bias"] = results.gradients["0.bias"] + change * reference.tensors["gradient of 0.weight"].size
 
@@ -191,7 +191,7 @@ def test_what_is_exactly_zero_has_to_be_zero(error: float, status: str) -> None:
 @pytest.mark.parametrize(("may_use_tf32", "status"), [(False, "different"), (True, "equal")])
 def test_where_float32_may_be_tf32_its_rounding_is_allowed(may_use_tf32: bool, status: str) -> None:
     subject = subject_from_python(a_model(), X)
-    reference = replace(compute_reference(subject, "inference"), may_use_tf32=may_use_tf32)
+    reference = replace(reference_of(subject, "inference"), may_use_tf32=may_use_tf32)
 
     def in_tf32(tensor: torch.Tensor) -> torch.Tensor:
         return (tensor.view(torch.int32) + 0x1000 & ~0x1FFF).view(torch.float32)  # ten bits are left
@@ -227,7 +227,7 @@ def wrong_models() -> dict[str, Callable[[nn.Module], None]]:
 def test_a_wrong_model_is_different(name: str, mode: Any, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     model = a_model().to(dtype)
-    reference = compute_reference(subject_from_python(model, X.to(dtype)), mode)
+    reference = reference_of(subject_from_python(model, X.to(dtype)), mode)
     wrong_models()[name](model)
 
     assert check_equivalence(reference, results_of(subject_from_python(model, X.to(dtype)), mode)).status == "different"
@@ -235,7 +235,7 @@ def test_a_wrong_model_is_different(name: str, mode: Any, dtype: torch.dtype) ->
 
 def test_a_reference_travels_as_a_file_and_is_read_from_it(tmp_path: Path) -> None:
     subject = subject_from_python(lambda x: (x / 0, x.argmax(1), x * (1 + 2j), x), X)
-    reference = compute_reference(subject, "inference")
+    reference = reference_of(subject, "inference")
     reference.save(tmp_path / "reference.pt")
 
     loaded = Reference.load(tmp_path / "reference.pt")
@@ -263,16 +263,14 @@ def test_a_reference_travels_as_a_file_and_is_read_from_it(tmp_path: Path) -> No
 def test_another_shape_dtype_or_nan_is_different(change: Any, detail: str) -> None:
     subject = subject_from_python(a_model(), X)
 
-    equivalence = check_equivalence(
-        compute_reference(subject, "inference"), changed_output(results_of(subject), change)
-    )
+    equivalence = check_equivalence(reference_of(subject, "inference"), changed_output(results_of(subject), change))
 
     assert (equivalence.status, equivalence.detail, equivalence.max_abs_error) == ("different", detail, None)
 
 
 def test_missing_and_additional_tensors_are_different() -> None:
     subject = subject_from_python(a_model(), X)
-    reference = compute_reference(subject, "training")
+    reference = reference_of(subject, "training")
     results = results_of(subject, "training")
     fewer = replace(results, gradients={})
     more = replace(results, outputs=[*results.outputs, X])
@@ -285,7 +283,7 @@ def test_missing_and_additional_tensors_are_different() -> None:
 
 def test_nan_and_infinity_where_eager_has_them_are_equal() -> None:
     subject = subject_from_python(lambda x: torch.stack([x / 0, (x - x) / 0, x]), torch.tensor([1.0, -1.0]))
-    reference = compute_reference(subject, "inference")
+    reference = reference_of(subject, "inference")
 
     def flip(output: torch.Tensor) -> torch.Tensor:
         output[0, 0] = -output[0, 0]
@@ -299,7 +297,7 @@ def test_nan_and_infinity_where_eager_has_them_are_equal() -> None:
 
 def test_a_number_that_eager_could_not_hold_is_equal_to_the_reference() -> None:
     subject = subject_from_python(lambda x: x * 300 / 300, torch.tensor([300.0, 1.0], dtype=torch.float16))
-    reference = compute_reference(subject, "inference")
+    reference = reference_of(subject, "inference")
     eager = reference.tensors["output 0"].eager
     assert eager is not None
     assert eager.isinf().tolist() == [True, False]
@@ -311,7 +309,7 @@ def test_a_number_that_eager_could_not_hold_is_equal_to_the_reference() -> None:
 
 def test_whole_numbers_have_to_be_equal() -> None:
     subject = subject_from_python(lambda x: x.argmax(1), torch.eye(3))
-    reference = compute_reference(subject, "inference")
+    reference = reference_of(subject, "inference")
 
     assert check_equivalence(reference, results_of(subject)).status == "equal"
     assert check_equivalence(reference, changed_output(results_of(subject), lambda output: output + 1)).detail == (
@@ -321,13 +319,13 @@ def test_whole_numbers_have_to_be_equal() -> None:
 
 def test_a_random_model_is_not_checked_where_other_numbers_were_drawn() -> None:
     subject = subject_from_python(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout()), X)
-    reference = compute_reference(subject, "training")
+    reference = reference_of(subject, "training")
     other = replace(prepare(subject, BY_NAME["eager"], "training"), first_seed=5).results()
 
     same_draw = check_equivalence(reference, results_of(subject, "training"))
     other_draw = check_equivalence(reference, other)
 
-    assert compute_reference(subject, "inference").random is None
+    assert reference_of(subject, "inference").random is None
     assert (same_draw.status, same_draw.reference) == ("equal", "eager float32")
     assert (other_draw.status, other_draw.detail) == (
         "not_checked",
@@ -341,7 +339,7 @@ def test_a_model_that_refuses_float64_is_compared_with_eager_and_says_so() -> No
         return functional.conv2d(x, torch.ones(1, 3, 3, 3))
 
     subject = subject_from_python(only_float32, X)
-    reference = compute_reference(subject, "inference")
+    reference = reference_of(subject, "inference")
     equivalence = check_equivalence(reference, results_of(subject))
 
     assert (equivalence.status, equivalence.reference, reference.notes) == ("equal", "eager float32", ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import an_environment
+from builders import a_decision, a_graph, an_environment
 from fake_workers import a_worker
 from recorded_builders import Recorder
 
@@ -19,8 +19,6 @@ from layoutdoctor.run.deriving import (
     on_a_gpu,
     single_cures,
     with_cures,
-    with_options,
-    with_switch,
 )
 from layoutdoctor.workers.messages import Proposal
 
@@ -52,9 +50,11 @@ def names(configurations: Sequence[Configuration]) -> list[str]:
 
 
 def test_layout_optimization_is_forced_where_the_default_has_it_in_the_forward_alone() -> None:
+    on, uncounted = a_decision(applied=True), a_decision(applied=False, rule="only-backward-convolutions")
+
     def chosen(name: str, *others: str, is_left_out: bool = True) -> list[str]:
-        made = worker(name)
-        made.leaves_out_backward = is_left_out
+        forward, backward = a_graph(direction="forward", decision=on), a_graph(direction="backward", decision=uncounted)
+        made = worker(name, graphs=(forward, backward) if is_left_out else (forward,))
         return names(in_both_directions([worker("eager"), made, *map(worker, others)]))
 
     forced = "inductor-layout-opt-forced"
@@ -169,10 +169,3 @@ def test_max_autotune_is_tried_where_all_is_asked_for() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- names
-def test_a_name_says_what_it_was_made_of() -> None:
-    cured = with_cures(BY_NAME["inductor"], (Cure(name="a"), Cure(name="b")))
-
-    assert cured.name == "inductor+a+b"
-    assert base_name(cured) == "inductor"
-    assert with_switch(cured).name == "inductor+a+b+cudnn-benchmark"
-    assert with_options(cured, "cudagraphs", {"triton.cudagraphs": True}).name == "inductor+a+b+cudagraphs"

@@ -134,20 +134,6 @@ def test_a_test_suite_is_told_that_a_model_has_no_round_trip() -> None:
     layoutdoctor.assert_no_redundant_conversions(Small(), image())
 
 
-@pytest.mark.compile
-@pytest.mark.smoke
-def test_a_model_is_lowered_for_a_gpu_that_is_not_there() -> None:
-    diagnosis = layoutdoctor.diagnose(Small(), image(), target="cuda:90", configurations="eager,inductor")
-
-    eager, compiled = diagnosis.trials
-    assert (eager.status, compiled.status, diagnosis.subject.target) == ("skipped", "ok", "cuda:90")
-    (graph,) = compiled.graphs
-    assert graph.decision is not None
-    assert graph.decision.convolution_count == 2
-    assert compiled.measurement is None
-    assert diagnosis.environment.thread_count is None
-
-
 def test_a_model_without_convolution_is_not_compiled(begun: list[str]) -> None:
     diagnosis = layoutdoctor.diagnose(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4))
 
@@ -174,7 +160,7 @@ def test_a_model_that_starts_a_thread_while_loading_is_measured_in_processes_tha
         ("inductor", "ok", None),
     ]
     assert all(trial.measurement is not None for trial in diagnosis.trials)
-    assert capfd.readouterr().err.count("loaded\n") >= 4  # scout, reference and both configurations
+    assert capfd.readouterr().err.count("loaded\n") >= 3  # for eager mode, and for each configuration
 
 
 def test_what_does_not_run_is_an_error_with_the_line_and_no_worker_is_begun(begun: list[str]) -> None:
@@ -183,17 +169,3 @@ def test_what_does_not_run_is_an_error_with_the_line_and_no_worker_is_begun(begu
 
     assert "\n" not in str(caught.value)
     assert begun == []
-
-
-def test_a_file_that_cannot_be_loaded_is_an_error_of_the_command(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "model.py"
-    path.write_text(MODEL.format(before="raise ValueError('no weights')"), encoding="utf-8")
-
-    assert main([str(path), "-q"]) == 3
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert err.startswith("layoutdoctor: error: ")
-    assert "ValueError: no weights" in err
-    assert "model.py:7" in err

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from live_trials import reference_of
 from torch import nn
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
@@ -11,7 +12,7 @@ from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure import equivalence
 from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.run import rehearsal
-from layoutdoctor.run.rehearsal import check_runs, compute_reference
+from layoutdoctor.run.rehearsal import run_first
 from layoutdoctor.subjects.prepare import prepare
 from layoutdoctor.subjects.subject import subject_from_python
 
@@ -24,7 +25,7 @@ def test_memory_that_runs_out_in_the_first_run_is_an_error_that_says_so() -> Non
         return x + torch.empty(1 << 49, dtype=torch.uint8)[: x.numel()]
 
     with pytest.raises(SubjectError) as caught:
-        check_runs(subject_from_python(greedy, torch.ones(2)), "inference")
+        run_first(subject_from_python(greedy, torch.ones(2)), "inference")
 
     message = str(caught.value)
     assert message.startswith("cannot run greedy on float32[2]: out of memory: 512 TiB were asked for (test_rehearsal")
@@ -45,7 +46,7 @@ def test_memory_that_runs_out_in_float64_costs_only_that() -> None:
             torch.empty(1 << 49, dtype=torch.uint8)
         return x + 1
 
-    reference = compute_reference(subject_from_python(greedy, X), "inference")
+    reference = reference_of(subject_from_python(greedy, X))
 
     assert reference.name == "eager float32"
     assert reference.notes == (
@@ -56,7 +57,7 @@ def test_memory_that_runs_out_in_float64_costs_only_that() -> None:
 def test_a_model_with_other_shapes_in_float64_is_compared_with_eager() -> None:
     subject = subject_from_python(lambda x: x if x.dtype == torch.float32 else x[:1], X)
 
-    reference = compute_reference(subject, "inference")
+    reference = reference_of(subject)
 
     assert (reference.name, reference.why_not_exact) == ("eager float32", "it gives other outputs in float64")
 
@@ -65,10 +66,10 @@ def test_pieces_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> No
     subject = subject_from_python(a_model(), X)
     results = prepare(subject, CHANNELS_LAST, "inference").results()
     results.outputs[0] = results.outputs[0] + (torch.arange(results.outputs[0].numel()) == 7).reshape(2, 2, 4, 4)
-    whole = check_equivalence(compute_reference(subject, "inference"), results)
+    whole = check_equivalence(reference_of(subject), results)
     monkeypatch.setattr(equivalence, "_PIECE", 5)
 
-    again = check_equivalence(compute_reference(subject, "inference"), results)
+    again = check_equivalence(reference_of(subject), results)
 
     assert (again.status, again.max_abs_error) == (whole.status, whole.max_abs_error) == ("different", pytest.approx(1))
     assert again.relative_error == pytest.approx(whole.relative_error)
@@ -84,7 +85,7 @@ def test_values_that_fade_out_are_noted() -> None:
             return x * self.factor, x.sum(dim=1).to(torch.int64)
 
     def notes(factor: float) -> tuple[str, ...]:
-        return check_runs(subject_from_python(Fading(factor), torch.full((1, 2), 1e-30)), "inference")
+        return run_first(subject_from_python(Fading(factor), torch.full((1, 2), 1e-30)), "inference").notes
 
     assert notes(1.0) == ()
     assert notes(1e-9) == (rehearsal.FADED_NOTE,)  # subnormal
@@ -137,7 +138,7 @@ def test_the_reference_of_a_gpu(
     def model(x: torch.Tensor) -> torch.Tensor:
         return gpu.model(x)
 
-    reference = compute_reference(subject_from_python(model, X.to(dtype)), "inference")
+    reference = reference_of(subject_from_python(model, X.to(dtype)))
 
     assert gpu.runs == [(dtype, tf32)] * 2 + ([] if exact is None else [exact])
     assert (reference.name, reference.why_not_exact) == (name, None)

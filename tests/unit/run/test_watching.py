@@ -1,4 +1,4 @@
-"""What is told of a diagnosis under way: its progress, the time of each stage, rows as they come, and what is kept."""
+"""A diagnosis under way: its progress, the time of each stage, rows as they come, and what is kept."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ def names(diagnosis: Diagnosis) -> list[str]:
 
 
 def test_progress_only_grows_though_stages_come_again_and_ends_below_100(clock: Clock) -> None:
-    told: list[Progress] = []
-    watch = Watch(told.append)
+    steps: list[Progress] = []
+    watch = Watch(steps.append)
     for stage in (*STAGES, *STAGES[2:5]):  # those of a derived configuration come again
         watch.begin(stage)
         watch.step(0.5, "1 of 2")
         watch.step(2.0, "4 of 2")
 
-    done = [step.done for step in told]
+    done = [step.done for step in steps]
     assert done == sorted(done)
     assert done[:9] == [0, 7, 15, 15, 15, 16, 16, 34, 52]
-    assert [step.stage for step in told[6:9]] == ["compiling", "compiling: 1 of 2", "compiling: 4 of 2"]
+    assert [step.stage for step in steps[6:9]] == ["compiling", "compiling: 1 of 2", "compiling: 4 of 2"]
     assert done[-1] == 100
 
 
 def test_an_estimate_is_given_from_the_first_compile_on(clock: Clock) -> None:
-    told: list[Progress] = []
-    watch = Watch(told.append)
+    steps: list[Progress] = []
+    watch = Watch(steps.append)
     clock.now = 2.0
     watch.begin("loading the model")
     clock.now = 9.0
@@ -70,7 +70,7 @@ def test_an_estimate_is_given_from_the_first_compile_on(clock: Clock) -> None:
     clock.now = 20.0
     watch.begin("timing with the allocator's own settings")
 
-    assert [step.left_seconds for step in told] == pytest.approx([None, 9.0 * 84 / 16, 20.0 * 11 / 89])
+    assert [step.left_seconds for step in steps] == pytest.approx([None, 9.0 * 84 / 16, 20.0 * 11 / 89])
 
 
 def test_the_time_of_a_stage_that_comes_twice_is_summed(clock: Clock) -> None:
@@ -139,32 +139,19 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_callers_function_is_called_and_nothing_else_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Progress] = []
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with showing(told.append) as tell:
-        tell(STEP)
-
-    assert told == [STEP]
-    assert terminal.getvalue() == ""
-
-
-def test_a_terminal_has_one_line_that_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with showing(None) as tell:
-        tell(STEP)
+def test_a_terminal_has_one_line_that_is_gone_at_the_end_and_another_stream_gets_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps: list[Progress] = []
+    terminal, file, closed = Terminal(), io.StringIO(), Terminal()
+    closed.close()
+    for stream, progress in ((terminal, None), (terminal, steps.append), (file, None), (closed, None), (None, None)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with showing(progress) as tell:
+            tell(STEP)
 
     assert terminal.getvalue() == "\r\x1b[Klayoutdoctor: [2/9] inductor: compiling\r\x1b[K"
-
-
-def test_a_file_a_closed_and_a_missing_stream_get_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    file, closed = io.StringIO(), Terminal()
-    for stream in (file, closed, None):
-        monkeypatch.setattr(sys, "stderr", stream)
-        with showing(None) as tell:
-            closed.close()
-            tell(STEP)
-    assert file.getvalue() == ""
+    assert (steps, file.getvalue()) == ([STEP], "")
 
 
 def test_a_notebook_has_a_display_that_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:

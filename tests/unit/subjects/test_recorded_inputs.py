@@ -13,7 +13,7 @@ from torch import nn
 
 from layoutdoctor import record_inputs
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.run.rehearsal import check_runs
+from layoutdoctor.run.rehearsal import run_first
 from layoutdoctor.subjects.load import load_target
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, UnderAutocast, submodule_of
 from layoutdoctor.subjects.subject import describe, subject_from_python
@@ -104,7 +104,7 @@ def test_autocast_is_part_of_what_is_diagnosed() -> None:
     assert subject.model(*subject.args, **subject.kwargs).dtype == torch.bfloat16
     assert subject.notes == ("inputs as recorded: call 2 of 2", "runs under autocast (bfloat16), as it was called")
     assert subject.name == "Decoder"
-    check_runs(subject, "inference")
+    run_first(subject, "inference")
 
 
 @for_each(

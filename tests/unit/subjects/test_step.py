@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.run.rehearsal import check_runs
+from layoutdoctor.run.rehearsal import run_first
 from layoutdoctor.subjects.load import load_target
 from layoutdoctor.subjects.step import COPIES_INPUTS_NOTE, Step, tensors_of
 from layoutdoctor.subjects.subject import subject_from_python
@@ -220,7 +220,7 @@ def test_a_model_that_raises_names_its_error_its_line_and_its_inputs(tmp_path: P
     )
 
     with pytest.raises(SubjectError) as caught:
-        check_runs(load_target(str(path)), "inference")
+        run_first(load_target(str(path)), "inference")
 
     message = str(caught.value)
     assert message.startswith("cannot run net.py on float32[2, 3, 8, 8], 2: RuntimeError: Given groups=1")
@@ -230,10 +230,18 @@ def test_a_model_that_raises_names_its_error_its_line_and_its_inputs(tmp_path: P
     assert "\n" not in message
 
 
+def test_missing_arguments_are_told_like_any_other_error() -> None:
+    def needs_two(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x * mask
+
+    with pytest.raises(SubjectError, match=r"cannot run needs_two on x=float32\[2, 3, 6, 6\], flag=True: TypeError:"):
+        run_first(subject_from_python(needs_two, {"x": X, "flag": True}), "inference")
+
+
 @for_each("mode", ["inference", "training"])
 def test_a_model_that_ends_the_process_is_told_so(mode: Any) -> None:
     def leave(x: torch.Tensor) -> torch.Tensor:
         raise SystemExit(5)
 
     with pytest.raises(SubjectError, match=r"cannot run leave on .*: it called sys.exit\(5\)"):
-        check_runs(subject_from_python(leave, X), mode)
+        run_first(subject_from_python(leave, X), mode)

@@ -17,7 +17,7 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError, UsageError
+from layoutdoctor.errors import SubjectError, TransportError, UsageError
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.workers import launcher as module
 from layoutdoctor.workers.launcher import Host, Launcher, LostError, Process
@@ -101,30 +101,21 @@ def lost(process: Process, timeout_seconds: float = 5.0) -> LostError:
     return caught.value
 
 
-def test_the_answer_is_of_the_kind_that_was_asked_for_and_another_kind_is_a_crash(ends: Ends) -> None:
+def test_an_answer_of_another_kind_is_a_crash_a_refusal_or_an_exception_of_the_model(ends: Ends) -> None:
     process, other = ends.process(Ready(call_seconds=2.0), Prepared(key="k"))
-
     assert process.ask(WarmUp(), Ready, 5.0) == Ready(call_seconds=2.0)
     assert other.receive(5.0)[0] == WarmUp()
-    error = lost(process)
-    assert (error.status, str(error)) == ("crashed", "it answered with Prepared")
+    crashed = lost(process)
+    assert (crashed.status, str(crashed)) == ("crashed", "it answered with Prepared")
 
+    process, _ = ends.process(Refused(kind="UsageError", message="cannot do it; do that"))
+    with pytest.raises(UsageError, match=r"^cannot do it; do that$"):
+        process.ask(WarmUp(), Ready, 5.0)
 
-def test_a_refusal_is_raised_as_the_error_that_it_was(ends: Ends) -> None:
-    for kind, error in (("UsageError", UsageError), ("ErrorOfANewerVersion", LayoutDoctorError)):
-        process, _ = ends.process(Refused(kind=kind, message="cannot do it; do that"))
-        with pytest.raises(error, match=r"^cannot do it; do that$") as caught:
-            process.ask(WarmUp(), Ready, 5.0)
-
-        assert type(caught.value) is error
-
-
-def test_an_exception_of_the_model_comes_with_the_cures_that_may_help(ends: Ends) -> None:
     proposal = Proposal(cure=Cure(name="view-as-reshape"))
-    failed = Failed(failure=Failure(kind="run", message="RuntimeError: boom"), proposals=(proposal,))
-    error = lost(ends.process(failed)[0])
-
-    assert (error.status, error.failure, error.answer) == ("failed", failed.failure, failed)
+    raised = Failed(failure=Failure(kind="run", message="RuntimeError: boom"), proposals=(proposal,))
+    failed = lost(ends.process(raised)[0])
+    assert (failed.status, failed.failure, failed.answer) == ("failed", raised.failure, raised)
 
 
 @for_each(
@@ -222,10 +213,10 @@ def test_a_host_that_forks_is_asked_for_a_process_with_a_log_of_its_own(ends: En
     process, other = ends.process(LOADED)
     ends.opening(other)
 
-    worker = a_host(process).begin("worker", a_configuration())
+    worker = a_host(process).begin(a_configuration())
 
     assert worker.log == Path("/run/inductor")
-    assert other.receive(5.0)[0] == Begin(role="worker", configuration=a_configuration(), log="/run/inductor")
+    assert other.receive(5.0)[0] == Begin(configuration=a_configuration(), log="/run/inductor")
 
 
 def test_if_forking_is_not_safe_the_host_works_itself_and_further_ones_load_for_themselves(ends: Ends) -> None:
@@ -234,11 +225,11 @@ def test_if_forking_is_not_safe_the_host_works_itself_and_further_ones_load_for_
     second, others = ends.process(no_fork)
     host = a_host(process, second)
 
-    assert host.begin("reference", path="p") is process
-    assert host.begin("worker", a_configuration()) is second
-    assert other.receive(5.0)[0] == Begin(role="reference", path="p", log="/run/reference")
-    order = Begin(role="worker", configuration=a_configuration(), log="/run/inductor")
-    assert others.receive(5.0)[0] == order
+    order = Begin(configuration=a_configuration(), log="/run/inductor")
+    assert host.begin(a_configuration()) is process
+    assert host.begin(a_configuration(), is_again=True) is second
+    assert other.receive(5.0)[0] == order
+    assert others.receive(5.0)[0] == msgspec.structs.replace(order, is_again=True)
 
 
 def test_a_model_that_cannot_be_loaded_or_ends_its_process_is_an_error_about_the_model(ends: Ends) -> None:
@@ -262,16 +253,14 @@ from layoutdoctor.workers.messages import *
 import msgspec
 channel = Channel(int(sys.argv[1]))
 order, _ = channel.receive()
-if order.request.target == "refuse":
-    channel.send(Refused(kind="UsageError", message="cannot"))
-elif order.request.target == "die":
+if order.request.target == "die":
     os._exit(3)
 else:
     ours, theirs = channel_pair()
     channel.send(Opened(pid=os.getpid()), theirs.fileno())
     theirs.close()
     ours.send(msgspec.msgpack.decode({msgspec.msgpack.encode(LOADED)!r}, type=Loaded))
-    ours.send(Ran(may_convolve=order.scouts, notes=tuple(sys.argv[2:5])))
+    ours.send(Ran(may_convolve=order.reference == 'r', notes=tuple(sys.argv[2:5])))
 channel.receive()
 """
 
@@ -287,7 +276,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
 
 def test_a_launcher_starts_a_process_that_gets_a_socket_and_a_folder_and_ends_with_it(launcher: Launcher) -> None:
     assert launcher.is_alive
-    scout = launcher.load(Request(target="model.py"), scouts=True)
+    scout = launcher.load(Request(target="model.py"), "r")
     folder = launcher.directory
     with launcher.folder():
         names = [launcher.file(name) for name in ("inductor+flat-conv3d", "../a b", "inductor+flat-conv3d")]
@@ -302,22 +291,14 @@ def test_a_launcher_starts_a_process_that_gets_a_socket_and_a_folder_and_ends_wi
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(
-    ("target", "error", "words"),
-    [
-        ("refuse", UsageError, "^cannot$"),
-        (
-            "die",
-            TransportError,
-            "the diagnosis: the process ended with exit status 3, as os._exit.. does; see what it printed$",
-        ),
-    ],
-)
-def test_a_launcher_that_cannot_start_says_why(
-    launcher: Launcher, target: str, error: type[Exception], words: str
-) -> None:
-    with pytest.raises(error, match=words):
-        launcher.load(Request(target=target))
+def test_a_launcher_that_ends_is_an_error_that_says_how(launcher: Launcher) -> None:
+    with pytest.raises(TransportError) as caught:
+        launcher.load(Request(target="die"))
+
+    assert str(caught.value) == (
+        "cannot start a process for the diagnosis: the process ended with exit status 3, as os._exit() does; "
+        "see what it printed"
+    )
 
 
 def test_a_system_without_room_for_a_process_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:

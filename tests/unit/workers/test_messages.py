@@ -11,9 +11,8 @@ from builders import a_configuration, a_graph, a_subject, a_trial, an_environmen
 from loops import for_each
 from recorded_builders import a_recording
 
-from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.subject import Cure
-from layoutdoctor.diagnosis.trial import Equivalence, Failure, GradientLayout
+from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.recording.saved import pack
 from layoutdoctor.workers.messages import (
@@ -53,15 +52,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROPOSAL = Proposal(cure=Cure(name="flat-conv3d", modules=("a", "b")), bytes_moved=9)
-LAYOUT = strided_layout((2, 3), (1, 2))
 ORDERS = [
-    Load(request=Request(target="m.py", inputs=("f32[1]",), configurations=(a_configuration(),)), log="a", scouts=True),
-    Begin(role="worker", configuration=a_configuration(), path="p", log="l"),
+    Load(
+        request=Request(target="m.py", inputs=("f32[1]",), configurations=(a_configuration(),)), log="a", reference="r"
+    ),
+    Begin(configuration=a_configuration(), is_again=True, log="l"),
     Compile(),
     Fork(log="l", keeps_memory=False),
     Check(path=None),
     WarmUp(),
-    Turn(calls=3, settles=False),
+    Turn(calls=3),
     Profile(trace_file="t"),
     Bandwidth(),
 ]
@@ -71,12 +71,7 @@ ANSWERS = [
     Ran(notes=("a note",), may_convolve=False),
     Prepared(key="k"),
     Compiled(trial=a_trial(kernels=None, graphs=(a_graph(),)), code="c", compile_seconds=2.0, proposals=(PROPOSAL,)),
-    Checked(
-        equivalence=Equivalence(status="equal"),
-        gradient_layouts=(GradientLayout(parameter="w", layout=LAYOUT, gradient=LAYOUT),),
-        graphs=(a_graph(),),
-        recompile_reasons=("why",),
-    ),
+    Checked(trial=a_trial(kernels=None), proposals=(PROPOSAL,)),
     Ready(call_seconds=1e-3),
     Turned(seconds=(1e-3, 2e-3), cpu_seconds=0.5),
     Profiled(iterations=a_recording().iterations, peak_memory_bytes=7),

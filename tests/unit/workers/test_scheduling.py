@@ -12,10 +12,10 @@ from fake_workers import Clock
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.workers import launcher, scheduling, worker
+from layoutdoctor.workers import launcher, turns, worker
 from layoutdoctor.workers.launcher import Process
 from layoutdoctor.workers.messages import Channel, Compile, Compiled, Failed, Prepared, Request, channel_pair
-from layoutdoctor.workers.scheduling import compile_side_by_side, stopped
+from layoutdoctor.workers.turns import compile_side_by_side, stopped
 from layoutdoctor.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ class ScriptedHost:
         self.said: dict[str, list[Answer]] = {}
         self.others: dict[str, Channel] = {}
 
-    def begin(self, role: str, configuration: Configuration | None = None, path: str = "") -> Process:
-        assert (role, path) == ("worker", "")
-        assert configuration is not None
+    def begin(self, configuration: Configuration) -> Process:
         name = configuration.name
         self.begun.append(name)
         ours, theirs = channel_pair()
@@ -211,8 +209,8 @@ def test_the_time_for_which_a_worker_is_stopped_is_not_its_own(
 ) -> None:
     clock, signals = Clock(), []
     monkeypatch.setattr(worker, "time", clock)
-    monkeypatch.setattr(scheduling, "time", clock)
-    monkeypatch.setattr(scheduling, "stop_all", lambda pids, goes_on=False: signals.append((tuple(pids), goes_on)))
+    monkeypatch.setattr(turns, "time", clock)
+    monkeypatch.setattr(turns, "stop_all", lambda pids, goes_on=False: signals.append((tuple(pids), goes_on)))
     limited, unlimited = *workers(host, ["inductor"], 60.0), *workers(host, ["eager"])
     limited.begin()
     unlimited.begin()

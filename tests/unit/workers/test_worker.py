@@ -5,22 +5,19 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from builders import a_configuration, a_diagnosis, a_graph, a_trial, recordings_of
+from builders import a_configuration, a_diagnosis, a_trial, recordings_of
 from fake_workers import CRASH, ScriptedProcess, a_worker
 from recorded_builders import a_recording
 
-from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.subject import Cure
-from layoutdoctor.diagnosis.trial import Equivalence, GradientLayout
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.workers.messages import Checked, Fork, Profile, Profiled, Proposal, Request, Turn
-from layoutdoctor.workers.worker import Start, Worker
+from layoutdoctor.workers.messages import Checked, Fork, Profile, Profiled, Proposal, Request
+from layoutdoctor.workers.worker import Worker
 
 if TYPE_CHECKING:
     from layoutdoctor.workers.launcher import LostError
 
 HEAD = recordings_of(a_diagnosis(a_trial("inductor")))[0].head
-LAYOUT = strided_layout((2, 3), (1, 2))
 
 
 class Forking(ScriptedProcess):
@@ -65,8 +62,8 @@ class OfFiles:
     def file(self, name: str) -> str:
         return f"/run/{name}"
 
-    def begin(self, role: str, configuration: Any = None, path: str = "") -> ScriptedProcess:
-        self.asked.append((role, configuration.name))
+    def begin(self, configuration: Any, *, is_again: bool = False) -> ScriptedProcess:
+        self.asked.append((configuration.name, is_again))
         assert self.again is not None
         return self.again
 
@@ -80,18 +77,9 @@ def compiled(process: Any, *, forks: bool = True, host: Any = None, **request: A
 def test_the_start_that_is_timed_is_a_fork_whose_outputs_are_checked_first() -> None:
     start = ScriptedProcess(1.0, [], "start")
     start.call_seconds = 0.5
-    start.checked = Checked(
-        equivalence=Equivalence(status="equal", max_abs_error=1e-6),
-        gradient_layouts=(GradientLayout(parameter="w", layout=LAYOUT, gradient=LAYOUT),),
-        graphs=(a_graph(name="graph 1"),),
-        proposals=(Proposal(cure=Cure(name="a")),),
-        recompile_count=2,
-        recompile_reasons=("why",),
-        notes=("a note",),
-    )
+    start.checked = Checked(trial=a_trial(notes=("a note",)), proposals=(Proposal(cure=Cure(name="a")),))
     process = Forking(start, start, start)
     worker = compiled(process)
-    worker.observe(graphs=(a_graph(),), recompile_count=1, notes=("prepared",))
 
     worker.open("/run/reference")
     worker.further_start()
@@ -101,12 +89,7 @@ def test_the_start_that_is_timed_is_a_fork_whose_outputs_are_checked_first() -> 
     assert process.orders == [Fork(log=log), Fork(log=log), Fork(log=log, keeps_memory=False)]
     assert worker.start is not None
     assert (worker.start.process, worker.start.call_seconds) == (start, 0.5)
-    assert worker.trial.equivalence == start.checked.equivalence
-    assert worker.trial.gradient_layouts == start.checked.gradient_layouts
-    assert [graph.name for graph in worker.trial.graphs] == ["graph 0", "graph 1"]
-    assert (worker.trial.recompile_count, worker.trial.recompile_reasons) == (3, ("why",))
-    assert worker.trial.notes == ("prepared", "a note")
-    assert worker.proposals == start.checked.proposals
+    assert (worker.trial, worker.proposals) == (start.checked.trial, start.checked.proposals)
 
 
 def test_if_forking_is_not_safe_the_worker_is_its_own_start_and_a_further_one_another_worker() -> None:
@@ -120,7 +103,7 @@ def test_if_forking_is_not_safe_the_worker_is_its_own_start_and_a_further_one_an
     assert worker.start is not None
     assert worker.start.process is process  # type: ignore[comparison-overlap]
     assert worker.further_start().process is again  # type: ignore[comparison-overlap]
-    assert host.asked == [("again", "inductor")]
+    assert host.asked == [("inductor", True)]
 
 
 def test_a_start_that_cannot_be_forked_is_a_result_of_the_configuration() -> None:
@@ -135,16 +118,6 @@ def test_a_start_that_cannot_be_forked_is_a_result_of_the_configuration() -> Non
         assert worker.trial.failure.message == str(error)
         assert process.is_ended
         assert (worker.start, worker.process) == (None, None)
-
-
-def test_long_calls_settle_by_themselves() -> None:
-    process = Asked()
-    start = Start(process, None)  # type: ignore[arg-type]
-    for start.call_seconds in (0.2, 0.3):
-        assert start.turn(2) == 1.0
-
-    assert [order for order, _ in process.orders] == [Turn(calls=2, settles=True), Turn(calls=2, settles=False)]
-    assert start.cpu_seconds == 2.0
 
 
 def test_kernels_are_recorded_once_within_the_time_limit() -> None:
@@ -179,7 +152,8 @@ def test_without_kernels_the_times_stay() -> None:
     assert not worker.recording(HEAD).was_profiled
     assert worker.measurement is not None
     worker.end()
-    assert worker.turn(1) is False
+    worker.turn(1)
+    assert len(worker.rounds) == 1
 
 
 def test_its_time_is_that_of_further_starts_if_there_are_any() -> None:
