@@ -150,7 +150,7 @@ class _Pickler(cloudpickle.Pickler):
 
     def persistent_id(self, value: Any) -> Any:
         """
-        Stands for a storage in the stream; None for everything else.
+        Represents a storage in the stream; None for everything else.
 
         Source:
             ``TypedStorage`` and its ``_untyped_storage`` are what ``Tensor.__reduce_ex__`` hands out, as in
@@ -195,7 +195,7 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
     def persistent_load(self, place: Any) -> torch.TypedStorage:
-        """The storage that an identification stands for."""
+        """The storage of an identification."""
         number, dtype = place
         return torch.TypedStorage(wrap_storage=self._storages[number], dtype=dtype, _internal=True)
 
@@ -342,7 +342,7 @@ def _reduce_graph_module(module: fx.GraphModule) -> Reduced:
 
 
 class _NodeName(str):
-    """Stands for a node among another node's arguments; a plain string there is an argument of its own."""
+    """Represents a node among another node's arguments; a plain string there is an argument of its own."""
 
     __slots__ = ()
 

@@ -184,7 +184,7 @@ class Worker:
 
         Args:
             others: All workers in the order in which they were begun, this one too; of those with the same options and
-                formats the first stands for all.
+                formats the first represents all.
 
         Returns:
             Whether that was the last one: it has compiled, failed, or is the same as another one.

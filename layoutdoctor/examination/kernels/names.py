@@ -36,7 +36,7 @@ class KernelEntry:
             a copy in eager mode, its strides decide. ``generated``: the compiler's, undecidable by name. ``decoy``:
             it looks like a conversion and is none.
         direction: What it does to the layout; ``other`` where the name does not say, ``none`` if it does nothing.
-        endings: How a whole name goes on from the point where a cut one tells which kernel it is; any end of an ending
+        endings: How a whole name goes on from the point where a cut name shows which kernel it is; any end of an ending
             may complete a cut name. Empty: only a name that already matches counts.
     """
 

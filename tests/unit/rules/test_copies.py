@@ -50,7 +50,7 @@ def test_what_is_said_of_eager_copies(told: Told) -> None:
         an_eager_copy("c1", location=a_location(12), module="block.norm"),
         a_copy_back("c2", location=a_location(20), module=None, op="aten::clone", seconds=1.5e-4),
     )
-    told("Eager copies are told with operation shape line and how often", strided(*copies))
+    told("Eager copies are reported with operation shape line and how often", strided(*copies))
     told("Without a line it says how to record one", strided(an_eager_copy("c0", location=None, op=None)))
     entry = an_eager_copy("c0", owner="user", seconds=9e-4)
     told("What the model asks for in channels last is counted but no loss", strided(entry))
@@ -123,7 +123,7 @@ def test_what_is_said_of_calls(told: Told) -> None:
     calls = [a_recorded_call(f"c{i}", seconds=2e-4) for i in range(2)]
     unplaced = a_recorded_call("c2", location=None, module=None)
     told(
-        "In a trace a call is told by its line with its launches and exposed time",
+        "In a trace a call is reported by its line with its launches and exposed time",
         called_in_trace(*calls, unplaced, to_channels_last("k0")),
     )
 

@@ -175,7 +175,7 @@ def test_what_is_said_of_a_veto_by_one(told: Told) -> None:
     upwards = a_convolution("c", module="up", weight_shape=(64, 128, 2, 2), is_transposed=True)
     for deciding, others in (((GROUPED,), OTHERS[:1]), ((NARROWING, upwards), OTHERS), ((GROUPED,), ())):
         told("What is known of the deciding convolutions is said", vetoed_by_one(by_one(*deciding, others=others)))
-    told("Without a deciding node torchs own reason stands", vetoed_by_one(by_one()))
+    told("Without a deciding node torchs own reason is given", vetoed_by_one(by_one()))
     for changes in ({"rule": "small-channels"}, {"rule": "dynamic-shape"}, {"applied": True}):
         assert vetoed_by_one(by_one(NARROWING, **changes)) == []
 
@@ -247,7 +247,7 @@ def test_what_is_said_of_a_mismatch(told: Told) -> None:
     fused = laid_out_anew("buf1", fused=True)
     reorder = laid_out_anew("reorder 7", owner="library", seconds=1.5e-3, location=a_location(12), module="dw")
     told(
-        "A backward without layout optimization is told with what is laid out anew for it",
+        "A backward without layout optimization is reported with what is converted for it",
         in_training(a_step(fused, laid_out_anew("buf2"), library=(reorder,))),
     )
 

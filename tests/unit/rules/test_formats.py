@@ -115,11 +115,11 @@ def an_eager(*nodes: FxNode, **changes: Any) -> Trial:
 
 def test_what_is_said_of_mixed_formats(told: Told) -> None:
     told("The first flip is named with what follows it", mixed(an_eager()))
-    told("Without times it is a note and without conversions there are none told", mixed(an_eager(kernels=None)))
+    told("Without times it is a note and without conversions there are none reported", mixed(an_eager(kernels=None)))
     for median in (1.2, 0.8):
         comparison = a_comparison(a_ratio("eager", 0.6), a_ratio("eager-channels-last", median))
         told(
-            "What channels last was measured to do is told",
+            "What channels last was measured to do is reported",
             mixed(an_eager(), a_trial("eager-channels-last"), comparison=comparison),
         )
     # The flip is where the format began, not where a convolution first reads it.

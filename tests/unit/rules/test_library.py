@@ -150,7 +150,9 @@ def test_what_it_suggests_for_a_trace(told: Told) -> None:
         back(2, port="input 1", tensor="weight"),
         there(1, port="output 0", seconds=9e-4),
     ]
-    told("A library that wants contiguous is told by its inputs though the results cost more", findings(*conversions))
+    told(
+        "A library that wants contiguous is reported by its inputs though the results cost more", findings(*conversions)
+    )
     steps = [c for n in range(4) for c in one_call(7, step=f"ProfilerStep#{n}")]
     told("A lone patch embedding is no reason to convert the whole model", findings(*one_call(7)), findings(*steps))
     told(
@@ -162,7 +164,7 @@ def test_what_it_suggests_for_a_trace(told: Told) -> None:
     buffers = [to_channels_last(f"buffer {n}", port="output 0", **miopen) for n in range(2)]
     calls = [[*one_call(n, **miopen), buffers[n]] for n in range(2)]
     told(
-        "Buffers that miopen converts before it writes them are told and so is the switch it needs",
+        "Buffers that miopen converts before it writes them are reported and so is the switch it needs",
         findings(*calls[0], *calls[1]),
     )
     transposes = [there(n, kernel=CNHW, direction="other", port=None, tensor="unknown", **NAMELESS) for n in (1, 2)]

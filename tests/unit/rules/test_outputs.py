@@ -51,7 +51,7 @@ def test_what_is_said_of_other_strides(told: Told) -> None:
     assert strides(returning("eager", same_order), returning("inductor", eager)) == []
     flat, small = contiguous((4, 8)), (4, 8, 6, 6)
     told(
-        "Several outputs are told together",
+        "Several outputs are reported together",
         strides(
             returning("eager", contiguous(), flat, contiguous(small)),
             returning("inductor", channels_last(), flat, channels_last(small)),
@@ -59,7 +59,7 @@ def test_what_is_said_of_other_strides(told: Told) -> None:
     )
     broken = a_breaker("clone", op="channel_shuffle", location=a_location(12), module="shuffle")
     told(
-        "A format lost under the compiler is told once with all configurations and the place",
+        "A format lost under the compiler is reported once with all configurations and the place",
         strides(
             returning(EAGER_LAST, channels_last()),
             returning(LAST, contiguous(), graphs=(a_graph(breakers=(broken,)),)),
@@ -95,7 +95,7 @@ def different(name: str, **changes: Any) -> Trial:
 def test_what_is_said_of_other_values(told: Told) -> None:
     bare = different("inductor", relative_error=None, reference=None, detail="output 1 has another shape")
     told(
-        "What was not recorded is left out and a detail is told",
+        "What was not recorded is left out and a detail is reported",
         values(bare, different("inductor-layout-opt-off", tolerance=None)),
     )
     told(
@@ -133,7 +133,7 @@ def test_what_is_said_of_raw_reads(told: Told) -> None:
     last = a_trial(EAGER_LAST, equivalence=Equivalence(status="different"))
     told("Several calls are one finding and configurations that differ are named", raw(calling(ROLL, *calls), last))
     unknown = a_call(called=None, is_called_directly=None, location=None)
-    told("A compiled graph tells where eager was not recorded but only what the model called", raw(calling(unknown)))
+    told("A compiled graph shows where eager was not recorded but only what the model called", raw(calling(unknown)))
     assert raw(calling(ROLL, unknown, name="inductor")) == []
     by_line = a_call(called=None, is_called_directly=None, location=a_location(7, code="return torch.as_strided(y, 8)"))
     for node in (by_line, a_call(), a_call(target="aten.as_strided_scatter.default")):

@@ -151,7 +151,7 @@ def cuts(*graphs: Graph, name: str = "inductor", **changes: Any) -> Trial:
 
 
 def test_what_is_said_of_graph_breaks(told: Told) -> None:
-    told("A region left and entered again at a break is told with what it costs", cut(cuts(*at_break({}, {}))))
+    told("A region left and entered again at a break is reported with what it costs", cut(cuts(*at_break({}, {}))))
     fused = {"fused": True, "seconds": None, "location": None, "module": None}
     told(
         "Fused conversions on a device that is not there are a note",

@@ -66,7 +66,7 @@ def test_what_it_says_of_a_model(told: Told) -> None:
         a_pair("c0", "c1", seconds=3e-3, location=a_location(30), module="body.3", tensor_shape=(4, 128, 28, 28)),
     )
     told(
-        "Pairs of one kind are one finding and the costliest kind stands first",
+        "Pairs of one kind are one finding and the costliest kind comes first",
         findings(with_pairs("inductor", *pairs)),
     )
     pairs = tuple(a_pair(f"a{i}", f"b{i}", between=(f"aten.op{i}.default",)) for i in range(5))
@@ -74,7 +74,9 @@ def test_what_it_says_of_a_model(told: Told) -> None:
         "In a trial other than the baseline all round trips are one finding after the baselines",
         findings(with_pairs("eager", *pairs), with_pairs(), comparison=a_comparison(a_ratio("eager", 0.6))),
     )
-    told("Branches that meet in a concatenation are told as such with an estimated cost", findings(a_concatenation()))
+    told(
+        "Branches that meet in a concatenation are reported as such with an estimated cost", findings(a_concatenation())
+    )
 
 
 def test_how_severe_it_is() -> None:
@@ -104,12 +106,12 @@ def test_what_it_suggests_for_a_model(told: Told) -> None:
         findings(with_pairs("inductor", called)),
     )
     told(
-        "A channels last model with the optimization off is told to leave it on",
+        "A channels last model with the optimization off is advised to leave it on",
         findings(with_pairs("inductor-channels-last-opt-off")),
     )
     vetoed = a_graph(a_decision(applied=False, rule="grouped-convolution"))
     told(
-        "A channels last model that inductor vetoed is told how to force it",
+        "A channels last model that inductor vetoed is reported how to force it",
         findings(with_pairs("inductor-channels-last", a_pair(graph=vetoed.name), graphs=(vetoed,))),
     )
     there = a_conversion("reorder 0", source=contiguous(), target=channels_last(), direction="to_channels_last")
@@ -158,7 +160,7 @@ def proved_by(confidence: str | None, seconds: float | None = 4e-4, **changes: A
 
 def test_what_it_says_of_a_trace(told: Told) -> None:
     told(
-        "A round trip that shapes prove is told with its costs and what to record next",
+        "A round trip that shapes prove is reported with its costs and what to record next",
         in_trace(proved_by("shapes", exposed_seconds=0.00016)),
     )
     pairs = (
@@ -181,7 +183,7 @@ def test_what_it_suggests_for_a_trace(told: Told) -> None:
     told("Five dimensions are channels last 3d", in_trace(proved_by("shapes", tensor_shape=(1, 64, 8, 56, 56))))
     miopen = {"kernel": "batched_transpose_64x64_pack_4x4_ediv_2x2_half"}
     told(
-        "An amd gpu is told of the switch that channels last needs there",
+        "An amd gpu is reported of the switch that channels last needs there",
         in_trace(proved_by("shapes"), of=(to_contiguous("k1", **miopen), to_channels_last("k2", **miopen))),
     )
     norm = proved_by("shapes", between=("aten::native_group_norm", "aten::silu"))

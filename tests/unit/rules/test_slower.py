@@ -120,7 +120,7 @@ def test_what_is_said_of_grouped_convolutions(told: Told) -> None:
     told("A grouped convolution that would run channels last on cuda is a note", on_target(WIDE))
     there, here = a_conv(1e-3, node="convolution"), a_conv(5e-3, "gemm:ref", node="convolution")
     told(
-        "A grouped convolution that falls back in channels last is told with both times",
+        "A grouped convolution that falls back in channels last is reported with both times",
         convolutions(ran("eager", there), ran("eager-channels-last", here)),
     )
     card = a_decision(a_convolution("convolution", module="body.1", groups=8))

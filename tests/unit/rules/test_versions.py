@@ -64,9 +64,9 @@ def with_outputs(eager_status: Any, status: Any, *nodes: FxNode, torch: str, sam
 
 
 def test_what_it_says(told: Told) -> None:
-    told("A half precision conv3d on torch 2 9 without a new cudnn is told", found(CONV3D, cudnn="91002"))
+    told("A half precision conv3d on torch 2 9 without a new cudnn is reported", found(CONV3D, cudnn="91002"))
     lost = LD301.check(with_outputs("equal", "equal", PAD, torch="2.13.0.dev20260514"))
-    told("Strides lost when padding is decomposed are told where an output shows it", lost)
+    told("Strides lost when padding is decomposed are reported where an output shows it", lost)
     failed = a_failed_trial("inductor-layout-opt-forced", "AssertionError: expected size 512==512, stride 1==512")
     told("A forced configuration that fails on a stride assertion is a note", LD301.check(a_diagnosis(failed)))
     old: dict[str, Any] = {"decision": a_decision(), "torch": "2.7.1", "device": "cpu"}

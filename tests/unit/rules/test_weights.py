@@ -86,7 +86,7 @@ def test_converted_weights_are_a_loss_from_five_percent_on() -> None:
 
 
 def test_what_is_suggested_for_converted_weights(told: Told) -> None:
-    told("In training it is expected and told only where it is dear", converted(a_trial_with(*DEAR), **TRAINING))
+    told("In training it is expected and reported only where it is dear", converted(a_trial_with(*DEAR), **TRAINING))
     trial, frozen, last = a_trial_with(*FEW), "inductor-freezing", "inductor-channels-last-freezing"
     comparison = a_comparison(a_ratio(frozen, 1.28), a_ratio(last, 1.65))
     for left in ((), FEW[:1]):
