@@ -82,7 +82,7 @@ def run_command(wanted: Set, folder: Path) -> Diagnosis:
     )
 
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("layoutdoctor ")
+    assert " · torch " in result.stdout.splitlines()[0]
     assert "Traceback" not in result.stdout + result.stderr
     jsonschema.validate(json.loads(saved.read_text(encoding="utf-8")), SCHEMA)
     diagnosis = layoutdoctor.load(saved)
