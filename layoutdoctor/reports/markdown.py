@@ -45,7 +45,7 @@ MOST_REMARKS = 6
 MOST_LOGS = 2
 MOST_SETTINGS = 12
 WHOLE = sys.maxsize
-_LEFT_OUT_FIRST = ("log", "remarks", "script", "findings", "table", "notes", "how")
+_LEFT_OUT_FIRST = ("log", "remarks", "notes", "findings", "script", "table", "how")
 """Parts of the report in the order in which they are left out of one that is too long."""
 
 
