@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.units import format_ratio
 
 if TYPE_CHECKING:
@@ -216,6 +217,11 @@ def name_in_words(name: str) -> str:
         return name
     words = _CONFIGURATIONS[base]
     return " + ".join((words.removesuffix(" (the default)"), *added)) if added else words
+
+
+def shown(name: str) -> str:
+    """A configuration in a sentence: ``"the default"``, ``"compiled + channels_last"``."""
+    return "the default" if name == BASELINE else name_in_words(name)
 
 
 def ratio_words(ratio: Ratio) -> str:

@@ -10,6 +10,8 @@ from layoutdoctor.diagnosis.subject import SourceLocation
 
 Verdict = Literal["faster", "slower", "equal", "inconclusive"]
 Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+"""The most severe first."""
 AccountKind = (
     Literal["conversion", "generated_kernel", "layout", "implementation", "missing_fusion"]
     | Literal["operation", "not_aligned", "small", "outside_kernels"]

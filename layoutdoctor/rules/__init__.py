@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.answer import SEVERITIES
 from layoutdoctor.errors import first_line
 from layoutdoctor.rules.advice import is_of_interest, with_measured_cure
 from layoutdoctor.rules.base import Rule
@@ -22,7 +23,7 @@ from layoutdoctor.rules.weights import LD103, LD106
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.answer import Finding, Severity
+    from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 __all__ = ["ALL_RULES", "Rule", "run_rules"]
@@ -32,8 +33,6 @@ _DECISIONS = (LD201, LD202, LD205, LD206, LD207, LD208, LD209, LD210, LD211, LD2
 _KERNELS = (LD301, LD302, LD303, LD304, LD305, LD306, LD307, LD308)
 _MODELS = (LD501, LD502, LD503, LD504, LD505, LD507)
 ALL_RULES: tuple[Rule, ...] = (*_CONVERSIONS, *_DECISIONS, *_KERNELS, LD402, *_MODELS)
-
-_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 def run_rules(diagnosis: Diagnosis, rules: Sequence[Rule] | None = None) -> tuple[Finding, ...]:
@@ -72,4 +71,4 @@ def _run(rule: Rule, diagnosis: Diagnosis) -> list[Finding]:
 def _rank(finding: Finding) -> tuple[int, bool, float, str, str]:
     cost = -(finding.seconds or 0.0)
     is_of_time = finding.code != LD402.code  # wrong outputs are worse than slow ones
-    return (_SEVERITIES.index(finding.severity), is_of_time, cost, finding.code, finding.configuration or "")
+    return (SEVERITIES.index(finding.severity), is_of_time, cost, finding.code, finding.configuration or "")

@@ -14,9 +14,8 @@ from layoutdoctor.diagnosis.configurations import base_name
 from layoutdoctor.examination.choice import judge, ratio_of
 from layoutdoctor.examination.gaps import is_recorded_like
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
-from layoutdoctor.rules.wording import shown
 from layoutdoctor.units import format_ratio
-from layoutdoctor.words import distinct, joined, listing
+from layoutdoctor.words import distinct, joined, listing, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

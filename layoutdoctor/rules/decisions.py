@@ -25,7 +25,7 @@ from layoutdoctor.rules.advice import (
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
 from layoutdoctor.units import format_bytes
-from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words
+from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -181,7 +181,7 @@ def _measured_words(times: Times) -> str:
     if forced is None:
         return ""
     if forced.verdict == INCONCLUSIVE:
-        return f"{wording.shown(FORCED)}: measured {ratio_words(forced)}"
+        return f"{shown(FORCED)}: measured {ratio_words(forced)}"
     words = speed_words(forced, times.baseline)
     return f"the veto is right here: {words}" if forced.verdict == SLOWER else f"the veto costs nothing here: {words}"
 
@@ -261,8 +261,8 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
     if where is trial and _is_cured_by_off(diagnosis, trial):
         left = _count_without(diagnosis, trial)
         converts = f"{left} of {len(_compiled_conversions(trial))}" if left else "none"
-        words += f"; with it off ({wording.shown(OFF[0])}) it converts {converts}"
-    return f"; under {wording.shown(where.name)} {words}"
+        words += f"; with it off ({shown(OFF[0])}) it converts {converts}"
+    return f"; under {shown(where.name)} {words}"
 
 
 def _compiled_conversions(trial: Trial) -> list[Conversion]:

@@ -27,7 +27,7 @@ from layoutdoctor.rules.advice import (
 )
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
-from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words
+from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -57,9 +57,9 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     if conversions:
         rest = _kinds({kind: left.get(kind, 0) for kind in fewer})
         facts = (
-            f"{wording.shown(baseline.name)} converts {_kinds({kind: now[kind] for kind in fewer})} on every call",
+            f"{shown(baseline.name)} converts {_kinds({kind: now[kind] for kind in fewer})} on every call",
             wording.cost_words(baseline, sum_known(c.seconds for c in conversions)),
-            f"{wording.shown(gain.name)} {rest}" if rest else None,
+            f"{shown(gain.name)} {rest}" if rest else None,
         )
     message = f"{listing(names)} {be(len(names))} not {' or '.join(formats)}, and {speed_words(gain, times.baseline)}"
     cure, measured = verified_cure(diagnosis), baseline.measurement

@@ -16,9 +16,8 @@ from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import first_input, nodes_by_name, upstream
-from layoutdoctor.rules.wording import shown
 from layoutdoctor.units import format_seconds, known_sum
-from layoutdoctor.words import distinct, layout_words, line_words, listing, shape_words
+from layoutdoctor.words import distinct, layout_words, line_words, listing, shape_words, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,7 +20,7 @@ from layoutdoctor.rules.advice import (
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only
 from layoutdoctor.units import format_bytes
-from layoutdoctor.words import be, count_of, distinct, joined, layout_words, line_words, listing
+from layoutdoctor.words import be, count_of, distinct, joined, layout_words, line_words, listing, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -145,7 +145,7 @@ def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreak
         advice = _ADVICE.get(op, _GENERAL_ADVICE if is_eager else _COMPILED_ADVICE)
     other = times.clean_alternative(trial, lambda candidate: _is_without(candidate, breaker))
     if other is not None:
-        return f"{advice}; {wording.shown(other.name)} does not lose it there: {alternative_words(times, trial, other)}"
+        return f"{advice}; {shown(other.name)} does not lose it there: {alternative_words(times, trial, other)}"
     if advice == _COMPILED_ADVICE:
         return advised(times, trial, (*channels_last_ways(trial), *OFF), advice)
     return advice

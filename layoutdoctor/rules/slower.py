@@ -25,9 +25,18 @@ from layoutdoctor.rules.advice import (
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import convolution_words
 from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
-from layoutdoctor.rules.wording import shown
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_significant, known_sum
-from layoutdoctor.words import ONEDNN_LOG, count_of, distinct, joined, layout_words, listing, op_words, shape_words
+from layoutdoctor.words import (
+    ONEDNN_LOG,
+    count_of,
+    distinct,
+    joined,
+    layout_words,
+    listing,
+    op_words,
+    shape_words,
+    shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -23,7 +23,7 @@ from layoutdoctor.rules.evidence import (
     is_convolution,
     nodes_by_name,
 )
-from layoutdoctor.rules.wording import shape_of, shown
+from layoutdoctor.rules.wording import shape_of
 from layoutdoctor.words import (
     be,
     count_of,
@@ -32,6 +32,7 @@ from layoutdoctor.words import (
     line_words,
     listing,
     shape_words,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -318,7 +319,7 @@ def _finding_about_call(
     call = f"{place} calls {_call_words(trial, first)} on a {formats} tensor ({wording.shape_of(first.source)})"
     cost = joined((part, wording.conversion_cost_words(trial, conversions)), ", ")
     needed = f"{listing(needed_by)} {'takes' if len(needed_by) == 1 else 'take'} no other layout" if needed_by else None
-    free = [wording.shown(o.name) for o in evidence.own_trials(diagnosis) if o not in trials and _is_free(o, first)]
+    free = [shown(o.name) for o in evidence.own_trials(diagnosis) if o not in trials and _is_free(o, first)]
     severity = evidence.severity_of_cost(trial, sum_known(c.seconds for c in conversions))
     if needed_by:
         suggestion = f"keep it while {listing(needed_by)} {'needs' if len(needed_by) == 1 else 'need'} that layout"
@@ -346,7 +347,7 @@ def _part_words(trial: Trial, conversions: Sequence[Conversion], counts: Counter
     noun = f"{min(kinds)}s" if len(kinds) == 1 and "unknown" not in kinds else "tensors"
     own = launch_count(conversions)
     every = sum(counts[kind] for kind in kinds)
-    where = "the trace" if evidence.is_trace(trial) else wording.shown(trial.name)
+    where = "the trace" if evidence.is_trace(trial) else shown(trial.name)
     words = f"{own} of the {count_of(every, 'conversion')} of {noun} in {where}"
     if every == own:
         words = f"the only {'conversion' if every == 1 else f'{every} conversions'} of {noun} in {where}"

@@ -24,8 +24,7 @@ from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import eager_of_same_formats, is_convolution
 from layoutdoctor.rules.outputs import output_changes
-from layoutdoctor.rules.wording import shown
-from layoutdoctor.words import count_of, layout_words, op_words, shape_words
+from layoutdoctor.words import count_of, layout_words, op_words, shape_words, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

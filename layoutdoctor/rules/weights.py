@@ -20,7 +20,7 @@ from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, alternative_words, refusal, use_instead
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import DTYPES, be, count_of, distinct, joined, listing
+from layoutdoctor.words import DTYPES, be, count_of, distinct, joined, listing, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training
     frozen = None if training else _frozen(times.diagnosis, trial)
     if frozen is not None and times.is_advisable(frozen.name, trial.name) and is_cure(frozen):
         return (
-            f"freeze the weights, as {wording.shown(frozen.name)} does (they must not change afterwards): it "
+            f"freeze the weights, as {shown(frozen.name)} does (they must not change afterwards): it "
             f"{_fewer(frozen)}; {alternative_words(times, trial, frozen)}"
         )
     other = times.clean_alternative(trial, lambda other: other is not frozen and is_cure(other))

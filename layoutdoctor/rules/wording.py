@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
-from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import sum_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules.evidence import share_of_kernels
 from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import distinct, joined, line_words, listing, name_in_words, shape_words
+from layoutdoctor.words import distinct, joined, line_words, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,11 +25,6 @@ DIAGNOSE = "diagnose the model itself, which measures: python -m layoutdoctor mo
 _PLACES_NAMED = 3
 _SHAPES_NAMED = 3
 _ALL = 0.995  # a larger part of a time is all of it, and the part that is left is none
-
-
-def shown(name: str) -> str:
-    """A configuration in a sentence: ``"the default"``, ``"compiled + channels_last"``."""
-    return "the default" if name == BASELINE else name_in_words(name)
 
 
 # -------------------------------------------------------------------------------------------------------- costs

@@ -14,7 +14,7 @@ from layoutdoctor.diagnosis.answer import EQUAL, SLOWER
 from layoutdoctor.rules import run_rules
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.evidence import has_backward, is_trace
-from layoutdoctor.rules.wording import shown
+from layoutdoctor.words import shown
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.answer import FASTER, SLOWER, Ratio
+from layoutdoctor.diagnosis.answer import FASTER, SEVERITIES, SLOWER, Ratio
 from layoutdoctor.diagnosis.comparison import (
     WITH_RESULT,
     ComparedModel,
@@ -25,7 +25,6 @@ from layoutdoctor.diagnosis.comparison import (
     Regression,
     TrialChange,
 )
-from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.account import account
 from layoutdoctor.examination.changes.costs import (
     TIME_TOLERANCE,
@@ -39,12 +38,12 @@ from layoutdoctor.examination.changes.costs import (
 )
 from layoutdoctor.examination.choice import judge
 from layoutdoctor.units import format_ratio, known_sum
-from layoutdoctor.words import STATUS_WORDS, name_in_words
+from layoutdoctor.words import STATUS_WORDS, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.answer import Account, Finding, Severity
+    from layoutdoctor.diagnosis.answer import Account, Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.trial import Trial
 
@@ -54,22 +53,21 @@ BETWEEN_RUNS = 0.05
 RESTS_ON_TIMES = frozenset({"LD205", "LD303", "LD308"})
 """Findings that come and go with measured times: a gain that is certain in one run may be uncertain in the other."""
 
-_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-
 
 def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
     """The changes between two diagnoses of models."""
     not_comparable = _not_comparable(old, new)
     names = dict.fromkeys(trial.name for diagnosis in (new, old) for trial in diagnosis.trials)
-    trials = tuple(_trial_change(name, old, new, not_comparable) for name in names)
-    findings = _finding_changes(old, new)
     environment = environment_changes(old, new)
+    trials = tuple(_trial_change(name, old, new, not_comparable, is_alike=not environment) for name in names)
+    findings = _finding_changes(old, new)
     has_common = any(trial.has_both_results for trial in trials)
     if not_comparable is not None:
         regression = Regression(not_judged=not_comparable)
     else:
         unjudged = _unjudged_times(trials, old, new) if has_common else "no configuration has a result in both"
-        losses = (*_default_loss(trials, old, new), *_losses(trials, findings))
+        default_loss = () if environment else _default_loss(trials, new)
+        losses = (*default_loss, *_losses(trials, findings))
         regression = Regression(losses=losses, not_judged=unjudged)
     return ModelComparison(
         old=_compared_model(old),
@@ -118,7 +116,9 @@ def _not_comparable(old: Diagnosis, new: Diagnosis) -> str | None:
     return None
 
 
-def _trial_change(name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None) -> TrialChange:
+def _trial_change(
+    name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None, *, is_alike: bool
+) -> TrialChange:
     before, after = old.find_trial(name), new.find_trial(name)
     change = TrialChange(name=name, old=_compared_trial(old, name), new=_compared_trial(new, name))
     if before is None or after is None:
@@ -133,7 +133,7 @@ def _trial_change(name: str, old: Diagnosis, new: Diagnosis, not_comparable: str
         decisions=tuple(_decision_changes(before, after)),
         account=_account(old, new, name),
     )
-    losses = () if not_comparable is not None else tuple(_trial_losses(change, old, new))
+    losses = () if not_comparable is not None else tuple(_trial_losses(change, old, new, is_alike=is_alike))
     return msgspec.structs.replace(change, losses=losses)
 
 
@@ -208,7 +208,7 @@ def _account(old: Diagnosis, new: Diagnosis, name: str) -> Account | None:
     return found and msgspec.structs.replace(found, slower=slower_name, faster=faster_name)
 
 
-def _trial_losses(change: TrialChange, old: Diagnosis, new: Diagnosis) -> Iterator[str]:
+def _trial_losses(change: TrialChange, old: Diagnosis, new: Diagnosis, *, is_alike: bool) -> Iterator[str]:
     if change.old is None or change.new is None or change.old.status not in WITH_RESULT:
         return
     if change.new.status in STATUS_WORDS and change.new.status != "skipped":
@@ -216,11 +216,11 @@ def _trial_losses(change: TrialChange, old: Diagnosis, new: Diagnosis) -> Iterat
         yield f"{STATUS_WORDS[change.new.status]}, had a result before{why}"
     if change.new.status not in WITH_RESULT:
         return
-    took = own_ratio(change, old, new)
+    took = own_ratio(change) if is_alike else None
     # The ratio also falls if only the baseline became faster, which times of one machine show.
     if change.change is not None and change.change.verdict == SLOWER and (took is None or took < 1):
         ratios = [format_ratio(ratio.median) for ratio in (change.new.ratio, change.old.ratio) if ratio is not None]
-        baseline = _shown(new.comparison.baseline) if new.comparison is not None else ""
+        baseline = shown(new.comparison.baseline) if new.comparison is not None else ""
         yield f"runs at {ratios[0]} the speed of {baseline} instead of {ratios[-1]}"
     before, after = change.old.costs, change.new.costs
     if before is None or after is None:
@@ -233,9 +233,9 @@ def _trial_losses(change: TrialChange, old: Diagnosis, new: Diagnosis) -> Iterat
         yield from more_than("round trip", before.redundant_pair_count, after.redundant_pair_count)
 
 
-def own_ratio(change: TrialChange, old: Diagnosis, new: Diagnosis) -> float | None:
-    """The old time of a configuration over the new one; None unless devices, thread counts and versions are equal."""
-    if environment_changes(old, new) or change.old is None or change.new is None:
+def own_ratio(change: TrialChange) -> float | None:
+    """The old time over the new one, which says something only if devices, thread counts and versions are equal."""
+    if change.old is None or change.new is None:
         return None
     before, after = change.old.seconds, change.new.seconds
     return before / after if before and after else None
@@ -245,35 +245,29 @@ def _losses(trials: Sequence[TrialChange], findings: Sequence[FindingChange]) ->
     names = {trial.name for trial in trials if trial.has_both_results}
     for trial in trials:
         if trial.same_as_in_both not in names:
-            yield from (f"{_shown(trial.name)}: {loss}" for loss in trial.losses)
+            yield from (f"{shown(trial.name)}: {loss}" for loss in trial.losses)
     for change in findings:
         is_worse = change.new_count > change.old_count and change.severity != "note" and not change.is_accepted
         if is_worse and change.code not in RESTS_ON_TIMES and change.configuration in (None, *names):
-            about = f" [{_shown(change.configuration)}]" if change.configuration else ""
+            about = f" [{shown(change.configuration)}]" if change.configuration else ""
             where = next((f" at {place}" for place in (change.module, change.place) if place), "")
             number = f"{change.new_count} instead of {change.old_count}" if change.old_count else "new"
             yield f"{number} {change.severity} {change.code} {change.rule}{about}{where}"
 
 
-def _default_loss(trials: Sequence[TrialChange], old: Diagnosis, new: Diagnosis) -> Iterator[str]:
-    """The baseline became slower on an equal machine and most ratios to it rose, so that it is not the machine."""
+def _default_loss(trials: Sequence[TrialChange], new: Diagnosis) -> Iterator[str]:
+    """The baseline became slower and most ratios to it rose, so that it is not the machine."""
     baseline = next((trial for trial in trials if new.comparison and trial.name == new.comparison.baseline), None)
-    took = own_ratio(baseline, old, new) if baseline is not None else None
+    took = own_ratio(baseline) if baseline is not None else None
     verdicts = [trial.change.verdict for trial in trials if trial.change is not None]
     if baseline is not None and took and took * (1 + TIME_TOLERANCE) < 1 and 2 * verdicts.count(FASTER) > len(verdicts):
-        yield f"{_shown(baseline.name)}: takes {format_ratio(1 / took)} as long, and most other configurations do not"
-
-
-def _shown(name: str) -> str:
-    return "the default" if name == BASELINE else name_in_words(name)
+        yield f"{shown(baseline.name)}: takes {format_ratio(1 / took)} as long, and most other configurations do not"
 
 
 def _unjudged_times(trials: Sequence[TrialChange], old: Diagnosis, new: Diagnosis) -> str | None:
     """Why the speed of the baseline or of a recommended configuration was not judged."""
     shared = {trial.name: trial for trial in trials if trial.has_both_results}
-    timed = {
-        name for name, trial in shared.items() if trial.old and trial.new and trial.old.seconds and trial.new.seconds
-    }
+    timed = {name for name, trial in shared.items() if own_ratio(trial)}
     if not timed:
         return None if old.subject.target is not None else "no configuration was timed in both"
     for diagnosis in (old, new):
@@ -281,7 +275,7 @@ def _unjudged_times(trials: Sequence[TrialChange], old: Diagnosis, new: Diagnosi
         for name in (diagnosis.comparison.baseline if diagnosis.comparison is not None else None, recommended):
             if name in shared and (name not in timed or shared[name].not_judged is not None):
                 why = shared[name].not_judged or "not timed in both"
-                return f"the time of {_shown(name)} was not judged: {why}"
+                return f"the time of {shown(name)} was not judged: {why}"
     return None
 
 
@@ -296,7 +290,7 @@ def _finding_changes(old: Diagnosis, new: Diagnosis) -> tuple[FindingChange, ...
         for finding in diagnosis.findings:
             groups[finding.code, finding.configuration][age].append(finding)
     changes = [_finding_change(once, now) for once, now in groups.values() if len(once) != len(now)]
-    return tuple(sorted(changes, key=lambda c: (_SEVERITIES.index(c.severity), c.code, c.configuration or "")))
+    return tuple(sorted(changes, key=lambda c: (SEVERITIES.index(c.severity), c.code, c.configuration or "")))
 
 
 def _finding_change(old: Sequence[Finding], new: Sequence[Finding]) -> FindingChange:
@@ -304,7 +298,7 @@ def _finding_change(old: Sequence[Finding], new: Sequence[Finding]) -> FindingCh
     return FindingChange(
         code=own[0].code,
         rule=own[0].rule,
-        severity=min((finding.severity for finding in own), key=_SEVERITIES.index),
+        severity=min((finding.severity for finding in own), key=SEVERITIES.index),
         configuration=own[0].configuration,
         module=own[0].module,
         place=str(own[0].location) if own[0].location is not None else None,

@@ -21,11 +21,13 @@ from layoutdoctor.examination.changes.costs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.kernel import Total, TotalKind
     from layoutdoctor.diagnosis.trial import Trial
+
+    _Matches = Mapping[TotalKind, Sequence["NameMatch"]]
 
 SMALL_OVERLAP = 0.25
 """Two runs with less than this part of their names in common are different ones, if times agree with it."""
@@ -54,13 +56,13 @@ _FIELD_WORDS = {"op": "operations", "module": "modules", "shape": "shapes"}
 
 
 class _Run(NamedTuple):
-    """One of the two traces: its trial, if it has kernels, its totals by kind and name, and its number of steps."""
+    """One of the two traces: its trial, if it has kernels, its totals by kind and name, and its record."""
 
     diagnosis: Diagnosis
     trial: Trial | None
     totals: Mapping[str, Mapping[str, Total]]
-    step_count: int
     parts: int
+    compared: ComparedTrace
 
 
 def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
@@ -73,21 +75,22 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
     """
     by_step = all(_totals(diagnosis)["step"] for diagnosis in (old, new))
     before, after = _run_of(old, by_step=by_step), _run_of(new, by_step=by_step)
-    overlap, unequal_work = find_overlap(before, after), find_unequal_work(before, after)
+    matches = {kind: match_names(kind, before.totals[kind], after.totals[kind]) for kind in KINDS}
+    overlap, unequal_work = find_overlap(before, after, matches), find_unequal_work(before, after, matches)
     environment = environment_changes(old, new)
-    is_known = all(any(run.totals.values()) or not costs_of(run.trial).kernel_count for run in (before, after))
+    is_known = all(any(run.totals.values()) or not run.compared.costs.kernel_count for run in (before, after))
     return TraceComparison(
         basis="step" if by_step else "sum",
-        old=_compared(before),
-        new=_compared(after),
+        old=before.compared,
+        new=after.compared,
         overlap=overlap,
         is_same=before.trial is not None and old.trials == new.trials and not environment,
-        is_empty=is_known and not any(_common(kind, before, after) for kind in KINDS),
+        is_empty=is_known and not any(match.is_common for kind in KINDS for match in matches[kind]),
         unequal_work=unequal_work,
         environment=environment,
         conversions=conversion_changes(before.trial, after.trial, before.parts, after.parts),
         round_trips=round_trip_changes(before.trial, after.trial, before.parts, after.parts),
-        totals=tuple(_total_changes(before, after)),
+        totals=tuple(_total_changes(before, after, matches)),
         regression=_judge(before, after, overlap, unequal_work),
         notes=tuple(_notes(before, after)),
     )
@@ -104,19 +107,18 @@ def _totals(diagnosis: Diagnosis) -> dict[str, dict[str, Total]]:
 def _run_of(diagnosis: Diagnosis, *, by_step: bool) -> _Run:
     totals = _totals(diagnosis)
     trial = next((trial for trial in diagnosis.trials if trial.kernels is not None), None)
-    return _Run(diagnosis, trial, totals, len(totals["step"]), len(totals["step"]) if by_step else 1)
-
-
-def _compared(run: _Run) -> ComparedTrace:
-    failures = [f"no kernels: {trial.failure.message}" for trial in run.diagnosis.trials if trial.failure is not None]
-    kernels = run.trial.kernels if run.trial is not None else None
-    return ComparedTrace(
-        name=run.diagnosis.subject.name,
-        created_at=run.diagnosis.created_at,
-        step_count=run.step_count,
-        costs=costs_of(run.trial, run.parts),
+    failures = [f"no kernels: {trial.failure.message}" for trial in diagnosis.trials if trial.failure is not None]
+    kernels = trial.kernels if trial is not None else None
+    step_count = len(totals["step"])
+    parts = step_count if by_step else 1
+    compared = ComparedTrace(
+        name=diagnosis.subject.name,
+        created_at=diagnosis.created_at,
+        step_count=step_count,
+        costs=costs_of(trial, parts),
         lacks=kernels.lacks if kernels is not None else tuple(failures[:1] or ["no kernels"]),
     )
+    return _Run(diagnosis, trial, totals, parts, compared)
 
 
 # ------------------------------------------------------------------------------------------------------------- names
@@ -126,6 +128,11 @@ class NameMatch(NamedTuple):
     name: str
     old_names: tuple[str, ...]
     new_names: tuple[str, ...]
+
+    @property
+    def is_common(self) -> bool:
+        """Whether both runs have it."""
+        return bool(self.old_names and self.new_names)
 
     @property
     def is_loose(self) -> bool:
@@ -174,29 +181,18 @@ def _kind_of(name: str) -> str | None:
     return numbered.group(1) if numbered is not None else None
 
 
-def _common(kind: TotalKind, old: _Run, new: _Run) -> list[NameMatch]:
-    return [m for m in match_names(kind, old.totals[kind], new.totals[kind]) if m.old_names and m.new_names]
-
-
 # ----------------------------------------------------------------------------------------------- the same work or not
-def find_overlap(old: _Run, new: _Run) -> Overlap:
+def find_overlap(old: _Run, new: _Run, matches: _Matches) -> Overlap:
     """How much two runs have in common: by operations; by kernels if a run has no operation."""
     kind: TotalKind = "operation" if old.totals["operation"] and new.totals["operation"] else "kernel"
-    total_count = len(match_names(kind, old.totals[kind], new.totals[kind]))
-    common = _common(kind, old, new)
+    common, total_count = [match for match in matches[kind] if match.is_common], len(matches[kind])
     shares = (
         _share(old.totals[kind], [name for match in common for name in match.old_names]),
         _share(new.totals[kind], [name for match in common for name in match.new_names]),
     )
     share = min(shares) if None not in shares else None  # type: ignore[type-var]
-    has_little = len(common) < SMALL_OVERLAP * total_count and (share is None or share < LARGE_SHARE)
-    return Overlap(
-        kind=kind,
-        common_count=len(common),
-        total_count=total_count,
-        common_share=share,
-        is_small=has_little,
-    )
+    is_small = len(common) < SMALL_OVERLAP * total_count and (share is None or share < LARGE_SHARE)
+    return Overlap(kind=kind, common_count=len(common), total_count=total_count, common_share=share, is_small=is_small)
 
 
 def _share(totals: Mapping[str, Total], names: Iterable[str]) -> float | None:
@@ -204,7 +200,7 @@ def _share(totals: Mapping[str, Total], names: Iterable[str]) -> float | None:
     return sum(totals[name].seconds for name in names) / whole if whole else None
 
 
-def find_unequal_work(old: _Run, new: _Run) -> str | None:
+def find_unequal_work(old: _Run, new: _Run, matches: _Matches) -> str | None:
     """
     Why two runs seem not to have done the same work: nearly everything common ran another number of times, alike.
 
@@ -214,7 +210,8 @@ def find_unequal_work(old: _Run, new: _Run) -> str | None:
     for kind in kinds:
         counts = [
             (_count(old, kind, match.old_names) / old.parts, _count(new, kind, match.new_names) / new.parts)
-            for match in _common(kind, old, new)
+            for match in matches[kind]
+            if match.is_common
         ]
         counts = [entry for entry in counts if all(entry)]
         ratios = [now / once for once, now in counts]
@@ -238,7 +235,7 @@ def _is_same(old: float, new: float) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------------ changes
-def _total_changes(old: _Run, new: _Run) -> Iterator[TotalChange]:
+def _total_changes(old: _Run, new: _Run, matches: _Matches) -> Iterator[TotalChange]:
     for kind in KINDS:
         changes = [
             TotalChange(
@@ -248,7 +245,7 @@ def _total_changes(old: _Run, new: _Run) -> Iterator[TotalChange]:
                 old=_amount([old.totals[kind][name] for name in match.old_names], old.parts),
                 new=_amount([new.totals[kind][name] for name in match.new_names], new.parts),
             )
-            for match in match_names(kind, old.totals[kind], new.totals[kind])
+            for match in matches[kind]
         ]
         yield from sorted(changes, key=lambda change: -abs(change.seconds_difference or 0.0))
 
@@ -264,7 +261,7 @@ def _amount(totals: list[Total], parts: int) -> Amount | None:
 
 
 def _judge(old: _Run, new: _Run, overlap: Overlap, unequal_work: str | None) -> Regression:
-    before, after = costs_of(old.trial, old.parts), costs_of(new.trial, new.parts)
+    before, after = old.compared.costs, new.compared.costs
     if not (before.kernel_count and after.kernel_count):
         return Regression(not_judged="one of the two has no kernels")
     if overlap.is_small:
@@ -279,8 +276,8 @@ def _judge(old: _Run, new: _Run, overlap: Overlap, unequal_work: str | None) -> 
 
 def _notes(old: _Run, new: _Run) -> Iterator[str]:
     ages = (("old", old), ("new", new))
-    if not (old.step_count and new.step_count):
-        recorded = [f"recorded in the {age} one only" for age, run in ages if run.step_count]
+    if not (old.compared.step_count and new.compared.step_count):
+        recorded = [f"recorded in the {age} one only" for age, run in ages if run.compared.step_count]
         where = recorded[0] if recorded else "not recorded"
         yield f"profiler steps are {where}: the whole traces are compared, which assumes that both did equal work"
     if has_another_machine(old.diagnosis, new.diagnosis):

@@ -10,7 +10,7 @@ import numpy as np
 
 from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
 from layoutdoctor.diagnosis.kernel import KernelSummary, Waiting
-from layoutdoctor.diagnosis.layout import Layout, dense_stride, strided_layout
+from layoutdoctor.diagnosis.layout import Layout, contiguous_stride, dense_stride, strided_layout
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
 from layoutdoctor.examination.kernels.attribution import Places, attribute
@@ -407,6 +407,6 @@ def _layouts(shape: Shape | None, direction: str) -> tuple[Layout | None, Layout
     """Layouts before and after a conversion between the two dense formats of a tensor."""
     if shape is None or direction not in ("to_channels_last", "to_contiguous"):
         return None, None
-    contiguous = strided_layout(shape, dense_stride(shape, range(len(shape))))
+    contiguous = strided_layout(shape, contiguous_stride(shape))
     last = strided_layout(shape, dense_stride(shape, (0, *range(2, len(shape)), 1)))
     return (contiguous, last) if direction == "to_channels_last" else (last, contiguous)
