@@ -22,7 +22,7 @@ from unittest import mock
 import torch
 from packaging.version import Version
 
-from layoutdoctor.errors import UnsupportedTorchError, first_line
+from layoutdoctor.errors import UnsupportedTorchError, UsageError, first_line
 from layoutdoctor.state.switches import same_environment
 
 if TYPE_CHECKING:
@@ -244,6 +244,48 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
             known = {name: value for name, value in values.items() if hasattr(module, name)}
             stack.enter_context(module.patch(**known))
         yield
+
+
+def compile_arguments_of(compiled: object) -> dict[str, Any]:
+    """
+    The arguments that torch.compile was given: ``mode`` or ``options``, ``dynamic``, ``fullgraph``.
+
+    Returns:
+        Empty for what is not compiled, or by another backend than Inductor.
+
+    Source:
+        The context behind ``get_compiler_config``, ``innermost_backend``, torch/_dynamo/eval_frame.py;
+        ``_TorchCompileInductorWrapper``, torch/__init__.py, torch 2.13.
+    """
+    with contextlib.suppress(Exception):  # a torch that keeps them elsewhere
+        context = inspect.getclosurevars(compiled.get_compiler_config).nonlocals["self"]  # type: ignore[attr-defined]
+        backend = context.callback
+        while hasattr(backend, "_torchdynamo_orig_backend"):
+            backend = backend._torchdynamo_orig_backend
+        if not isinstance(backend, torch._TorchCompileInductorWrapper):
+            return {}
+        options, dynamic = dict(backend.config), backend.dynamic
+        modes = torch._inductor.list_mode_options(dynamic=dynamic).items()
+        mode = next((mode for mode, listed in modes if options and listed == options), None)
+        found = {"mode": mode, "dynamic": dynamic, "fullgraph": context.fullgraph or None}
+        found["options"] = options if options and mode is None else None
+        return {name: value for name, value in found.items() if value is not None}
+    return {}
+
+
+def check_compile_arguments(given: Mapping[str, Any]) -> None:
+    """
+    Has torch look at arguments of ``torch.compile``.
+
+    Raises:
+        UsageError: It refuses one.
+    """
+    try:
+        torch.compile(lambda: None, **given)
+    except Exception as error:  # of several kinds
+        shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        reason = first_line(error).partition(", known options are")[0]
+        raise UsageError(f"cannot compile with {shown}: {reason}") from error
 
 
 def missing_cpp_compiler() -> str | None:

@@ -11,7 +11,7 @@ import math
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,15 @@ from layoutdoctor.commands import several
 from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE, add_conclusion_options, prepare_conclusion
 from layoutdoctor.commands.output import files_of_target, prepare_raw, print_report, save_recordings, save_reports
 from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
-from layoutdoctor.diagnosis.configurations import ALL, QUICK, TARGETS, choose_configurations, find_target, is_a_group
+from layoutdoctor.diagnosis.configurations import (
+    ALL,
+    QUICK,
+    TARGETS,
+    choose_configurations,
+    find_target,
+    is_a_group,
+    read_compile_arguments,
+)
 from layoutdoctor.errors import UsageError, first_line
 from layoutdoctor.reports.sections.rows import trial_in_short
 from layoutdoctor.units import format_seconds
@@ -91,6 +99,13 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode", choices=("inference", "training"), default="inference", help="what to run (default: inference)"
     )
+    parser.add_argument(
+        "--compile",
+        metavar="ARGUMENTS",
+        type=_compile_arguments,
+        help="""what torch.compile is given today, such as 'mode="reduce-overhead", dynamic=True': kept in every """
+        "configuration, save what it decides itself (default: as the target is compiled, if it is)",
+    )
     tried = parser.add_mutually_exclusive_group()
     tried.add_argument(
         "--configurations",
@@ -144,6 +159,13 @@ def positive_seconds(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"cannot use {text!r} as seconds: expected a number above 0, such as 30")
     return seconds
+
+
+def _compile_arguments(text: str) -> dict[str, Any]:
+    try:
+        return read_compile_arguments(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _seconds_or_none(text: str) -> float:
@@ -203,6 +225,7 @@ def with_options(request: Request, arguments: argparse.Namespace, plan: Plan) ->
         configurations=plan.configurations,
         derives=is_a_group(arguments.configurations),
         tries_all=arguments.configurations == ALL,
+        compile_arguments=arguments.compile,
         lower_for=arguments.lower_for,
         budget_seconds=arguments.budget,
         trace_directory=str(plan.traces) if plan.traces is not None else None,

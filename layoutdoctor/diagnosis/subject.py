@@ -62,6 +62,7 @@ class Configuration(Record, frozen=True, kw_only=True):
         layout_optimization: ``default`` leaves torch's own default; None for eager.
         model_format: Memory format given to the parameters and buffers of a copy, by rank (4-D and 5-D).
         input_format: Memory format given to the example inputs, by rank.
+        compile_arguments: Arguments of ``torch.compile`` beside its options: ``mode``, ``dynamic``, ``fullgraph``.
         inductor_options: Further options of Inductor, for this compile only (``freezing`` is set globally around it).
         cures: Changes of the model that it makes; what they are tried on is the configuration of the same name without
             ``+CURE``.
@@ -73,6 +74,7 @@ class Configuration(Record, frozen=True, kw_only=True):
     layout_optimization: LayoutOptimization | None = None
     model_format: FormatChoice | None = "preserve"
     input_format: FormatChoice | None = "preserve"
+    compile_arguments: dict[str, OptionValue] = msgspec.field(default_factory=dict)
     inductor_options: dict[str, OptionValue] = msgspec.field(default_factory=dict)
     cures: tuple[Cure, ...] = ()
     library_switches: dict[str, bool] = msgspec.field(default_factory=dict)

@@ -66,6 +66,16 @@ def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
     return {**options, **further}
 
 
+def compile_words(configuration: Configuration) -> str:
+    """The arguments of ``torch.compile`` as code: ``mode="reduce-overhead", dynamic=True``; empty if there are none."""
+    arguments = dict(configuration.compile_arguments)
+    options = [f'"{name}": {_value(value)}' for name, value in effective_options(configuration).items()]
+    if options and (mode := arguments.pop("mode", None)) is not None:  # torch.compile takes one of the two
+        options.insert(0, f"**torch._inductor.list_mode_options({_value(mode)})")
+    words = [f"{name}={_value(value)}" for name, value in arguments.items()]
+    return ", ".join([*words, *(["options={" + ", ".join(options) + "}"] if options else [])])
+
+
 def global_options(configuration: Configuration) -> dict[str, OptionValue]:
     """
     Options that have to be patched into Inductor's global settings around the first call.
@@ -100,9 +110,8 @@ def _model_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
 def _compile_lines(configuration: Configuration) -> list[str]:
     if configuration.backend != "inductor":
         return []
-    options = effective_options(configuration)
-    display = ", ".join(f'"{name}": {_value(value)}' for name, value in options.items())  # as formatters write it
-    compiled = f"model = torch.compile(model{f', options={{{display}}}' if options else ''})"
+    words = compile_words(configuration)
+    compiled = f"model = torch.compile(model{', ' if words else ''}{words})"
     if configuration.freezes:
         return ["import torch._inductor.config", "model.eval()", compiled]
     return [compiled]

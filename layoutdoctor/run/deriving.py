@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.configurations import BASELINE, FORCED, base_name, choose_configurations
+from layoutdoctor.diagnosis.configurations import (
+    BASELINE,
+    FORCED,
+    base_name,
+    choose_configurations,
+    compiled_with,
+)
 from layoutdoctor.examination.choice import eligible_names
 from layoutdoctor.recording.recording import busy_nanoseconds
 from layoutdoctor.rules.decisions import leaves_out_backward
@@ -50,9 +56,11 @@ def with_options(base: Configuration, name: str, options: dict[str, OptionValue]
 
 def in_both_directions(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
     """Forced layout optimization, if the default has it in the forward alone."""
-    is_wanted = any(worker.name == BASELINE and leaves_out_backward(worker.trial.graphs) for worker in workers)
-    is_there = any(worker.name == FORCED for worker in workers)
-    return choose_configurations(FORCED) if is_wanted and not is_there else ()
+    base = next((worker for worker in workers if worker.name == BASELINE), None)
+    if base is None or not leaves_out_backward(base.trial.graphs) or any(worker.name == FORCED for worker in workers):
+        return ()
+    given = {**base.configuration.compile_arguments, "options": base.configuration.inductor_options}
+    return tuple(compiled_with(one, given) for one in choose_configurations(FORCED))
 
 
 def single_cures(workers: Sequence[Worker], medians: Mapping[str, float]) -> tuple[Configuration, ...]:

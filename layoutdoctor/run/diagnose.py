@@ -9,13 +9,20 @@ model, and changes nothing of the caller's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.diagnosis.configurations import ALL, choose_configurations, find_target, is_a_group
+from layoutdoctor.diagnosis.configurations import (
+    ALL,
+    check_compile_arguments,
+    choose_configurations,
+    compiled_with,
+    find_target,
+    is_a_group,
+)
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.errors import SubjectError, TransportError, UsageError, needs_torch
@@ -44,6 +51,7 @@ def diagnose(
     configurations: str | Configuration | Iterable[str | Configuration] = "default",
     rules: Sequence[Rule] | None = None,
     target: str | None = None,
+    compile_kwargs: Mapping[str, Any] | None = None,
     budget_seconds: float | None = None,
     progress: Callable[[Progress], None] | None = None,
     timeout_seconds: float | None = None,
@@ -62,6 +70,9 @@ def diagnose(
         rules: Rules to run; None for all.
         target: A GPU that is not there, such as ``cuda:90``: the graphs are traced on the CPU and lowered for it, and
             nothing is measured. None measures where the model is.
+        compile_kwargs: Arguments of ``torch.compile`` that the model is compiled with today: ``mode``, ``dynamic``,
+            ``fullgraph``, ``options``. They hold in every configuration, save what it decides itself. None for those of
+            a model that is compiled already.
         budget_seconds: For rounds and starts. None: as long as compiling took, at least 10 s, at most 60 s.
         progress: Called with a ``Progress`` at every step; None shows a line in a notebook and on a terminal, which is
             gone at the end.
@@ -85,6 +96,7 @@ def diagnose(
     request = Request(
         mode=mode,
         configurations=chosen,
+        compile_arguments=None if compile_kwargs is None else check_compile_arguments(compile_kwargs),
         derives=is_a_group(configurations),
         tries_all=configurations == ALL,
         lower_for=target,
@@ -160,6 +172,9 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
         eager.wait()  # its memory is needed
     watch.begin("loading the model")
     host = launcher.load(request)
+    given = host.loaded.compile_arguments
+    tried = tuple(compiled_with(configuration, given) for configuration in request.configurations)
+    request = msgspec.structs.replace(request, configurations=tried)
     run = Run(host, eager, request, watch)
     try:
         run.go()

@@ -153,10 +153,11 @@ class _Program:
         """Saves the module and ends the script, by an exception that lets it close what it has open."""
         name = f"{self._script.name} ({path})"
         try:
-            inner, notes = unwrap(module)
+            inner, notes, compiled = unwrap(module)
             recorded = RecordedInputs.of_call(args, kwargs, path)
             called, more = as_called(inner, recorded)
-            subject = LoadedSubject(name, called, recorded.args, recorded.kwargs, (*notes, *more), self._file)
+            given = recorded.args, recorded.kwargs
+            subject = LoadedSubject(name, called, *given, (*notes, *more), self._file, compiled)
             # What is set for this call alone is part of the subject, or a matter of the mode.
             with torch.inference_mode(mode=False), torch.enable_grad(), recorded.without_autocast():
                 save_subject(subject, self._directory)

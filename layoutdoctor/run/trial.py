@@ -20,7 +20,7 @@ from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.trial import Failure, GradientLayout, Trial
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
-from layoutdoctor.examination.applying import effective_options, global_options
+from layoutdoctor.examination.applying import global_options
 from layoutdoctor.measure.environment import free_device_bytes, used_device_bytes
 from layoutdoctor.measure.equivalence import Reference, check_equivalence
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
@@ -29,6 +29,8 @@ from layoutdoctor.measure.timing import choose_timer
 from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures import Seen, propose
 from layoutdoctor.subjects.prepare import (
+    compile_as,
+    compiler_options,
     formats_in_effect,
     global_settings,
     options_beside_code,
@@ -106,7 +108,7 @@ class TrialWork:
             problem = missing_cpp_compiler() if step.device == "cpu" else None
             if problem is not None:
                 raise LayoutDoctorError(problem)
-            step.run = torch.compile(step.run, options=effective_options(self._configuration) or None)
+            step.run = compile_as(step.run, self._configuration)
             with self._captured():
                 begin = time.perf_counter()
                 self._first_call()
@@ -141,7 +143,7 @@ class TrialWork:
         """The same without capture, for a further start: Inductor's caches answer if they can."""
         if self._is_compiled:
             self.stage = "compile"
-            self.step.run = torch.compile(self.step.run, options=effective_options(self._configuration) or None)
+            self.step.run = compile_as(self.step.run, self._configuration)
         with global_settings(self._configuration):
             self._first_call()
 
@@ -274,8 +276,8 @@ class TrialWork:
 
 def _lower(trial: Trial, step: Step, target: Target) -> Trial:
     """Runs the step once with the target's lowering as its backend, under capture; a graph not lowered is a failure."""
-    lowering = TargetLowering(target, effective_options(trial.configuration))
-    step.run = torch.compile(step.run, backend=lowering)
+    lowering = TargetLowering(target, compiler_options(trial.configuration))
+    step.run = torch.compile(step.run, backend=lowering, dynamic=trial.configuration.compile_arguments.get("dynamic"))
     # The lowering is in effect first: the capture's hooks see what it cuts short.
     with compile_settings({"freezing": False}), lowering.in_effect(), CompileCapture() as capture:
         step()

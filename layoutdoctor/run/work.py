@@ -12,8 +12,8 @@ import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layoutdoctor.capture.compat import notes_on_torch, triton_version
-from layoutdoctor.diagnosis.configurations import find_target
+from layoutdoctor.capture.compat import check_compile_arguments, notes_on_torch, triton_version
+from layoutdoctor.diagnosis.configurations import find_target, is_constant
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
 from layoutdoctor.run.launcher import serve_forks, why_not_fork
@@ -39,7 +39,7 @@ from layoutdoctor.workers.messages import (
 from layoutdoctor.workers.processes import end_worker_threads, keep_memory, take_some_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from layoutdoctor.diagnosis.configurations import Target
     from layoutdoctor.diagnosis.subject import Mode, Subject
@@ -55,9 +55,16 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
 
     Raises:
         SubjectError: It holds no data.
-        UsageError: It is to be lowered for another device, and is not on the CPU.
+        UsageError: It is to be lowered for another device, and is not on the CPU; or torch.compile refuses an argument.
     """
     target = None if request.lower_for is None else find_target(request.lower_for)
+    given = request.compile_arguments
+    if given is None:
+        given, left_out = _constants_of(subject.compile_arguments)
+        notes = tuple(f"the model was compiled with option {name}, which is left out: no constant" for name in left_out)
+        subject = replace(subject, notes=(*subject.notes, *notes))
+    else:
+        check_compile_arguments(given)
     subject = replace(subject, notes=(*subject.notes, *notes_on_torch(with_target=target is not None)))
     if request.mode == "training":
         subject = with_something_to_train(subject)
@@ -77,9 +84,18 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
         environment=environment,
         parameter_ranks=tuple(sorted({tensor.dim() for tensor in tensors})),
         call=call_of(subject),
+        compile_arguments=given,
         no_fork=no_fork,
     )
     return loaded, subject
+
+
+def _constants_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Arguments of torch.compile that a record can hold, and the names of its options that it cannot."""
+    options = given.get("options", {})
+    kept = {name: value for name, value in options.items() if is_constant(value)}
+    others = {name: value for name, value in given.items() if name != "options"}
+    return {**others, **({"options": kept} if kept else {})}, [name for name in options if name not in kept]
 
 
 def described_for(target: Target, subject: LoadedSubject, described: Subject) -> Subject:

@@ -75,9 +75,9 @@ def load_target(
     wanted_device = _available_device(device)
     name = Path(target).name if ".py" in target or target.endswith(".pt2") else target
     found = _find(target, name, config, needs_input=not specs)
-    model, notes = unwrap(found.model)
+    model, notes, compiled = unwrap(found.model)
     args, kwargs = make_inputs(specs) if specs else _given_inputs(found, name)
-    subject = LoadedSubject(name, model, args, kwargs, found.notes + notes, found.source)
+    subject = LoadedSubject(name, model, args, kwargs, found.notes + notes, found.source, compiled)
     subject = _moved(subject, wanted_device, wanted_dtype)
     return subject if module is None else _part_of(subject, module)
 
@@ -263,7 +263,7 @@ def _find_exported(path: Path) -> _Found:
             raise SubjectError(f"cannot load {path.name}: it is no zip archive; {_AN_EXPORT}")
         with users_code(path.name, path.parent, None, "load"):
             program = _load_exported(path)
-            model, notes = unwrap(program)
+            model, notes, _ = unwrap(program)
     except OSError as error:
         raise UsageError(f"cannot load {str(path)!r}: {error.strerror or error}; give a readable file") from error
     args, kwargs = program.example_inputs or ((), {})

@@ -28,7 +28,7 @@ from layoutdoctor.subjects.subject import callable_name, owned_module, set_mode,
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
-    from layoutdoctor.diagnosis.subject import Configuration, FormatChoice, Mode
+    from layoutdoctor.diagnosis.subject import Configuration, FormatChoice, Mode, OptionValue
     from layoutdoctor.subjects.subject import LoadedSubject
 
 T = TypeVar("T")
@@ -105,12 +105,28 @@ def same_preparation_key(step: Step, configuration: Configuration) -> Hashable:
             "layout_optimization": inductor_config().layout_optimization,
             "force_layout_optimization": inductor_config().force_layout_optimization,
             "freezing": inductor_config().freezing,
-            **effective_options(configuration),
+            **compiler_options(configuration),
             **global_options(configuration),
         }
     chosen = tuple(sorted((name, repr(value)) for name, value in options.items()))
     cures = tuple((cure.name, cure.modules) for cure in configuration.cures)
-    return (configuration.backend, chosen, formats_in_effect(step), cures, tuple(step.switches.items()))
+    arguments = tuple(sorted(configuration.compile_arguments.items()))
+    return (configuration.backend, arguments, chosen, formats_in_effect(step), cures, tuple(step.switches.items()))
+
+
+def compiler_options(configuration: Configuration) -> dict[str, OptionValue]:
+    """Inductor's options for this compile, those of its mode included."""
+    mode, dynamic = (configuration.compile_arguments.get(name) for name in ("mode", "dynamic"))
+    options = torch._inductor.list_mode_options(mode, dynamic) if mode else {}
+    return {**options, **effective_options(configuration)}
+
+
+def compile_as(run: Callable[..., Any], configuration: Configuration) -> Callable[..., Any]:
+    """``torch.compile`` with the configuration's arguments; it takes a mode or options, so that a mode is options."""
+    given = configuration.compile_arguments.items()
+    arguments: dict[str, Any] = {name: value for name, value in given if name != "mode"}
+    compiled: Callable[..., Any] = torch.compile(run, options=compiler_options(configuration) or None, **arguments)
+    return compiled
 
 
 def options_beside_code(configuration: Configuration) -> Hashable:
@@ -121,7 +137,7 @@ def options_beside_code(configuration: Configuration) -> Hashable:
     """
     if configuration.backend != "inductor":
         return ()
-    options = {"triton.cudagraphs": inductor_config().triton.cudagraphs, **effective_options(configuration)}
+    options = {"triton.cudagraphs": inductor_config().triton.cudagraphs, **compiler_options(configuration)}
     return tuple(sorted((name, repr(value)) for name, value in options.items() if "cudagraph" in name))
 
 
@@ -194,7 +210,7 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
         raise UsageError(
             f"cannot compile for {configuration.name!r}: it is a recorded trace; choose a measured configuration"
         )
-    model = unwrap(model)[0]
+    model = unwrap(model).model
     run = copy_model(model)
     modules = outermost_modules(run)
     is_changed = configuration.freezes or configuration.cures or configuration.model_format not in (None, "preserve")
@@ -210,5 +226,5 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
         apply_cures(module, configuration)
     compiled = run
     if configuration.backend == "inductor":
-        compiled = torch.compile(run, options=effective_options(configuration) or None)
+        compiled = compile_as(run, configuration)
     return ReadyModel(run, compiled, configuration)

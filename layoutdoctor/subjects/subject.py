@@ -6,14 +6,15 @@ import dataclasses
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping  # a NamedTuple is made of them
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from layoutdoctor.capture.compat import compile_arguments_of
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.subject import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
@@ -31,8 +32,6 @@ from layoutdoctor.subjects.copies import (
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from layoutdoctor.diagnosis.subject import Mode
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -47,6 +46,7 @@ class LoadedSubject:
         model: A module or any other callable, never a compiled one.
         notes: Facts for the reader, such as which wrapper was taken off.
         source: The user's file.
+        compile_arguments: Arguments of ``torch.compile`` that the model was compiled with before it was taken out.
     """
 
     name: str
@@ -55,6 +55,21 @@ class LoadedSubject:
     kwargs: dict[str, Any]
     notes: tuple[str, ...] = ()
     source: str | None = None
+    compile_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Unwrapped(NamedTuple):
+    """
+    A model without wrappers.
+
+    Attributes:
+        notes: One for every wrapper taken off.
+        compile_arguments: As of ``LoadedSubject``.
+    """
+
+    model: Callable[..., Any]
+    notes: tuple[str, ...]
+    compile_arguments: Mapping[str, Any]
 
 
 def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: str | None = None) -> LoadedSubject:
@@ -66,31 +81,36 @@ def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: 
         example_input: A tensor is the one positional argument, a tuple or list the positional arguments, a dict the
             keyword arguments; or a call that ``record_inputs`` kept.
     """
-    inner, notes = unwrap(model)
+    inner, notes, compiled = unwrap(model)
+    name = name or callable_name(inner)
     if isinstance(example_input, RecordedInputs):
         called, more = as_called(inner, example_input)
         args, kwargs = example_input.args, example_input.kwargs
-        return LoadedSubject(name or callable_name(inner), called, args, kwargs, (*notes, *more))
+        return LoadedSubject(name, called, args, kwargs, (*notes, *more), compile_arguments=compiled)
     args, kwargs = split_example_input(example_input)
-    return LoadedSubject(name or callable_name(inner), inner, args, kwargs, notes)
+    return LoadedSubject(name, inner, args, kwargs, notes, compile_arguments=compiled)
 
 
-def unwrap(model: Any) -> tuple[Callable[..., Any], tuple[str, ...]]:
+def unwrap(model: Any) -> Unwrapped:
     """
-    The model inside what torch.compile and data parallelism put around it, and a note for every wrapper taken off.
+    The model inside what torch.compile and data parallelism put around it.
 
     Raises:
         UsageError: It is a class, or cannot be called.
         SubjectError: It is TorchScript, which cannot be compiled again.
     """
     notes: list[str] = []
+    compiled: Mapping[str, Any] = {}
     while (found := _inside(model)) is not None:
+        compiled = compiled or compile_arguments_of(model)
         model, note = found
         notes.append(note)
-    if getattr(model, "_compiled_call_impl", None) is not None:
+    own_call = getattr(model, "_compiled_call_impl", None)
+    if own_call is not None:
+        compiled = compiled or compile_arguments_of(own_call)
         notes.append("model.compile() had been called: the copies that are diagnosed are compiled again")
     _check_callable(model)
-    return model, tuple(notes)
+    return Unwrapped(model, tuple(notes), compiled)
 
 
 def _inside(model: Any) -> tuple[Any, str] | None:
@@ -104,7 +124,7 @@ def _inside(model: Any) -> tuple[Any, str] | None:
         inner = dict(model.named_children()).get("_orig_mod")
     else:
         inner = getattr(model, "_torchdynamo_orig_callable", None)
-    note = "was compiled already: the model inside was diagnosed, with layoutdoctor's own compile options"
+    note = "was compiled already: the model inside was diagnosed, and compiled again in every configuration"
     return None if inner is None else (inner, note)
 
 

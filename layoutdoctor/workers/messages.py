@@ -12,7 +12,7 @@ import socket
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -65,6 +65,7 @@ class Request(Message, frozen=True, kw_only=True):
         subject_directory: Folder with the saved model of the caller or of a script; None loads the target.
         inputs: As on the command line; of a script its arguments.
         module: Path of the submodule that is diagnosed; None for the whole model.
+        compile_arguments: Of ``torch.compile``, for all compiled configurations; None for those of the target.
         lower_for: A GPU that is not there, to lower for.
         budget_seconds: For rounds and starts; None as long as compiling took, at least 10 s, at most 60 s.
         trace_directory: Where to keep profiler traces.
@@ -83,6 +84,7 @@ class Request(Message, frozen=True, kw_only=True):
     module: str | None = None
     mode: Mode = "inference"
     configurations: tuple[Configuration, ...] = ()
+    compile_arguments: dict[str, Any] | None = None
     derives: bool = False
     tries_all: bool = False
     lower_for: str | None = None
@@ -199,6 +201,7 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         parameter_ranks: Of the model's parameters and buffers, each once.
+        compile_arguments: Of ``torch.compile``, as asked for, or as the target was compiled.
         no_fork: Why forking this process is not safe; None if it is.
     """
 
@@ -206,6 +209,7 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
     environment: Environment
     parameter_ranks: tuple[int, ...]
     call: Call
+    compile_arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     no_fork: str | None = None
 
 

@@ -117,3 +117,21 @@ def test_what_cannot_travel_is_named() -> None:
 
     assert "cannot hand guarded to another process: variable lock of" in str(caught.value)
     assert "(lock) cannot be pickled" in str(caught.value)
+
+
+def test_a_model_that_is_compiled_already_is_compared_with_what_it_was_compiled_with() -> None:
+    model = nn.Sequential(nn.Conv2d(16, 16, 3), nn.Conv2d(16, 16, 3)).eval()
+    compiled = torch.compile(model, options={"layout_optimization": False, "epilogue_fusion": False})
+    names = ["inductor", "inductor-layout-opt-on"]
+
+    diagnosis = layoutdoctor.diagnose(compiled, torch.ones(1, 16, 8, 8), configurations=names, budget_seconds=0.05)
+    asked = layoutdoctor.diagnose(
+        compiled, torch.ones(1, 16, 8, 8), configurations=names, compile_kwargs={"dynamic": True}, budget_seconds=0.05
+    )
+
+    off, on = (trial.configuration.inductor_options for trial in diagnosis.trials)
+    assert (off, on) == ({"layout_optimization": False, "epilogue_fusion": False}, {"epilogue_fusion": False})
+    assert [trial.graphs[0].decision.applied for trial in diagnosis.trials] == [False, True]
+    assert 'options={"layout_optimization": False, "epilogue_fusion": False}' in " ".join(str(diagnosis).split())
+    assert [trial.configuration.compile_arguments for trial in asked.trials] == [{"dynamic": True}] * 2
+    assert [trial.configuration.inductor_options for trial in asked.trials] == [{}] * 2

@@ -8,8 +8,11 @@ from layoutdoctor.diagnosis.configurations import (
     BUILTIN_CONFIGURATIONS,
     DEFAULT_CONFIGURATIONS,
     choose_configurations,
+    compiled_with,
+    read_compile_arguments,
 )
 from layoutdoctor.errors import UsageError
+from layoutdoctor.examination.applying import compile_words
 
 
 def names(*choice: object, mode: str = "inference") -> list[str]:
@@ -57,3 +60,38 @@ def test_one_name_for_two_and_an_unknown_name_are_errors() -> None:
     for nothing in ("", " , ", []):
         with pytest.raises(UsageError, match="expected at least one name"):
             choose_configurations(nothing)
+
+
+def test_arguments_of_torch_compile_are_kept_save_what_a_configuration_decides_itself() -> None:
+    mode = 'mode="reduce-overhead", dynamic=True'
+    options = 'options={"layout_optimization": False, "freezing": True, "epilogue_fusion": False}'
+
+    def words(name: str, text: str) -> str:
+        return compile_words(compiled_with(choose_configurations(name)[0], read_compile_arguments(text)))
+
+    assert read_compile_arguments('backend="inductor", fullgraph=None') == {}
+    assert words(BASELINE, "fullgraph=True") == "fullgraph=True"
+    assert words(BASELINE, mode) == mode
+    assert words("inductor-layout-opt-off", mode) == (
+        'dynamic=True, options={**torch._inductor.list_mode_options("reduce-overhead"), "layout_optimization": False}'
+    )
+    assert words(BASELINE, options) == 'options={"layout_optimization": False, "epilogue_fusion": False}'
+    assert words("inductor-layout-opt-on", options) == 'options={"layout_optimization": True, "epilogue_fusion": False}'
+    assert words("eager", options) == ""
+
+
+@pytest.mark.parametrize("text", ["", "3", "mode=", '**{"mode": "x"}', "mode=other", ")+(1", "model, dynamic=True"])
+def test_what_is_no_list_of_constants_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected keyword arguments of torch"):
+        read_compile_arguments(text)
+
+
+@pytest.mark.parametrize("text", ['backend="eager"', "disable=True", "name=1"])
+def test_an_argument_that_cannot_be_kept_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=f"cannot compile with {text.partition('=')[0]}=.*: expected mode, dynamic, "):
+        read_compile_arguments(text)
+
+
+def test_an_option_whose_value_is_no_constant_is_refused() -> None:
+    with pytest.raises(UsageError, match="expected a number, a string, True, False or None"):
+        read_compile_arguments('options={"a": [1]}')

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
 from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.examination.applying import compile_words
 from layoutdoctor.examination.choice import EQUALITY, KEEPS_MEMORY, eligible_names, is_far_off, wrong_baseline
 from layoutdoctor.examination.costs import convolution_count, irrelevance
 from layoutdoctor.reports.sections.account import conversions_sentence, decision_sentence, why_sentences
@@ -130,7 +131,10 @@ def _claimed(diagnosis: Diagnosis) -> Ratio | None:
 
 
 def _default(diagnosis: Diagnosis) -> str:
-    return baseline_phrase(diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE)
+    name = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
+    trial = next((one for one in diagnosis.trials if one.name == name), None)
+    given = "" if trial is None or name != BASELINE else compile_words(trial.configuration)
+    return f"torch.compile with {clean(given)}" if given else baseline_phrase(name)
 
 
 def _interval(ratio: Ratio) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.examination.applying import compile_words
 from layoutdoctor.examination.costs import count_by_tensor, counted_conversions
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
@@ -125,6 +126,8 @@ def _configurations(diagnosis: Diagnosis) -> Table:
     rows = []
     for trial in sorted(diagnosis.trials, key=partial(_place_in_table, diagnosis)):
         name, is_ok = shown_name(trial.name), trial.status == "ok"
+        if trial.name == BASELINE and (given := compile_words(trial.configuration)):
+            name = f"compiled ({clean(given)})"
         if trial.status != "same_as":
             row = (name, *(cell(trial) for cell in cells.values())) if is_ok else (name,)
             rows.append(TableRow(row, None if is_ok else failure_clause(trial), recommended == trial.name))

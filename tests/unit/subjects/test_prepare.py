@@ -8,7 +8,7 @@ import torch
 import torch._inductor.config as inductor_config
 from torch import nn
 
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, compiled_with
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.errors import UsageError
 from layoutdoctor.subjects.prepare import compile_for, options_beside_code, prepare, same_preparation_key
@@ -148,12 +148,23 @@ def test_compile_for_passes_the_options_and_unwraps_a_compiled_model(monkeypatch
     asked: list[Any] = []
     model = nn.Conv2d(3, 4, 3)
     compiled = torch.compile(model)
-    monkeypatch.setattr(torch, "compile", lambda run, options: asked.append((type(run), options)) or run)
+
+    def compile_(run: Any, options: Any, **more: Any) -> Any:
+        asked.append((type(run), options, *more.items()))
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_)
 
     compile_for(compiled, BY_NAME["inductor-layout-opt-off"])
     compile_for(model, BY_NAME["inductor"])
+    given = {"mode": "reduce-overhead", "dynamic": True}
+    compile_for(model, compiled_with(BY_NAME["inductor-layout-opt-off"], given))
 
-    assert asked == [(nn.Conv2d, {"layout_optimization": False}), (nn.Conv2d, None)]
+    assert asked == [
+        (nn.Conv2d, {"layout_optimization": False}),
+        (nn.Conv2d, None),
+        (nn.Conv2d, {"triton.cudagraphs": True, "layout_optimization": False}, ("dynamic", True)),
+    ]
 
 
 def test_compile_for_freezing_sets_it_around_the_call_of_a_copy_in_eval_mode(monkeypatch: Any) -> None:

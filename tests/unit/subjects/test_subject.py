@@ -56,12 +56,29 @@ def test_data_parallel_around_a_compiled_model_is_unwrapped_twice() -> None:
     assert subject.model is model
     assert subject.notes == (
         "was wrapped in DataParallel: the module inside was diagnosed, on one device",
-        "was compiled already: the model inside was diagnosed, with layoutdoctor's own compile options",
+        "was compiled already: the model inside was diagnosed, and compiled again in every configuration",
     )
     assert subject_from_python(model, IMAGE).notes == (
         "model.compile() had been called: the copies that are diagnosed are compiled again",
     )
     assert subject_from_python(torch.compile(scale), IMAGE).model is scale
+
+
+def test_the_arguments_that_a_model_was_compiled_with_are_found() -> None:
+    model = nn.Conv2d(3, 4, 3)
+
+    def found(compiled: Any) -> Any:
+        return subject_from_python(compiled, IMAGE).compile_arguments
+
+    assert found(torch.compile(model)) == found(torch.compile(model, backend="eager")) == {}
+    assert found(nn.DataParallel(torch.compile(model, mode="max-autotune", dynamic=True))) == {
+        "mode": "max-autotune",
+        "dynamic": True,
+    }
+    options = {"layout_optimization": False}
+    assert found(torch.compile(scale, fullgraph=True, options=options)) == {"fullgraph": True, "options": options}
+    model.compile(mode="reduce-overhead")
+    assert found(model) == {"mode": "reduce-overhead"}
 
 
 def test_the_record_tells_inputs_formats_and_counts() -> None:
