@@ -60,8 +60,8 @@ def test_no_placeholder_is_left() -> None:
 
 
 @for_each("saved", sorted((ROOT / "tests" / "golden").glob("*_*.json")))
-def test_what_the_guide_for_agents_reads_is_there(saved: Path, tmp_path: Path) -> None:
-    guide = (ROOT / "docs" / "agent-guide.md").read_text(encoding="utf-8")
+def test_what_the_skill_for_agents_reads_is_there(saved: Path, tmp_path: Path) -> None:
+    guide = (ROOT / "skills" / "layoutdoctor" / "SKILL.md").read_text(encoding="utf-8")
     (snippet,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     load(saved).save(tmp_path / "d.json")
     printed: list[object] = []

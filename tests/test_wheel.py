@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
 
 ROOT = Path(__file__).parents[1]
 MODEL = """
@@ -21,7 +24,7 @@ example_input = torch.randn(1, 3, 16, 16)
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = folder.glob("layoutdoctor-*.whl")
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder / "site")]
@@ -46,6 +49,22 @@ def run(installed: Path, *words: str) -> str:
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
+
+
+@pytest.mark.thorough
+def test_what_is_to_be_published_has_valid_metadata_and_no_test_in_it(installed: Path) -> None:
+    (wheel,), (source,) = installed.glob("*.whl"), installed.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        metadata = Metadata.from_email(archive.read(name))
+    with tarfile.open(source) as packed:
+        folders = {name.split("/")[1] for name in packed.getnames()}
+
+    assert (metadata.name, metadata.description_content_type) == ("layoutdoctor", "text/markdown")
+    assert metadata.description == (ROOT / "README.md").read_text(encoding="utf-8")
+    assert {"layoutdoctor", "skills", "README.md", "LICENSE", "pyproject.toml"} <= folders
+    assert "tests" not in folders
+    assert source.stat().st_size < 3e6
 
 
 @pytest.mark.thorough

@@ -19,6 +19,7 @@ from layoutdoctor.diagnosis.accepted import load_accepted
 
 ROOT = Path(__file__).parents[2]
 WORKFLOW = ROOT / "docs" / "github-actions.yml"
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 GUIDE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 
 
@@ -32,10 +33,19 @@ def steps() -> list[dict[str, Any]]:
     return list(job["steps"])
 
 
-def test_the_workflow_is_one_that_github_takes() -> None:
-    checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("workflows", WORKFLOW),
+        ("workflows", ROOT / ".github" / "workflows" / "release.yml"),
+        ("actions", ROOT / "action.yml"),
+    ],
+    ids=["workflow", "release", "action"],
+)
+def test_it_is_one_that_github_takes(kind: str, path: Path) -> None:
+    checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.github-{kind}"]
 
-    ended = subprocess.run([*checker, str(WORKFLOW)], capture_output=True, text=True, check=False)
+    ended = subprocess.run([*checker, str(path)], capture_output=True, text=True, check=False)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
@@ -46,7 +56,7 @@ def test_findings_are_uploaded_with_the_rights_for_it() -> None:
     assert job["permissions"]["security-events"] == "write"
     (upload,) = [step for step in steps() if "upload-sarif" in step.get("uses", "")]
     assert upload["if"].startswith("always()")
-    assert all(f"--output {upload['with']['sarif_file']}" not in step.get("run", "") for step in steps()[:4])
+    assert upload["with"]["sarif_file"] == f"{ACTION['inputs']['directory']['default']}/report.sarif"
 
 
 def test_the_accepted_file_of_the_guide_can_be_read(tmp_path: Path) -> None:
@@ -58,31 +68,45 @@ def test_the_accepted_file_of_the_guide_can_be_read(tmp_path: Path) -> None:
     assert accepted.accepted[0].until is not None
 
 
-@pytest.mark.compile
-def test_the_steps_of_the_workflow_run(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    (tmp_path / "tests" / "layouts").mkdir(parents=True)
-    (tmp_path / "tests" / "layouts" / "test_layouts.py").write_text(the_block("python"), encoding="utf-8")
+def run_action(folder: Path, **inputs: str) -> dict[str, int]:
+    """The exit status of each step, run as GitHub runs it, save for the installation."""
+    values = {name: one.get("default", "") for name, one in ACTION["inputs"].items()} | inputs
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
-    ran = []
-    for step in steps():
-        if "run" not in step or "pip install" in step["run"]:
-            continue  # the present environment stands for checkout, setup and installation
+    outside = {**os.environ, "PATH": path, "GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
+    statuses: dict[str, int] = {}
+    for step in ACTION["runs"]["steps"][1:]:
+        given = {name: values[value.split("inputs.")[1].split()[0]] for name, value in step["env"].items()}
+        if (any(statuses.values()) and not step.get("if", "").startswith("always()")) or (
+            "compare-with" in step.get("if", "") and not values["compare-with"]
+        ):
+            continue
         ended = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
-            cwd=tmp_path,
-            env=environment,
+            cwd=folder,
+            env={**outside, **given},
             capture_output=True,
             text=True,
             check=False,
         )
-        assert ended.returncode == 0, f"{step['name']}: {ended.stdout}\n{ended.stderr}"
-        ran.append(step["name"])
+        statuses[step["name"]] = ended.returncode
+    return statuses
 
-    assert ran == ["Diagnose", "Check", "Test", "Summary"]
+
+@pytest.mark.compile
+def test_the_steps_of_the_action_run(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+
+    statuses = run_action(tmp_path, target="examples/conv_bn_relu.py")
+    report = tmp_path / "layouts" / "report.json"
+    shutil.copy(report, tmp_path / "old.json")
+    again = run_action(tmp_path, target="layouts/none.py", **{"compare-with": "old.json"})
+
+    assert statuses == {"Diagnose": 0, "Check": 0, "Summary": 0}
     results = json.loads((tmp_path / "layouts" / "report.sarif").read_text())["runs"][0]["results"]
     uris = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results}
     assert uris == {"examples/conv_bn_relu.py"}
     assert ET.parse(tmp_path / "layouts" / "report.xml").getroot().tag == "testsuites"
-    assert (tmp_path / "summary.md").read_text().startswith("## layoutdoctor")
+    assert again == {"Diagnose": 2, "Compare": 0, "Summary": 0}
+    summary = (tmp_path / "summary.md").read_text()
+    assert summary.startswith("## conv_bn_relu.py")
+    assert "compared" in summary.lower()
