@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiler demo quick test test-all coverage check format house notebooks golden gpu-wheels
+.PHONY: help install compiler demo quick test test-all coverage check format house notebooks golden site gpu-wheels
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ golden: $(STAMP) ## write the golden files and copies of the schema again; revie
 
 notebooks: $(STAMP) compiler ## execute the notebooks in place
 	$(BIN)/python notebooks/run.py
+
+site: $(STAMP) ## build the documentation as a site in .site, with a page for each rule
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[site]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .site
 
 # Only what a machine with Python 3.12, torch and numpy lacks; newer wheels take the place of older ones.
 gpu-wheels: ## put wheels of the dependencies into .whl, for a machine with a GPU that cannot fetch any

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from layoutdoctor._version import __version__
 from layoutdoctor.commands import COMMANDS
-from layoutdoctor.commands.streams import logger, logging_to_stderr, open_standard_streams, say, say_error
+from layoutdoctor.commands.streams import logger, logging_to_stderr, open_standard_streams, print_text, say, say_error
 from layoutdoctor.errors import LayoutDoctorError
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 DEFAULT_COMMAND = "diagnose"
+_FILES = ("TARGET", "FILE", "TRACE", "OLD", "NEW", "DIR", "SCRIPT", "SAVED.json", "RECORDING", "PATH_OR_URL")
+"""Arguments that are completed with files."""
+_COMPLETION = "--print-completion"
 _TALK_OPTIONS = ("-q", "--quiet", "-v", "--verbose")
 
 
@@ -43,6 +46,23 @@ class OneLineParser(argparse.ArgumentParser):
         """Ends the process: the command line is wrong."""
         say_error(f"{message}{self.hint}; see {self.prog} --help")
         self.exit(EXIT_USAGE)
+
+
+class PrintCompletion(argparse.Action):
+    """Prints a script that completes the command line in a shell, and ends the process."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
+        """Builds the parser with the options of all subcommands, which no other call needs."""
+        import shtab
+
+        whole = build_parser(*COMMANDS)
+        (subparsers,) = (action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
+        for subparser in subparsers.choices.values():
+            for action in subparser._actions:
+                if action.metavar in _FILES:
+                    action.complete = shtab.FILE
+        print_text(shtab.complete(whole, values))
+        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,12 +115,12 @@ def _hint(words: Sequence[str], given: Sequence[str]) -> str:
     return f"; did you mean 'layoutdoctor {close[0]}'?" if close else ""
 
 
-def build_parser(command: str | None = None) -> OneLineParser:
+def build_parser(*commands: str) -> OneLineParser:
     """
     The parser of the whole command line.
 
     Args:
-        command: The subcommand to give its options, which imports it; the others have their line in the help only.
+        commands: The subcommands to give their options, which imports them; others have their line in the help only.
     """
     parser = OneLineParser(
         prog="layoutdoctor",
@@ -110,10 +130,16 @@ def build_parser(command: str | None = None) -> OneLineParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_talk_options(parser)
+    parser.add_argument(
+        _COMPLETION,
+        choices=("bash", "zsh", "tcsh"),
+        action=PrintCompletion,
+        help="print a script that completes the command line in this shell",
+    )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         subparser = subparsers.add_parser(name, allow_abbrev=False, help=summary)
-        if name == command:
+        if name in commands:
             _module_of(name).prepare_parser(subparser)
             _add_talk_options(subparser)
     return parser
@@ -134,6 +160,8 @@ def with_command(words: Sequence[str]) -> list[str]:
     """The command line with its subcommand, which may be left out for a diagnosis, before the options that all have."""
     count = next((number for number, word in enumerate(words) if word not in _TALK_OPTIONS), len(words))
     name, rest = words[count : count + 1], words[count + 1 :]
+    if name and name[0].startswith(_COMPLETION):
+        return [*name, *rest]
     if name and name[0] in COMMANDS:
         return [*name, *words[:count], *rest]
     return [*name] if name and name[0] in ("-h", "--help", "--version") else [DEFAULT_COMMAND, *words]

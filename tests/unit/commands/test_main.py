@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,7 @@ TRACE = str(TESTS / "traces" / "h100_vit_patch_embed.json.gz")
 
 def test_without_a_word_the_help_is_printed_and_the_usage_was_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert capsys.readouterr().out.startswith("usage: layoutdoctor [-h] [-q | -v] [--version] COMMAND")
+    assert capsys.readouterr().out.startswith("usage: layoutdoctor [-h] [-q | -v] [--version]\n")
 
 
 def test_every_command_has_its_line_and_the_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,6 +42,23 @@ def test_every_command_has_its_line_and_the_version(capsys: pytest.CaptureFixtur
     for words in (["--version"], ["model.py", "--version"], *([name, "--version"] for name in COMMANDS)):
         assert main(words) == 0
         assert capsys.readouterr().out == f"layoutdoctor {__version__}\n"
+
+
+@for_each(
+    ("words", "completed"),
+    [(["tr"], "trace"), (["trace", "--form"], "--format"), (["diagnose", "--mode", ""], "inference training")],
+)
+def test_a_shell_completes_commands_options_and_values(
+    words: list[str], completed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--print-completion", "bash"]) == 0
+    (tmp_path / "completion").write_text(capsys.readouterr().out)
+    typed = f"COMP_WORDS=({shlex.join(['layoutdoctor', *words])}); COMP_CWORD={len(words)}"
+    ask = f'source completion; {typed}; _shtab_layoutdoctor; echo "${{COMPREPLY[@]}}"'
+
+    shell = subprocess.run(["bash", "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert shell.stdout.strip() == completed
 
 
 @for_each(
