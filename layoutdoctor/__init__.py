@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.saved import load
     from layoutdoctor.diagnosis.subject import Configuration
     from layoutdoctor.diagnosis.trial import Measurement, Trial
+    from layoutdoctor.examination.policy import make_policy
     from layoutdoctor.fleet.scanning import scan
     from layoutdoctor.reports import render
     from layoutdoctor.rules import ALL_RULES, Rule, run_rules
     from layoutdoctor.run.diagnose import diagnose
     from layoutdoctor.run.recorded import compare, examine_trace
+    from layoutdoctor.subjects.policy import apply_policy
     from layoutdoctor.subjects.recorded_inputs import record_inputs
     from layoutdoctor.testing import assert_no_redundant_conversions
 
@@ -60,11 +62,13 @@ __all__ = [
     "UnsupportedTorchError",
     "UsageError",
     "__version__",
+    "apply_policy",
     "assert_no_redundant_conversions",
     "compare",
     "diagnose",
     "examine_trace",
     "load",
+    "make_policy",
     "record_inputs",
     "render",
     "run_rules",
@@ -82,11 +86,13 @@ _HOMES = {
         "diagnosis.saved": ("load",),
         "diagnosis.subject": ("Configuration",),
         "diagnosis.trial": ("Measurement", "Trial"),
+        "examination.policy": ("make_policy",),
         "fleet.scanning": ("scan",),
         "reports": ("render",),
         "rules": ("ALL_RULES", "Rule", "run_rules"),
         "run.diagnose": ("diagnose",),
         "run.recorded": ("compare", "examine_trace"),
+        "subjects.policy": ("apply_policy",),
         "subjects.recorded_inputs": ("record_inputs",),
         "testing": ("assert_no_redundant_conversions",),
     }.items()

@@ -28,13 +28,14 @@ from layoutdoctor.diagnosis.configurations import (
     is_a_group,
     read_compile_arguments,
 )
+from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import UsageError, first_line
 from layoutdoctor.reports.sections.rows import trial_in_short
 from layoutdoctor.units import format_seconds
 from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from layoutdoctor.commands.conclusion import Conclusion
     from layoutdoctor.commands.output import OutputFile
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from layoutdoctor.workers.messages import Request
 
 _NO_LIMIT = "none"
+_MOST_THREADS = 1024
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +71,27 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="an example input instead of the target's own, such as 'f32[8,3,224,224]:channels_last'; may be repeated",
+    )
+    parser.add_argument(
+        "--or",
+        dest="input",
+        action="append_const",
+        const=None,
+        help="between two --input: the inputs of another kind of call. Each kind is diagnosed, and a policy says which "
+        "configuration to use for which; --output policy.json keeps it",
+    )
+    parser.add_argument(
+        "--weights",
+        metavar="NUMBERS",
+        help="with --or: how often each kind of call comes, such as 10,1 (default: equally)",
+    )
+    parser.add_argument(
+        "--threads",
+        metavar="NUMBERS",
+        type=_thread_counts,
+        default=[],
+        help="threads that torch uses inside one operation on a CPU, such as 4; of several, such as 1,2,4, each is a "
+        "kind of call",
     )
     parser.add_argument(
         "--config",
@@ -161,6 +184,13 @@ def positive_seconds(text: str) -> float:
     return seconds
 
 
+def _thread_counts(text: str) -> list[int]:
+    counts = text.split(",")
+    if not all(count.isascii() and count.isdecimal() and 0 < int(count) <= _MOST_THREADS for count in counts):
+        raise argparse.ArgumentTypeError(f"cannot use {text!r} threads: expected numbers from 1 on, such as 1,2,4")
+    return list(map(int, dict.fromkeys(counts)))
+
+
 def _compile_arguments(text: str) -> dict[str, Any]:
     try:
         return read_compile_arguments(text)
@@ -180,12 +210,45 @@ def run(arguments: argparse.Namespace) -> int:
     if len(targets) > 1:
         several.refuse_what_is_of_one(arguments, targets)
     arguments.target = targets[0]
+    calls = several.calls_of(arguments)
+    if len(calls) > 1 and len(targets) == 1:
+        return _diagnose_calls(arguments, targets[0], calls)
+    if arguments.weights is not None:
+        raise UsageError("cannot use --weights for one kind of call: give several, --input SPEC --or --input SPEC")
     plan = prepare_diagnosis(arguments, targets)
     if len(targets) > 1:
         return several.diagnose_several(
-            arguments, targets, lambda one, running: _diagnose_one(one, plan, running), status_of
+            arguments,
+            {target: {"target": target} for target in targets},
+            lambda one, running: _diagnose_one(one, plan, running),
+            status_of,
         )
     return carry_out(arguments, plan, _request(arguments, plan))
+
+
+def _diagnose_calls(arguments: argparse.Namespace, target: str, calls: Mapping[str, Mapping[str, object]]) -> int:
+    """Diagnoses each kind of call, and makes the policy of all."""
+    from layoutdoctor.commands import policy  # late, as below
+    from layoutdoctor.examination.policy import make_policy
+
+    several.refuse_raw_files(arguments, len(calls))
+    weights = None if arguments.weights is None else policy.read_weights(arguments.weights)
+    if weights is not None and len(weights) != len(calls):
+        raise UsageError(f"cannot use {len(weights)} weights for {len(calls)} kinds of call: expected one for each")
+    outputs = policy.prepare_policy_outputs(arguments, [str(file) for file in files_of_target(target)])
+    plan = prepare_diagnosis(argparse.Namespace(**{**vars(arguments), "output": []}), [target])
+
+    def conclude(found: Mapping[str, Diagnosis | Failure]) -> None:
+        if arguments.format != "json":
+            several.print_table(found, arguments)
+        done = [(one, weight) for one, weight in zip(found.values(), weights or [1.0] * len(found), strict=True)]
+        measured = [(one, weight) for one, weight in done if not isinstance(one, Failure)]
+        made = make_policy([one for one, _ in measured], [weight for _, weight in measured])
+        policy.conclude(made, arguments, outputs)
+
+    return several.diagnose_several(
+        arguments, calls, lambda one, running: _diagnose_one(one, plan, running), status_of, conclude
+    )
 
 
 def _diagnose_one(arguments: argparse.Namespace, plan: Plan, running: Running) -> Diagnosis:
@@ -207,6 +270,7 @@ def _request(arguments: argparse.Namespace, plan: Plan) -> Request:
     request = Request(
         target=arguments.target,
         inputs=tuple(arguments.input),
+        threads=arguments.threads[0] if arguments.threads else None,
         config=tuple(arguments.config),
         device=arguments.device if arguments.lower_for is None else "cpu",
         dtype=arguments.dtype,

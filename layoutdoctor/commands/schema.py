@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def schema_of_kind(kind: str) -> Schema:
     """The schema of a saved file."""
-    from layoutdoctor.diagnosis import accepted, comparison
+    from layoutdoctor.diagnosis import accepted, comparison, policy
 
     kinds: dict[str, tuple[list[type[msgspec.Struct]], str, int]] = {
         "diagnosis": ([Diagnosis], "layoutdoctor diagnosis", SCHEMA_VERSION),
@@ -26,13 +26,14 @@ def schema_of_kind(kind: str) -> Schema:
             "layoutdoctor comparison",
             comparison.COMPARISON_SCHEMA_VERSION,
         ),
+        "policy": ([policy.Policy], "layoutdoctor policy", policy.POLICY_SCHEMA_VERSION),
         "accepted": ([accepted.AcceptedFile], "layoutdoctor accepted findings", 1),
     }
     records, title, version = kinds[kind]
     return schema_of(records, name=kind, title=title, version=version)
 
 
-KINDS = ("diagnosis", "comparison", "accepted")
+KINDS = ("diagnosis", "comparison", "policy", "accepted")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

@@ -24,15 +24,17 @@ from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import encoded
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
-from layoutdoctor.words import TARGET_FORMS
+from layoutdoctor.words import TARGET_FORMS, count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from layoutdoctor.commands.running import Running
 
 _WIDTH = 120
-_OF_ONE = ("output", "input", "module", "config", "save_traces", "save_recordings", "write_accepted")
+_MOST_CALLS = 64
+_FILES_OF_ONE = ("save_traces", "save_recordings", "write_accepted")
+_OF_ONE = ("output", "input", "module", "config", *_FILES_OF_ONE)
 
 
 class Found(Record, frozen=True, kw_only=True):
@@ -66,6 +68,47 @@ def targets_of(arguments: argparse.Namespace) -> list[str]:
     return targets
 
 
+def calls_of(arguments: argparse.Namespace) -> dict[str, dict[str, object]]:
+    """
+    The arguments of each kind of call of one target, by a name: the groups of inputs, each with each number of threads.
+
+    Raises:
+        UsageError: There are too many, or two are the same.
+    """
+    groups: list[list[str]] = [[]]
+    for spec in arguments.input:
+        if spec is None:
+            groups.append([])
+        else:
+            groups[-1].append(spec)
+    if len(groups) > 1 and [] in groups:
+        raise UsageError("cannot use --or without inputs on both sides: expected --input SPEC --or --input SPEC")
+    threads = arguments.threads or [None]
+    if len(groups) * len(threads) > _MOST_CALLS:
+        raise UsageError(
+            f"cannot diagnose {len(groups) * len(threads)} kinds of call: expected at most {_MOST_CALLS}, the most "
+            "frequent ones; each takes half a minute and more"
+        )
+    calls: dict[str, dict[str, object]] = {}
+    for group in groups:
+        for count in threads:
+            own = [] if count is None else [count]
+            words = [arguments.target, *group, *([] if count is None else [count_of(count, "thread")])]
+            calls[" ".join(words)] = {"input": group, "threads": own}
+    if len(calls) < len(groups) * len(threads):
+        raise UsageError("cannot diagnose the same inputs twice: leave out one of the two")
+    return calls
+
+
+def refuse_raw_files(arguments: argparse.Namespace, count: int) -> None:
+    """Refuses options that write files of one diagnosis."""
+    given = next((name.replace("_", "-") for name in _FILES_OF_ONE if getattr(arguments, name)), None)
+    if given is not None:
+        raise UsageError(f"cannot use --{given} with {count} kinds of call: it is about one diagnosis; leave it out")
+    if arguments.format not in ("text", "markdown", "json"):
+        raise UsageError(f"cannot print a policy as {arguments.format}: expected text, markdown or json")
+
+
 def refuse_what_is_of_one(arguments: argparse.Namespace, targets: Sequence[str]) -> None:
     """Refuses options that would write over each other, or mean another thing for each."""
     given = next((name.replace("_", "-") for name in _OF_ONE if getattr(arguments, name)), None)
@@ -82,11 +125,18 @@ def refuse_what_is_of_one(arguments: argparse.Namespace, targets: Sequence[str])
 
 def diagnose_several(
     arguments: argparse.Namespace,
-    targets: Sequence[str],
+    targets: Mapping[str, Mapping[str, object]],
     diagnose: Callable[[argparse.Namespace, Running], Diagnosis],
     status_of: Callable[[Diagnosis], int],
+    conclude: Callable[[Mapping[str, Diagnosis | Failure]], None] | None = None,
 ) -> int:
-    """Diagnoses one target after the other; each row is said as soon as it is known, the table printed at the end."""
+    """
+    Diagnoses one target after the other; each row is said as soon as it is known, the table printed at the end.
+
+    Args:
+        targets: By name the arguments that are its own.
+        conclude: Called with what was found; None prints the table.
+    """
     from layoutdoctor.commands.running import Interrupted, Running, ending_signals  # late: it takes its time
 
     fail_on = check_fail_on(arguments.fail_on)
@@ -94,9 +144,9 @@ def diagnose_several(
     statuses: list[int] = []
     try:
         with ending_signals(), Running() as running:
-            for number, (target, name) in enumerate(zip(targets, _folder_names(targets), strict=True), 1):
+            for number, (target, name) in enumerate(zip(targets, _folder_names(list(targets)), strict=True), 1):
                 resume = None if arguments.resume is None else str(Path(arguments.resume) / name)
-                one = argparse.Namespace(**{**vars(arguments), "target": target, "resume": resume})
+                one = argparse.Namespace(**{**vars(arguments), **targets[target], "resume": resume})
                 logger.info("%s (%d of %d)", target, number, len(targets))
                 try:
                     found[target] = diagnosis = diagnose(one, running)
@@ -109,9 +159,12 @@ def diagnose_several(
     except Interrupted as stop:
         advice = "" if arguments.resume else "; --resume DIR would keep them"
         say(f"interrupted; {len(found)} of {len(targets)} are done{advice}")
-        _print_table(found, arguments)
+        print_table(found, arguments)
         return stop.exit_status
-    _print_table(found, arguments)
+    if conclude is None:
+        print_table(found, arguments)
+    else:
+        conclude(found)
     return worst_of(statuses)
 
 
@@ -124,8 +177,8 @@ def _folder_names(targets: Sequence[str]) -> list[str]:
     return names
 
 
-def _shown(found: dict[str, Diagnosis | Failure], arguments: argparse.Namespace) -> dict[str, Diagnosis | Failure]:
-    return for_others(Found(targets=found), redact_names=arguments.redact).targets
+def _shown(found: Mapping[str, Diagnosis | Failure], arguments: argparse.Namespace) -> dict[str, Diagnosis | Failure]:
+    return for_others(Found(targets=dict(found)), redact_names=arguments.redact).targets
 
 
 def _row_in_short(target: str, found: Diagnosis | Failure, arguments: argparse.Namespace) -> str:
@@ -136,7 +189,8 @@ def _row_in_short(target: str, found: Diagnosis | Failure, arguments: argparse.N
     return f"{row.cells[0]}: {row.clause or ', '.join(cell for cell in row.cells[1:4] if cell != '-')}"
 
 
-def _print_table(found: dict[str, Diagnosis | Failure], arguments: argparse.Namespace) -> None:
+def print_table(found: Mapping[str, Diagnosis | Failure], arguments: argparse.Namespace) -> None:
+    """The table of all targets to standard output; as JSON the diagnoses themselves."""
     from layoutdoctor.reports.sections.view import build_table_of_models
 
     shown = _shown(found, arguments)

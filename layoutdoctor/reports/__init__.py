@@ -9,13 +9,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
-from layoutdoctor.diagnosis.saved import to_json
+from layoutdoctor.diagnosis.saved import encoded, to_json
 from layoutdoctor.diagnosis.writing import is_packed_name, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
+    from layoutdoctor.diagnosis.policy import Policy
     from layoutdoctor.diagnosis.scan import Scan
     from layoutdoctor.reports.sections.rows import Overview
 
@@ -127,6 +128,17 @@ def render_scan(scan: Scan, report_format: str = "text", width: int | None = Non
     if report_format == "json":
         return scan.to_json().decode()
     return _render_overview(build_scan_view(scan, in_full=report_format != "text"), report_format, width)
+
+
+def render_policy(policy: Policy, report_format: str = "text", width: int | None = None) -> str:
+    """The report of a policy, as ``render_comparison`` makes that of a comparison."""
+    from layoutdoctor.reports.sections.policy import build_policy_view
+
+    check_format(report_format, what="policy")
+    policy = scrub(policy)
+    if report_format == "json":
+        return encoded(policy).decode()
+    return _render_overview(build_policy_view(policy), report_format, width)
 
 
 def check_format(report_format: str, formats: Sequence[str] = COMPARISON_FORMATS, what: str = "comparison") -> None:

@@ -176,9 +176,9 @@ def _load(request: Request) -> LoadedSubject:
     from layoutdoctor.subjects.load import load_target
     from layoutdoctor.subjects.transport import load_subject, take_over_settings
 
-    with noting_threads():
+    with noting_threads() as note_threads:
         if request.subject_directory is None:
-            return load_target(
+            subject = load_target(
                 request.target or "",
                 inputs=request.inputs,
                 device=request.device,
@@ -186,6 +186,9 @@ def _load(request: Request) -> LoadedSubject:
                 module=request.module,
                 config=request.config,
             )
+            if request.threads is not None:
+                note_threads(request.threads)
+            return subject
         directory = Path(request.subject_directory)
         try:
             take_over_settings(directory)

@@ -120,8 +120,13 @@ _threads = torch.get_num_threads()
 
 
 @contextlib.contextmanager
-def noting_threads() -> Iterator[None]:
-    """A block that loads a subject: how many threads its code asks for counts only for what comes after it."""
+def noting_threads() -> Iterator[Callable[[int], None]]:
+    """
+    A block that loads a subject: how many threads its code asks for counts only for what comes after it.
+
+    Yields:
+        Notes another number.
+    """
     get_threads, set_threads = torch.get_num_threads, torch.set_num_threads
 
     def note(count: int) -> None:
@@ -130,7 +135,7 @@ def noting_threads() -> Iterator[None]:
 
     torch.get_num_threads, torch.set_num_threads = lambda: _threads, note
     try:
-        yield
+        yield note
     finally:
         torch.get_num_threads, torch.set_num_threads = get_threads, set_threads
 

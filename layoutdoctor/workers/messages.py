@@ -64,6 +64,7 @@ class Request(Message, frozen=True, kw_only=True):
         target: As on the command line; None if the model was handed over from Python.
         subject_directory: Folder with the saved model of the caller or of a script; None loads the target.
         inputs: As on the command line; of a script its arguments.
+        threads: Inside one operation, on a CPU; None for as many as the target asks for.
         module: Path of the submodule that is diagnosed; None for the whole model.
         compile_arguments: Of ``torch.compile``, for all compiled configurations; None for those of the target.
         lower_for: A GPU that is not there, to lower for.
@@ -81,6 +82,7 @@ class Request(Message, frozen=True, kw_only=True):
     config: tuple[str, ...] = ()
     device: str | None = None
     dtype: str | None = None
+    threads: int | None = None
     module: str | None = None
     mode: Mode = "inference"
     configurations: tuple[Configuration, ...] = ()

@@ -1,0 +1,118 @@
+"""A policy: which configuration a model runs in, by the shapes of its inputs, the device and the number of threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.diagnosis.answer import Ratio
+from layoutdoctor.diagnosis.layout import Size
+from layoutdoctor.diagnosis.record import Count, Factor, PositiveSeconds, Record
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES, UNREADABLE, read_saved, reason_of
+from layoutdoctor.diagnosis.subject import Configuration, Mode
+from layoutdoctor.errors import RecordError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POLICY_SCHEMA_VERSION = 1
+
+
+class Case(Record, frozen=True, kw_only=True):
+    """
+    One kind of call, as it was diagnosed.
+
+    Attributes:
+        shapes: Of every input tensor, in order.
+        device: ``cpu`` or ``cuda``.
+        thread_count: Threads inside one operation, on a CPU.
+        weight: How often this call comes, in comparison with the others.
+        baseline_seconds: Time of a call in the baseline.
+        ratios: To the baseline, of all configurations with right outputs that were measured.
+        use: The configuration that the diagnosis recommends; if nothing is certainly faster than the baseline, the best
+            single choice, unless it is slower than the baseline here.
+    """
+
+    shapes: tuple[tuple[Size, ...], ...]
+    device: str
+    device_name: str | None
+    thread_count: Count | None
+    weight: Factor = 1.0
+    baseline_seconds: PositiveSeconds
+    ratios: tuple[Ratio, ...]
+    use: str
+
+    def seconds_of(self, name: str, *, at_most: bool = False) -> float | None:
+        """
+        Time of a call in another configuration than the baseline: the baseline's over its ratio.
+
+        Args:
+            at_most: Over the lower end of the ratio's interval.
+
+        Returns:
+            None if it was not measured with right outputs.
+        """
+        ratio = next((ratio for ratio in self.ratios if ratio.name == name), None)
+        times = 0.0 if ratio is None else ratio.low if at_most else ratio.median
+        return self.baseline_seconds / times if times else None
+
+
+class Policy(Record, frozen=True, kw_only=True):
+    """
+    Which configuration to run a model in.
+
+    Attributes:
+        configurations: Those that the cases use, and that for everything else.
+        everywhere: The best single choice: the fastest over all cases of those that are certainly faster than the
+            baseline; for shapes that are in no case, and for whoever wants only one.
+    """
+
+    schema_version: int = POLICY_SCHEMA_VERSION
+    model: str
+    mode: Mode
+    torch: str | None
+    baseline: str
+    everywhere: str
+    configurations: tuple[Configuration, ...]
+    cases: tuple[Case, ...]
+
+    def seconds(self, name: str | None, *, at_most: bool = False) -> float | None:
+        """
+        Time of all calls, each as often as its weight says.
+
+        Args:
+            name: One configuration for all calls, None for the one that each case uses.
+            at_most: As for ``Case.seconds_of``.
+
+        Returns:
+            None if it was not measured in every case.
+        """
+        total = 0.0
+        for case in self.cases:
+            wanted = case.use if name is None else name
+            is_baseline = wanted == self.baseline
+            seconds = case.baseline_seconds if is_baseline else case.seconds_of(wanted, at_most=at_most)
+            if seconds is None:
+                return None
+            total += case.weight * seconds
+        return total
+
+
+def load_policy(path: str | Path) -> Policy:
+    """
+    Reads a policy.
+
+    Raises:
+        RecordError: The file cannot be read, or is no policy.
+    """
+    try:
+        policy = msgspec.json.decode(read_saved(path, DEFAULT_MOST_SAVED_BYTES), type=Policy)
+    except UNREADABLE as error:
+        why = f"{reason_of(error)}; expected a policy that layoutdoctor saved (--output FILE.json)"
+        raise RecordError(f"cannot read {str(path)!r}: {why}") from error
+    missing = {case.use for case in policy.cases} | {policy.everywhere}
+    missing -= {configuration.name for configuration in policy.configurations}
+    if policy.schema_version != POLICY_SCHEMA_VERSION or missing or not policy.cases:
+        raise RecordError(f"cannot read {str(path)!r}: it is damaged, or of another version; make the policy again")
+    return policy

@@ -1,0 +1,121 @@
+"""A policy from diagnoses of one model: for several input shapes, devices or numbers of threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.diagnosis.answer import SLOWER
+from layoutdoctor.diagnosis.policy import Case, Policy
+from layoutdoctor.errors import UsageError
+from layoutdoctor.examination.choice import eligible_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+
+
+def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None = None) -> Policy:
+    """
+    The configuration for each kind of call, and the best single one.
+
+    Args:
+        diagnoses: Of one model, each for other input shapes, another device or another number of threads.
+        weights: How often the calls of each diagnosis come; None for equally often.
+
+    Raises:
+        UsageError: They are of different models, have no times, or two are of the same kind of call.
+    """
+    weights = [1.0] * len(diagnoses) if weights is None else list(weights)
+    if not diagnoses or len(weights) != len(diagnoses) or not all(weight > 0 for weight in weights):
+        raise UsageError(
+            f"cannot make a policy of {len(diagnoses)} diagnoses with {len(weights)} weights: expected at least one "
+            "diagnosis, and a weight above 0 for each"
+        )
+    cases = [_case(diagnosis, weight) for diagnosis, weight in zip(diagnoses, weights, strict=True)]
+    first = diagnoses[0]
+    for diagnosis, case in zip(diagnoses[1:], cases[1:], strict=True):
+        own, other = _identity(diagnosis), _identity(first)
+        if own != other:
+            raise UsageError(f"cannot make a policy of {_words(own)} and {_words(other)}: expected one model and mode")
+        if sum(_key(case) == _key(one) for one in cases) > 1:
+            raise UsageError(
+                "cannot make a policy of two diagnoses with the same input shapes, device and number of threads: "
+                "leave one of them out"
+            )
+    assert first.comparison is not None
+    baseline = first.comparison.baseline
+    policy = Policy(
+        model=first.subject.name,
+        mode=first.subject.mode,
+        torch=first.environment.torch,
+        baseline=baseline,
+        everywhere=baseline,
+        configurations=(),
+        cases=tuple(cases),
+    )
+    best = _best_single(policy)
+    cases = [msgspec.structs.replace(case, use=_use(case, baseline, best)) for case in cases]
+    used = {best, *(case.use for case in cases)}
+    known = {trial.name: trial.configuration for diagnosis in diagnoses for trial in diagnosis.trials}
+    configurations = tuple(configuration for name, configuration in known.items() if name in used)
+    return msgspec.structs.replace(policy, everywhere=best, configurations=configurations, cases=tuple(cases))
+
+
+def _best_single(policy: Policy) -> str:
+    """The fastest configuration over all cases that is certainly faster than the baseline; else the baseline."""
+    limit, best = policy.seconds(policy.baseline), policy.baseline
+    assert limit is not None
+    fastest = limit
+    for name in sorted({ratio.name for ratio in policy.cases[0].ratios}):
+        likely, at_most = policy.seconds(name), policy.seconds(name, at_most=True)
+        if likely is not None and at_most is not None and at_most < limit and likely < fastest:
+            fastest, best = likely, name
+    return best
+
+
+def _use(case: Case, baseline: str, best: str) -> str:
+    is_slower = any(ratio.name == best and ratio.verdict == SLOWER for ratio in case.ratios)
+    return best if case.use == baseline and not is_slower and case.seconds_of(best) is not None else case.use
+
+
+def _case(diagnosis: Diagnosis, weight: float) -> Case:
+    comparison, subject = diagnosis.comparison, diagnosis.subject
+    baseline = (
+        None
+        if comparison is None
+        else next((trial for trial in diagnosis.trials if trial.name == comparison.baseline), None)
+    )
+    if comparison is None or baseline is None or baseline.measurement is None:
+        raise UsageError(
+            f"cannot make a policy of the diagnosis of {subject.name}: it has no times of its baseline; diagnose the "
+            "model where it runs"
+        )
+    eligible, advice = eligible_names(diagnosis.trials), diagnosis.recommendation
+    chosen = advice.configuration if advice is not None else None
+    return Case(
+        shapes=tuple(tensor.shape for tensor in subject.inputs),
+        device=(subject.device or "cpu").partition(":")[0],
+        device_name=diagnosis.environment.device_name,
+        thread_count=diagnosis.environment.thread_count if (subject.device or "cpu") == "cpu" else None,
+        weight=weight,
+        baseline_seconds=baseline.measurement.median_seconds,
+        ratios=tuple(ratio for ratio in comparison.ratios if ratio.name in eligible),
+        use=comparison.baseline if chosen is None else chosen,
+    )
+
+
+def _identity(diagnosis: Diagnosis) -> tuple[str, str, str]:
+    subject = diagnosis.subject
+    assert diagnosis.comparison is not None
+    return subject.model or subject.name, subject.mode, diagnosis.comparison.baseline
+
+
+def _words(identity: tuple[str, str, str]) -> str:
+    return f"{identity[0]} in {identity[1]} against {identity[2]}"
+
+
+def _key(case: Case) -> tuple[object, ...]:
+    return case.shapes, case.device, case.device_name, case.thread_count

@@ -1,0 +1,104 @@
+"""The report of a policy: the best single choice, the choice by kind of call, and the cost of other choices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.reports.sections.rows import UNKNOWN, Overview, Table, TableRow, format_interval
+from layoutdoctor.reports.sections.wording import baseline_phrase, clean, clean_name, shown_name
+from layoutdoctor.units import format_ratio, format_seconds
+from layoutdoctor.words import count_of, distinct, shape_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.policy import Case, Policy
+
+
+def build_policy_view(policy: Policy) -> Overview:
+    """The report of a policy."""
+    names = distinct([policy.everywhere, *(case.use for case in policy.cases)])
+    columns = [name for name in names if name != policy.baseline]
+    devices = distinct(case.device_name or case.device for case in policy.cases)
+    head = ("call", "per call", "use", *map(shown_name, columns))
+    rows = tuple(
+        TableRow(
+            (
+                call_words(policy, case),
+                format_seconds(case.baseline_seconds),
+                _use_words(policy, case.use),
+                *(_ratio_cell(case, name) for name in columns),
+            )
+        )
+        for case in policy.cases
+    )
+    return Overview(
+        title=("layoutdoctor policy", clean_name(policy.model), policy.mode, *map(clean_name, devices)),
+        headline=_headline(policy),
+        lines=tuple(_lines(policy)),
+        tables=(Table(head, rows, title="Calls: the default's time, the choice, and ratios to the default"),),
+        remarks=(),
+    )
+
+
+def call_words(policy: Policy, case: Case) -> str:
+    """A kind of call: ``"1x3x64x64"``, with what is not the same in all cases."""
+    words = [", ".join(map(shape_words, case.shapes)) or "no tensor"]
+    if len({one.device_name for one in policy.cases}) > 1:
+        words.append(clean_name(case.device_name or case.device))
+    if len({one.thread_count for one in policy.cases}) > 1 and case.thread_count is not None:
+        words.append(count_of(case.thread_count, "thread"))
+    if len({one.weight for one in policy.cases}) > 1:
+        words.append(f"{case.weight:g} of {sum(one.weight for one in policy.cases):g}")
+    return ", ".join(words)
+
+
+def _use_words(policy: Policy, name: str) -> str:
+    return "the default" if name == policy.baseline else shown_name(name)
+
+
+def _ratio_cell(case: Case, name: str) -> str:
+    ratio = next((ratio for ratio in case.ratios if ratio.name == name), None)
+    return UNKNOWN if ratio is None else format_interval(ratio)
+
+
+def _headline(policy: Policy) -> str:
+    default, single, each = (policy.seconds(name) for name in (policy.baseline, policy.everywhere, None))
+    assert default is not None
+    assert single is not None
+    assert each is not None
+    kinds = count_of(len(policy.cases), "kind of call", "kinds of call")
+    if policy.everywhere == policy.baseline:
+        first = f"{baseline_phrase(policy.baseline)} is the best single choice for {kinds}"
+    else:
+        speed = f"{format_ratio(default / single)} faster than the default"
+        first = f"{shown_name(policy.everywhere)} is the best single choice for {kinds}: {speed}"
+    gain = single / each
+    by_call = (
+        f"a choice by call is {format_ratio(gain)} faster than it"
+        if gain > 1.005
+        else "a choice by call gains nothing more"
+    )
+    return f"{first}; {by_call}."
+
+
+def _lines(policy: Policy) -> Iterator[str]:
+    worst = max(
+        (
+            (seconds / best, name, case)
+            for case in policy.cases
+            for name in {other.use for other in policy.cases} | {policy.everywhere}
+            if (seconds := case.baseline_seconds if name == policy.baseline else case.seconds_of(name)) is not None
+            and (best := case.baseline_seconds if case.use == policy.baseline else case.seconds_of(case.use))
+            is not None
+        ),
+        key=lambda entry: entry[0],
+        default=None,
+    )
+    if worst is not None and worst[0] > 1.05:
+        factor, name, case = worst
+        yield (
+            f"The worst exchange of choices: {_use_words(policy, name)} takes {format_ratio(factor)} as long as "
+            f"{_use_words(policy, case.use)} for {call_words(policy, case)}"
+        )
+    yield clean('Apply it: model = layoutdoctor.apply_policy(model, "policy.json")  # what --output policy.json wrote')
