@@ -15,6 +15,7 @@ COMMANDS = {
     "examine": "saved recordings once more, with today's analysis and rules, without torch",
     "render": "a saved diagnosis in another format",
     "compare": "what changed between two recorded traces or saved diagnoses",
+    "rank": "the convolutions of a saved diagnosis, by what their layout costs",
     "policy": "which configuration for which input shapes, from saved diagnoses of one model",
     "scan": "many recorded traces, added up: by rule, kernel, module, rank; here or on a Dask cluster",
     "explain": "the rules, and what each means",
