@@ -300,7 +300,7 @@ class Run:
             return
 
     def _time_without_kept_memory(self) -> None:
-        """A few starts of the default and the best with glibc's own settings, whose page faults are the user's."""
+        """Starts of the default and the best with glibc's own settings, whose page faults are the user's."""
         baseline = baseline_of(self.workers)
         if baseline is None or self._on_gpu or not baseline.forks:
             return
@@ -309,12 +309,14 @@ class Run:
         advice = recommend(trials, compare(trials), {})
         name = None if advice is None else advice.configuration
         pair = [baseline, *(one for one in self.workers if one.name == name and one is not baseline and one.forks)]
-        for _ in range(UNKEPT_STARTS):
-            rounds = time_start(pair, baseline.calls, self._meter, keeps_memory=False)
-            if rounds is None:
+        measured = next((trial.measurement for trial in trials if trial.name == baseline.name), None)
+        for _ in range(UNKEPT_STARTS if measured is not None else 0):
+            rounds = time_start([baseline], baseline.calls, self._meter, giving_back=pair)
+            if rounds is None or measured is None:
                 return
-            for worker, seconds in zip(pair, rounds, strict=True):
-                worker.unkept = (*worker.unkept, statistics.median(seconds))
+            kept, *given_back = map(statistics.median, rounds)
+            for worker, seconds in zip(pair, given_back, strict=True):  # beside the baseline, as all times are compared
+                worker.unkept = (*worker.unkept, measured.median_seconds * seconds / kept)
 
     # ------------------------------------------------------------------------------------------ what was seen
     def recordings(self) -> tuple[Recording, ...]:

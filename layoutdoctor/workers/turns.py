@@ -46,7 +46,7 @@ FEWEST_ROUNDS = 3
 MOST_ROUNDS = 25
 ROUNDS_OF_A_START = 9
 PROVISIONAL_ROUNDS = 5
-UNKEPT_STARTS = 3
+UNKEPT_STARTS = 2
 _ROUNDS_SECONDS = 8.0
 _START_SECONDS = 3.0
 _TURN_SECONDS = 0.03
@@ -312,17 +312,20 @@ def _is_narrow(worker: Worker, baseline: Worker) -> bool:
 
 
 def time_start(
-    workers: Sequence[Worker], calls: int, meter: LoadMeter, *, keeps_memory: bool = True
+    workers: Sequence[Worker], calls: int, meter: LoadMeter, giving_back: Sequence[Worker] = ()
 ) -> list[tuple[Seconds, ...]] | None:
     """
     One further start of each configuration, timed in turns.
 
+    Args:
+        giving_back: Have a start beside them whose allocator gives freed memory back to the system.
+
     Returns:
-        Rounds of each; None if one of them failed, which costs this start.
+        Rounds of each, those that give memory back last; None if one of them failed, which costs this start.
     """
     starts: list[Start] = []
     try:
-        for worker in workers:
+        for worker, keeps_memory in (*((one, True) for one in workers), *((one, False) for one in giving_back)):
             starts.append(worker.further_start(keeps_memory=keeps_memory))
             starts[-1].warm_up()
         times: list[list[Seconds]] = [[] for _ in starts]
