@@ -8,6 +8,7 @@ of their tensors; of the others layouts and times are known, but not the tensor.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,7 @@ from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total, Waiting
 from layoutdoctor.examination.kernels.attribution import is_convolution
 from layoutdoctor.examination.kernels.host import add_primitive, lost_count, summarize
+from layoutdoctor.examination.kernels.mangled import demangled
 from layoutdoctor.examination.kernels.names import (
     dtypes_of,
     is_convolution_kernel,
@@ -113,7 +115,7 @@ def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], 
 
 def summarize_table(table: KernelTotals) -> KernelSummary:
     """The kernel list of a table of totals; a conversion in it counts all launches of one row."""
-    rows = table.rows
+    rows = [replace(row, name=demangled(row.name)) for row in table.rows]
     conversions = [_conversion(number, row) for number, row in enumerate(rows)]
     converts = [conversion is not None and conversion.direction != "none" for conversion in conversions]
     unclear = [row for row in rows if _is_unclear(row)]
