@@ -14,9 +14,9 @@ from layoutdoctor.diagnosis.layout import Layout, contiguous_stride, dense_strid
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
 from layoutdoctor.examination.kernels.attribution import Places, attribute
-from layoutdoctor.examination.kernels.evidence import Evidence, find_copies, undecided_copies
+from layoutdoctor.examination.kernels.evidence import Evidence, find_copies, tiled_rows, undecided_copies
 from layoutdoctor.examination.kernels.host import OF_A_CPU, lost_count, with_operations_as_kernels
-from layoutdoctor.examination.kernels.names import are_of_an_engine, dtypes_of
+from layoutdoctor.examination.kernels.names import are_of_an_engine, dtypes_of, work_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
 from layoutdoctor.examination.kernels.summaries import (
@@ -25,6 +25,7 @@ from layoutdoctor.examination.kernels.summaries import (
     kernel_records,
     totals_of,
     waiting_of,
+    work_by_kind,
 )
 from layoutdoctor.recording.reading import launched_count
 from layoutdoctor.recording.recording import NONE
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import RecordedTrace
 
 
-_NAME_LENGTH = 60
-
-
 # How to record each part of a trace, or why it is not there: with torch.profiler, and with Nsight Systems.
 _HOW = {
     "kernels": ("ProfilerActivity.CUDA", "nsys profile --trace=cuda,nvtx"),
@@ -54,15 +52,12 @@ _HOW = {
 }
 
 
-def describe_lacks(
-    places: Places, is_possible: NDArray[np.bool_], undecided_copies: Sequence[int] = ()
-) -> Iterator[str]:
+def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[str]:
     """
     The parts that a trace lacks, as sentences for the report.
 
     Args:
-        is_possible: Of each kernel, whether it may convert a layout though its name does not say so.
-        undecided_copies: Rows of the eager copies that cannot be judged.
+        unsettled: Rows of the generated kernels of which neither block sizes nor the launch grid say anything.
     """
     trace, attribution = places.trace, places.attribution
     how = {part: ways[trace.source.startswith("Nsight")] for part, ways in _HOW.items()}
@@ -93,19 +88,11 @@ def describe_lacks(
             f"{attribution.unlaunched_count} of {count} kernels have no launch in the trace (queued before the "
             "recording began, or not recorded), so their operations are not known"
         )
-    if is_possible.any():
-        durations = np.where(is_possible, trace.kernels.duration, -1)
-        name = trace.names[int(trace.kernels.name[int(np.argmax(durations))])]
-        seconds = int(trace.kernels.duration[is_possible].sum()) / NANOSECONDS_PER_SECOND
+    if unsettled:
+        seconds = int(trace.kernels.duration[list(unsettled)].sum()) / NANOSECONDS_PER_SECOND
         yield (
-            f"{count_of(int(is_possible.sum()), 'kernel')} ({format_seconds(seconds)}) may convert a layout, which "
-            f"names alone do not say: {name[:_NAME_LENGTH]}"
-        )
-    if undecided_copies:
-        seconds = int(trace.kernels.duration[list(undecided_copies)].sum()) / NANOSECONDS_PER_SECOND
-        yield (
-            f"{count_of(len(undecided_copies), 'kernel')} of eager copies ({format_seconds(seconds)}) may convert a "
-            "layout: their strides were not recorded"
+            f"the block sizes of {count_of(len(unsettled), 'generated kernel')} ({format_seconds(seconds)}) were not "
+            "recorded, and a conversion of few channels has the same launch grid as other kernels"
         )
     if count > MOST_KERNELS_LISTED:
         yield f"the list of single kernels ends after {MOST_KERNELS_LISTED} of {count}; all sums are complete"
@@ -178,7 +165,8 @@ def _of_a_cpu(found: TraceFacts) -> TraceFacts:
 def _facts(trace: RecordedTrace) -> TraceFacts:
     evidence = Evidence(attribute(trace))
     copies = find_copies(evidence)
-    records = Records(evidence, Places(evidence.attribution), copies)
+    unsettled = [row for row, tiled in tiled_rows(evidence).items() if tiled is None]
+    records = Records(evidence, Places(evidence.attribution), copies, unsettled)
     conversions = [records.library(number, found) for number, found in enumerate(evidence.conversions)]
     padded = [records.padded(number, row) for number, row in enumerate(records.padding)]
     return TraceFacts(
@@ -194,13 +182,20 @@ class Records:
 
     Attributes:
         is_eager_copy: Of each kernel, whether it is an eager copy between memory formats.
-        generated: Rows of the generated kernels that may be copies.
+        generated: Rows of the generated kernels that may be copies; those of a compiled graph are known from its code.
+        unsettled: Rows of those of which nothing says whether they may be copies; likewise.
     """
 
     def __init__(
-        self, evidence: Evidence, places: Places, copies: Sequence[TraceCopy] = (), *, origin: int = 0
+        self,
+        evidence: Evidence,
+        places: Places,
+        copies: Sequence[TraceCopy] = (),
+        unsettled: Sequence[int] = (),
+        *,
+        origin: int = 0,
     ) -> None:
-        self.evidence, self.places, self.origin = evidence, places, origin
+        self.evidence, self.places, self.unsettled, self.origin = evidence, places, unsettled, origin
         trace, found = evidence.trace, evidence.conversions
         self.trace, self.attribution = trace, evidence.attribution
         self.is_library = np.zeros(len(trace.kernels), bool)
@@ -224,10 +219,15 @@ class Records:
         whole = int(trace.kernels.duration.sum()) / NANOSECONDS_PER_SECOND
         spent = self._seconds(self.is_library)
         of_convolutions = np.array(self.evidence.groups, np.int64) != NONE
-        possible = self._has_role("possible")
-        copies = undecided_copies(self.evidence)
-        undecided = possible.copy()
-        undecided[[*copies, *self.generated]] = True
+        undecided = self._has_role("possible")
+        undecided[[*undecided_copies(self.evidence), *self.generated]] = True
+        work = [work_of(name) for name in trace.names]
+        is_other = ~(undecided | self.is_library | self.is_eager_copy)
+        done = work_by_kind(
+            ((work[name], is_own) if is_asked else (None, False))
+            for name, is_own, is_asked in zip(self.evidence.names, of_convolutions.tolist(), is_other, strict=True)
+        )
+        done["possible"] = [self.evidence.name_of(row) if undecided[row] else None for row in range(len(undecided))]
         return KernelSummary(
             count=len(trace.kernels),
             seconds=whole,
@@ -235,27 +235,27 @@ class Records:
             conversion_seconds=spent,
             share=spent / whole if whole else None,
             conversions=tuple(listed),
-            not_understood_count=lost_count(trace) + int(possible.sum()),
+            not_understood_count=lost_count(trace),
             kernels=kernel_records(self.attribution, self.origin),
             sources=(trace.source,),
-            lacks=tuple(describe_lacks(self.places, possible, copies)),
+            lacks=tuple(describe_lacks(self.places, self.unsettled)),
             undecided_count=int(undecided.sum()),
             undecided_seconds=self._seconds(undecided),
             exposed_conversion_seconds=self.exposed_total / NANOSECONDS_PER_SECOND,
             convolution_count=int(of_convolutions.sum()) if len(trace.kernels) else None,
             convolution_seconds=self._seconds(of_convolutions) if len(trace.kernels) else None,
-            totals=totals_of(self.attribution, self.modules, self.is_library),
-            waiting=self._waiting(),
+            totals=totals_of(self.attribution, {"module": self.modules, **done}, self.is_library),
+            waiting=self._waiting(undecided),
         )
 
     def _seconds(self, is_asked: NDArray[np.bool_]) -> float:
         return int(self.trace.kernels.duration[is_asked].sum()) / NANOSECONDS_PER_SECOND
 
-    def _waiting(self) -> Waiting | None:
-        """The waiting of the run; conversions by libraries and in eager copies are taken together."""
+    def _waiting(self, undecided: NDArray[np.bool_]) -> Waiting | None:
+        """The waiting of the run; conversions by libraries, in eager copies, and undecided ones are taken together."""
         exposed = self.exposed_total
-        if self.is_eager_copy.any():
-            exposed, _ = exposed_nanoseconds(self.trace, self.is_library | self.is_eager_copy)
+        if self.is_eager_copy.any() or undecided.any():
+            exposed, _ = exposed_nanoseconds(self.trace, self.is_library | self.is_eager_copy | undecided)
         return waiting_of(self.attribution, exposed)
 
     def _has_role(self, role: str) -> NDArray[np.bool_]:

@@ -15,7 +15,12 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from layoutdoctor.examination.kernels.names import is_convolution_kernel, kernel_entry, looks_like_conversion
+from layoutdoctor.examination.kernels.names import (
+    GENERATED_POINTWISE,
+    is_convolution_kernel,
+    kernel_entry,
+    looks_like_conversion,
+)
 from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import (
     COPY,
@@ -356,8 +361,6 @@ class _Group:
 CopyKind = Literal["converted", "permuted", "generated"]
 
 _TWO_DIMENSIONAL = re.compile(r"(?:^|[^A-Z])YBLOCK['\"]?\s*[=:]\s*['\"]?(\d+)")
-# A reduction (red, per) computes: it is never a copy.
-_GENERATED = re.compile(r"^triton_(?:poi|for)_")
 # The operation and its strides decide; what a kernel of a copy is called differs from device to device.
 _OF_A_COPY = ("strided_copy", "")
 
@@ -393,20 +396,43 @@ def find_copies(evidence: Evidence) -> list[TraceCopy]:
     found: list[TraceCopy] = []
     attribution = evidence.attribution
     layouts = cache(partial(copied_layouts, attribution))
-    is_copy = _is_of_a_copy(attribution)
-    is_generated = [_GENERATED.match(name) is not None for name in evidence.trace.names]
+    is_copy, is_tiled = _is_of_a_copy(attribution), tiled_rows(evidence)
     for row, operation in enumerate(attribution.operation.tolist()):
-        if operation == NONE:
-            continue
-        if is_generated[evidence.names[row]]:
-            copy = _generated(attribution.arguments_of(operation), row)
+        copy = None
+        if is_tiled.get(row):
+            copy = TraceCopy(row, "generated", None, None, "other")
         elif is_copy[row] and evidence.class_of(row).role in _OF_A_COPY:
             copy = _eager(row, layouts(operation))
-        else:
-            continue
         if copy is not None:
             found.append(copy)
     return found
+
+
+def tiled_rows(evidence: Evidence) -> dict[int, bool | None]:
+    """
+    Whether a generated kernel walks two dimensions apart, as one that reads and writes in different orders does.
+
+    Returns:
+        For each kernel of generated code, by its row, True or False by the block sizes of this launch, by a launch grid
+        with a second dimension, or by the block sizes of other launches of that name; None if all that says nothing:
+        few channels need only one block.
+
+    Source:
+        ``candidate_tilings`` and ``Grid2D`` of torch 2.0 to 2.13: a pointwise kernel gets a second dimension if two of
+        its tensors are dense along different ones; a large one-dimensional grid stays one-dimensional.
+    """
+    names, is_generated = evidence.trace.names, cache(lambda name: GENERATED_POINTWISE.match(names[name]) is not None)
+    found: dict[int, bool | None] = {}
+    by_name: dict[int, bool] = {}
+    for row, (name, operation) in enumerate(zip(evidence.names, evidence.attribution.operation.tolist(), strict=True)):
+        if is_generated(name):
+            options = evidence.attribution.arguments_of(operation).kernel_options
+            block, grid = _TWO_DIMENSIONAL.search(options), evidence.grid_of(row)
+            found[row] = True if grid is not None and grid[1] * grid[2] > 1 else None
+            if options:
+                found[row] = block is not None and int(block[1][:9]) > 1
+                by_name[name] = by_name.get(name, False) or found[row] is True
+    return {row: by_name.get(evidence.names[row]) if tiled is None else tiled for row, tiled in found.items()}
 
 
 def undecided_copies(evidence: Evidence) -> list[int]:
@@ -444,11 +470,3 @@ def _eager(row: int, layouts: tuple[Layout, Layout] | None) -> TraceCopy | None:
     has_formats = source.memory_formats and target.memory_formats
     direction = conversion_direction(source, target) if has_formats else "none"
     return TraceCopy(row, "permuted" if direction == "none" else "converted", source, target, direction)
-
-
-def _generated(recorded: OperationArguments, row: int) -> TraceCopy | None:
-    """A generated kernel that walks two dimensions apart, as one that reads and writes in different orders does."""
-    block = _TWO_DIMENSIONAL.search(recorded.kernel_options)
-    if block is None or int(block[1][:9]) < 2:
-        return None
-    return TraceCopy(row, "generated", None, None, "other")

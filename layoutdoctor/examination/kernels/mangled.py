@@ -131,7 +131,7 @@ class _Reader:
         return found
 
     def several(self, text: str, read: Callable[[], str]) -> list[str]:
-        """What is read up to ``E``; the text is what stands before the first one."""
+        """What is read up to ``E``; the text is that before the first one."""
         found: list[str] = []
         while not self.take("E"):
             before = text + "".join(f"{one}, " for one in found)
@@ -263,7 +263,7 @@ class _Reader:
         return self.remember(self.after(found, self.template)) if self.take("I") else found
 
     def parameter(self) -> str:
-        """The template argument that ``T_``, ``T0_``... stands for; ``auto`` for that of a lambda."""
+        """The template argument that ``T_``, ``T0_``... means; ``auto`` for that of a lambda."""
         self.take("T")
         index = self.index()
         return self.arguments[index] if index < len(self.arguments) else "auto"
