@@ -218,7 +218,8 @@ class Records:
         listed = sorted((*conversions, *padded), key=lambda conversion: conversion.start_seconds or 0.0)
         whole = int(trace.kernels.duration.sum()) / NANOSECONDS_PER_SECOND
         spent = self._seconds(self.is_library)
-        of_convolutions = np.array(self.evidence.groups, np.int64) != NONE
+        is_main = np.array([own.is_main for own in self.evidence.classes] or [False])[trace.kernels.name]
+        of_convolutions = (np.array(self.evidence.groups, np.int64) != NONE) | is_main
         undecided = self._has_role("possible")
         undecided[[*undecided_copies(self.evidence), *self.generated]] = True
         work = [work_of(name) for name in trace.names]

@@ -429,6 +429,8 @@ def tiled_rows(evidence: Evidence) -> dict[int, bool | None]:
             options = evidence.attribution.arguments_of(operation).kernel_options
             block, grid = _TWO_DIMENSIONAL.search(options), evidence.grid_of(row)
             found[row] = True if grid is not None and grid[1] * grid[2] > 1 else None
+            if found[row] is None and names[name].startswith("triton_for"):
+                found[row] = False  # lists of tensors, such as an optimizer's, one dimension each
             if options:
                 found[row] = block is not None and int(block[1][:9]) > 1
                 by_name[name] = by_name.get(name, False) or found[row] is True

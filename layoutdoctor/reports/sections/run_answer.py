@@ -158,16 +158,20 @@ def _convolution_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
 
 def _work_notes(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
     """The work inside convolutions that is neither convolving nor layouts, and data that others move; if much."""
-    for kind, label, words in (
-        ("beside", "Beside", "in convolutions, neither convolving nor a layout conversion"),
-        ("moved", "Moved", "for other reasons than a memory format"),
-    ):
+    compute = _compute_seconds(kernels)
+    for kind in ("beside", "moved"):
         found = [total for total in kernels.totals if total.kind == kind]
         seconds = sum(total.seconds for total in found)
-        compute = _compute_seconds(kernels)
-        if compute and seconds >= _LEAST_SHARE_OF_WORK * compute:
-            parts = [f"{WORK_WORDS.get(total.name, total.name)} {format_seconds(total.seconds)}" for total in found]
-            yield label, f"{listing(parts, MOST_SOURCE_LINES)} ({format_share(seconds / compute)}) {words}"
+        if not compute or seconds < _LEAST_SHARE_OF_WORK * compute:
+            continue
+        work = listing(
+            [f"{WORK_WORDS.get(total.name, total.name)} {format_seconds(total.seconds)}" for total in found], 3
+        )
+        if kind == "beside":
+            share = format_share(seconds / compute)
+            yield "Beside", f"{work} in convolutions ({share}), neither convolving nor a layout conversion"
+        else:
+            yield "Moved", f"{work} for other reasons than a memory format"
 
 
 def _conversion_notes(trial: Trial, kind: str, counted: Sequence[Conversion]) -> Iterator[tuple[str, str]]:

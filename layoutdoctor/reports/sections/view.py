@@ -225,8 +225,8 @@ def _possible(totals: Iterable[Total]) -> Iterator[str]:
             groups.setdefault(why, []).append(total)
     for why, own in groups.items():
         count, seconds = sum(total.count for total in own), sum(total.seconds for total in own)
-        name = clean(own[0].name, KERNEL_LENGTH)
-        yield f"{count_of(count, 'kernel')} ({format_seconds(seconds)}) may convert a layout ({why}): {name}"
+        names = listing((clean(total.name, KERNEL_LENGTH) for total in own), 2)
+        yield f"{count_of(count, 'kernel')} ({format_seconds(seconds)}) may convert a layout ({why}): {names}"
 
 
 def _measurement(diagnosis: Diagnosis) -> tuple[str, ...]:
