@@ -107,20 +107,6 @@ _SPELLINGS = {
 }
 """Names of oneDNN, the profiler, and the templates of CUDA and HIP."""
 
-WORK_WORDS = {
-    "tf32_rounding": "rounding to TF32",
-    "cast": "casts",
-    "bias": "adding the bias",
-    "split_sum": "adding up split sums",
-    "transposition": "transposing for a matrix product",
-    "preparation": "preparing offsets and scales",
-    "padding": "padding",
-    "fill": "filling",
-    "concatenation": "concatenating",
-    "copy": "copying",
-}
-"""Work of kernels that is neither computing nor a change of layout."""
-
 DTYPES = {
     **{name: name for name in ITEM_BYTES},
     **{spelling: name for name, spellings in _SPELLINGS.items() for spelling in spellings.split()},

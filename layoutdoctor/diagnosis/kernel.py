@@ -101,7 +101,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         share: ``conversion_seconds`` over ``seconds``; None if no kernel was recorded.
         conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
         not_understood_count: Lines and events that could not be read, or conversions that could not be described.
-        kernels: The list itself, in order; a file has it once for all trials of the same code.
+        kernels: The list itself, in order, of a trace its first 20,000; a file has it once for trials of the same code.
         sources: The sources of the list, such as ``("torch.profiler", "oneDNN verbose log")``.
         lacks: The facts that could not be recorded, each with the reason.
         undecided_count: Of a trace, kernels that may convert a layout, though nothing says so; in no other sum.

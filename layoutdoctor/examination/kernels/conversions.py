@@ -14,13 +14,12 @@ from layoutdoctor.diagnosis.layout import Layout, contiguous_stride, dense_strid
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
 from layoutdoctor.examination.kernels.attribution import Places, attribute
-from layoutdoctor.examination.kernels.evidence import Evidence, find_copies, tiled_rows, undecided_copies
+from layoutdoctor.examination.kernels.evidence import Evidence, find_copies
 from layoutdoctor.examination.kernels.host import OF_A_CPU, lost_count, with_operations_as_kernels
 from layoutdoctor.examination.kernels.names import are_of_an_engine, dtypes_of, work_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
 from layoutdoctor.examination.kernels.summaries import (
-    MOST_KERNELS_LISTED,
     exposed_nanoseconds,
     kernel_records,
     totals_of,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from layoutdoctor.examination.kernels.evidence import LibraryConversion, TraceCopy
+    from layoutdoctor.examination.kernels.evidence import CopyKind, LibraryConversion, TraceCopy
     from layoutdoctor.examination.kernels.pairs import TracePair
     from layoutdoctor.examination.kernels.shapes import Shape
     from layoutdoctor.recording.recording import RecordedTrace
@@ -94,8 +93,6 @@ def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[st
             f"the block sizes of {count_of(len(unsettled), 'generated kernel')} ({format_seconds(seconds)}) were not "
             "recorded, and a conversion of few channels has the same launch grid as other kernels"
         )
-    if count > MOST_KERNELS_LISTED:
-        yield f"the list of single kernels ends after {MOST_KERNELS_LISTED} of {count}; all sums are complete"
 
 
 def _about_operations(places: Places, how: dict[str, str]) -> Iterator[str]:
@@ -165,13 +162,12 @@ def _of_a_cpu(found: TraceFacts) -> TraceFacts:
 def _facts(trace: RecordedTrace) -> TraceFacts:
     evidence = Evidence(attribute(trace))
     copies = find_copies(evidence)
-    unsettled = [row for row, tiled in tiled_rows(evidence).items() if tiled is None]
-    records = Records(evidence, Places(evidence.attribution), copies, unsettled)
+    records, listed = Records(evidence, Places(evidence.attribution), copies), [c for c in copies if c.kind in _CAUSES]
     conversions = [records.library(number, found) for number, found in enumerate(evidence.conversions)]
     padded = [records.padded(number, row) for number, row in enumerate(records.padding)]
     return TraceFacts(
         kernels=records.summary(conversions, padded),
-        conversions=tuple(records.copy(number, copy) for number, copy in enumerate(copies)),
+        conversions=tuple(records.copy(number, copy) for number, copy in enumerate(listed)),
         pairs=tuple(records.pair(pair, conversions) for pair in find_pairs(evidence)),
     )
 
@@ -182,29 +178,30 @@ class Records:
 
     Attributes:
         is_eager_copy: Of each kernel, whether it is an eager copy between memory formats.
-        generated: Rows of the generated kernels that may be copies; those of a compiled graph are known from its code.
-        unsettled: Rows of those of which nothing says whether they may be copies; likewise.
+        is_undecided: Of each kernel, whether it may convert a layout.
+        unsettled: Rows of the generated kernels of which nothing says whether they may.
     """
 
     def __init__(
         self,
         evidence: Evidence,
         places: Places,
-        copies: Sequence[TraceCopy] = (),
-        unsettled: Sequence[int] = (),
+        copies: Sequence[TraceCopy],
         *,
         origin: int = 0,
     ) -> None:
-        self.evidence, self.places, self.unsettled, self.origin = evidence, places, unsettled, origin
+        self.evidence, self.places, self.origin = evidence, places, origin
         trace, found = evidence.trace, evidence.conversions
         self.trace, self.attribution = trace, evidence.attribution
         self.is_library = np.zeros(len(trace.kernels), bool)
         self.is_library[[conversion.row for conversion in found]] = True
         self.is_eager_copy = np.zeros(len(trace.kernels), bool)
-        self.is_eager_copy[[c.row for c in copies if c.direction != "none" and c.kind != "generated"]] = True
-        self.generated = [copy.row for copy in copies if copy.kind == "generated"]
+        self.is_eager_copy[[copy.row for copy in copies if copy.kind == "converted"]] = True
+        self.is_undecided = self._has_role("possible")
+        self.is_undecided[[copy.row for copy in copies if copy.kind in ("undecided", "generated")]] = True
+        self.unsettled = [copy.row for copy in copies if copy.kind == "unsettled"]
         is_copy = self.is_eager_copy.copy()
-        is_copy[self.generated] = True
+        is_copy[[copy.row for copy in copies if copy.kind == "generated"]] = True
         self.exposed_total, self.exposed = exposed_nanoseconds(trace, self.is_library)
         _, self.exposed_copies = exposed_nanoseconds(trace, is_copy)
         self.padding: list[int] = np.flatnonzero(self._has_role("padding")).tolist()
@@ -220,15 +217,14 @@ class Records:
         spent = self._seconds(self.is_library)
         is_main = np.array([own.is_main for own in self.evidence.classes] or [False])[trace.kernels.name]
         of_convolutions = (np.array(self.evidence.groups, np.int64) != NONE) | is_main
-        undecided = self._has_role("possible")
-        undecided[[*undecided_copies(self.evidence), *self.generated]] = True
         work = [work_of(name) for name in trace.names]
-        is_other = ~(undecided | self.is_library | self.is_eager_copy)
+        is_other = ~(self.is_undecided | self.is_library | self.is_eager_copy)
         done = work_by_kind(
             ((work[name], is_own) if is_asked else (None, False))
             for name, is_own, is_asked in zip(self.evidence.names, of_convolutions.tolist(), is_other, strict=True)
         )
-        done["possible"] = [self.evidence.name_of(row) if undecided[row] else None for row in range(len(undecided))]
+        is_open = zip(self.evidence.names, self.is_undecided, strict=True)
+        done["possible"] = [trace.names[name] if is_possible else None for name, is_possible in is_open]
         return KernelSummary(
             count=len(trace.kernels),
             seconds=whole,
@@ -240,24 +236,22 @@ class Records:
             kernels=kernel_records(self.attribution, self.origin),
             sources=(trace.source,),
             lacks=tuple(describe_lacks(self.places, self.unsettled)),
-            undecided_count=int(undecided.sum()),
-            undecided_seconds=self._seconds(undecided),
+            undecided_count=int(self.is_undecided.sum()),
+            undecided_seconds=self._seconds(self.is_undecided),
             exposed_conversion_seconds=self.exposed_total / NANOSECONDS_PER_SECOND,
             convolution_count=int(of_convolutions.sum()) if len(trace.kernels) else None,
             convolution_seconds=self._seconds(of_convolutions) if len(trace.kernels) else None,
             totals=totals_of(self.attribution, {"module": self.modules, **done}, self.is_library),
-            waiting=self._waiting(undecided),
+            waiting=self._waiting(),
         )
 
     def _seconds(self, is_asked: NDArray[np.bool_]) -> float:
         return int(self.trace.kernels.duration[is_asked].sum()) / NANOSECONDS_PER_SECOND
 
-    def _waiting(self, undecided: NDArray[np.bool_]) -> Waiting | None:
+    def _waiting(self) -> Waiting | None:
         """The waiting of the run; conversions by libraries, in eager copies, and undecided ones are taken together."""
-        exposed = self.exposed_total
-        if self.is_eager_copy.any() or undecided.any():
-            exposed, _ = exposed_nanoseconds(self.trace, self.is_library | self.is_eager_copy | undecided)
-        return waiting_of(self.attribution, exposed)
+        is_asked = self.is_library | self.is_eager_copy | self.is_undecided
+        return waiting_of(self.attribution, exposed_nanoseconds(self.trace, is_asked)[0])
 
     def _has_role(self, role: str) -> NDArray[np.bool_]:
         """Of each kernel, whether the dictionary gives it a role."""
@@ -347,11 +341,6 @@ class Records:
         owner = "compiler" if copy.kind == "generated" else "framework"
         if copy.kind != "generated" and common["op"] in _CALLED_FROM_PYTHON:
             owner = "user"
-        causes = {
-            "converted": None,
-            "permuted": "permutes dimensions, which is no change between memory formats",
-            "generated": "the generated kernel walks two dimensions apart, as one between two layouts does",
-        }
         return Conversion(
             id=f"copy {number}",
             owner=owner,  # type: ignore[arg-type]
@@ -360,7 +349,7 @@ class Records:
             direction=copy.direction,
             tensor="unknown",
             bytes_moved=None,
-            cause=causes[copy.kind],
+            cause=_CAUSES[copy.kind],
             confidence="shapes" if copy.source is not None else None,
             graph="recorded",
             fused=False,
@@ -388,6 +377,13 @@ class Records:
             exposed_seconds=known_sum(first.exposed_seconds, second.exposed_seconds),
         )
 
+
+_CAUSES: dict[CopyKind, str | None] = {
+    "converted": None,
+    "permuted": "permutes dimensions, which is no change between memory formats",
+    "generated": "the generated kernel walks two dimensions apart, as one between two layouts does",
+}
+"""Why a copy is there, of the kinds that are listed as conversions."""
 
 _WRITTEN = ("output", "grad_input", "grad_weight")
 

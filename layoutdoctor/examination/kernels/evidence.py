@@ -358,7 +358,7 @@ class _Group:
         return miopen_fits(self.names[place], tensor.shape, grid, to_channels_last=to_channels_last) is not False
 
 
-CopyKind = Literal["converted", "permuted", "generated"]
+CopyKind = Literal["converted", "permuted", "undecided", "generated", "unsettled"]
 
 _TWO_DIMENSIONAL = re.compile(r"(?:^|[^A-Z])YBLOCK['\"]?\s*[=:]\s*['\"]?(\d+)")
 # The operation and its strides decide; what a kernel of a copy is called differs from device to device.
@@ -371,16 +371,17 @@ class TraceCopy:
     One copying kernel, by its row.
 
     Attributes:
-        kind: ``converted`` between memory formats, ``permuted`` otherwise, ``generated`` by Inductor in two dimensions.
+        kind: ``converted`` between memory formats, ``permuted`` otherwise, ``undecided`` between strides that were not
+            recorded; ``generated`` by Inductor in two dimensions, or ``unsettled`` if that was not recorded.
         source: Layout before, and ``target`` after; None if not recorded.
         direction: Between memory formats; ``none`` for a permutation.
     """
 
     row: int
     kind: CopyKind
-    source: Layout | None
-    target: Layout | None
-    direction: ConversionDirection
+    source: Layout | None = None
+    target: Layout | None = None
+    direction: ConversionDirection = "other"
 
 
 def copied_layouts(attribution: Attribution, operation: int) -> tuple[Layout, Layout] | None:
@@ -392,23 +393,26 @@ def copied_layouts(attribution: Attribution, operation: int) -> tuple[Layout, La
 
 
 def find_copies(evidence: Evidence) -> list[TraceCopy]:
-    """Every copy that changes strides, and every generated copy in two dimensions, in order."""
+    """Every copy that changes strides or may, and every generated kernel in two dimensions or perhaps so, in order."""
     found: list[TraceCopy] = []
     attribution = evidence.attribution
-    layouts = cache(partial(copied_layouts, attribution))
-    is_copy, is_tiled = _is_of_a_copy(attribution), tiled_rows(evidence)
+    layouts, tiled = cache(partial(copied_layouts, attribution)), _tiled(evidence)
     for row, operation in enumerate(attribution.operation.tolist()):
-        copy = None
-        if is_tiled.get(row):
-            copy = TraceCopy(row, "generated", None, None, "other")
-        elif is_copy[row] and evidence.class_of(row).role in _OF_A_COPY:
+        role, copy = evidence.class_of(row).role, None
+        is_copy = operation != NONE and attribution.name_of(operation) == COPY
+        if row in tiled:
+            kind: CopyKind | None = {True: "generated", None: "unsettled", False: None}[tiled[row]]
+            copy = TraceCopy(row, kind) if kind is not None else None
+        elif is_copy and role in _OF_A_COPY and not _may_convert(attribution.arguments_of(operation)):
             copy = _eager(row, layouts(operation))
+        elif role == "strided_copy" or (is_copy and not role):
+            copy = TraceCopy(row, "undecided")
         if copy is not None:
             found.append(copy)
     return found
 
 
-def tiled_rows(evidence: Evidence) -> dict[int, bool | None]:
+def _tiled(evidence: Evidence) -> dict[int, bool | None]:
     """
     Whether a generated kernel walks two dimensions apart, as one that reads and writes in different orders does.
 
@@ -435,25 +439,6 @@ def tiled_rows(evidence: Evidence) -> dict[int, bool | None]:
                 found[row] = block is not None and int(block[1][:9]) > 1
                 by_name[name] = by_name.get(name, False) or found[row] is True
     return {row: by_name.get(evidence.names[row]) if tiled is None else tiled for row, tiled in found.items()}
-
-
-def undecided_copies(evidence: Evidence) -> list[int]:
-    """Rows of the kernels that copy, in eager mode, between strides that were not recorded."""
-    attribution = evidence.attribution
-    roles = (evidence.class_of(row).role for row in range(len(evidence.names)))
-    columns = zip(roles, attribution.operation.tolist(), _is_of_a_copy(attribution), strict=True)
-    return [
-        row
-        for row, (role, operation, is_copy) in enumerate(columns)
-        if role == "strided_copy" or (is_copy and not role)
-        if not is_copy or _may_convert(attribution.arguments_of(operation))
-    ]
-
-
-def _is_of_a_copy(attribution: Attribution) -> list[bool]:
-    """Of each kernel, whether an eager copy launched it."""
-    names, operations = attribution.trace.names, attribution.trace.operations.name.tolist()
-    return [row != NONE and names[operations[row]] == COPY for row in attribution.operation.tolist()]
 
 
 def _may_convert(recorded: OperationArguments) -> bool:

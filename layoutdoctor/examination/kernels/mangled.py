@@ -1,8 +1,8 @@
 """
 Reads mangled C++ names, as the Itanium ABI defines them.
 
-A table may cut a name anywhere, so what can be read of a beginning is returned; what names of kernels do not hold, such
-as most expressions, ends the reading likewise.
+A table may cut a name anywhere, so what can be read of a beginning is returned; what names of kernels hardly hold, such
+as arrays, functions and expressions as template arguments, ends the reading likewise.
 """
 
 from __future__ import annotations
@@ -25,20 +25,10 @@ _DEEPEST, _LONGEST = 60, 4000
 _BUILTIN = {
     **{"v": "void", "w": "wchar_t", "b": "bool", "c": "char", "a": "signed char", "h": "unsigned char", "s": "short"},
     **{"t": "unsigned short", "i": "int", "j": "unsigned int", "l": "long", "m": "unsigned long", "x": "long long"},
-    **{"y": "unsigned long long", "n": "__int128", "o": "unsigned __int128", "f": "float", "d": "double"},
-    **{"e": "long double", "g": "__float128", "z": "..."},
-}
-_LONGER = {
-    "DF16b": "std::bfloat16_t",
-    "DF16_": "_Float16",
-    "Dn": "std::nullptr_t",
-    "Dh": "half",
-    "Di": "char32_t",
-    "Ds": "char16_t",
-    "Da": "auto",
+    **{"y": "unsigned long long", "f": "float", "d": "double", "DF16b": "std::bfloat16_t", "DF16_": "_Float16"},
 }
 _OF_STD = {"Sa": "std::allocator", "Sb": "std::basic_string", "Ss": "std::string"}
-_BEHIND = {"P": "*", "R": "&", "O": "&&", "K": " const", "V": " volatile", "r": " restrict"}
+_BEHIND = {"Dp": "", "P": "*", "R": "&", "O": "&&", "K": " const", "V": " volatile", "r": " restrict"}
 _SUFFIXES = {"j": "u", "l": "l", "m": "ul", "x": "ll", "y": "ull"}
 
 
@@ -52,7 +42,7 @@ def demangled(name: str) -> str:
     if mangled is None:
         return name
     try:
-        found = _Reader(mangled[1]).whole()
+        found = _Reader(mangled[1]).function(is_inner=False)
     except _EndOfReading as end:
         found = end.text
     return f"{found}{mangled[2] or ''}" if found else name
@@ -86,16 +76,6 @@ class _Reader:
         self.seen: list[str] = []
         self.arguments: list[str] = []
         self.last: list[str] = []
-
-    def whole(self) -> str:
-        """The name to its end."""
-        found, self.arguments = self.entity(), self.last
-        result = f"{self.type()} " if found.endswith(">") and self.place < len(self.name) else ""
-        types: list[str] = []
-        while self.place < len(self.name):
-            before = f"{result}{found}({''.join(f'{one}, ' for one in types)}"
-            types.append(self.after(before, self.type)[len(before) :])
-        return f"{result}{found}({'' if types == ['void'] else ', '.join(types)})" if types else found
 
     def next_is(self, *texts: str) -> bool:
         return self.name.startswith(texts, self.place)
@@ -133,7 +113,7 @@ class _Reader:
     def several(self, text: str, read: Callable[[], str]) -> list[str]:
         """What is read up to ``E``; the text is that before the first one."""
         found: list[str] = []
-        while not self.take("E"):
+        while not self.take("E") and (self.depth or self.place < len(self.name)):
             before = text + "".join(f"{one}, " for one in found)
             found.append(self.after(before, read)[len(before) :])
         return found
@@ -185,13 +165,15 @@ class _Reader:
             self.match(_NUMBER)
         return found
 
-    def function(self) -> str:
-        """A function with its parameters, up to ``E``."""
-        outer = self.arguments
-        found, self.arguments = self.entity(), self.last
-        if found.endswith(">"):
-            self.type()  # its result
-        found += f"({self.listed(f'{found}(', self.type)})"
+    def function(self, *, is_inner: bool = True) -> str:
+        """A function with its parameters: up to ``E``, or to the end of the name."""
+        outer, found = self.arguments, self.entity()
+        if self.place == len(self.name):
+            return found
+        self.arguments = self.last
+        result = f"{self.type()} " if found.endswith(">") else ""
+        found = f"{'' if is_inner else result}{found}("
+        found += f"{self.listed(found, self.type)})"
         self.arguments = outer
         return found
 
@@ -205,8 +187,6 @@ class _Reader:
         if self.take("Ul"):
             types = self.listed("{lambda(", self.type)
             return f"{{lambda({types})#{self.index() + 1}}}"
-        if self.take("Ut"):
-            return f"{{unnamed type#{self.index() + 1}}}"
         if self.take("cl"):
             return "operator()"
         length = int(self.match(_NUMBER))
@@ -224,9 +204,6 @@ class _Reader:
     def argument(self) -> str:
         if self.take("J"):
             return ", ".join(self.several("", self.argument))
-        if self.take("XadL_Z"):
-            found = self.after("&", self.function)
-            return found if self.take("E") else self.end()
         return self.literal() if self.take("L") else self.type()
 
     def literal(self) -> str:
@@ -242,20 +219,13 @@ class _Reader:
 
     def type(self) -> str:
         """A type; later parts of the name may refer to it, unless it is one of the language's own."""
-        own = self.take(*_BUILTIN, *_LONGER)
+        own = self.take(*_BUILTIN)
         if own:
-            return _BUILTIN.get(own) or _LONGER[own]
-        if self.take("Dp"):
-            return self.after("", self.type)
+            return _BUILTIN[own]
         qualifier = self.take(*_BEHIND)
         if qualifier:
-            return self.remember(self.after("", self.type) + _BEHIND[qualifier])
-        if self.take("F"):
-            result = self.after("", self.type)
-            return self.remember(f"{result} ({self.listed(f'{result} (', self.type)})")
-        if self.take("A"):
-            size = self.match(_NUMBER)
-            return self.remember(self.after("", self.type) + f" [{size}]") if self.take("_") else self.end()
+            found = self.after("", self.type) + _BEHIND[qualifier]
+            return self.remember(found) if _BEHIND[qualifier] else found
         if self.next_is("S") and not self.next_is("St"):
             found = self.substitution()
         else:

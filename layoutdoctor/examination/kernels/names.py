@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.kernel import Kernel
 
 _FALLBACK = re.compile(r"slow_conv|thnn_conv|vol2col|naive_conv")
-Work = Literal[
-    "tf32_rounding",
-    "cast",
-    "bias",
-    "split_sum",
-    "transposition",
-    "preparation",
-    "padding",
-    "fill",
-    "concatenation",
-    "copy",
-]
 Role = Literal["conversion", "padding", "cast", "possible", "strided_copy", "generated", "decoy"]
 
 
@@ -210,10 +198,10 @@ _ALMOST = (
     _entry(r"^__myl_(?:Move|Resh|Cast|Slic|Conc|Repl){0,12}Tran(?:Move|Resh|Tran|Cast|Slic|Conc|Repl){0,12}_",
            "tensorrt", "possible", "other", "Tran_"),
     # a template: GEMM, convolution or attention; Inductor names
-    _decoy("inductor", r"^triton_(?:tem|mm|bmm|addmm|convolution[23]d|flex)_", endings=("tem_",)),
+    _decoy("inductor", r"^triton_(?:tem|mm|bmm|addmm|convolution[23]d|flex)_", endings=("_tem_",)),
     # nothing: triton_poi_fused_convolution_3 is a layout copy in one graph and a bias in another; recorded on A100,
     # MI300X; the strides of the launch or the output code decide. Without unique names torch 2.0 to 2.2 call all so
-    _entry(r"^triton_(?:poi|red|per|for|spl|unk)_|^triton_(?:_|\Z)", "inductor", "generated", "other", "poi_", "__"),
+    _entry(r"^triton_(?:poi|red|per|for|spl|unk)_|^triton_(?:_|\Z)", "inductor", "generated", "other", "_poi_"),
 )  # fmt: skip
 
 # Beside each pattern: its kernels, and where they were seen. A layout in a computing kernel's name is its operands'.
@@ -362,8 +350,8 @@ def is_convolution_kernel(name: str) -> bool:
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
-def work_of(name: str) -> Work | None:
-    """The work of a kernel or a device's copy that neither computes nor changes a layout, by its name."""
+def work_of(name: str) -> str | None:
+    """The work of a kernel or a device's copy that neither convolves nor changes a layout, in words, by its name."""
     entry = kernel_entry(name)
     named = next((work for work, pattern in _WORK if pattern.search(name)), None)
     return named or (_WORK_OF_ROLES.get(entry.role) if entry is not None else None)
@@ -444,34 +432,33 @@ _CONVOLUTION = re.compile(
     )
     + ")"
 )
-# Words that only operations have which move data; Inductor lists the operations in a kernel's name.
-_MOVING = r"^triton_poi_fused_(?:_?(?:{})_)+\d+\Z"
-_WORK: tuple[tuple[Work, re.Pattern[str]], ...] = tuple(
-    (work, re.compile(pattern))  # type: ignore[misc]
+_MOVING = r"^triton_poi_fused_(?:_?(?:{})_)+\d+\Z"  # Inductor lists the operations; these move data alone
+_WORK = tuple(
+    (work, re.compile(pattern))
     for work, pattern in {
-        "tf32_rounding": _cudnn("convertTensor_kernel") + r"<float, ?float\b",  # A100; cuDNN 8 and 9
-        "bias": r"\bCUDAFunctor_add<",  # V100, A100, H100, MI300X
-        "transposition": r"transpose_readWrite_alignment_kernel",  # V100, for an FFT
-        "split_sum": r"splitKreduce|ReduceSplitK|reduce_wgrad_nchw_helper",  # V100, A100
-        "preparation": r"compute\w{0,20}OffsetsKernel|kern_precompute_indices|scalePackedTensor_kernel|flip_filter",
+        "rounding to TF32": _cudnn("convertTensor_kernel") + r"<float, ?float\b",  # A100; cuDNN 8 and 9
+        "adding the bias": r"\bCUDAFunctor_add<",  # V100, A100, H100, MI300X
+        "transposing for a matrix product": r"transpose_readWrite_alignment_kernel",  # V100, for an FFT
+        "adding up split sums": r"splitKreduce|ReduceSplitK|reduce_wgrad_nchw_helper",  # V100, A100
+        "preparing offsets and scales": r"compute\w{0,20}OffsetsKernel|kern_precompute_indices|scalePackedTensor_kernel"
+        "|flip_filter",
         "padding": "padFilterWeights|" + _MOVING.format("constant_pad_nd"),
-        "fill": r"FillFunctor|uninitialized_fill|^Memset\b|SubTensorOpWithScalar|"
+        "filling": r"FillFunctor|uninitialized_fill|^Memset\b|SubTensorOpWithScalar|"
         + _MOVING.format("fill|zeros|zeros_like|full|full_like|zero|new_zeros|ones"),
-        "concatenation": "CatArrayBatchedCopy|" + _MOVING.format("cat|stack"),
-        "copy": r"direct_copy_kernel_cuda|^Memcpy DtoD\b|"
+        "concatenating": "CatArrayBatchedCopy|" + _MOVING.format("cat|stack"),
+        "copying": r"direct_copy_kernel_cuda|^Memcpy DtoD\b|"
         + _MOVING.format("clone|copy|unsafe_view|view|slice|select|expand|repeat|index_put|slice_scatter"),
     }.items()
 )
-_WORK_OF_ROLES: dict[Role, Work] = {"cast": "cast", "padding": "padding", "strided_copy": "copy"}
-OF_CONVOLUTIONS_ALONE = frozenset({"tf32_rounding", "preparation"})
-"""Work that nothing but a convolution has done."""
+_WORK_OF_ROLES: dict[Role, str] = {"cast": "casts", "padding": "padding", "strided_copy": "copying"}
+OF_CONVOLUTIONS_ALONE = frozenset({"rounding to TF32", "preparing offsets and scales"})
+MOVES = frozenset({"padding", "filling", "concatenating", "copying"})
+"""Work that moves or writes data and computes nothing."""
 GENERATED_POINTWISE = re.compile(r"triton_(?:(?:poi|for|unk)?_|\Z)")
 """
 Generated kernels that may convert a layout. A reduction (``red``, ``per``) or a scan (``spl``) computes: it is no copy,
 though its launch grid may have a second dimension.
 """
-MOVES = frozenset({"padding", "fill", "concatenation", "copy"})
-"""Work that moves or writes data and computes nothing."""
 
 _LAYOUT_WORDS = re.compile(r"nchw|nhwc|ncdhw|ndhwc|transpos|permut|reformat|layout|swapdim", re.IGNORECASE)
 _COMPUTING_WORDS = re.compile(

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.kernel import TotalKind
     from layoutdoctor.examination.kernels.attribution import Attribution
-    from layoutdoctor.examination.kernels.names import Work
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
     from layoutdoctor.recording.onednn import OnednnLog, Primitive
     from layoutdoctor.recording.recording import Column, KernelTotal, KernelTotals, RecordedTrace
@@ -252,7 +251,7 @@ def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, .
     )
 
 
-def work_by_kind(work: Iterable[tuple[Work | None, bool]]) -> dict[TotalKind, Sequence[str | None]]:
+def work_by_kind(work: Iterable[tuple[str | None, bool]]) -> dict[TotalKind, Sequence[str | None]]:
     """
     The work that each kernel does beside a convolution, and the work of others that moves data.
 

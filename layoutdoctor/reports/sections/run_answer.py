@@ -22,7 +22,7 @@ from layoutdoctor.reports.sections.wording import (
     wasted_seconds,
 )
 from layoutdoctor.units import format_seconds, format_share
-from layoutdoctor.words import OWNER_WORDS, PROOF_WORDS, TENSOR_WORDS, WORK_WORDS, count_of, joined, listing
+from layoutdoctor.words import OWNER_WORDS, PROOF_WORDS, TENSOR_WORDS, count_of, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -164,9 +164,7 @@ def _work_notes(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
         seconds = sum(total.seconds for total in found)
         if not compute or seconds < _LEAST_SHARE_OF_WORK * compute:
             continue
-        work = listing(
-            [f"{WORK_WORDS.get(total.name, total.name)} {format_seconds(total.seconds)}" for total in found], 3
-        )
+        work = listing([f"{total.name} {format_seconds(total.seconds)}" for total in found], 3)
         if kind == "beside":
             share = format_share(seconds / compute)
             yield "Beside", f"{work} in convolutions ({share}), neither convolving nor a layout conversion"

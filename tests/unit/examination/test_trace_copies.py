@@ -49,7 +49,7 @@ def eager(
 
 
 def told(found: list[TraceCopy]) -> list[tuple[str, str]]:
-    return [(copy.kind, copy.direction) for copy in found]
+    return [(copy.kind, copy.direction) for copy in found if copy.kind not in ("undecided", "unsettled")]
 
 
 def generated(shapes: list[Shape], strides: list[Shape], options: str, name: str = "triton_poi_fused_0") -> Recorder:
