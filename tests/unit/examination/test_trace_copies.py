@@ -86,11 +86,6 @@ def test_what_cannot_be_decided_has_a_count_and_a_time_of_its_own(
     assert summary.conversion_count == 0
 
 
-def test_a_generated_kernel_that_may_be_a_copy_is_undecided() -> None:
-    kernels = examine_recorded(generated([], [], "YBLOCK=32").trace()).kernels
-    assert (kernels.undecided_count, kernels.conversion_count) == (1, 0)
-
-
 DENSE, NARROW = contiguous_stride(IMAGE), (1, 512, 16, 16)
 
 
