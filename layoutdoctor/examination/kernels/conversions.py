@@ -182,14 +182,7 @@ class Records:
         unsettled: Rows of the generated kernels of which nothing says whether they may.
     """
 
-    def __init__(
-        self,
-        evidence: Evidence,
-        places: Places,
-        copies: Sequence[TraceCopy],
-        *,
-        origin: int = 0,
-    ) -> None:
+    def __init__(self, evidence: Evidence, places: Places, copies: Sequence[TraceCopy], *, origin: int = 0) -> None:
         self.evidence, self.places, self.origin = evidence, places, origin
         trace, found = evidence.trace, evidence.conversions
         self.trace, self.attribution = trace, evidence.attribution
@@ -223,8 +216,9 @@ class Records:
             ((work[name], is_own) if is_asked else (None, False))
             for name, is_own, is_asked in zip(self.evidence.names, of_convolutions.tolist(), is_other, strict=True)
         )
-        is_open = zip(self.evidence.names, self.is_undecided, strict=True)
-        done["possible"] = [trace.names[name] if is_possible else None for name, is_possible in is_open]
+        done["possible"] = [
+            trace.names[name] if self.is_undecided[n] else None for n, name in enumerate(self.evidence.names)
+        ]
         return KernelSummary(
             count=len(trace.kernels),
             seconds=whole,

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from layoutdoctor.examination.kernels.names import (
     GENERATED_POINTWISE,
+    ROUNDING,
     is_convolution_kernel,
     kernel_entry,
     looks_like_conversion,
+    work_of,
 )
 from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import (
@@ -53,7 +55,7 @@ class KernelClass(NamedTuple):
     The facts that a kernel's name gives.
 
     Attributes:
-        is_helper: Whether it fills or casts for a convolution of MIOpen.
+        is_helper: Whether it fills or casts for a convolution of MIOpen, or rounds for one of cuDNN.
     """
 
     is_conversion: bool = False
@@ -129,7 +131,7 @@ class Evidence:
 
 
 def _class_of(name: str) -> KernelClass:
-    entry, is_helper = kernel_entry(name), name.startswith(_HELPER)
+    entry, is_helper = kernel_entry(name), name.startswith(_HELPER) or work_of(name) == ROUNDING
     is_conversion = entry is not None and entry.role == "conversion"
     is_main = not is_conversion and not is_helper and is_convolution_kernel(name)
     if entry is None:
@@ -417,9 +419,8 @@ def _tiled(evidence: Evidence) -> dict[int, bool | None]:
     Whether a generated kernel walks two dimensions apart, as one that reads and writes in different orders does.
 
     Returns:
-        For each kernel of generated code, by its row, True or False by the block sizes of this launch, by a launch grid
-        with a second dimension, or by the block sizes of other launches of that name; None if all that says nothing:
-        few channels need only one block.
+        By row, for generated kernels: by the block sizes of the launch, its grid, or the block sizes of others of its
+        name; None if all these say nothing: few channels need only one block.
 
     Source:
         ``candidate_tilings`` and ``Grid2D`` of torch 2.0 to 2.13: a pointwise kernel gets a second dimension if two of
@@ -432,9 +433,8 @@ def _tiled(evidence: Evidence) -> dict[int, bool | None]:
         if is_generated(name):
             options = evidence.attribution.arguments_of(operation).kernel_options
             block, grid = _TWO_DIMENSIONAL.search(options), evidence.grid_of(row)
-            found[row] = True if grid is not None and grid[1] * grid[2] > 1 else None
-            if found[row] is None and names[name].startswith("triton_for"):
-                found[row] = False  # lists of tensors, such as an optimizer's, one dimension each
+            is_list = names[name].startswith("triton_for")  # of tensors, as an optimizer's, of one dimension each
+            found[row] = True if grid is not None and grid[1] * grid[2] > 1 else False if is_list else None
             if options:
                 found[row] = block is not None and int(block[1][:9]) > 1
                 by_name[name] = by_name.get(name, False) or found[row] is True

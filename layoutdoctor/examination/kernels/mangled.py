@@ -28,7 +28,7 @@ _BUILTIN = {
     **{"y": "unsigned long long", "f": "float", "d": "double", "DF16b": "std::bfloat16_t", "DF16_": "_Float16"},
 }
 _OF_STD = {"Sa": "std::allocator", "Sb": "std::basic_string", "Ss": "std::string"}
-_BEHIND = {"Dp": "", "P": "*", "R": "&", "O": "&&", "K": " const", "V": " volatile", "r": " restrict"}
+_BEHIND = {"P": "*", "R": "&", "O": "&&", "K": " const", "V": " volatile", "r": " restrict"}
 _SUFFIXES = {"j": "u", "l": "l", "m": "ul", "x": "ll", "y": "ull"}
 
 
@@ -173,19 +173,19 @@ class _Reader:
         self.arguments = self.last
         result = f"{self.type()} " if found.endswith(">") else ""
         found = f"{'' if is_inner else result}{found}("
-        found += f"{self.listed(found, self.type)})"
+        found += f"{self.types(found)})"
         self.arguments = outer
         return found
 
-    def listed(self, text: str, read: Callable[[], str]) -> str:
-        found = ", ".join(self.several(text, read))
+    def types(self, before: str) -> str:
+        found = ", ".join(self.several(before, self.type))
         return "" if found == "void" else found
 
     def plain_name(self) -> str:
         """A name without what it belongs to."""
         self.take("L")
         if self.take("Ul"):
-            types = self.listed("{lambda(", self.type)
+            types = self.types("{lambda(")
             return f"{{lambda({types})#{self.index() + 1}}}"
         if self.take("cl"):
             return "operator()"
@@ -222,10 +222,11 @@ class _Reader:
         own = self.take(*_BUILTIN)
         if own:
             return _BUILTIN[own]
+        if self.take("Dp"):
+            return self.after("", self.type)
         qualifier = self.take(*_BEHIND)
         if qualifier:
-            found = self.after("", self.type) + _BEHIND[qualifier]
-            return self.remember(found) if _BEHIND[qualifier] else found
+            return self.remember(self.after("", self.type) + _BEHIND[qualifier])
         if self.next_is("S") and not self.next_is("St"):
             found = self.substitution()
         else:
@@ -242,8 +243,9 @@ class _Reader:
         standard = self.take(*_OF_STD)
         if standard:
             return _OF_STD[standard]
-        index = self.index() if self.take("S") else -1
-        return self.seen[index] if 0 <= index < len(self.seen) else self.end()
+        self.take("S")
+        index = self.index()
+        return self.seen[index] if index < len(self.seen) else self.end()
 
     def end(self) -> NoReturn:
         """Ends the reading."""

@@ -432,11 +432,12 @@ _CONVOLUTION = re.compile(
     )
     + ")"
 )
+ROUNDING = "rounding to TF32"
 _MOVING = r"^triton_poi_fused_(?:_?(?:{})_)+\d+\Z"  # Inductor lists the operations; these move data alone
 _WORK = tuple(
     (work, re.compile(pattern))
     for work, pattern in {
-        "rounding to TF32": _cudnn("convertTensor_kernel") + r"<float, ?float\b",  # A100; cuDNN 8 and 9
+        ROUNDING: _cudnn("convertTensor_kernel") + r"<float, ?float\b",  # A100; cuDNN 8 and 9
         "adding the bias": r"\bCUDAFunctor_add<",  # V100, A100, H100, MI300X
         "transposing for a matrix product": r"transpose_readWrite_alignment_kernel",  # V100, for an FFT
         "adding up split sums": r"splitKreduce|ReduceSplitK|reduce_wgrad_nchw_helper",  # V100, A100
@@ -451,7 +452,7 @@ _WORK = tuple(
     }.items()
 )
 _WORK_OF_ROLES: dict[Role, str] = {"cast": "casts", "padding": "padding", "strided_copy": "copying"}
-OF_CONVOLUTIONS_ALONE = frozenset({"rounding to TF32", "preparing offsets and scales"})
+OF_CONVOLUTIONS_ALONE = frozenset({ROUNDING, "preparing offsets and scales"})
 MOVES = frozenset({"padding", "filling", "concatenating", "copying"})
 """Work that moves or writes data and computes nothing."""
 GENERATED_POINTWISE = re.compile(r"triton_(?:(?:poi|for|unk)?_|\Z)")

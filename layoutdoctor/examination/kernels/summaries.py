@@ -24,6 +24,7 @@ from layoutdoctor.examination.kernels.names import (
     GENERATED_POINTWISE,
     MOVES,
     OF_CONVOLUTIONS_ALONE,
+    ROUNDING,
     dtypes_of,
     is_convolution_kernel,
     kernel_entry,
@@ -123,6 +124,7 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
     conversions = [_conversion(number, row) for number, row in enumerate(rows)]
     converts = [conversion is not None and conversion.direction != "none" for conversion in conversions]
     unclear = [row.name if _is_unclear(row) else None for row in rows]
+    work = [None if name else work_of(row.name) for row, name in zip(rows, unclear, strict=True)]
     count, seconds = _sums(rows)
     conversion_count, conversion_seconds = _sums(row for row, does in zip(rows, converts, strict=True) if does)
     undecided_count, undecided_seconds = _sums(row for row, name in zip(rows, unclear, strict=True) if name)
@@ -132,10 +134,7 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         "kernel": [row.name for row in rows],
         "operation": [row.operation for row in rows],
         "possible": unclear,
-        **work_by_kind(
-            (None if name else work_of(row.name), _is_of_a_convolution(row))
-            for row, name in zip(rows, unclear, strict=True)
-        ),
+        **work_by_kind(zip(work, map(_is_of_a_convolution, rows), strict=True)),
     }
     return KernelSummary(
         count=count,
@@ -192,7 +191,8 @@ def _is_of_a_convolution(row: KernelTotal) -> bool:
     if row.operation is not None and row.operation.startswith("aten::"):
         return is_convolution(row.operation)
     entry = kernel_entry(row.name, is_cut=row.is_cut)
-    return is_convolution_kernel(row.name) or (entry is not None and entry.role in ("conversion", "padding"))
+    is_helping = work_of(row.name) == ROUNDING or (entry is not None and entry.role in ("conversion", "padding"))
+    return is_helping or is_convolution_kernel(row.name)
 
 
 def _is_unclear(row: KernelTotal) -> bool:
@@ -252,12 +252,7 @@ def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, .
 
 
 def work_by_kind(work: Iterable[tuple[str | None, bool]]) -> dict[TotalKind, Sequence[str | None]]:
-    """
-    The work that each kernel does beside a convolution, and the work of others that moves data.
-
-    Args:
-        work: Of each kernel its work, and whether it ran for a convolution.
-    """
+    """The work beside convolutions and other work that moves data; given is the work of each, and if it is of one."""
     known = [(kind, is_own or kind in OF_CONVOLUTIONS_ALONE) for kind, is_own in work]
     return {
         "beside": [kind if is_own else None for kind, is_own in known],
@@ -266,16 +261,9 @@ def work_by_kind(work: Iterable[tuple[str | None, bool]]) -> dict[TotalKind, Seq
 
 
 def totals_of(
-    attribution: Attribution,
-    others: Mapping[TotalKind, Sequence[str | None]],
-    is_conversion: NDArray[np.bool_],
+    attribution: Attribution, others: Mapping[TotalKind, Sequence[str | None]], is_conversion: NDArray[np.bool_]
 ) -> tuple[Total, ...]:
-    """
-    Sums by kernel name, outermost operation and step, and by further names; longest first within each kind.
-
-    Args:
-        others: Names of further kinds, of each kernel.
-    """
+    """Sums by kernel name, operation and step, and by other names of each kernel; longest first within each kind."""
     trace, names = attribution.trace, attribution.trace.names
     moves = [work if work in MOVES else None for work in map(work_of, names)]
     operations = trace.operations.name.tolist()
@@ -287,13 +275,9 @@ def totals_of(
         "step": [attribution.step_names[step] if step != NONE else None for step in attribution.step.tolist()],
     }
     spent = [(1, *facts) for facts in zip(trace.kernels.duration.tolist(), is_conversion.tolist(), strict=True)]
-    moved: dict[TotalKind, Sequence[str | None]] = {
-        "moved": [*called.pop("moved"), *(moves[name] for name in trace.transfers.name.tolist())]
-    }
-    return (
-        *_totals(called, spent),
-        *_totals(moved, [*spent, *((1, time, False) for time in trace.transfers.duration.tolist())]),
-    )
+    moved = [*called.pop("moved"), *(moves[name] for name in trace.transfers.name.tolist())]
+    transferred = [(1, time, False) for time in trace.transfers.duration.tolist()]
+    return (*_totals(called, spent), *_totals({"moved": moved}, [*spent, *transferred]))
 
 
 def _totals(

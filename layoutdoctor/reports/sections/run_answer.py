@@ -103,7 +103,7 @@ def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) ->
         return f"Layout conversions take {format_seconds(seconds)}; the time of all kernels was not recorded"
     waiting = kernels.waiting
     least = "" if kernels.is_complete and OF_A_CPU not in kernels.sources else "at least "
-    compute = _compute_seconds(kernels) or kernels.seconds
+    compute = _compute_seconds(kernels)
     claim = f"Layout conversions take {least}{format_seconds(seconds)} of {format_seconds(compute)} kernel time"
     claim += " without collectives" if compute < kernels.seconds else ""
     claim += f" ({format_share(seconds / compute)})" if seconds <= compute else ""
@@ -165,11 +165,9 @@ def _work_notes(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
         if not compute or seconds < _LEAST_SHARE_OF_WORK * compute:
             continue
         work = listing([f"{total.name} {format_seconds(total.seconds)}" for total in found], 3)
-        if kind == "beside":
-            share = format_share(seconds / compute)
-            yield "Beside", f"{work} in convolutions ({share}), neither convolving nor a layout conversion"
-        else:
-            yield "Moved", f"{work} for other reasons than a memory format"
+        share = format_share(seconds / compute)
+        beside = f"{work} in convolutions ({share}), neither convolving nor a layout conversion"
+        yield ("Beside", beside) if kind == "beside" else ("Moved", f"{work} for other reasons than a memory format")
 
 
 def _conversion_notes(trial: Trial, kind: str, counted: Sequence[Conversion]) -> Iterator[tuple[str, str]]:

@@ -77,6 +77,14 @@ def test_a_generated_kernel_is_judged_by_what_was_recorded(
     assert any("block sizes" in lack for lack in kernels.lacks) == is_open, why
 
 
+def test_without_operations_rounding_belongs_to_the_convolution_around_it() -> None:
+    record = Recorder()
+    for name in (TO_NHWC, ROUNDING, TO_NHWC, FORWARD, POINTWISE):
+        record.kernel(name, is_launched=False)
+    kernels = examine_recorded(record.trace()).kernels
+    assert (kernels.convolution_count, sums(kernels, "beside")) == (4, {"rounding to TF32": 1})
+
+
 def test_the_bound_includes_what_may_convert() -> None:
     record = Recorder()
     record.convolution((2, 64, 8, 8), (64, 64, 3, 3), TO_NHWC, FORWARD)
