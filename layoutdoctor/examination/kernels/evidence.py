@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from layoutdoctor.examination.kernels.names import (
     GENERATED_POINTWISE,
-    ROUNDING,
+    is_cast_for_convolution,
     is_convolution_kernel,
     kernel_entry,
     looks_like_conversion,
-    work_of,
 )
 from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import (
@@ -55,7 +54,7 @@ class KernelClass(NamedTuple):
     The facts that a kernel's name gives.
 
     Attributes:
-        is_helper: Whether it fills or casts for a convolution of MIOpen, or rounds for one of cuDNN.
+        is_helper: Whether it fills or casts for a convolution of MIOpen, or casts for one of cuDNN.
     """
 
     is_conversion: bool = False
@@ -131,7 +130,7 @@ class Evidence:
 
 
 def _class_of(name: str) -> KernelClass:
-    entry, is_helper = kernel_entry(name), name.startswith(_HELPER) or work_of(name) == ROUNDING
+    entry, is_helper = kernel_entry(name), name.startswith(_HELPER) or is_cast_for_convolution(name)
     is_conversion = entry is not None and entry.role == "conversion"
     is_main = not is_conversion and not is_helper and is_convolution_kernel(name)
     if entry is None:

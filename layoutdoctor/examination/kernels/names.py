@@ -349,6 +349,12 @@ def is_convolution_kernel(name: str) -> bool:
     return _CONVOLUTION.match(name) is not None
 
 
+def is_cast_for_convolution(name: str) -> bool:
+    """Whether a kernel casts or rounds the tensors of a convolution of cuDNN."""
+    entry = kernel_entry(name)
+    return entry is not None and (entry.library, entry.role) == ("cudnn", "cast")
+
+
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def work_of(name: str) -> str | None:
     """The work of a kernel or a device's copy that neither convolves nor changes a layout, in words, by its name."""
@@ -432,12 +438,11 @@ _CONVOLUTION = re.compile(
     )
     + ")"
 )
-ROUNDING = "rounding to TF32"
 _MOVING = r"^triton_poi_fused_(?:_?(?:{})_)+\d+\Z"  # Inductor lists the operations; these move data alone
 _WORK = tuple(
     (work, re.compile(pattern))
     for work, pattern in {
-        ROUNDING: _cudnn("convertTensor_kernel") + r"<float, ?float\b",  # A100; cuDNN 8 and 9
+        "rounding to TF32": _cudnn("convertTensor_kernel") + r"<float, ?float\b",  # A100; cuDNN 8 and 9
         "adding the bias": r"\bCUDAFunctor_add<",  # V100, A100, H100, MI300X
         "transposing for a matrix product": r"transpose_readWrite_alignment_kernel",  # V100, for an FFT
         "adding up split sums": r"splitKreduce|ReduceSplitK|reduce_wgrad_nchw_helper",  # V100, A100
@@ -452,13 +457,13 @@ _WORK = tuple(
     }.items()
 )
 _WORK_OF_ROLES: dict[Role, str] = {"cast": "casts", "padding": "padding", "strided_copy": "copying"}
-OF_CONVOLUTIONS_ALONE = frozenset({ROUNDING, "preparing offsets and scales"})
+OF_CONVOLUTIONS_ALONE = frozenset({"rounding to TF32", "preparing offsets and scales"})
 MOVES = frozenset({"padding", "filling", "concatenating", "copying"})
 """Work that moves or writes data and computes nothing."""
-GENERATED_POINTWISE = re.compile(r"triton_(?:(?:poi|for|unk)?_|\Z)")
+GENERATED_POINTWISE = re.compile(r"triton_(?:(?:poi|for)?_|\Z)")
 """
-Generated kernels that may convert a layout. A reduction (``red``, ``per``) or a scan (``spl``) computes: it is no copy,
-though its launch grid may have a second dimension.
+Generated kernels that may convert a layout. A reduction (``red``, ``per``, in cooperation ``unk``) or a scan (``spl``)
+computes: it is no copy, though its launch grid may have a second dimension.
 """
 
 _LAYOUT_WORDS = re.compile(r"nchw|nhwc|ncdhw|ndhwc|transpos|permut|reformat|layout|swapdim", re.IGNORECASE)

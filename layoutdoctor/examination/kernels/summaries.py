@@ -24,8 +24,8 @@ from layoutdoctor.examination.kernels.names import (
     GENERATED_POINTWISE,
     MOVES,
     OF_CONVOLUTIONS_ALONE,
-    ROUNDING,
     dtypes_of,
+    is_cast_for_convolution,
     is_convolution_kernel,
     kernel_entry,
     library_of,
@@ -191,8 +191,8 @@ def _is_of_a_convolution(row: KernelTotal) -> bool:
     if row.operation is not None and row.operation.startswith("aten::"):
         return is_convolution(row.operation)
     entry = kernel_entry(row.name, is_cut=row.is_cut)
-    is_helping = work_of(row.name) == ROUNDING or (entry is not None and entry.role in ("conversion", "padding"))
-    return is_helping or is_convolution_kernel(row.name)
+    is_helping = entry is not None and entry.role in ("conversion", "padding")
+    return is_helping or is_convolution_kernel(row.name) or is_cast_for_convolution(row.name)
 
 
 def _is_unclear(row: KernelTotal) -> bool:

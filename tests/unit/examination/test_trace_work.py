@@ -53,6 +53,7 @@ def sums(kernels: KernelSummary, *kinds: str) -> dict[str, int]:
                 "triton_red_fused_mean_4",
                 "triton_per_fused_mean_5",
                 "triton_spl_fused_cumsum_6",
+                "triton_unk_fused_sum_7",
                 "triton_tem_fused_convolution_4",
                 "triton_mm_3",
                 "triton_rope_kernel",
