@@ -52,12 +52,7 @@ _HOW = {
 
 
 def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[str]:
-    """
-    The parts that a trace lacks, as sentences for the report.
-
-    Args:
-        unsettled: Rows of the generated kernels of which neither block sizes nor the launch grid say anything.
-    """
+    """The parts that a trace lacks, as sentences; given are the generated kernels that nothing says enough of."""
     trace, attribution = places.trace, places.attribution
     how = {part: ways[trace.source.startswith("Nsight")] for part, ways in _HOW.items()}
     if not len(trace.kernels):
@@ -67,7 +62,6 @@ def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[st
         else:
             yield f"device kernels were not recorded ({how['kernels']}), so nothing can be said of conversions"
         return
-    count = len(trace.kernels)
     is_of_a_cpu = trace.source == OF_A_CPU
     if is_of_a_cpu:
         yield "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a trace"
@@ -77,16 +71,11 @@ def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[st
         yield f"operations were not recorded ({how['operations']}), so kernels belong to no operation, module or line"
     else:
         yield from _about_operations(places, how)
-    if attribution.replayed_count:
-        yield (
-            f"{attribution.replayed_count} of {count} kernels were launched by graph replays, "
-            "so their operations are not known"
-        )
-    if attribution.unlaunched_count and len(trace.operations) and not is_of_a_cpu:
-        yield (
-            f"{attribution.unlaunched_count} of {count} kernels have no launch in the trace (queued before the "
-            "recording began, or not recorded), so their operations are not known"
-        )
+    unlaunched = attribution.unlaunched_count if len(trace.operations) and not is_of_a_cpu else 0
+    not_in_trace = "have no launch in the trace (queued before the recording began, or not recorded)"
+    for own, why in ((attribution.replayed_count, "were launched by graph replays"), (unlaunched, not_in_trace)):
+        if own:
+            yield f"{own} of {len(trace.kernels)} kernels {why}, so their operations are not known"
     if unsettled:
         seconds = int(trace.kernels.duration[list(unsettled)].sum()) / NANOSECONDS_PER_SECOND
         yield (

@@ -94,6 +94,7 @@ def _lines(scan: Scan, by_rank: Mapping[int, int]) -> Iterator[str]:
         busy = sum(file.busy_nanoseconds or 0 for file in known)
         if bound:
             more = " and what may convert" if any(file.undecided_nanoseconds for file in known) else ""
+            more += ", as far as recorded," if any(file.lacks for file in known) else ""
             yield (
                 f"They{more} cost at most {_time(bound)} of {_time(span)} from the first to the last kernel "
                 f"({format_share(min(bound / span, 1.0))})"
