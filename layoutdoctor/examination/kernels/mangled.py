@@ -93,8 +93,9 @@ class _Reader:
         self.place = found.end()
         return found[found.lastindex or 0]
 
-    def index(self) -> int:
-        """The number of ``_``, ``0_``, ``1_``...: 0, 1, 2..."""
+    def index(self, letter: str = "") -> int:
+        """The number of ``_``, ``0_``, ``1_``...: 0, 1, 2..., behind a letter."""
+        self.take(letter)
         digits = self.match(_INDEX)
         return int(digits, 36) + 1 if digits else 0
 
@@ -235,16 +236,14 @@ class _Reader:
 
     def parameter(self) -> str:
         """The template argument that ``T_``, ``T0_``... means; ``auto`` for that of a lambda."""
-        self.take("T")
-        index = self.index()
+        index = self.index("T")
         return self.arguments[index] if index < len(self.arguments) else "auto"
 
     def substitution(self) -> str:
         standard = self.take(*_OF_STD)
         if standard:
             return _OF_STD[standard]
-        self.take("S")
-        index = self.index()
+        index = self.index("S")
         return self.seen[index] if index < len(self.seen) else self.end()
 
     def end(self) -> NoReturn:
