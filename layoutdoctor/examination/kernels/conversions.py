@@ -199,10 +199,9 @@ class Records:
         spent = self._seconds(self.is_library)
         is_main = np.array([own.is_main for own in self.evidence.classes] or [False])[trace.kernels.name]
         of_convolutions = (np.array(self.evidence.groups, np.int64) != NONE) | is_main
-        work = [work_of(name) for name in trace.names]
         is_other = ~(self.is_undecided | self.is_library | self.is_eager_copy)
         done = work_by_kind(
-            ((work[name], is_own) if is_asked else (None, False))
+            ((work_of(trace.names[name]), is_own) if is_asked else (None, False))
             for name, is_own, is_asked in zip(self.evidence.names, of_convolutions.tolist(), is_other, strict=True)
         )
         done["possible"] = [

@@ -265,7 +265,6 @@ def totals_of(
 ) -> tuple[Total, ...]:
     """Sums by kernel name, operation and step, and by other names of each kernel; longest first within each kind."""
     trace, names = attribution.trace, attribution.trace.names
-    moves = [work if work in MOVES else None for work in map(work_of, names)]
     operations = trace.operations.name.tolist()
     outermost = [operations[row] for row in attribution.outermost.tolist()]
     called: dict[TotalKind, Sequence[str | None]] = {
@@ -275,7 +274,8 @@ def totals_of(
         "step": [attribution.step_names[step] if step != NONE else None for step in attribution.step.tolist()],
     }
     spent = [(1, *facts) for facts in zip(trace.kernels.duration.tolist(), is_conversion.tolist(), strict=True)]
-    moved = [*called.pop("moved"), *(moves[name] for name in trace.transfers.name.tolist())]
+    moves = (work_of(names[name]) for name in trace.transfers.name.tolist())
+    moved = [*called.pop("moved"), *(work if work in MOVES else None for work in moves)]
     transferred = [(1, time, False) for time in trace.transfers.duration.tolist()]
     return (*_totals(called, spent), *_totals({"moved": moved}, [*spent, *transferred]))
 
