@@ -94,18 +94,18 @@ ITEM_BYTES = {
 _SPELLINGS = {
     "complex128": "c10::complex<double>",
     "complex64": "c10::complex<float>",
-    "float64": "f64 double d",
-    "float32": "f32 float f",
-    "float16": "f16 half __half c10::Half 6__half",
-    "bfloat16": "bf16 __nv_bfloat16 nv_bfloat16 __hip_bfloat16 c10::BFloat16 13__nv_bfloat16",
+    "float64": "f64 double",
+    "float32": "f32 float",
+    "float16": "f16 half __half c10::Half",
+    "bfloat16": "bf16 __nv_bfloat16 nv_bfloat16 __hip_bfloat16 c10::BFloat16 std::bfloat16_t",
     "float8_e4m3fn": "f8_e4m3 __nv_fp8_e4m3 c10::Float8_e4m3fn",
     "float8_e5m2": "f8_e5m2 __nv_fp8_e5m2 c10::Float8_e5m2",
     "int64": "i64 long",
-    "int32": "i32 s32 int i",
-    "int8": "i8 s8 char int8_t a",
-    "uint8": "u8 uint8_t h",
+    "int32": "i32 s32 int",
+    "int8": "i8 s8 char int8_t",
+    "uint8": "u8 uint8_t",
 }
-"""Names of oneDNN, the profiler, and the templates of CUDA and HIP, mangled ones included."""
+"""Names of oneDNN, the profiler, and the templates of CUDA and HIP."""
 
 DTYPES = {
     **{name: name for name in ITEM_BYTES},

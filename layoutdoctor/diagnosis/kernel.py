@@ -7,7 +7,7 @@ from typing import Literal
 from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.record import Count, Integer, Moment, Record, Seconds, Share
 
-TotalKind = Literal["kernel", "operation", "module", "step"]
+TotalKind = Literal["kernel", "operation", "module", "step", "possible", "beside", "moved"]
 
 
 class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,6 +42,9 @@ class Total(Record, frozen=True, kw_only=True):
     Kernels of a recorded trace or of an iteration on a GPU, added up.
 
     Attributes:
+        kind: What they are added up by: ``possible`` by the names of those that may convert a layout, ``beside`` by the
+            work for convolutions that is neither convolving nor a layout conversion, ``moved`` by the work of others
+            that moves data for other reasons than layout.
         library: Whose kernels they are; for ``kernel`` only, None if not known.
     """
 
@@ -67,8 +70,9 @@ class Waiting(Record, frozen=True, kw_only=True):
         copy_seconds: Copies and fills by the device's own engines.
         step_count: Profiler steps in which something ran on the device; None if none was recorded.
         step_seconds: The median one.
-        conversion_bound_seconds: The most that the layout conversions counted can cost in a step, or without steps in
-            all: when nothing else ran. An upper bound: the host may have been what the step waited for.
+        conversion_bound_seconds: The most that the layout conversions counted, and the kernels that may convert a
+            layout, can cost in a step, or without steps in all: when nothing else ran. An upper bound: the host may
+            have been what the step waited for.
         launch_lag_seconds: From a kernel's launch to its start, the median; None if launches were not recorded.
         waits_for: ``device`` where that was busy nearly always, ``host`` where it was hardly busy, or mostly idle and
             found its queue empty; None if neither can be said.
@@ -97,7 +101,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         share: ``conversion_seconds`` over ``seconds``; None if no kernel was recorded.
         conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
         not_understood_count: Lines and events that could not be read, or conversions that could not be described.
-        kernels: The list itself, in order; a file has it once for all trials of the same code.
+        kernels: The list itself, in order, of a trace its first 20,000; a file has it once for trials of the same code.
         sources: The sources of the list, such as ``("torch.profiler", "oneDNN verbose log")``.
         lacks: The facts that could not be recorded, each with the reason.
         undecided_count: Of a trace, kernels that may convert a layout, though nothing says so; in no other sum.
@@ -107,7 +111,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         convolution_count: On a GPU, kernels that ran for a convolution, its conversions included; in a log of oneDNN,
             those beside one.
         convolution_seconds: Their time; None if not known.
-        totals: In a recorded trace and on a GPU, the kernels added up by name, operation, module, step; longest first.
+        totals: In a recorded trace and on a GPU, the kernels added up in several ways; longest first.
     """
 
     count: Count
@@ -127,3 +131,8 @@ class KernelSummary(Record, frozen=True, kw_only=True):
     undecided_count: Count = 0
     undecided_seconds: Seconds | None = None
     waiting: Waiting | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all was recorded, and of each kernel it is known whether it converts a layout."""
+        return not (self.lacks or self.undecided_count)

@@ -146,7 +146,7 @@ def conversion_share(trial: Trial | None) -> float | None:
 
     None unless kernels were recorded in full and every counted conversion has a time: an unknown is no zero.
     """
-    if trial is None or trial.kernels is None or not trial.kernels.seconds or trial.kernels.lacks:
+    if trial is None or trial.kernels is None or not trial.kernels.seconds or not trial.kernels.is_complete:
         return None
     if trial.kernels.not_understood_count or any(graph.hook_failure or graph.not_understood for graph in trial.graphs):
         return None

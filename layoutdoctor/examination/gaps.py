@@ -82,6 +82,8 @@ def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
     for graph in trial.graphs:
         yield from (f"not understood in {graph.name}: {line}" for line in graph.not_understood)
     yield from (f"not recorded: {lack}" for lack in kernels.lacks)
+    if kernels.undecided_count:
+        yield f"kernels that may convert a layout: {kernels.undecided_count}"
     count = kernels.not_understood_count
     if count:
         yield f"not understood in the kernel list: {count} {'entry' if count == 1 else 'entries'}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from loops import for_each
 
+from layoutdoctor.examination.kernels.mangled import demangled
 from layoutdoctor.examination.kernels.names import (
     KERNELS,
     dtypes_of,
@@ -32,11 +34,15 @@ CAST = (
     f"{ATEN}unrolled_elementwise_kernel<{COPY}::{{lambda(c10::Half)#1}}, at::detail::Array<char*, 2>, "
     "TrivialOffsetCalculator<1, unsigned int>, TrivialOffsetCalculator<1, unsigned int>>(int)"
 )
-CK_CONVOLUTION = (
+CK_CONVOLUTION = demangled(
     "_ZN2ck16tensor_operation6device12_GLOBAL__N_139kernel_grouped_conv_fwd_xdl_cshuffle_v3INS_28GridwiseGemm"
 )
-CK_WEIGHT_GRADIENT = "_ZN2ck16tensor_operation6device37kernel_batched_gemm_xdlops_bwd_weightINS_47GridwiseGemm_bk0mk1"
-MANGLED_CUTLASS = "_ZN19cutlass_cudnn_train6KernelINS_4conv6kernel23ImplicitGemmConvolutionINS1_11threadblock22Implicit"
+CK_WEIGHT_GRADIENT = demangled(
+    "_ZN2ck16tensor_operation6device37kernel_batched_gemm_xdlops_bwd_weightINS_47GridwiseGemm_bk0mk1"
+)
+OTHER_CUTLASS = demangled(
+    "_ZN19cutlass_cudnn_train6KernelINS_4conv6kernel23ImplicitGemmConvolutionINS1_11threadblock22Implicit"
+)
 FPROP_TO_CONTIGUOUS = (
     "sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_stage4"
 )
@@ -47,8 +53,6 @@ CONVERSIONS = {
     "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>(int)": "cudnn to_channels_last",
     CUDNN_9_NAME: "cudnn to_channels_last",
     "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, bool=0, bool=1>(int)": "cudnn to_channels_last",
-    "_ZN5cudnn3ops16nchwToNhwcKernelI6__halfS2_fLb0ELb1EEEvNS0_18nchw2nhwc_params_tE": "cudnn to_channels_last",
-    "_Z16nchwToNhwcKernelIfffLb1ELb0EEviiii": "cudnn to_channels_last",
     f"{CUDNN_9}nhwcToNchwKernel<float, float>(int)": "cudnn to_contiguous",
     "nhwcToNchwKernel": "cudnn to_contiguous",
     "nchwToNhwc3To4Kernel": "cudnn to_channels_last",
@@ -78,7 +82,6 @@ CONVERSIONS = {
     "_nchw_to_nhwc_kernel_0d1d2de": "custom to_channels_last",
     "void tensorflow::functor::SwapDimension1And2InTensor3UsingTiles<unsigned int, 1024, 1024, 2, false>(int)":
         "tensorflow other",
-    "_ZN10tensorflow7functor37SwapDimension1And2InTensor3UsingTilesIhLi256ELi32ELi32ELb0EEEvPKT_": "tensorflow other",
 }  # fmt: skip
 OTHERS = {
     "void nhwcAddPaddingKernel<__nv_bfloat16, __nv_bfloat16, float, (bool)1>(int)": "cudnn padding none",
@@ -97,15 +100,13 @@ OTHERS = {
     STRIDED_UNROLLED: "aten strided_copy other",
     STRIDED_COPY.replace("128, 4", "(int)128, (int)4"): "aten strided_copy other",
     STRIDED_COPY.replace("elementwise_kernel<", "elementwise_kernel_manual_unroll<"): "aten strided_copy other",
-    "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastIZZZNS0_23direct_copy_kernel_cudaERNS_18T":
-        "aten strided_copy other",
     "void tensorTransformGeneric<__nv_bfloat16, __nv_bfloat16, float, true>(int)": "cudnn possible other",
     "genericTranspose_kernel": "cudnn possible other",
     "void transposeBlock_kernel<float>(int)": "cudnn possible other",
     "transposeWarp_kernel": "cudnn possible other",
     "transpose_packed_MN2NM": "miopen possible other",
     "SubTensorOpWithTransform4d": "miopen possible other",
-    "_ZN2ck23kernel_elementwise_dualINS_22GridwiseElementwise": "composable_kernel possible other",
+    "void ck::kernel_elementwise_dual<ck::GridwiseElementwise<int>>(int)": "composable_kernel possible other",
     "void genericReformat::copyPackedKernel<float, __half, (bool)1>(int)": "tensorrt possible other",
     "void genericReformat::copyVectorizedKernel<double, float, __half, (bool)1>(int)": "tensorrt possible other",
     "void tensorflow::functor::ShuffleInTensor3Simple<float, 2, 1, 0, false>(int)": "tensorflow possible other",
@@ -119,7 +120,7 @@ DECOYS = (
     "triton_tem_fused_convolution_4",
     "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816fprop_optimized_bf16_256x64_32x4_nhwc_align8>(int)",
     "cutlass_tensorop_f16_s16816gemm_f16_128x128_32x5_tn_align8",
-    MANGLED_CUTLASS,
+    OTHER_CUTLASS,
     FPROP_TO_CONTIGUOUS,
     "sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize32x32x64",
     "volta_scudnn_128x32_sliced1x4_ldg4_relu_exp_medium_nhwc_tn_v1",
@@ -232,6 +233,42 @@ def test_every_entry_is_somebodys_and_anchored() -> None:
         assert entry.pattern.groups == 0  # the groups of the joined pattern are the entries
 
 
+# Mangled names, with what binutils' c++filt makes of them
+
+MANGLED = [line.split("\t") for line in (Path(__file__).parents[1] / "mangled_names.tsv").read_text().splitlines()]
+
+
+@for_each(("name", "in_source"), MANGLED)
+def test_a_mangled_name_is_read(name: str, in_source: str) -> None:
+    assert demangled(name) == in_source
+
+
+@for_each(("name", "in_source"), MANGLED)
+def test_a_mangled_name_cut_anywhere_has_its_own_role_or_none(name: str, in_source: str) -> None:
+    whole = kernel_entry(in_source)
+    for length in range(len(name)):
+        found = kernel_entry(demangled(f"{name[:length]}..."))
+        assert found is None or (whole is not None and found.role == whole.role), name[:length]
+
+
+@for_each(
+    ("name", "expected"),
+    [
+        ("nchwToNhwcKernel", "nchwToNhwcKernel"),
+        ("_ZERO_FILL", "_ZERO_FILL"),
+        ("_Z", "_Z"),
+        ("_ZN", "_ZN"),
+        ("_ZN5cudnn", "cudnn"),
+        ("_ZN5cudnn3ops16nchwToNhw...", "cudnn::ops::nchwToNhw..."),
+        ("_ZN5cudnn3ops16nchwToNhw…", "cudnn::ops::nchwToNhw…"),
+        ("_Z10naive_convv.kd", "naive_conv()"),
+        ("_ZN1a1fI1bXsrT_E1cEEv", "a::f<b, "),  # an expression
+    ],
+)
+def test_what_cannot_be_read_of_a_mangled_name_is_left_out(name: str, expected: str) -> None:
+    assert demangled(name) == expected
+
+
 # Names that a table cut
 
 
@@ -286,8 +323,6 @@ def test_a_name_that_was_cut_is_matched_by_its_beginning(beginning: str, expecte
         (f"{CUDNN_9}nchwToNhwcKernel<float, __half, float, (bool)0>", ("float32", "float16")),
         ("void cudnn::ops::nhwcAddPaddingKernel<double, double>(int)", ("float64", "float64")),
         ("void genericReformat::copyVectorizedKernel<double, float, __half, (bool)1>(int)", ("float32", "float16")),
-        ("_ZN5cudnn3ops16nchwToNhwcKernelI6__halfS2_fLb0ELb1EEEv", ("float16", "float16")),
-        ("_Z16nchwToNhwcKernelIf6__halffLb1ELb0EEviiii", ("float32", "float16")),
         ("void cudnn::ops::nchwToNhwcKernel<__half, __ha...", None),
         ("void cudnn::ops::nchwToNhwcKernel<Mystery, __half>", None),
         ("nchwToNhwcKernel", None),
@@ -308,7 +343,7 @@ def test_the_template_arguments_tell_the_data_types(name: str, expected: tuple[s
         "sm80_xmma_depthwise_convolution_dgrad_tiling_f16f16_nhwckrsc_nhwc_tilesize1x8x8",
         "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688fprop_tf32_64x64_16x10_nhwc_align4>",
         "void cutlass::Kernel<cutlass::conv::kernel::ImplicitGemmConvolution<int>>",
-        MANGLED_CUTLASS,
+        OTHER_CUTLASS,
         "volta_scudnn_128x32_sliced1x4_ldg4_relu_exp_medium_nhwc_tn_v1",
         "_5x_cudnn_ampere_fp16_scudnn_fp16_128x32_relu_small_nn_v1",
         "trt_ampere_h16816cudnn_64x128_sliced1x2_ldg8_relu_exp_stages_64x4_medium_nhwc_tn_v1",
@@ -317,7 +352,6 @@ def test_the_template_arguments_tell_the_data_types(name: str, expected: tuple[s
         "void cudnn::cnn::conv2d_grouped_direct_kernel<false, true>(int)",
         "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)",
         "void implicit_convolve_sgemm<float, float, 128, 5, 5, 3, 3, 3, 1, false, true, true>(int)",
-        "_Z23implicit_convolve_sgemmIffLi1024ELi5ELi5ELi3ELi3ELi3ELi1ELb0ELb1ELb1EEviii",
         "void cudnn::winograd_nonfused::winogradForwardOutput4x4<float, float>(int)",
         "void cask_cudnn::computeOffsetsKernel<false, false>(cask_cudnn::ComputeOffsetsParams)",
         "void fft2d_r2c_32x32<float, false, 0u, false>(float2*)",
@@ -328,7 +362,6 @@ def test_the_template_arguments_tell_the_data_types(name: str, expected: tuple[s
         CK_CONVOLUTION,
         CK_WEIGHT_GRADIENT,
         "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<5, float, int>(int)",
-        "_ZN2at6native51_GLOBAL__N__67b3c33b_18_DepthwiseConv2d_cu31conv_depthwise2d_forward_kernelILi5EfiE",
         "void at::native::vol2col_kernel<float>(int)",
         "gen_conv",
         "triton_tem_fused_convolution_4",
@@ -392,13 +425,18 @@ def test_whose_kernel_it_is_as_far_as_the_name_says(name: str, library: str | No
 # Names made to be slow
 
 HOSTILE = (
+    "_ZN5cudnn" + "1a" * 50_000,
+    "_ZN2at6native" + "conv_depthwise" * 10_000,
+    "_Z1fI" + "i" * 100_000,
+    "_Z1fI" + "N1aI" * 30_000,
+    "_Z" + "Z" * 30_000,
+    "_ZN1aI" + "S_S_" * 30_000,
+    "_Z1fIA1_" + "A1_" * 30_000,
     "void " * 1000,
     "nchwToNhwc" * 10_000,
-    "_ZN5cudnn" + "1a" * 50_000,
     "sm80_xmma_fprop" + "_nhwc" * 20_000,
     f"{ATEN}unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(" + ", " * 50_000,
     "void cudnn::" + "a" * 100_000,
-    "_ZN2at6native" + "conv_depthwise" * 10_000,
 )
 
 
@@ -406,6 +444,7 @@ HOSTILE = (
 def test_a_name_made_to_be_slow_is_looked_up_at_once(name: str) -> None:
     started = time.process_time()
 
+    name = demangled(name)
     kernel_entry(name)
     kernel_entry(name, is_cut=True)
     for look_up in (library_of, is_convolution_kernel, dtypes_of):

@@ -72,7 +72,7 @@ def test_an_element_type_has_its_bytes_under_every_spelling() -> None:
     for name, size in words.ITEM_BYTES.items():
         assert size == torch.empty(0, dtype=getattr(torch, name)).element_size()
         assert words.item_bytes(name) == size
-    spelled = {"bf16": 2, "c10::Half": 2, "double": 8, "signed char": 1, "13__nv_bfloat16": 2, "s32": 4, "f8_e4m3": 1}
+    spelled = {"bf16": 2, "c10::Half": 2, "double": 8, "signed char": 1, "std::bfloat16_t": 2, "s32": 4, "f8_e4m3": 1}
     assert {spelling: words.item_bytes(spelling) for spelling in spelled} == spelled
     assert words.DTYPES["__nv_bfloat16"] == "bfloat16"
     assert words.item_bytes("quint4x2") is words.item_bytes(None) is None

@@ -19,6 +19,8 @@ from layoutdoctor.examination.changes.costs import (
     recorded_by_one,
     round_trip_changes,
 )
+from layoutdoctor.units import format_seconds
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -109,6 +111,10 @@ def _run_of(diagnosis: Diagnosis, *, by_step: bool) -> _Run:
     trial = next((trial for trial in diagnosis.trials if trial.kernels is not None), None)
     failures = [f"no kernels: {trial.failure.message}" for trial in diagnosis.trials if trial.failure is not None]
     kernels = trial.kernels if trial is not None else None
+    lacks = kernels.lacks if kernels is not None else tuple(failures[:1] or ["no kernels"])
+    if kernels is not None and kernels.undecided_seconds:
+        undecided = f"{count_of(kernels.undecided_count, 'kernel')} ({format_seconds(kernels.undecided_seconds)})"
+        lacks = (*lacks, f"whether {undecided} may convert a layout")
     step_count = len(totals["step"])
     parts = step_count if by_step else 1
     compared = ComparedTrace(
@@ -116,7 +122,7 @@ def _run_of(diagnosis: Diagnosis, *, by_step: bool) -> _Run:
         created_at=diagnosis.created_at,
         step_count=step_count,
         costs=costs_of(trial, parts),
-        lacks=kernels.lacks if kernels is not None else tuple(failures[:1] or ["no kernels"]),
+        lacks=lacks,
     )
     return _Run(diagnosis, trial, totals, parts, compared)
 

@@ -8,13 +8,14 @@ correlation once more, and by nesting in time otherwise.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from layoutdoctor.diagnosis.subject import SourceLocation
+from layoutdoctor.examination.kernels.mangled import demangled
 from layoutdoctor.recording.chrome import FRAME, MODULE_PREFIX, is_module_call, is_user_function
 from layoutdoctor.recording.recording import NONE, OperationArguments
 
@@ -89,7 +90,8 @@ def is_convolution(name: str) -> bool:
 
 
 def attribute(trace: RecordedTrace) -> Attribution:
-    """Finds launch, operation, convolution and step of every kernel."""
+    """Finds launch, operation, convolution and step of every kernel; from here on, no name is mangled."""
+    trace = replace(trace, names=[demangled(name) for name in trace.names])
     parent, convolution_of, outermost = _nesting(trace)
     launch, is_replayed = _launches(trace)
     operation = _by_external(trace)

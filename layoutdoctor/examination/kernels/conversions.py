@@ -14,17 +14,17 @@ from layoutdoctor.diagnosis.layout import Layout, contiguous_stride, dense_strid
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
 from layoutdoctor.examination.kernels.attribution import Places, attribute
-from layoutdoctor.examination.kernels.evidence import Evidence, find_copies, undecided_copies
+from layoutdoctor.examination.kernels.evidence import Evidence, find_copies
 from layoutdoctor.examination.kernels.host import OF_A_CPU, lost_count, with_operations_as_kernels
-from layoutdoctor.examination.kernels.names import are_of_an_engine, dtypes_of
+from layoutdoctor.examination.kernels.names import are_of_an_engine, dtypes_of, work_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
 from layoutdoctor.examination.kernels.summaries import (
-    MOST_KERNELS_LISTED,
     exposed_nanoseconds,
     kernel_records,
     totals_of,
     waiting_of,
+    work_by_kind,
 )
 from layoutdoctor.recording.reading import launched_count
 from layoutdoctor.recording.recording import NONE
@@ -36,13 +36,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from layoutdoctor.examination.kernels.evidence import LibraryConversion, TraceCopy
+    from layoutdoctor.examination.kernels.evidence import CopyKind, LibraryConversion, TraceCopy
     from layoutdoctor.examination.kernels.pairs import TracePair
     from layoutdoctor.examination.kernels.shapes import Shape
     from layoutdoctor.recording.recording import RecordedTrace
-
-
-_NAME_LENGTH = 60
 
 
 # How to record each part of a trace, or why it is not there: with torch.profiler, and with Nsight Systems.
@@ -54,16 +51,8 @@ _HOW = {
 }
 
 
-def describe_lacks(
-    places: Places, is_possible: NDArray[np.bool_], undecided_copies: Sequence[int] = ()
-) -> Iterator[str]:
-    """
-    The parts that a trace lacks, as sentences for the report.
-
-    Args:
-        is_possible: Of each kernel, whether it may convert a layout though its name does not say so.
-        undecided_copies: Rows of the eager copies that cannot be judged.
-    """
+def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[str]:
+    """The parts that a trace lacks, as sentences; given are the generated kernels that nothing says enough of."""
     trace, attribution = places.trace, places.attribution
     how = {part: ways[trace.source.startswith("Nsight")] for part, ways in _HOW.items()}
     if not len(trace.kernels):
@@ -73,7 +62,6 @@ def describe_lacks(
         else:
             yield f"device kernels were not recorded ({how['kernels']}), so nothing can be said of conversions"
         return
-    count = len(trace.kernels)
     is_of_a_cpu = trace.source == OF_A_CPU
     if is_of_a_cpu:
         yield "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a trace"
@@ -83,32 +71,17 @@ def describe_lacks(
         yield f"operations were not recorded ({how['operations']}), so kernels belong to no operation, module or line"
     else:
         yield from _about_operations(places, how)
-    if attribution.replayed_count:
+    unlaunched = attribution.unlaunched_count if len(trace.operations) and not is_of_a_cpu else 0
+    not_in_trace = "have no launch in the trace (queued before the recording began, or not recorded)"
+    for own, why in ((attribution.replayed_count, "were launched by graph replays"), (unlaunched, not_in_trace)):
+        if own:
+            yield f"{own} of {len(trace.kernels)} kernels {why}, so their operations are not known"
+    if unsettled:
+        seconds = int(trace.kernels.duration[list(unsettled)].sum()) / NANOSECONDS_PER_SECOND
         yield (
-            f"{attribution.replayed_count} of {count} kernels were launched by graph replays, "
-            "so their operations are not known"
+            f"the block sizes of {count_of(len(unsettled), 'generated kernel')} ({format_seconds(seconds)}) were not "
+            "recorded, and a conversion of few channels has the same launch grid as other kernels"
         )
-    if attribution.unlaunched_count and len(trace.operations) and not is_of_a_cpu:
-        yield (
-            f"{attribution.unlaunched_count} of {count} kernels have no launch in the trace (queued before the "
-            "recording began, or not recorded), so their operations are not known"
-        )
-    if is_possible.any():
-        durations = np.where(is_possible, trace.kernels.duration, -1)
-        name = trace.names[int(trace.kernels.name[int(np.argmax(durations))])]
-        seconds = int(trace.kernels.duration[is_possible].sum()) / NANOSECONDS_PER_SECOND
-        yield (
-            f"{count_of(int(is_possible.sum()), 'kernel')} ({format_seconds(seconds)}) may convert a layout, which "
-            f"names alone do not say: {name[:_NAME_LENGTH]}"
-        )
-    if undecided_copies:
-        seconds = int(trace.kernels.duration[list(undecided_copies)].sum()) / NANOSECONDS_PER_SECOND
-        yield (
-            f"{count_of(len(undecided_copies), 'kernel')} of eager copies ({format_seconds(seconds)}) may convert a "
-            "layout: their strides were not recorded"
-        )
-    if count > MOST_KERNELS_LISTED:
-        yield f"the list of single kernels ends after {MOST_KERNELS_LISTED} of {count}; all sums are complete"
 
 
 def _about_operations(places: Places, how: dict[str, str]) -> Iterator[str]:
@@ -178,12 +151,12 @@ def _of_a_cpu(found: TraceFacts) -> TraceFacts:
 def _facts(trace: RecordedTrace) -> TraceFacts:
     evidence = Evidence(attribute(trace))
     copies = find_copies(evidence)
-    records = Records(evidence, Places(evidence.attribution), copies)
+    records, listed = Records(evidence, Places(evidence.attribution), copies), [c for c in copies if c.kind in _CAUSES]
     conversions = [records.library(number, found) for number, found in enumerate(evidence.conversions)]
     padded = [records.padded(number, row) for number, row in enumerate(records.padding)]
     return TraceFacts(
         kernels=records.summary(conversions, padded),
-        conversions=tuple(records.copy(number, copy) for number, copy in enumerate(copies)),
+        conversions=tuple(records.copy(number, copy) for number, copy in enumerate(listed)),
         pairs=tuple(records.pair(pair, conversions) for pair in find_pairs(evidence)),
     )
 
@@ -194,22 +167,23 @@ class Records:
 
     Attributes:
         is_eager_copy: Of each kernel, whether it is an eager copy between memory formats.
-        generated: Rows of the generated kernels that may be copies.
+        is_undecided: Of each kernel, whether it may convert a layout.
+        unsettled: Rows of the generated kernels of which nothing says whether they may.
     """
 
-    def __init__(
-        self, evidence: Evidence, places: Places, copies: Sequence[TraceCopy] = (), *, origin: int = 0
-    ) -> None:
+    def __init__(self, evidence: Evidence, places: Places, copies: Sequence[TraceCopy], *, origin: int = 0) -> None:
         self.evidence, self.places, self.origin = evidence, places, origin
         trace, found = evidence.trace, evidence.conversions
         self.trace, self.attribution = trace, evidence.attribution
         self.is_library = np.zeros(len(trace.kernels), bool)
         self.is_library[[conversion.row for conversion in found]] = True
         self.is_eager_copy = np.zeros(len(trace.kernels), bool)
-        self.is_eager_copy[[c.row for c in copies if c.direction != "none" and c.kind != "generated"]] = True
-        self.generated = [copy.row for copy in copies if copy.kind == "generated"]
+        self.is_eager_copy[[copy.row for copy in copies if copy.kind == "converted"]] = True
+        self.is_undecided = self._has_role("possible")
+        self.is_undecided[[copy.row for copy in copies if copy.kind in ("undecided", "generated")]] = True
+        self.unsettled = [copy.row for copy in copies if copy.kind == "unsettled"]
         is_copy = self.is_eager_copy.copy()
-        is_copy[self.generated] = True
+        is_copy[[copy.row for copy in copies if copy.kind == "generated"]] = True
         self.exposed_total, self.exposed = exposed_nanoseconds(trace, self.is_library)
         _, self.exposed_copies = exposed_nanoseconds(trace, is_copy)
         self.padding: list[int] = np.flatnonzero(self._has_role("padding")).tolist()
@@ -223,11 +197,16 @@ class Records:
         listed = sorted((*conversions, *padded), key=lambda conversion: conversion.start_seconds or 0.0)
         whole = int(trace.kernels.duration.sum()) / NANOSECONDS_PER_SECOND
         spent = self._seconds(self.is_library)
-        of_convolutions = np.array(self.evidence.groups, np.int64) != NONE
-        possible = self._has_role("possible")
-        copies = undecided_copies(self.evidence)
-        undecided = possible.copy()
-        undecided[[*copies, *self.generated]] = True
+        is_main = np.array([own.is_main for own in self.evidence.classes] or [False])[trace.kernels.name]
+        of_convolutions = (np.array(self.evidence.groups, np.int64) != NONE) | is_main
+        is_other = ~(self.is_undecided | self.is_library | self.is_eager_copy)
+        done = work_by_kind(
+            ((work_of(trace.names[name]), is_own) if is_asked else (None, False))
+            for name, is_own, is_asked in zip(self.evidence.names, of_convolutions.tolist(), is_other, strict=True)
+        )
+        done["possible"] = [
+            trace.names[name] if self.is_undecided[n] else None for n, name in enumerate(self.evidence.names)
+        ]
         return KernelSummary(
             count=len(trace.kernels),
             seconds=whole,
@@ -235,16 +214,16 @@ class Records:
             conversion_seconds=spent,
             share=spent / whole if whole else None,
             conversions=tuple(listed),
-            not_understood_count=lost_count(trace) + int(possible.sum()),
+            not_understood_count=lost_count(trace),
             kernels=kernel_records(self.attribution, self.origin),
             sources=(trace.source,),
-            lacks=tuple(describe_lacks(self.places, possible, copies)),
-            undecided_count=int(undecided.sum()),
-            undecided_seconds=self._seconds(undecided),
+            lacks=tuple(describe_lacks(self.places, self.unsettled)),
+            undecided_count=int(self.is_undecided.sum()),
+            undecided_seconds=self._seconds(self.is_undecided),
             exposed_conversion_seconds=self.exposed_total / NANOSECONDS_PER_SECOND,
             convolution_count=int(of_convolutions.sum()) if len(trace.kernels) else None,
             convolution_seconds=self._seconds(of_convolutions) if len(trace.kernels) else None,
-            totals=totals_of(self.attribution, self.modules, self.is_library),
+            totals=totals_of(self.attribution, {"module": self.modules, **done}, self.is_library),
             waiting=self._waiting(),
         )
 
@@ -252,11 +231,9 @@ class Records:
         return int(self.trace.kernels.duration[is_asked].sum()) / NANOSECONDS_PER_SECOND
 
     def _waiting(self) -> Waiting | None:
-        """The waiting of the run; conversions by libraries and in eager copies are taken together."""
-        exposed = self.exposed_total
-        if self.is_eager_copy.any():
-            exposed, _ = exposed_nanoseconds(self.trace, self.is_library | self.is_eager_copy)
-        return waiting_of(self.attribution, exposed)
+        """The waiting of the run; conversions by libraries, in eager copies, and undecided ones are taken together."""
+        is_asked = self.is_library | self.is_eager_copy | self.is_undecided
+        return waiting_of(self.attribution, exposed_nanoseconds(self.trace, is_asked)[0])
 
     def _has_role(self, role: str) -> NDArray[np.bool_]:
         """Of each kernel, whether the dictionary gives it a role."""
@@ -346,11 +323,6 @@ class Records:
         owner = "compiler" if copy.kind == "generated" else "framework"
         if copy.kind != "generated" and common["op"] in _CALLED_FROM_PYTHON:
             owner = "user"
-        causes = {
-            "converted": None,
-            "permuted": "permutes dimensions, which is no change between memory formats",
-            "generated": "the generated kernel walks two dimensions apart, as one between two layouts does",
-        }
         return Conversion(
             id=f"copy {number}",
             owner=owner,  # type: ignore[arg-type]
@@ -359,7 +331,7 @@ class Records:
             direction=copy.direction,
             tensor="unknown",
             bytes_moved=None,
-            cause=causes[copy.kind],
+            cause=_CAUSES[copy.kind],
             confidence="shapes" if copy.source is not None else None,
             graph="recorded",
             fused=False,
@@ -387,6 +359,13 @@ class Records:
             exposed_seconds=known_sum(first.exposed_seconds, second.exposed_seconds),
         )
 
+
+_CAUSES: dict[CopyKind, str | None] = {
+    "converted": None,
+    "permuted": "permutes dimensions, which is no change between memory formats",
+    "generated": "the generated kernel walks two dimensions apart, as one between two layouts does",
+}
+"""Why a copy is there, of the kinds that are listed as conversions."""
 
 _WRITTEN = ("output", "grad_input", "grad_weight")
 

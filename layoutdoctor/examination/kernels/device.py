@@ -19,7 +19,7 @@ from layoutdoctor.examination.graphs.buffers import same_format
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.attribution import Places
 from layoutdoctor.examination.kernels.conversions import Records
-from layoutdoctor.examination.kernels.evidence import Evidence
+from layoutdoctor.examination.kernels.evidence import Evidence, find_copies
 from layoutdoctor.examination.kernels.host import is_backward
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
@@ -107,7 +107,9 @@ def summarize_device(
     evidence = Evidence(attribution)
     starts = attribution.trace.kernels.start
     origin = int(starts[0]) if len(starts) else 0
-    records = Records(evidence, _GraphPlaces(attribution, entries), origin=origin)
+    # What generated code converts is known from the graphs.
+    copies = [copy for copy in find_copies(evidence) if copy.kind == "undecided"]
+    records = Records(evidence, _GraphPlaces(attribution, entries), copies, origin=origin)
     layouts = {graph.name: GraphLayouts(graph) for graph in graphs}
     conversions = [
         _with_port(_with_node(records.library(number, item), entries[item.row]), item, entries[item.row], layouts)

@@ -15,7 +15,13 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from layoutdoctor.examination.kernels.names import is_convolution_kernel, kernel_entry, looks_like_conversion
+from layoutdoctor.examination.kernels.names import (
+    GENERATED_POINTWISE,
+    is_cast_for_convolution,
+    is_convolution_kernel,
+    kernel_entry,
+    looks_like_conversion,
+)
 from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import (
     COPY,
@@ -48,7 +54,7 @@ class KernelClass(NamedTuple):
     The facts that a kernel's name gives.
 
     Attributes:
-        is_helper: Whether it fills or casts for a convolution of MIOpen.
+        is_helper: Whether it fills or casts for a convolution of MIOpen, or casts for one of cuDNN.
     """
 
     is_conversion: bool = False
@@ -124,7 +130,7 @@ class Evidence:
 
 
 def _class_of(name: str) -> KernelClass:
-    entry, is_helper = kernel_entry(name), name.startswith(_HELPER)
+    entry, is_helper = kernel_entry(name), name.startswith(_HELPER) or is_cast_for_convolution(name)
     is_conversion = entry is not None and entry.role == "conversion"
     is_main = not is_conversion and not is_helper and is_convolution_kernel(name)
     if entry is None:
@@ -353,11 +359,9 @@ class _Group:
         return miopen_fits(self.names[place], tensor.shape, grid, to_channels_last=to_channels_last) is not False
 
 
-CopyKind = Literal["converted", "permuted", "generated"]
+CopyKind = Literal["converted", "permuted", "undecided", "generated", "unsettled"]
 
 _TWO_DIMENSIONAL = re.compile(r"(?:^|[^A-Z])YBLOCK['\"]?\s*[=:]\s*['\"]?(\d+)")
-# A reduction (red, per) computes: it is never a copy.
-_GENERATED = re.compile(r"^triton_(?:poi|for)_")
 # The operation and its strides decide; what a kernel of a copy is called differs from device to device.
 _OF_A_COPY = ("strided_copy", "")
 
@@ -368,16 +372,17 @@ class TraceCopy:
     One copying kernel, by its row.
 
     Attributes:
-        kind: ``converted`` between memory formats, ``permuted`` otherwise, ``generated`` by Inductor in two dimensions.
+        kind: ``converted`` between memory formats, ``permuted`` otherwise, ``undecided`` between strides that were not
+            recorded; ``generated`` by Inductor in two dimensions, or ``unsettled`` if that was not recorded.
         source: Layout before, and ``target`` after; None if not recorded.
         direction: Between memory formats; ``none`` for a permutation.
     """
 
     row: int
     kind: CopyKind
-    source: Layout | None
-    target: Layout | None
-    direction: ConversionDirection
+    source: Layout | None = None
+    target: Layout | None = None
+    direction: ConversionDirection = "other"
 
 
 def copied_layouts(attribution: Attribution, operation: int) -> tuple[Layout, Layout] | None:
@@ -389,43 +394,50 @@ def copied_layouts(attribution: Attribution, operation: int) -> tuple[Layout, La
 
 
 def find_copies(evidence: Evidence) -> list[TraceCopy]:
-    """Every copy that changes strides, and every generated copy in two dimensions, in order."""
+    """Every copy that changes strides or may, and every generated kernel in two dimensions or perhaps so, in order."""
     found: list[TraceCopy] = []
     attribution = evidence.attribution
-    layouts = cache(partial(copied_layouts, attribution))
-    is_copy = _is_of_a_copy(attribution)
-    is_generated = [_GENERATED.match(name) is not None for name in evidence.trace.names]
+    layouts, tiled = cache(partial(copied_layouts, attribution)), _tiled(evidence)
     for row, operation in enumerate(attribution.operation.tolist()):
-        if operation == NONE:
-            continue
-        if is_generated[evidence.names[row]]:
-            copy = _generated(attribution.arguments_of(operation), row)
-        elif is_copy[row] and evidence.class_of(row).role in _OF_A_COPY:
+        role, copy = evidence.class_of(row).role, None
+        is_copy = operation != NONE and attribution.name_of(operation) == COPY
+        if row in tiled:
+            kind: CopyKind | None = {True: "generated", None: "unsettled", False: None}[tiled[row]]
+            copy = TraceCopy(row, kind) if kind is not None else None
+        elif is_copy and role in _OF_A_COPY and not _may_convert(attribution.arguments_of(operation)):
             copy = _eager(row, layouts(operation))
-        else:
-            continue
+        elif role == "strided_copy" or (is_copy and not role):
+            copy = TraceCopy(row, "undecided")
         if copy is not None:
             found.append(copy)
     return found
 
 
-def undecided_copies(evidence: Evidence) -> list[int]:
-    """Rows of the kernels that copy, in eager mode, between strides that were not recorded."""
-    attribution = evidence.attribution
-    roles = (evidence.class_of(row).role for row in range(len(evidence.names)))
-    columns = zip(roles, attribution.operation.tolist(), _is_of_a_copy(attribution), strict=True)
-    return [
-        row
-        for row, (role, operation, is_copy) in enumerate(columns)
-        if role == "strided_copy" or (is_copy and not role)
-        if not is_copy or _may_convert(attribution.arguments_of(operation))
-    ]
+def _tiled(evidence: Evidence) -> dict[int, bool | None]:
+    """
+    Whether a generated kernel walks two dimensions apart, as one that reads and writes in different orders does.
 
+    Returns:
+        By row, for generated kernels: by the block sizes of the launch, its grid, or the block sizes of others of its
+        name; None if all these say nothing: few channels need only one block.
 
-def _is_of_a_copy(attribution: Attribution) -> list[bool]:
-    """Of each kernel, whether an eager copy launched it."""
-    names, operations = attribution.trace.names, attribution.trace.operations.name.tolist()
-    return [row != NONE and names[operations[row]] == COPY for row in attribution.operation.tolist()]
+    Source:
+        ``candidate_tilings`` and ``Grid2D`` of torch 2.0 to 2.13: a pointwise kernel gets a second dimension if two of
+        its tensors are dense along different ones; a large one-dimensional grid stays one-dimensional.
+    """
+    names, is_generated = evidence.trace.names, cache(lambda name: GENERATED_POINTWISE.match(names[name]) is not None)
+    found: dict[int, bool | None] = {}
+    by_name: dict[int, bool] = {}
+    for row, (name, operation) in enumerate(zip(evidence.names, evidence.attribution.operation.tolist(), strict=True)):
+        if is_generated(name):
+            options = evidence.attribution.arguments_of(operation).kernel_options
+            block, grid = _TWO_DIMENSIONAL.search(options), evidence.grid_of(row)
+            is_list = names[name].startswith("triton_for")  # of tensors, as an optimizer's, of one dimension each
+            found[row] = True if grid is not None and grid[1] * grid[2] > 1 else False if is_list else None
+            if options:
+                found[row] = block is not None and int(block[1][:9]) > 1
+                by_name[name] = by_name.get(name, False) or found[row] is True
+    return {row: by_name.get(evidence.names[row]) if tiled is None else tiled for row, tiled in found.items()}
 
 
 def _may_convert(recorded: OperationArguments) -> bool:
@@ -444,11 +456,3 @@ def _eager(row: int, layouts: tuple[Layout, Layout] | None) -> TraceCopy | None:
     has_formats = source.memory_formats and target.memory_formats
     direction = conversion_direction(source, target) if has_formats else "none"
     return TraceCopy(row, "permuted" if direction == "none" else "converted", source, target, direction)
-
-
-def _generated(recorded: OperationArguments, row: int) -> TraceCopy | None:
-    """A generated kernel that walks two dimensions apart, as one that reads and writes in different orders does."""
-    block = _TWO_DIMENSIONAL.search(recorded.kernel_options)
-    if block is None or int(block[1][:9]) < 2:
-        return None
-    return TraceCopy(row, "generated", None, None, "other")

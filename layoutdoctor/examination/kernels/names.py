@@ -52,7 +52,7 @@ class KernelEntry:
         return re.compile(self.regex)
 
 
-# The forms a name takes: demangled with or without its return type; numbers as 4, (int)4 (nsys) or int=4 (nvprof).
+# The forms a demangled name takes: with or without its return type; numbers as 4, (int)4 (nsys) or int=4 (nvprof).
 _VOID = r"^(?:void )?"
 _ANONYMOUS = r"(?:\(anonymous namespace\)::|<unnamed>::|_GLOBAL__N__\w{1,80}::)?"
 _IS_CUDNN = _VOID + r"(?:cudnn::(?:\w{1,40}::)?)?"
@@ -62,21 +62,13 @@ _COPIES = r"at::native::(?:direct_copy_kernel_cuda|copy_device_to_device)"
 _STRIDED = rf"<{_NUMBER}, {_NUMBER}, at::native::gpu_kernel_impl(?:_nocast)?<at::native::direct_copy_kernel_cuda\b"
 _VECTORIZED = _VOID + rf"at::native::vectorized_elementwise_kernel<{_NUMBER}, at::native::"
 _UNROLLED = _VOID + rf"at::native::unrolled_elementwise_kernel<{_COPIES}\(.{{0,600}}?, "
-IN_COMPOSABLE_KERNEL = (
-    r"(?:_ZN2ck(?:16tensor_operation6device)?(?:12_GLOBAL__N_1)?\d+"
-    r"|(?:void )?ck::(?:\w{1,40}::|\(anonymous namespace\)::){0,3})"
-)
+IN_COMPOSABLE_KERNEL = r"(?:void )?ck::(?:\w{1,40}::|\(anonymous namespace\)::){0,3}"
 ARCHITECTURE = r"(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)"
 
 
 def _cudnn(*words: str) -> str:
-    """The pattern of a cuDNN kernel: in the namespaces of cuDNN 8 and 9, in none as in cuDNN 7, and mangled."""
-    plain = "|".join(words)
-    mangled = "|".join(f"{len(word)}{word}" for word in words)
-    return (
-        rf"^(?:(?:void )?(?:cudnn::(?:\w{{1,40}}::)?)?(?:{plain})\b"
-        rf"|_Z(?:N5cudnn(?:\d+[a-z_]{{1,40}})?)?(?:{mangled})(?=[IEPiv]|\Z))"
-    )
+    """The pattern of a cuDNN kernel: in the namespaces of cuDNN 8 and 9, or in none as in cuDNN 7."""
+    return rf"{_IS_CUDNN}(?:{'|'.join(words)})\b"
 
 
 def _entry(pattern: str, library: str, role: Role, direction: ConversionDirection, *endings: str) -> KernelEntry:
@@ -150,8 +142,6 @@ _CONVERSIONS = (
     # conv_2d_gpu.h; its profiles name the operation TransposeNHWCToNCHW-LayoutOptimizer
     _entry(_VOID + r"tensorflow::functor::SwapDimension1And2InTensor3(?:UsingTiles|Small)\b", "tensorflow",
            "conversion", "other", "InTensor3UsingTiles", "InTensor3Small"),
-    _entry(r"^_ZN10tensorflow7functor\d+SwapDimension1And2InTensor3(?:UsingTiles|Small)", "tensorflow", "conversion",
-           "other", "InTensor3UsingTiles", "InTensor3Small"),
 )  # fmt: skip
 
 _ALMOST = (
@@ -182,9 +172,6 @@ _ALMOST = (
     # public PyTorch traces
     _entry(_VOID + r"at::native::elementwise_kernel(?:_manual_unroll)?" + _STRIDED, "aten", "strided_copy", "other",
            "_kernel_cuda"),
-    # the same, with a mangled name; names on ROCm are often mangled
-    _entry(r"^_ZN2at6native(?:18elementwise_kernel|32elementwise_kernel_manual_unroll)I\w{0,120}?23direct_copy_kernel_cuda",
-           "aten", "strided_copy", "other", "_kernel_cuda"),
     # cudnnTransformTensor between any two strides; recorded on H100 inside a Conv3d
     _entry(_cudnn("tensorTransformGeneric"), "cudnn", "possible", "other", "Generic"),
     # a transpose, of what the name does not say; kernel table of HTA
@@ -196,8 +183,8 @@ _ALMOST = (
     _entry(r"^SubTensorOpWithTransform\dd", "miopen", "possible", "other", "Transform4d"),
     # contiguous to channels_last and back around some grouped convolutions; or a cast; composable_kernel
     # device_grouped_conv_fwd_multiple_abd_xdl_cshuffle_v3.hpp
-    _entry("^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:elementwise_dual|batched_elementwise|elementwise)(?=[I<])",
-           "composable_kernel", "possible", "other", "_dualI", "wiseI", "wise<"),
+    _entry("^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:elementwise_dual|batched_elementwise|elementwise)<",
+           "composable_kernel", "possible", "other", "_dual<", "wise<"),
     # TensorRT's reformat: a change of layout, of data type, or a plain copy; Nsight tables of TensorRT engines
     _entry(_VOID + r"genericReformat::copy(?:Packed|Vectorized)Kernel\b", "tensorrt", "possible", "other",
            "PackedKernel", "VectorizedKernel"),
@@ -211,10 +198,10 @@ _ALMOST = (
     _entry(r"^__myl_(?:Move|Resh|Cast|Slic|Conc|Repl){0,12}Tran(?:Move|Resh|Tran|Cast|Slic|Conc|Repl){0,12}_",
            "tensorrt", "possible", "other", "Tran_"),
     # a template: GEMM, convolution or attention; Inductor names
-    _decoy("inductor", r"^triton_tem_", endings=("tem_",)),
+    _decoy("inductor", r"^triton_(?:tem|mm|bmm|addmm|convolution[23]d|flex)_", endings=("_tem_",)),
     # nothing: triton_poi_fused_convolution_3 is a layout copy in one graph and a bias in another; recorded on A100,
-    # MI300X; the strides of the launch or the output code decide
-    _entry(r"^triton_", "inductor", "generated", "other"),
+    # MI300X; the strides of the launch or the output code decide. Without unique names torch 2.0 to 2.2 call all so
+    _entry(r"^triton_(?:poi|red|per|for|spl|unk)_|^triton_(?:_|\Z)", "inductor", "generated", "other", "_poi_"),
 )  # fmt: skip
 
 # Beside each pattern: its kernels, and where they were seen. A layout in a computing kernel's name is its operands'.
@@ -222,7 +209,6 @@ _DECOYS = (
     _decoy(
         "cutlass",
         _VOID + r"cutlass\w{0,40}::Kernel\d?<",  # public PyTorch traces
-        r"^_ZN\d+cutlass",  # A100
         r"^cutlass\d?x?_",  # key_averages tables
     ),
     _decoy(
@@ -342,15 +328,10 @@ def dtypes_of(name: str) -> tuple[str, str] | None:
     Returns:
         Before and after, as torch names them (``float16``); None if the name does not give both.
     """
-    demangled = _TEMPLATE_TYPES.match(name)
-    if demangled is not None:
-        before, after = DTYPES.get(demangled["before"].strip()), DTYPES.get(demangled["after"].strip())
-    else:
-        mangled = _MANGLED_TYPES.match(name)
-        if mangled is None:
-            return None
-        before = DTYPES[mangled["before"]]
-        after = DTYPES.get(mangled["after"], before)  # S_, S2_: the same type again
+    found = _TEMPLATE_TYPES.match(name)
+    if found is None:
+        return None
+    before, after = DTYPES.get(found["before"].strip()), DTYPES.get(found["after"].strip())
     return (before, after) if before is not None and after is not None else None
 
 
@@ -366,6 +347,20 @@ def is_convolution_kernel(name: str) -> bool:
     The rest of a cut name is enough.
     """
     return _CONVOLUTION.match(name) is not None
+
+
+def is_cast_for_convolution(name: str) -> bool:
+    """Whether a kernel casts or rounds the tensors of a convolution of cuDNN."""
+    entry = kernel_entry(name)
+    return entry is not None and (entry.library, entry.role) == ("cudnn", "cast")
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def work_of(name: str) -> str | None:
+    """The work of a kernel or a device's copy that neither convolves nor changes a layout, in words, by its name."""
+    entry = kernel_entry(name)
+    named = next((work for work, pattern in _WORK if pattern.search(name)), None)
+    return named or (_WORK_OF_ROLES.get(entry.role) if entry is not None else None)
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
@@ -420,7 +415,6 @@ _CONVOLUTION = re.compile(
             r"(?:void )?cutlass\w{0,40}?::Kernel\d?<cutlass\w{0,40}::conv::",
             r"(?:void )?cutlass_cudnn_train::Kernel<cutlass_cudnn_train::reduction::kernel::ReduceSplitK",  # its wgrad
             r"cutlass\w{0,80}?(?:fprop|dgrad|wgrad|deconv)",
-            r"_ZN\d+cutlass\w{0,40}6KernelINS_4conv6kernel",  # A100, mangled
             _IN_CUDNN + r"(?:(?:implicit|explicit)_convolve_|convolve(?:_|Nd_)|first_layer_(?:fwd|wgrad|dgrad)_)",
             _IN_CUDNN + r"(?:conv[123N]d|[dw]grad[123N]d)_\w*",  # c1_k1_nhwc, grouped_direct
             _IN_CUDNN + r"(?:dgrad_|wgrad_|reduce_wgrad_)\w*",
@@ -429,7 +423,6 @@ _CONVOLUTION = re.compile(
             r"(?:void )?cudnn::winograd\w{0,20}::",
             r"(?:void )?cask\w{0,30}::compute\w{0,40}OffsetsKernel\b",
             r"(?:void )?(?:fft[12]d_(?:r2c|c2r)_\d+|pointwise_mult_and_sum_complex\b)",  # cuDNN's FFT convolution
-            r"_ZN5cudnn\d+\w{0,40}?(?:convolve|dgrad|wgrad|grouped_direct)|_Z\d+(?:implicit|explicit)_convolve_",
             r"igemm_(?:fwd|bwd|wrw)_|naive_conv_|winograd_conv|mlir_gen_igemm_conv",  # MIOpen
             r"(?:Im2Col|Im[23]d2Col|Col2Im|SubTensorOpWithScalar)|MIOpenConv|miopen(?:Sp3Asm|GcnAsm)(?:Conv|Winograd)|gcnAsmConv",
             r"gridwise_convolution_|convolution_(?:forward|backward)_",
@@ -438,7 +431,6 @@ _CONVOLUTION = re.compile(
             + r"kernel_(?:batched_)?gemm_xdlops_bwd_weight",  # MI300X: composable_kernel's weight gradient
             r"(?:void )?at::native::(?:\(anonymous namespace\)::|<unnamed>::)?"
             r"(?:conv_depthwise[23]d_|vol2col_kernel|col2vol_kernel|im2col_kernel|col2im_kernel)",
-            r"_ZN2at6native\w{0,120}?conv_depthwise[23]d_",
             r"(?:void )?spatialDepthwiseConvolution",  # PyTorch before 1.9
             r"gen_conv(?:_kernel)?\b|(?:gen9|gen12lp|xe_\w{1,5}|ref)_(?:wino_)?conv",  # oneDNN
             r"triton_tem_fused_\w{0,200}?convolution|triton_convolution[23]d",  # Inductor's templates
@@ -446,6 +438,34 @@ _CONVOLUTION = re.compile(
     )
     + ")"
 )
+_MOVING = r"^triton_poi_fused_(?:_?(?:{})_)+\d+\Z"  # Inductor lists the operations; these move data alone
+_WORK = tuple(
+    (work, re.compile(pattern))
+    for work, pattern in {
+        "rounding to TF32": _cudnn("convertTensor_kernel") + r"<float, ?float\b",  # A100; cuDNN 8 and 9
+        "adding the bias": r"\bCUDAFunctor_add<",  # V100, A100, H100, MI300X
+        "transposing for a matrix product": r"transpose_readWrite_alignment_kernel",  # V100, for an FFT
+        "adding up split sums": r"splitKreduce|ReduceSplitK|reduce_wgrad_nchw_helper",  # V100, A100
+        "preparing offsets and scales": r"compute\w{0,20}OffsetsKernel|kern_precompute_indices|scalePackedTensor_kernel"
+        "|flip_filter",
+        "padding": "padFilterWeights|" + _MOVING.format("constant_pad_nd"),
+        "filling": r"FillFunctor|uninitialized_fill|^Memset\b|SubTensorOpWithScalar|"
+        + _MOVING.format("fill|zeros|zeros_like|full|full_like|zero|new_zeros|ones"),
+        "concatenating": "CatArrayBatchedCopy|" + _MOVING.format("cat|stack"),
+        "copying": r"direct_copy_kernel_cuda|^Memcpy DtoD\b|"
+        + _MOVING.format("clone|copy|unsafe_view|view|slice|select|expand|repeat|index_put|slice_scatter"),
+    }.items()
+)
+_WORK_OF_ROLES: dict[Role, str] = {"cast": "casts", "padding": "padding", "strided_copy": "copying"}
+OF_CONVOLUTIONS_ALONE = frozenset({"rounding to TF32", "preparing offsets and scales"})
+MOVES = frozenset({"padding", "filling", "concatenating", "copying"})
+"""Work that moves or writes data and computes nothing."""
+GENERATED_POINTWISE = re.compile(r"triton_(?:(?:poi|for)?_|\Z)")
+"""
+Generated kernels that may convert a layout. A reduction (``red``, ``per``, in cooperation ``unk``) or a scan (``spl``)
+computes: it is no copy, though its launch grid may have a second dimension.
+"""
+
 _LAYOUT_WORDS = re.compile(r"nchw|nhwc|ncdhw|ndhwc|transpos|permut|reformat|layout|swapdim", re.IGNORECASE)
 _COMPUTING_WORDS = re.compile(
     r"conv|gemm|matmul|fprop|dgrad|wgrad|norm|pool|softmax|att(?:ention|n)|fmha|upsample|interpolat|resize|reduc|sort|"
@@ -466,12 +486,11 @@ _LIBRARIES = tuple(
         (r"Cijk_", "hipblaslt"),
         (r"nvjet_|gemv|(?:cutlass_\d+_)?" + ARCHITECTURE + r"_\w{0,20}gemm_", "cublas"),
         (r"miopen|MIOpen|gcnAsm|igemm_(?:fwd|bwd|wrw)_|naive_conv_|Im[23]d2Col|Col2Im|SubTensorOpWith", "miopen"),
-        (r"_ZN2ck|(?:void )?ck(?:_tile)?::", "composable_kernel"),
+        (r"(?:void )?ck(?:_tile)?::", "composable_kernel"),
         (r"(?:void )?(?:rocprim|hipcub)::", "rocprim"),
         (r"(?:void )?(?:at_cuda_detail::)?(?:cub|thrust)::", "cub"),
         (r"gen_conv|(?:gen9|gen12lp|xe_\w{1,5})_", "onednn"),
-        (r"(?:void )?(?:\w{0,20}flash\w{0,20}|vllm|tensorrt_llm|aiter|flashinfer|moe)::|_ZN5aiter", "custom"),
-        (r"_ZN2at6native", "aten"),
+        (r"(?:void )?(?:\w{0,20}flash\w{0,20}|vllm|tensorrt_llm|aiter|flashinfer|moe)::", "custom"),
         (r"(?:void )?fft[12]d_(?:r2c|c2r)_\d+", "cudnn"),
     )
 )
@@ -489,8 +508,4 @@ _TEMPLATE_TYPES = re.compile(
     r"(?:\w{0,40}(?:[nN]hwc|[nN]chw)\w{0,40}Kernel|tensorTransformGeneric|convertTensor_kernel)"
     rf"|genericReformat::copy(?:PackedKernel|VectorizedKernel(?=<double,)))<(?:(?<=VectorizedKernel<)double, )?"
     rf"(?P<before>{_TYPE}),(?P<after>{_TYPE})[,>]"
-)
-_MANGLED_TYPES = re.compile(
-    r"^_Z(?:N5cudnn(?:\d+[a-z_]{1,40})?)?\d+(?:nchwToNhwc|nhwcToNchw|nhwcAddPadding|nchwAddPadding)KernelI"
-    r"(?P<before>6__half|13__nv_bfloat16|[fdahi])(?P<after>6__half|13__nv_bfloat16|[fdahi]|S\d?_)"
 )

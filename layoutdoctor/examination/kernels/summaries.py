@@ -8,6 +8,7 @@ of their tensors; of the others layouts and times are known, but not the tensor.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
@@ -18,12 +19,18 @@ from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total, Waiting
 from layoutdoctor.examination.kernels.attribution import is_convolution
 from layoutdoctor.examination.kernels.host import add_primitive, lost_count, summarize
+from layoutdoctor.examination.kernels.mangled import demangled
 from layoutdoctor.examination.kernels.names import (
+    GENERATED_POINTWISE,
+    MOVES,
+    OF_CONVOLUTIONS_ALONE,
     dtypes_of,
+    is_cast_for_convolution,
     is_convolution_kernel,
     kernel_entry,
     library_of,
     looks_like_conversion,
+    work_of,
 )
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe, problem_shapes
 from layoutdoctor.recording.recording import NONE
@@ -113,18 +120,21 @@ def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], 
 
 def summarize_table(table: KernelTotals) -> KernelSummary:
     """The kernel list of a table of totals; a conversion in it counts all launches of one row."""
-    rows = table.rows
+    rows = [replace(row, name=demangled(row.name)) for row in table.rows]
     conversions = [_conversion(number, row) for number, row in enumerate(rows)]
     converts = [conversion is not None and conversion.direction != "none" for conversion in conversions]
-    unclear = [row for row in rows if _is_unclear(row)]
+    unclear = [row.name if _is_unclear(row) else None for row in rows]
+    work = [None if name else work_of(row.name) for row, name in zip(rows, unclear, strict=True)]
     count, seconds = _sums(rows)
     conversion_count, conversion_seconds = _sums(row for row, does in zip(rows, converts, strict=True) if does)
-    undecided_count, undecided_seconds = _sums(unclear)
+    undecided_count, undecided_seconds = _sums(row for row, name in zip(rows, unclear, strict=True) if name)
     convolution_count, convolution_seconds = _sums(row for row in rows if _is_of_a_convolution(row))
     spent = [(row.count, row.nanoseconds, does) for row, does in zip(rows, converts, strict=True)]
-    called: dict[TotalKind, list[str | None]] = {
+    called: dict[TotalKind, Sequence[str | None]] = {
         "kernel": [row.name for row in rows],
         "operation": [row.operation for row in rows],
+        "possible": unclear,
+        **work_by_kind(zip(work, map(_is_of_a_convolution, rows), strict=True)),
     }
     return KernelSummary(
         count=count,
@@ -133,11 +143,11 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         conversion_seconds=conversion_seconds,
         share=conversion_seconds / seconds if seconds else None,
         conversions=tuple(conversion for conversion in conversions if conversion is not None),
-        not_understood_count=lost_count(table) + undecided_count,
+        not_understood_count=lost_count(table),
         undecided_count=undecided_count,
         undecided_seconds=undecided_seconds,
         sources=(TOTALS_TABLE, table.source),
-        lacks=tuple(_lacks(table, unclear)),
+        lacks=tuple(_lacks(table)),
         convolution_count=convolution_count,
         convolution_seconds=convolution_seconds,
         totals=_totals(called, spent),
@@ -181,17 +191,18 @@ def _is_of_a_convolution(row: KernelTotal) -> bool:
     if row.operation is not None and row.operation.startswith("aten::"):
         return is_convolution(row.operation)
     entry = kernel_entry(row.name, is_cut=row.is_cut)
-    return is_convolution_kernel(row.name) or (entry is not None and entry.role in ("conversion", "padding"))
+    is_helping = entry is not None and entry.role in ("conversion", "padding")
+    return is_helping or is_convolution_kernel(row.name) or is_cast_for_convolution(row.name)
 
 
 def _is_unclear(row: KernelTotal) -> bool:
     entry = kernel_entry(row.name, is_cut=row.is_cut)
     if entry is None:
         return not _is_of_a_convolution(row) and looks_like_conversion(row.name)
-    return entry.role == "possible"
+    return entry.role in ("possible", "strided_copy")
 
 
-def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal]) -> Iterator[str]:
+def _lacks(table: KernelTotals) -> Iterator[str]:
     if not table.rows:
         yield "the table has no kernels, so nothing can be said of conversions"
         return
@@ -199,11 +210,11 @@ def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal]) -> Iterator[str]
         "a table of totals holds no order, shapes or lines, so round trips cannot be found in it; a trace of "
         "torch.profiler (export_chrome_trace) does"
     )
-    if unclear:
-        count, seconds = _sums(unclear)
+    count, seconds = _sums(row for row in table.rows if GENERATED_POINTWISE.match(row.name))
+    if count:
         yield (
-            f"{count_of(count, 'kernel')} ({format_seconds(seconds)}) may convert a "
-            f"layout, which names alone do not say: {max(unclear, key=lambda row: row.nanoseconds).name[:60]}"
+            f"which of {count_of(count, 'generated kernel')} ({format_seconds(seconds)}) convert a layout: a table has "
+            "no launch grids"
         )
     cut = sum(row.is_cut for row in table.rows)
     if cut:
@@ -240,21 +251,33 @@ def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, .
     )
 
 
+def work_by_kind(work: Iterable[tuple[str | None, bool]]) -> dict[TotalKind, Sequence[str | None]]:
+    """The work beside convolutions and other work that moves data; given is the work of each, and if it is of one."""
+    known = [(kind, is_own or kind in OF_CONVOLUTIONS_ALONE) for kind, is_own in work]
+    return {
+        "beside": [kind if is_own else None for kind, is_own in known],
+        "moved": [None if is_own or kind not in MOVES else kind for kind, is_own in known],
+    }
+
+
 def totals_of(
-    attribution: Attribution, modules: Sequence[str | None], is_conversion: NDArray[np.bool_]
+    attribution: Attribution, others: Mapping[TotalKind, Sequence[str | None]], is_conversion: NDArray[np.bool_]
 ) -> tuple[Total, ...]:
-    """Sums by kernel name, outermost operation, module and step; longest first within each kind."""
+    """Sums by kernel name, operation and step, and by other names of each kernel; longest first within each kind."""
     trace, names = attribution.trace, attribution.trace.names
     operations = trace.operations.name.tolist()
     outermost = [operations[row] for row in attribution.outermost.tolist()]
     called: dict[TotalKind, Sequence[str | None]] = {
         "kernel": [names[name] for name in trace.kernels.name.tolist()],
         "operation": [names[outermost[row]] if row != NONE else None for row in attribution.operation.tolist()],
-        "module": modules,
+        **others,
         "step": [attribution.step_names[step] if step != NONE else None for step in attribution.step.tolist()],
     }
-    times = trace.kernels.duration.tolist()
-    return _totals(called, [(1, *facts) for facts in zip(times, is_conversion.tolist(), strict=True)])
+    spent = [(1, *facts) for facts in zip(trace.kernels.duration.tolist(), is_conversion.tolist(), strict=True)]
+    moves = (work_of(names[name]) for name in trace.transfers.name.tolist())
+    moved = [*called.pop("moved"), *(work if work in MOVES else None for work in moves)]
+    transferred = [(1, time, False) for time in trace.transfers.duration.tolist()]
+    return (*_totals(called, spent), *_totals({"moved": moved}, [*spent, *transferred]))
 
 
 def _totals(

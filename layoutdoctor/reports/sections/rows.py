@@ -190,7 +190,7 @@ def conversions_cell(trial: Trial) -> str:
         return f"{text or 'nothing'}{_moved(trial)}"
     if trial.kernels is None:
         return f"{text} in graphs; kernels {NOT_RECORDED}" if text else f"kernels {NOT_RECORDED}"
-    if trial.kernels.lacks or any(graph.hook_failure for graph in trial.graphs):
+    if not trial.kernels.is_complete or any(graph.hook_failure for graph in trial.graphs):
         return f"{text or 'nothing seen'} (incomplete)"
     return text or "nothing"
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.trial import Trial
 
 MOST_SOURCE_LINES = 3
+_LEAST_SHARE_OF_WORK = 0.02  # of the kernel time; less explains nothing
 
 _TO_DIAGNOSE = ("Next", "python -m layoutdoctor model.py finds the fastest layout")
 _WITH_ONEDNN = "run the model with ONEDNN_VERBOSE=1 and examine what it prints"
@@ -61,16 +62,24 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
     kernels, counted = trial.kernels, counted_conversions(trial)
     if kernels is None or not (kernels.count or counted):
         return _no_kernels(diagnosis.subject.device, kernels, kind)
-    notes = [*_waiting_note(kernels), *_convolution_note(kernels)]
+    notes = [*_waiting_note(kernels), *_convolution_note(kernels), *_work_notes(kernels)]
     if counted:
         is_of_torch = not are_of_an_engine(conversion.kernel for conversion in counted)
         notes += [*_conversion_notes(trial, kind, counted), *([_TO_DIAGNOSE] if is_of_torch else [])]
         return Answer(_conversions_claim(kernels, counted), notes=tuple(notes))
     seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} kernel time"
     has_operations = kind == "log" or any(total.kind == "operation" for total in kernels.totals)
-    can_tell = has_operations and not (kernels.undecided_count or kernels.lacks or kernels.not_understood_count)
+    can_tell = has_operations and kernels.is_complete and not kernels.not_understood_count
     start = "No layout conversion" if can_tell else "No layout conversion can be shown"
-    return Answer(f"{start} in {count_of(kernels.count, 'kernel')}{seconds}", notes=tuple(notes))
+    claim = f"{start} in {count_of(kernels.count, 'kernel')}{seconds}{_possible_words(kernels)}"
+    return Answer(claim, notes=tuple(notes))
+
+
+def _possible_words(kernels: KernelSummary, more: str = "") -> str:
+    if not kernels.undecided_count:
+        return ""
+    seconds = "" if kernels.undecided_seconds is None else f": {format_seconds(kernels.undecided_seconds)}{more}"
+    return f"; {count_of(kernels.undecided_count, 'kernel')} may convert a layout{seconds}"
 
 
 def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) -> Answer:
@@ -86,24 +95,30 @@ def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) ->
 
 
 def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) -> str:
-    """Says "at least" unless every kernel is understood, and "at most" only then."""
+    """Says "at least" unless every kernel is understood, and "at most" only with all that may convert."""
     seconds = sum_seconds(counted)
     if seconds is None:
         return f"{count_of(launch_count(counted), 'layout conversion')}, whose time was not recorded"
     if not kernels.seconds:
         return f"Layout conversions take {format_seconds(seconds)}; the time of all kernels was not recorded"
-    waiting, is_complete = kernels.waiting, not (kernels.undecided_count or kernels.lacks)
-    least = "" if is_complete and OF_A_CPU not in kernels.sources else "at least "
-    collectives = waiting.collective_seconds if waiting is not None else 0.0
-    compute = kernels.seconds - collectives
+    waiting = kernels.waiting
+    least = "" if kernels.is_complete and OF_A_CPU not in kernels.sources else "at least "
+    compute = _compute_seconds(kernels)
     claim = f"Layout conversions take {least}{format_seconds(seconds)} of {format_seconds(compute)} kernel time"
-    claim += " without collectives" if collectives else ""
+    claim += " without collectives" if compute < kernels.seconds else ""
     claim += f" ({format_share(seconds / compute)})" if seconds <= compute else ""
+    claim += _possible_words(kernels, " more")
     of = (waiting.step_seconds or waiting.span_seconds) if waiting is not None else None
-    if waiting is None or not is_complete or not of:
+    if waiting is None or kernels.lacks or not of:
         return claim
     bound, run = waiting.conversion_bound_seconds, "the run" if waiting.step_seconds is None else "a step"
-    return f"{claim}, at most {format_seconds(bound)} of {run} ({format_share(bound / of)})"
+    together = "; together" if kernels.undecided_count else ","
+    return f"{claim}{together} at most {format_seconds(bound)} of {run} ({format_share(bound / of)})"
+
+
+def _compute_seconds(kernels: KernelSummary) -> float:
+    """The time of all kernels but collectives."""
+    return (kernels.seconds or 0.0) - (kernels.waiting.collective_seconds if kernels.waiting is not None else 0.0)
 
 
 def _waiting_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
@@ -141,6 +156,20 @@ def _convolution_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
         yield "Conv time", known
 
 
+def _work_notes(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
+    """The work inside convolutions that is neither convolving nor layouts, and data that others move; if much."""
+    compute = _compute_seconds(kernels)
+    for kind in ("beside", "moved"):
+        found = [total for total in kernels.totals if total.kind == kind]
+        seconds = sum(total.seconds for total in found)
+        if not compute or seconds < _LEAST_SHARE_OF_WORK * compute:
+            continue
+        work = listing([f"{total.name} {format_seconds(total.seconds)}" for total in found], 3)
+        share = format_share(seconds / compute)
+        beside = f"{work} in convolutions ({share}), neither convolving nor a layout conversion"
+        yield ("Beside", beside) if kind == "beside" else ("Moved", f"{work} for other reasons than a memory format")
+
+
 def _conversion_notes(trial: Trial, kind: str, counted: Sequence[Conversion]) -> Iterator[tuple[str, str]]:
     owners = [owner for owner in OWNER_WORDS if any(c.owner == owner for c in counted)]
     parts = []
@@ -175,7 +204,7 @@ def _round_trips(trial: Trial, kind: str) -> str:
     if not trial.redundant_pairs:
         if kind == "table":
             return "not looked for, as a table of totals has no order"
-        lacking = trial.kernels is not None and bool(trial.kernels.lacks)
+        lacking = trial.kernels is not None and not trial.kernels.is_complete
         return f"no round trip found{' in what was recorded' if lacking else ''}"
     wasted = wasted_seconds(trial)
     seconds = "" if wasted is None else f", {format_seconds(wasted)}"

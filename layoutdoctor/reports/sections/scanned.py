@@ -93,8 +93,10 @@ def _lines(scan: Scan, by_rank: Mapping[int, int]) -> Iterator[str]:
         span = sum(file.span_nanoseconds or 0 for file in known)
         busy = sum(file.busy_nanoseconds or 0 for file in known)
         if bound:
+            more = " and what may convert" if any(file.undecided_nanoseconds for file in known) else ""
+            more += ", as far as recorded," if any(file.lacks for file in known) else ""
             yield (
-                f"They cost at most {_time(bound)} of {_time(span)} from the first to the last kernel "
+                f"They{more} cost at most {_time(bound)} of {_time(span)} from the first to the last kernel "
                 f"({format_share(min(bound / span, 1.0))})"
             )
         parts = {"collectives": sum(file.collective_nanoseconds or 0 for file in known)}

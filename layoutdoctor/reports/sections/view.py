@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.kernels.names import kernel_entry
 from layoutdoctor.reports.sections.answer import Answer, build_answer, situation_of
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, build_tables, format_interval
 from layoutdoctor.reports.sections.run_answer import build_run_answer
 from layoutdoctor.reports.sections.wording import (
+    KERNEL_LENGTH,
     baseline_phrase,
     clean,
     clean_name,
@@ -27,12 +29,14 @@ from layoutdoctor.reports.sections.wording import (
     shown_name,
     sources_of,
 )
+from layoutdoctor.units import format_seconds
 from layoutdoctor.words import KINETO_TRACE, count_of, distinct, joined, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import Total
     from layoutdoctor.diagnosis.trial import Trial
 
 MOST_NAMED = 6
@@ -198,10 +202,31 @@ def _gaps_of(trial: Trial) -> Iterator[str]:
     if kernels is not None and kernels.not_understood_count:
         yield f"{count_of(kernels.not_understood_count, 'event or kernel', 'events or kernels')} could not be read"
     yield from (clean(lack, 300) for lack in (kernels.lacks if kernels is not None else ()))
+    yield from _possible(kernels.totals if kernels is not None else ())
     for graph in trial.graphs:
         if graph.hook_failure:
             yield f"a graph was not read ({clean(graph.hook_failure, 200)})"
         yield from (f"not followed in the graph: {clean(part, 200)}" for part in graph.not_understood)
+
+
+_WHY_POSSIBLE = {
+    "generated": "generated code for two dimensions",
+    "strided_copy": "eager copies whose strides were not recorded",
+}
+
+
+def _possible(totals: Iterable[Total]) -> Iterator[str]:
+    """The kernels that may convert a layout, by what leaves it open."""
+    groups: dict[str, list[Total]] = {}
+    for total in totals:
+        if total.kind == "possible":
+            entry = kernel_entry(total.name)
+            why = _WHY_POSSIBLE.get(entry.role if entry is not None else "", "names alone do not say it")
+            groups.setdefault(why, []).append(total)
+    for why, own in groups.items():
+        count, seconds = sum(total.count for total in own), sum(total.seconds for total in own)
+        names = listing((clean(total.name, KERNEL_LENGTH) for total in own), 2)
+        yield f"{count_of(count, 'kernel')} ({format_seconds(seconds)}) may convert a layout ({why}): {names}"
 
 
 def _measurement(diagnosis: Diagnosis) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def eager(
 
 
 def told(found: list[TraceCopy]) -> list[tuple[str, str]]:
-    return [(copy.kind, copy.direction) for copy in found]
+    return [(copy.kind, copy.direction) for copy in found if copy.kind not in ("undecided", "unsettled")]
 
 
 def generated(shapes: list[Shape], strides: list[Shape], options: str, name: str = "triton_poi_fused_0") -> Recorder:
@@ -84,11 +84,6 @@ def test_what_cannot_be_decided_has_a_count_and_a_time_of_its_own(
     assert summary.undecided_count == count, why
     assert (summary.undecided_seconds or 0) > 0 or not count
     assert summary.conversion_count == 0
-
-
-def test_a_generated_kernel_that_may_be_a_copy_is_undecided() -> None:
-    kernels = examine_recorded(generated([], [], "YBLOCK=32").trace()).kernels
-    assert (kernels.undecided_count, kernels.conversion_count) == (1, 0)
 
 
 DENSE, NARROW = contiguous_stride(IMAGE), (1, 512, 16, 16)

@@ -3,12 +3,10 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 from loops import for_each
 from recorded_builders import FORWARD, GEMM, POINTWISE, Recorder
 
-from layoutdoctor.examination.kernels.attribution import Places, attribute
-from layoutdoctor.examination.kernels.conversions import describe_lacks
+from layoutdoctor.examination.kernels.conversions import examine_recorded
 
 IMAGE = (4, 64, 28, 28)
 POSSIBLE = "void tensorTransformGeneric<float, float, float, true, false, false, (cudnnKernelDataType_t)0>(x)"
@@ -36,9 +34,7 @@ def complete(**changes: Any) -> Recorder:
 
 
 def lacks_of(record: Recorder, **changes: Any) -> tuple[str, ...]:
-    trace = record.trace(**changes)
-    is_possible = np.array([trace.names[name] == POSSIBLE for name in trace.kernels.name.tolist()], bool)
-    return tuple(describe_lacks(Places(attribute(trace)), is_possible))
+    return examine_recorded(record.trace(**changes)).kernels.lacks
 
 
 def one_kernel(takes: int = 1234, name: str = GEMM, **changes: Any) -> Recorder:
@@ -84,10 +80,17 @@ def unlaunched() -> Recorder:
 
 
 def possible() -> Recorder:
+    """Kernels that may convert a layout have sums of their own."""
     record = complete()
     with record.operation("aten::conv3d"):
         record.kernel(POSSIBLE, takes=2000)
-        record.kernel(POSSIBLE, takes=3000)
+    return record
+
+
+def generated(grid: tuple[int, int, int] | None, options: str = "", name: str = "triton_poi_fused_0") -> Recorder:
+    record = complete()
+    with record.operation(name, kernel_options=options):
+        record.kernel(name, grid=grid, takes=2000)
     return record
 
 
@@ -122,7 +125,21 @@ BY_NSIGHT = {"source": "Nsight Systems export"}
                 "their operations are not known",
             ),
         ),
-        (possible(), {}, (f"2 kernels (5.00 us) may convert a layout, which names alone do not say: {POSSIBLE[:60]}",)),
+        (possible(), {}, ()),
+        (generated((1, 4096, 1)), {}, ()),
+        (generated((64, 1, 1), "XBLOCK=1024"), {}, ()),
+        (generated((64, 1, 1), name="triton_red_fused_0"), {}, ()),
+        *(
+            (
+                generated(grid),
+                {},
+                (
+                    "the block sizes of 1 generated kernel (2.00 us) were not recorded, and a conversion of few "
+                    "channels has the same launch grid as other kernels",
+                ),
+            )
+            for grid in ((64, 1, 1), None)
+        ),
         (Recorder(), BY_NSIGHT, (NO_KERNELS.replace("ProfilerActivity.CUDA", "nsys profile --trace=cuda,nvtx"),)),
         (one_kernel(), BY_NSIGHT, (NO_OPERATIONS.replace("ProfilerActivity.CPU", EMIT_NVTX),)),
         (

@@ -80,6 +80,8 @@ def test_bounds_and_waiting_are_shown_if_they_were_recorded() -> None:
     text = str(a_scan(10, 10, **known))
 
     assert "They cost at most 10.0 ms of 1.00 s from the first to the last kernel (1.0 %)" in text
+    more = {**known, "undecided_nanoseconds": 1000, "lacks": ("shapes were not recorded",)}
+    assert "They and what may convert, as far as recorded, cost at most 10.0 ms" in str(a_scan(10, 10, **more))
     assert "Devices were busy 20 % of the time; collectives 6.00 ms" in text
     assert "Runs waited for the host in 2" in text
     assert "cost at most" not in str(a_scan(10, 10))

@@ -17,6 +17,7 @@ from builders import (
 from golden.stories import STORIES
 from trace_builders import to_channels_last, to_contiguous
 
+from layoutdoctor.diagnosis.kernel import Waiting
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.examination.costs import (
     conversion_share,
@@ -89,6 +90,48 @@ CASES = {
     ),
     "nothing found and nothing to add": a_trace(recorded(**WHOLE)),
     "nothing found, lacks": a_trace(recorded(**WHOLE, lacks=("no shapes",))),
+    "kernels that may convert a layout, and nothing lacks": a_trace(
+        recorded(
+            *two(),
+            undecided_count=4,
+            undecided_seconds=18e-6,
+            waiting=Waiting(
+                span_seconds=2e-2,
+                busy_seconds=15e-3,
+                device_count=1,
+                collective_seconds=0.0,
+                copy_seconds=0.0,
+                step_count=None,
+                step_seconds=None,
+                conversion_bound_seconds=1e-3,
+                launch_lag_seconds=None,
+                waits_for=None,
+            ),
+            totals=(
+                *(
+                    a_total("possible", f"triton_poi_fused_convolution_{n}", count=1, seconds=s)
+                    for n, s in enumerate((7e-6, 5e-6, 3e-6))
+                ),
+                a_total("possible", "tensorTransformGeneric", count=1, seconds=3e-6),
+            ),
+        )
+    ),
+    "nothing found, kernels that may convert a layout": a_trace(
+        recorded(**{**WHOLE, "undecided_count": 1, "undecided_seconds": 18e-6})
+    ),
+    "work beside convolutions and moved data": a_trace(
+        recorded(
+            *two(),
+            totals=(
+                *(
+                    a_total("beside", name, seconds=s)
+                    for name, s in (("rounding to TF32", 2e-3), ("casts", 1e-3), ("filling", 5e-4), ("padding", 1e-4))
+                ),
+                a_total("moved", "copying", seconds=1e-3),
+            ),
+        )
+    ),
+    "work beside convolutions is little": a_trace(recorded(*two(), totals=(a_total("beside", "casts", seconds=1e-5),))),
     "a log names its reorders": a_trace(
         recorded(count=3, seconds=None, sources=LOG, convolution_count=0), subject={"device": "cpu"}
     ),
