@@ -402,7 +402,7 @@ def add_primitive(
             library="onednn",
             problem=primitive.problem,
             implementation=primitive.implementation,
-            backward=entry is not None and is_backward(entry),
+            backward=is_backward(entry) if entry is not None else primitive.prop_kind.startswith("backward"),
             node=node_name,
             graph=graph,
         )

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from layoutdoctor.diagnosis.conversion import Conversion
-from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total, Waiting
+from layoutdoctor.diagnosis.kernel import Creations, Kernel, KernelSummary, Total, Waiting
 from layoutdoctor.examination.kernels.attribution import is_convolution
 from layoutdoctor.examination.kernels.host import add_primitive, lost_count, summarize
 from layoutdoctor.examination.kernels.names import (
@@ -26,6 +26,7 @@ from layoutdoctor.examination.kernels.names import (
     looks_like_conversion,
 )
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe, problem_shapes
+from layoutdoctor.recording.onednn import is_engine
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
 from layoutdoctor.words import ONEDNN_LOG, TOTALS_TABLE, count_of
@@ -79,6 +80,24 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
         convolution_count=len(own),
         convolution_seconds=sum(primitive.seconds for primitive in own),
         totals=tuple(msgspec.structs.replace(total, library="onednn") for total in totals),
+        creations=_creations(log),
+    )
+
+
+def _creations(log: OnednnLog) -> Creations | None:
+    whole = [creation for creation in log.creations if not creation.is_nested]
+    if not whole:
+        return None
+    missed = [creation for creation in whole if not creation.is_hit]
+    longest = max(whole, key=lambda creation: creation.seconds)
+    fields = longest.primitive.split(",")
+    return Creations(
+        count=len(missed),
+        distinct_count=len({creation.primitive for creation in missed}),
+        hit_count=len(whole) - len(missed),
+        seconds=sum(creation.seconds for creation in whole),
+        longest=f"{next((text for text in fields if not is_engine(text)), '')} {fields[-1]}",
+        longest_seconds=longest.seconds,
     )
 
 
@@ -91,6 +110,12 @@ def _logged_lacks(log: OnednnLog, unplaced: int) -> tuple[str, ...]:
         )
     if log.primitives and not log.has_timestamps:
         lacks.append("when each primitive ran; log with ONEDNN_VERBOSE_TIMESTAMP=1")
+    if log.partition_seconds:
+        seconds = format_seconds(sum(log.partition_seconds))
+        count = count_of(len(log.partition_seconds), "partition")
+        lacks.append(f"what ran inside {count} of oneDNN Graph ({seconds}), as far as it has no lines of its own")
+    if log.errors:
+        lacks.append(f"oneDNN reports {count_of(len(log.errors), 'error')}, first: {log.errors[0]}")
     return tuple(lacks)
 
 
