@@ -17,11 +17,14 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import subprocess
 import sys
+import tempfile
 from collections import Counter
 from contextlib import closing
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -36,7 +39,6 @@ from layoutdoctor.recording.recording import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from layoutdoctor.recording.recording import RecordedTrace
 
@@ -102,6 +104,46 @@ def read_nsys_export(path: Path) -> RecordedTrace:
             f"cannot read {str(path)!r}: its SQLite database is damaged ({str(error)[:200]}); "
             "make it again with nsys export --type sqlite"
         ) from error
+
+
+def read_nsys_report(path: Path, nsys: str) -> RecordedTrace:
+    """
+    Reads a report of Nsight Systems by its own export, which is written into a temporary folder.
+
+    Args:
+        nsys: The program.
+
+    Raises:
+        TraceError: The program cannot export it, or takes too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="layoutdoctor-") as folder:
+        database = Path(folder) / "export.sqlite"
+        command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(database)]
+        try:
+            done = subprocess.run(
+                [*command, str(path.absolute())],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_EXPORT_SECONDS,
+                check=False,
+            )
+            said = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace").splitlines()
+            why = f"it ended with {done.returncode}: {said[-1][:200] if said else 'no message'}"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = (
+                f"it did not end within {_EXPORT_SECONDS} s"
+                if isinstance(error, subprocess.TimeoutExpired)
+                else str(error)
+            )
+        if not database.is_file():
+            raise TraceError(
+                f"cannot examine {path.name!r}: nsys export made no database of it, {why}; "
+                f"try nsys export --type sqlite {path.name}"
+            )
+        return read_nsys_export(database)
+
+
+_EXPORT_SECONDS = 600
 
 
 def _instead(tables: Iterable[str]) -> str:

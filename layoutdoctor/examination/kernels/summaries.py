@@ -17,7 +17,7 @@ import numpy as np
 from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.kernel import Creations, Kernel, KernelSummary, Total, Waiting
 from layoutdoctor.examination.kernels.attribution import is_convolution
-from layoutdoctor.examination.kernels.host import add_primitive, lost_count, summarize
+from layoutdoctor.examination.kernels.host import add_primitive, lost_count, moves_elements, summarize
 from layoutdoctor.examination.kernels.names import (
     dtypes_of,
     is_convolution_kernel,
@@ -29,13 +29,14 @@ from layoutdoctor.examination.kernels.primitives import annotate_sequence, descr
 from layoutdoctor.recording.onednn import is_engine
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
-from layoutdoctor.words import ONEDNN_LOG, TOTALS_TABLE, count_of
+from layoutdoctor.words import ONEDNN_LOG, OPERATION_AVERAGES, TOTALS_TABLE, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from layoutdoctor.diagnosis.conversion import ConversionDirection
     from layoutdoctor.diagnosis.kernel import TotalKind
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
@@ -138,11 +139,17 @@ def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], 
 
 def summarize_table(table: KernelTotals) -> KernelSummary:
     """The kernel list of a table of totals; a conversion in it counts all launches of one row."""
-    rows = table.rows
+    of_operations = table.source == OPERATION_AVERAGES
+    rows = [row for row in table.rows if not of_operations or moves_elements(row.name)]
     conversions = [_conversion(number, row) for number, row in enumerate(rows)]
     converts = [conversion is not None and conversion.direction != "none" for conversion in conversions]
-    unclear = [row for row in rows if _is_unclear(row)]
-    count, seconds = _sums(rows)
+    copies = next((name for name in _COPIES if any(row.name == name for row in rows)), None)
+    unclear = [row for row in rows if row.name == copies or _is_unclear(row)]
+    count, listed_seconds = _sums(rows)
+    seconds = None if table.is_nested else listed_seconds
+    is_cut = _unlisted_seconds(table, listed_seconds) > 0  # then the convolutions may be what is not listed
+    if table.nanoseconds is not None and not of_operations:
+        seconds = table.nanoseconds / NANOSECONDS_PER_SECOND
     conversion_count, conversion_seconds = _sums(row for row, does in zip(rows, converts, strict=True) if does)
     undecided_count, undecided_seconds = _sums(unclear)
     convolution_count, convolution_seconds = _sums(row for row in rows if _is_of_a_convolution(row))
@@ -156,15 +163,15 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         seconds=seconds,
         conversion_count=conversion_count,
         conversion_seconds=conversion_seconds,
-        share=conversion_seconds / seconds if seconds else None,
+        share=min(1.0, conversion_seconds / seconds) if seconds else None,
         conversions=tuple(conversion for conversion in conversions if conversion is not None),
         not_understood_count=lost_count(table) + undecided_count,
         undecided_count=undecided_count,
         undecided_seconds=undecided_seconds,
         sources=(TOTALS_TABLE, table.source),
-        lacks=tuple(_lacks(table, unclear)),
-        convolution_count=convolution_count,
-        convolution_seconds=convolution_seconds,
+        lacks=tuple(_lacks(table, unclear, listed_seconds)),
+        convolution_count=None if of_operations or is_cut else convolution_count,
+        convolution_seconds=None if table.is_nested or (is_cut and not of_operations) else convolution_seconds,
         totals=_totals(called, spent),
     )
 
@@ -175,10 +182,19 @@ def _sums(rows: Iterable[KernelTotal]) -> tuple[int, float]:
     return sum(row.count for row in known), sum(row.nanoseconds for row in known) / NANOSECONDS_PER_SECOND
 
 
+_REORDERS_WEIGHTS = re.compile(r"aten::mkldnn_reorder_conv[23]d_weight|mkldnn::_reorder_\w+_weight")
+_COPIES = ("aten::copy_", "aten::clone", "aten::contiguous")
+"""Operations that may convert a layout. The later ones call the first one, so only the first that is listed counts."""
+
+
 def _conversion(number: int, row: KernelTotal) -> Conversion | None:
     entry = kernel_entry(row.name, is_cut=row.is_cut)
-    if entry is None or entry.role not in ("conversion", "padding"):
+    of_weights = _REORDERS_WEIGHTS.fullmatch(row.name) is not None
+    if not of_weights and (entry is None or entry.role not in ("conversion", "padding")):
         return None
+    direction: ConversionDirection = "to_blocked" if of_weights else "none"
+    if entry is not None and entry.role == "conversion":
+        direction = entry.direction
     dtypes = dtypes_of(row.name)
     return Conversion(
         id=f"conversion {number}",
@@ -190,8 +206,8 @@ def _conversion(number: int, row: KernelTotal) -> Conversion | None:
         module=None,
         source=None,
         target=None,
-        direction=entry.direction if entry.role == "conversion" else "none",
-        tensor="unknown",
+        direction=direction,
+        tensor="weight" if of_weights else "unknown",
         seconds=row.nanoseconds / NANOSECONDS_PER_SECOND,
         bytes_moved=None,
         dtype=dtypes[0] if dtypes else None,
@@ -216,7 +232,21 @@ def _is_unclear(row: KernelTotal) -> bool:
     return entry.role == "possible"
 
 
-def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal]) -> Iterator[str]:
+def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal], listed_seconds: float) -> Iterator[str]:
+    if table.source == OPERATION_AVERAGES:
+        yield from _about_operations(table)
+    unlisted = _unlisted_seconds(table, listed_seconds)
+    if unlisted and table.rows:
+        of_operations, listed = table.source == OPERATION_AVERAGES, format_seconds(listed_seconds)
+        whole = format_seconds(listed_seconds + unlisted)
+        ran, rest = ("operations", "ranges and Python code, or ") if of_operations else ("kernels", "")
+        if unlisted > 0:
+            yield (
+                f"the {ran} that the table lists take {listed} of its total of {whole}; the rest is {rest}not listed "
+                "(row_limit=-1 lists all)"
+            )
+        else:
+            yield f"the rows of the table add up to {listed}, which is more than its total of {whole}"
     if not table.rows:
         yield "the table has no kernels, so nothing can be said of conversions"
         return
@@ -226,13 +256,39 @@ def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal]) -> Iterator[str]
     )
     if unclear:
         count, seconds = _sums(unclear)
+        noun = "call" if table.source == OPERATION_AVERAGES else "kernel"
         yield (
-            f"{count_of(count, 'kernel')} ({format_seconds(seconds)}) may convert a "
+            f"{count_of(count, noun)} ({format_seconds(seconds)}) may convert a "
             f"layout, which names alone do not say: {max(unclear, key=lambda row: row.nanoseconds).name[:60]}"
         )
     cut = sum(row.is_cut for row in table.rows)
     if cut:
         yield f"{cut} names are cut short, so kernels are known by their beginning only"
+
+
+_MOST_UNLISTED = 0.01
+"""A part of the table's total: times are rounded."""
+
+
+def _unlisted_seconds(table: KernelTotals, listed_seconds: float) -> float:
+    """The part of the table's total that its rows do not show; below zero if they show more, 0 if that is not known."""
+    if table.nanoseconds is None or table.is_nested:
+        return 0.0
+    seconds = table.nanoseconds / NANOSECONDS_PER_SECOND - listed_seconds
+    return seconds if abs(seconds) > _MOST_UNLISTED * listed_seconds else 0.0
+
+
+def _about_operations(table: KernelTotals) -> Iterator[str]:
+    """What a table without kernels leaves out: libraries convert layouts inside their operations."""
+    if table.device == "cpu":
+        yield "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a table"
+    else:
+        yield (
+            "the table lists no kernels, which show what libraries convert: from torch 1.8.1 on, "
+            'sort_by="self_cuda_time_total" puts them first'
+        )
+    if table.is_nested:
+        yield "times of operations include those of the ones that they called, so they have no sum"
 
 
 MOST_KERNELS_LISTED = 20_000

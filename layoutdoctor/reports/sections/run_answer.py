@@ -23,7 +23,7 @@ from layoutdoctor.reports.sections.wording import (
 )
 from layoutdoctor.rules.evidence import has_backward
 from layoutdoctor.units import format_seconds, format_share
-from layoutdoctor.words import OWNER_WORDS, PROOF_WORDS, TENSOR_WORDS, count_of, joined, listing
+from layoutdoctor.words import OPERATION_AVERAGES, OWNER_WORDS, PROOF_WORDS, TENSOR_WORDS, count_of, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -78,11 +78,12 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
         mode = " --mode training" if has_backward(trial) else ""
         notes += [*_conversion_notes(trial, kind, counted), *(_to_diagnose(mode) if is_of_torch else ())]
         return Answer(first + _conversions_claim(kernels, counted), notes=tuple(notes))
-    seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} kernel time"
+    noun = "operation" if OPERATION_AVERAGES in kernels.sources else "kernel"
+    seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} {_time_words(kernels)}"
     has_operations = kind == "log" or any(total.kind == "operation" for total in kernels.totals)
     can_tell = has_operations and not (kernels.undecided_count or kernels.lacks or kernels.not_understood_count)
     start = "No layout conversion" if can_tell else "No layout conversion can be shown"
-    return Answer(f"{first}{start} in {count_of(kernels.count, 'kernel')}{seconds}", notes=tuple(notes))
+    return Answer(f"{first}{start} in {count_of(kernels.count, noun)}{seconds}", notes=tuple(notes))
 
 
 def _to_diagnose(mode: str = "") -> tuple[tuple[str, str], ...]:
@@ -129,6 +130,10 @@ def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) ->
     return Answer(f"Nothing can be said: {_EMPTY[kind]}", notes=notes)
 
 
+def _time_words(kernels: KernelSummary) -> str:
+    return "own time" if OPERATION_AVERAGES in kernels.sources else "kernel time"
+
+
 def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) -> str:
     """Says "at least" unless every kernel is understood, and "at most" only then."""
     seconds = sum_seconds(counted)
@@ -140,7 +145,9 @@ def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) ->
     least = "" if is_complete and OF_A_CPU not in kernels.sources else "at least "
     collectives = waiting.collective_seconds if waiting is not None else 0.0
     compute = kernels.seconds - collectives
-    claim = f"Layout conversions take {least}{format_seconds(seconds)} of {format_seconds(compute)} kernel time"
+    claim = (
+        f"Layout conversions take {least}{format_seconds(seconds)} of {format_seconds(compute)} {_time_words(kernels)}"
+    )
     claim += " without collectives" if collectives else ""
     claim += f" ({format_share(seconds / compute)})" if seconds <= compute else ""
     of = (waiting.step_seconds or waiting.span_seconds) if waiting is not None else None
