@@ -107,34 +107,19 @@ def read_nsys_export(path: Path) -> RecordedTrace:
 
 
 def read_nsys_report(path: Path, nsys: str) -> RecordedTrace:
-    """
-    Reads a report of Nsight Systems by its own export, which is written into a temporary folder.
-
-    Args:
-        nsys: The program.
-
-    Raises:
-        TraceError: The program cannot export it, or takes too long.
-    """
+    """Reads a report by the export of ``nsys``, a program, which writes into a temporary folder; else a TraceError."""
     with tempfile.TemporaryDirectory(prefix="layoutdoctor-") as folder:
         database = Path(folder) / "export.sqlite"
-        command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(database)]
+        options = ["--type", "sqlite", "--force-overwrite", "true", "--output", str(database)]
+        command = [nsys, "export", *options, str(path.absolute())]
         try:
             done = subprocess.run(
-                [*command, str(path.absolute())],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_EXPORT_SECONDS,
-                check=False,
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_EXPORT_SECONDS, check=False
             )
-            said = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace").splitlines()
-            why = f"it ended with {done.returncode}: {said[-1][:200] if said else 'no message'}"
+            said = " ".join(done.stderr.decode("utf-8", "replace").split())[-200:]
+            why = f"it ended with {done.returncode}: {said or 'no message'}"
         except (OSError, subprocess.TimeoutExpired) as error:
-            why = (
-                f"it did not end within {_EXPORT_SECONDS} s"
-                if isinstance(error, subprocess.TimeoutExpired)
-                else str(error)
-            )
+            why = str(error)[:300]
         if not database.is_file():
             raise TraceError(
                 f"cannot examine {path.name!r}: nsys export made no database of it, {why}; "

@@ -118,16 +118,6 @@ class Creation:
     primitive: str
     seconds: float
 
-    @property
-    def is_hit(self) -> bool:
-        """Whether it was in a cache, its compiled code included."""
-        return self.how.endswith("cache_hit")
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether another primitive was being created."""
-        return self.how.startswith("create_nested")
-
 
 @dataclass
 class OnednnLog:
@@ -277,6 +267,6 @@ def _in_letters(tag: str) -> str:
     known = [name for name in names if name in tag.lower()] if tag != "x" else ["x"]
     if not set(re.sub(r"\d", "", tag.lower())) <= set(known):
         return ""
-    letters = str.maketrans({name: chr(ord("a") + place) for place, name in enumerate(known)})
-    capitals = str.maketrans({name.upper(): chr(ord("A") + place) for place, name in enumerate(known)})
-    return tag.translate(letters | capitals)
+    letters = {name: chr(ord("a") + place) for place, name in enumerate(known)}
+    letters |= {name.upper(): letter.upper() for name, letter in letters.items()}
+    return "".join(letters.get(sign, sign) for sign in tag)

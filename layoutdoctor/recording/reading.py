@@ -44,8 +44,7 @@ def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrac
     """
     file = TraceFile(path, most_bytes)
     head = file.head()
-    is_report = _OF_NSYS.search(path.name) is not None and not head.startswith(_SQLITE)
-    if is_report and not file.is_packed and (nsys := shutil.which("nsys")) is not None:
+    if _OF_NSYS.search(path.name) and not head.startswith(_SQLITE) and (nsys := shutil.which("nsys")) is not None:
         from layoutdoctor.recording.nsys import read_nsys_report  # late, as below
 
         return read_nsys_report(path, nsys)

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 _LONGEST_LINE = 1 << 17
 """Characters that are kept of a line; the csv module takes no longer field."""
 
-_LONGEST_TITLES = 2_000
-"""Characters of a line that may have titles with single blanks between them."""
+_LONGEST_TITLES = 2_000  # characters of a line that may have titles with single blanks between them
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -92,13 +91,10 @@ def _is_word(word: str) -> Callable[[str], bool]:
     return lambda cell: cell.lower() == word
 
 
-def _is_in_brackets(cell: str) -> bool:
-    return cell.startswith("(")
-
-
 _KERNEL_CATEGORY = ("category", _is_word("cuda_kernel"))
 _GPU_ACTIVITY = ("type", _is_word("gpu activities"))
 _ROCM_DISPATCH = ("kind", _is_word("kernel_dispatch"))
+_GRID_IN_BRACKETS = ("grid size", lambda cell: cell.startswith("("))
 _NO_ROCM_CALL = ("name", lambda name: _ROCM_CALL.match(name) is None)
 
 _LAYOUTS = (
@@ -112,7 +108,7 @@ _LAYOUTS = (
     _Layout("nvprof summary", "name", "time", "calls", None, _GPU_ACTIVITY),
     _Layout("nvprof summary", "name", "time", "calls", other="type"),
     _Layout("nvprof list of kernels", "name", "duration", None, None, ("grid x", bool), start="start"),
-    _Layout("nvprof list of kernels", "name", "duration", None, None, ("grid size", _is_in_brackets), start="start"),
+    _Layout("nvprof list of kernels", "name", "duration", None, None, _GRID_IN_BRACKETS, start="start"),
     _Layout(
         "rocprofv3 list of kernels", "kernel_name", "end_timestamp", None, None, _ROCM_DISPATCH, None, "ns",
         "start_timestamp",
@@ -156,8 +152,7 @@ _TOTAL = re.compile(r"\b(?:Self )?(\w+) time total:\s*(\S+)", re.IGNORECASE)
 _OF_THE_API = re.compile(r"API calls:?\s*$")
 _LARGEST = 1 << 62
 _TRANSFERS = ("[CUDA mem", "Memcpy ", "Memset ")
-_NOT_KERNELS = (*_TRANSFERS, "ProfilerStep", "## Call CompiledFxGraph")
-"""Copies, fills and ranges on the device, which are among the kernels in some of the tables."""
+"""Copies and fills, which are among the kernels in some of the tables."""
 _CUT = ("...", "\u2026")
 _DEVICE = re.compile(r"^(.*?)\s*\(?(\d{1,6})\)?$")
 
@@ -169,7 +164,6 @@ class _Table:
     Attributes:
         separator: ``,`` of CSV, ``|`` of a frame, a blank of aligned text.
         offset: How many characters are in front of the titles, and so of each row.
-        spans: Of the columns of aligned text, by the line under the titles.
         section: Of which kind nvprof's rows are.
     """
 
@@ -232,7 +226,7 @@ class _Table:
         if layout.start is not None:
             if is_kernel or name.startswith(_TRANSFERS):
                 self._add_event(row, name, start, time, is_kernel=is_kernel)
-        elif is_kernel and not name.startswith(_NOT_KERNELS):
+        elif is_kernel and not name.startswith(_TRANSFERS):
             sums = self.sums.setdefault((name, row[layout.operation] or None if layout.operation else None), [0, 0])
             sums[0] += count
             sums[1] += time
@@ -309,17 +303,13 @@ class _KeyAverages(_Table):
         return True
 
     def kernels(self) -> list[KernelTotal]:
-        """
-        What ran on the device itself, copies as well: it took no time on the host, and is no range of the host.
-
-        A range has a row of the host too, which may not be listed: then the rows add up to more than the table's total.
-        """
+        """What ran on the device itself, copies as well: it took no time on the host, and is no range of the host."""
         found = [
             KernelTotal(name, count, device, is_cut=name.endswith(_CUT))
             for (name, on_host), (count, _, device) in self.rows.items()
             if device and not on_host and (name, True) not in self.rows and not _IS_OF_THE_HOST.match(name)
         ]
-        total = self.totals.get(self.device)
+        total = self.totals.get(self.device)  # less than the rows add up to, if the host's row of a range is not listed
         for row in sorted(found, key=lambda row: -row.nanoseconds):
             is_too_much = total is not None and sum(row.nanoseconds for row in found) > _ROUNDED * total
             if is_too_much and _MAY_BE_A_RANGE.match(row.name):
@@ -350,9 +340,7 @@ class _KeyAverages(_Table):
 
 
 _ROUNDED = 1.001  # each row is printed with three decimals
-_MAY_BE_A_RANGE = re.compile(
-    r"(?i)(?!.*(?:kernel|gemm|conv|triton|cutlass|cudnn|nchw|nhwc|nccl|sm\d\d_|mem))[\w .#:/*-]+$"
-)
+_MAY_BE_A_RANGE = re.compile(r"(?i)(?!.*(?:kernel|gemm|conv|triton|cutlass|cudnn|nccl|sm\d\d_|mem))[\w .#:/*-]+$")
 _DEVICE_TYPES = {"device": "cuda", "none": "cuda"}
 _IS_OF_THE_HOST = re.compile(
     r"(?:aten|prims?|mkldnn|mkl|quantized|torchvision|autograd)::|nccl:|(?:Optimizer|Torch-Compiled|ProfilerStep)\b|"
@@ -367,15 +355,7 @@ def _cell(row: Mapping[str, str], titles: Iterable[str], otherwise: str = "") ->
 
 def read_kernel_csv(file: TraceFile) -> KernelTotals | RecordedTrace:
     """
-    Reads the table of kernels in a file.
-
-    Args:
-        file: CSV or aligned text of ``nsys stats`` (``cuda_gpu_kern_sum``,
-            ``cuda_gpu_sum``, ``cuda_gpu_trace``, ``cuda_kern_exec_trace``), of nvprof, TraceLens's ``kernel_summary``
-            or torch.profiler's ``key_averages``; the kernel lists and summaries of rocprof and rocprofv3.
-
-    Returns:
-        One row per kernel name and operation, in the table's order; of a list with the start of each kernel, the run.
+    Reads the table of kernels in a file: one row per name and operation, in its order; of a list with starts, the run.
 
     Raises:
         TraceError: The file cannot be opened or read, is too large, or has no table of kernels.
@@ -387,7 +367,8 @@ def read_kernel_csv(file: TraceFile) -> KernelTotals | RecordedTrace:
             "cuda_gpu_kern_sum --format csv, of nvprof, of TraceLens, or the text of torch.profiler's "
             "key_averages().table() of a GPU run"
         )
-    table = min(tables, key=lambda table: (_LAYOUTS.index(table.layout), _is_poor(table)))
+    # A table of torch.profiler without kernels is sorted by time on the host, and cut.
+    table = min(tables, key=lambda t: (_LAYOUTS.index(t.layout), isinstance(t, _KeyAverages) and not t.kernels()))
     found = table.result()
     counts = {
         "rows of the kernel table that could not be read": table.unread_count,
@@ -397,11 +378,6 @@ def read_kernel_csv(file: TraceFile) -> KernelTotals | RecordedTrace:
     }
     found.problems = [Problem(what, count) for what, count in counts.items() if count]
     return found
-
-
-def _is_poor(table: _Table) -> bool:
-    """Whether a table of torch.profiler lists no kernels, as one that is sorted by time on the host and cut."""
-    return isinstance(table, _KeyAverages) and not table.kernels()
 
 
 def has_kernel_table(text: str) -> bool:
@@ -466,9 +442,8 @@ def _after(line: str, table: _Table) -> _Table | None:
     if table.separator == "," and any(cells) and all(cell.lower() in _UNITS for cell in cells):
         table.units.update(zip(table.titles, (cell.lower() for cell in cells), strict=False))
         return table
-    if table.separator == "," and not any(map(_is_number, cells)) and (len(cells) == 1 or _are_titles(cells)):
-        return None
-    if line.startswith("==") or (table.separator == " " and _are_titles(cells)):
+    is_other = _are_titles(cells) or (table.separator == "," and len(cells) == 1)
+    if line.startswith("==") or (is_other and not any(map(_is_number, cells))):
         return None
     if not ("source location" in table.titles and len(_GAP.split(line.strip())) == 1):
         table.unread_count += 1
@@ -495,11 +470,9 @@ def _table_at(line: str) -> _Table | None:
     if "," in line and (found := _table_of(_cells(line, ","))) is not None:
         return found
     squeezed = _SQUEEZED.search(line) if len(line) < _LONGEST_TITLES else None
-    titles = _COLUMNS.findall(squeezed[0]) if squeezed is not None else []
-    aligned = _table_of(_cells(line, " "), " ")
-    if aligned is not None and squeezed is None:
-        return aligned
-    return _table_of(titles, " ", len(line[: squeezed.start()].rstrip())) if squeezed is not None else None
+    if squeezed is None:
+        return _table_of(_cells(line, " "), " ")
+    return _table_of(_COLUMNS.findall(squeezed[0]), " ", len(line[: squeezed.start()].rstrip()))
 
 
 _MAY_BE_TITLES = re.compile(r"(?:name|operation)\b", re.IGNORECASE)

@@ -86,10 +86,10 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
 
 
 def _creations(log: OnednnLog) -> Creations | None:
-    whole = [creation for creation in log.creations if not creation.is_nested]
+    whole = [creation for creation in log.creations if not creation.how.startswith("create_nested")]
     if not whole:
         return None
-    missed = [creation for creation in whole if not creation.is_hit]
+    missed = [creation for creation in whole if not creation.how.endswith("cache_hit")]
     longest = max(whole, key=lambda creation: creation.seconds)
     fields = longest.primitive.split(",")
     return Creations(
@@ -146,10 +146,9 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
     copies = next((name for name in _COPIES if any(row.name == name for row in rows)), None)
     unclear = [row for row in rows if row.name == copies or _is_unclear(row)]
     count, listed_seconds = _sums(rows)
-    seconds = None if table.is_nested else listed_seconds
-    is_cut = _unlisted_seconds(table, listed_seconds) > 0  # then the convolutions may be what is not listed
-    if table.nanoseconds is not None and not of_operations:
-        seconds = table.nanoseconds / NANOSECONDS_PER_SECOND
+    unlisted = 0.0 if table.nanoseconds is None else table.nanoseconds / NANOSECONDS_PER_SECOND - listed_seconds
+    is_cut = unlisted > _MOST_UNLISTED * listed_seconds  # then the convolutions may be what is not listed
+    seconds = None if table.is_nested else listed_seconds + (0.0 if of_operations else max(0.0, unlisted))
     conversion_count, conversion_seconds = _sums(row for row, does in zip(rows, converts, strict=True) if does)
     undecided_count, undecided_seconds = _sums(unclear)
     convolution_count, convolution_seconds = _sums(row for row in rows if _is_of_a_convolution(row))
@@ -169,7 +168,7 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         undecided_count=undecided_count,
         undecided_seconds=undecided_seconds,
         sources=(TOTALS_TABLE, table.source),
-        lacks=tuple(_lacks(table, unclear, listed_seconds)),
+        lacks=tuple(_lacks(table, unclear, listed_seconds, unlisted if is_cut else 0.0)),
         convolution_count=None if of_operations or is_cut else convolution_count,
         convolution_seconds=None if table.is_nested or (is_cut and not of_operations) else convolution_seconds,
         totals=_totals(called, spent),
@@ -232,21 +231,26 @@ def _is_unclear(row: KernelTotal) -> bool:
     return entry.role == "possible"
 
 
-def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal], listed_seconds: float) -> Iterator[str]:
-    if table.source == OPERATION_AVERAGES:
-        yield from _about_operations(table)
-    unlisted = _unlisted_seconds(table, listed_seconds)
-    if unlisted and table.rows:
-        of_operations, listed = table.source == OPERATION_AVERAGES, format_seconds(listed_seconds)
-        whole = format_seconds(listed_seconds + unlisted)
+def _lacks(
+    table: KernelTotals, unclear: Sequence[KernelTotal], listed_seconds: float, unlisted_seconds: float
+) -> Iterator[str]:
+    of_operations = table.source == OPERATION_AVERAGES
+    if of_operations and table.device == "cpu":
+        yield "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a table"
+    elif of_operations:
+        yield (
+            "the table lists no kernels, which show what libraries convert: from torch 1.8.1 on, "
+            'sort_by="self_cuda_time_total" puts them first'
+        )
+    if table.is_nested:
+        yield "times of operations include those of the ones that they called, so they have no sum"
+    elif unlisted_seconds and table.rows:
+        listed, whole = format_seconds(listed_seconds), format_seconds(listed_seconds + unlisted_seconds)
         ran, rest = ("operations", "ranges and Python code, or ") if of_operations else ("kernels", "")
-        if unlisted > 0:
-            yield (
-                f"the {ran} that the table lists take {listed} of its total of {whole}; the rest is {rest}not listed "
-                "(row_limit=-1 lists all)"
-            )
-        else:
-            yield f"the rows of the table add up to {listed}, which is more than its total of {whole}"
+        yield (
+            f"the {ran} that the table lists take {listed} of its total of {whole}; the rest is {rest}not listed "
+            "(row_limit=-1 lists all)"
+        )
     if not table.rows:
         yield "the table has no kernels, so nothing can be said of conversions"
         return
@@ -256,7 +260,7 @@ def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal], listed_seconds: 
     )
     if unclear:
         count, seconds = _sums(unclear)
-        noun = "call" if table.source == OPERATION_AVERAGES else "kernel"
+        noun = "call" if of_operations else "kernel"
         yield (
             f"{count_of(count, noun)} ({format_seconds(seconds)}) may convert a "
             f"layout, which names alone do not say: {max(unclear, key=lambda row: row.nanoseconds).name[:60]}"
@@ -267,29 +271,7 @@ def _lacks(table: KernelTotals, unclear: Sequence[KernelTotal], listed_seconds: 
 
 
 _MOST_UNLISTED = 0.01
-"""A part of the table's total: times are rounded."""
-
-
-def _unlisted_seconds(table: KernelTotals, listed_seconds: float) -> float:
-    """The part of the table's total that its rows do not show; below zero if they show more, 0 if that is not known."""
-    if table.nanoseconds is None or table.is_nested:
-        return 0.0
-    seconds = table.nanoseconds / NANOSECONDS_PER_SECOND - listed_seconds
-    return seconds if abs(seconds) > _MOST_UNLISTED * listed_seconds else 0.0
-
-
-def _about_operations(table: KernelTotals) -> Iterator[str]:
-    """What a table without kernels leaves out: libraries convert layouts inside their operations."""
-    if table.device == "cpu":
-        yield "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a table"
-    else:
-        yield (
-            "the table lists no kernels, which show what libraries convert: from torch 1.8.1 on, "
-            'sort_by="self_cuda_time_total" puts them first'
-        )
-    if table.is_nested:
-        yield "times of operations include those of the ones that they called, so they have no sum"
-
+"""A part of the listed time: times are rounded."""
 
 MOST_KERNELS_LISTED = 20_000
 """A longer list would only make the saved diagnosis large; sums and conversions are complete all the same."""

@@ -37,14 +37,11 @@ MOST_SOURCE_LINES = 3
 _DEAR_CREATION = 0.1
 """A part of the primitives' own time; creating them is said first from there on, if conversions take less."""
 
-_REUSE = {
-    False: "the first call creates each primitive, and so does every call with other sizes: bring inputs to few sizes",
-    True: (
-        "the same primitives were created again: oneDNN's cache of them is too small or off "
-        "(ONEDNN_PRIMITIVE_CACHE_CAPACITY, 1024 unless set)"
-    ),
-}
-"""How to create less, by whether a primitive was created more than once."""
+_REUSE = (
+    "the first call creates each primitive, and so does every call with other sizes: bring inputs to few sizes",
+    "the same primitives were created again: oneDNN's cache of them is too small or off "
+    "(ONEDNN_PRIMITIVE_CACHE_CAPACITY, 1024 unless set)",
+)
 _WITH_ONEDNN = "run the model with ONEDNN_VERBOSE=1 and examine what it prints"
 _EMPTY = {
     "trace": "the trace holds no device kernels",
