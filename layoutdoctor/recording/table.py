@@ -105,6 +105,7 @@ _LAYOUTS = (
     ),
     _Layout("Nsight Systems list of kernels", "name", "duration", None, None, ("grdx", bool), unit="ns", start="start"),
     _Layout("Nsight Systems list of launches", "kernel name", "kernel dur", unit="ns"),
+    _Layout("nvprof summary", "name", "time", "calls (device)", None, _GPU_ACTIVITY),
     _Layout("nvprof summary", "name", "time", "calls", None, _GPU_ACTIVITY),
     _Layout("nvprof summary", "name", "time", "calls", other="type"),
     _Layout("nvprof list of kernels", "name", "duration", None, None, ("grid x", bool), start="start"),
@@ -148,7 +149,7 @@ _COLUMNS = re.compile(_COLUMN)
 _MEMORY = re.compile(r"(\d) ([KMGT]?[bB])\b")
 _SECTION = re.compile(r"^\s*([A-Z][\w ()]{1,40}):\s+(?=[\d.]+%)")
 """What the rows of nvprof's summary are, in front of the first of them."""
-_TOTAL = re.compile(r"\b(?:Self )?(\w+) time total:\s*(\S+)", re.IGNORECASE)
+_TOTAL = re.compile(r"\b(?:Self )?(\w+) time total:\s*([\d.]+ ?\w+)", re.IGNORECASE)
 _OF_THE_API = re.compile(r"API calls:?\s*$")
 _LARGEST = 1 << 62
 _TRANSFERS = ("[CUDA mem", "Memcpy ", "Memset ")
@@ -193,10 +194,10 @@ class _Table:
         """The cells of a line, in each way in which they can be taken apart; a row is one in which numbers fit."""
         titles, first = self.titles, [self.section] if self.titles[0] == "type" else []
         width = len(titles) - len(first)
+        if self.spans and not any(line[end : end + 1].strip() for _, end in self.spans[:-1] if end is not None):
+            yield [line[start:end].strip() for start, end in self.spans]
         cells = _GAP.split(line.strip(), width - 1)
         yield first + cells + [""] * (width - len(cells))
-        if self.spans:
-            yield [line[start:end].strip() for start, end in self.spans]
         squeezed = _MEMORY.sub(r"\1\2", line)
         split = squeezed.split if titles[-1] == self.layout.name else squeezed.rsplit
         yield first + split(None, width - 1)
@@ -281,10 +282,10 @@ class _KeyAverages(_Table):
         totals: The lines below the table, by device.
     """
 
-    def __init__(self, layout: _Layout, titles: list[str], offset: int) -> None:
-        super().__init__(layout, titles, {}, " ", offset)
+    def __init__(self, layout: _Layout, titles: list[str], separator: str, offset: int) -> None:
+        super().__init__(layout, titles, {}, separator, offset)
         self.rows: dict[tuple[str, bool], list[int]] = {}
-        self.totals: dict[str, int] = {}
+        self.totals: dict[str, int | None] = {}
         times = [title for title in titles if re.fullmatch(r"self \w+", title)]
         times += [title for title in titles if re.fullmatch(r"\w+ total", title)]
         self.host = next((title for title in times if "cpu" in title), None)
@@ -406,15 +407,15 @@ def _tables(lines: Iterable[str]) -> Iterator[_Table]:
     previous, was_blank = "", False
     for raw in lines:
         line = _QUOTED.sub("", raw)
-        is_rule, is_framed = _is_rule(line), line.lstrip().startswith("+-")
+        is_rule, is_framed = _is_rule(line), not line.strip(" +-|:=")
         is_blank = not line.strip() or line.lstrip().startswith(("```", "~~~"))
         begun = None if is_rule or is_framed or is_blank or _OF_THE_API.search(previous) else _table_at(line)
         if begun is not None:
             here = last = begun
             yield begun
-        elif total := _TOTAL.search(line):
-            if isinstance(last, _KeyAverages) and (time := _nanoseconds(total[2], None)) is not None:
-                last.totals.setdefault(total[1].lower(), time)
+        elif totals := _TOTAL.findall(line):
+            if isinstance(last, _KeyAverages):
+                last.totals = {device.lower(): _nanoseconds(time, None) for device, time in totals} | last.totals
             here = None
         elif is_rule and here is not None and here.separator == " ":
             if here.row_count:
@@ -470,9 +471,9 @@ def _table_at(line: str) -> _Table | None:
     if "," in line and (found := _table_of(_cells(line, ","))) is not None:
         return found
     squeezed = _SQUEEZED.search(line) if len(line) < _LONGEST_TITLES else None
-    if squeezed is None:
-        return _table_of(_cells(line, " "), " ")
-    return _table_of(_COLUMNS.findall(squeezed[0]), " ", len(line[: squeezed.start()].rstrip()))
+    titles = _COLUMNS.findall(squeezed[0]) if squeezed is not None else []
+    offset = len(line[: squeezed.start()].rstrip()) if squeezed is not None else 0
+    return _table_of(titles, " ", offset) or _table_of(_cells(line, " "), " ")
 
 
 _MAY_BE_TITLES = re.compile(r"(?:name|operation)\b", re.IGNORECASE)
@@ -484,7 +485,7 @@ def _table_of(cells: Sequence[str], separator: str = ",", offset: int = 0) -> _T
     if "name" in lower and not {"self cpu", "self cpu total", "cpu total"}.isdisjoint(lower):
         titles = [re.sub(r"^(self \w+) total", r"\1", _SAME_TITLES.get(title, title)) for title in lower]
         is_whole = "# of calls" in titles and len(set(titles)) == len(titles)
-        return _KeyAverages(_LAYOUTS[-1], titles, offset) if is_whole else None
+        return _KeyAverages(_LAYOUTS[-1], titles, separator, offset) if is_whole else None
     titles, units = [], {}
     for cell in lower:
         found = _TITLE.match(cell)

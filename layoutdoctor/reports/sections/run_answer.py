@@ -182,7 +182,9 @@ def _convolution_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
     if count == 0:
         yield "Conv time", "none: no kernel ran for a convolution"
         return
-    share = f"{format_share(part / whole)} of that time in layout conversions" if part and whole else None
+    share = (
+        f"{format_share(part / whole)} of that time in layout conversions" if part and whole and part <= whole else None
+    )
     time = format_seconds(whole) if whole else None
     known = joined((None if count is None else count_of(count, "kernel"), time, share), ", ")
     if known:

@@ -31,6 +31,7 @@ CREATED = "Creating primitives took 70.6 s, running them 211 ms. Layout conversi
     [
         ("key_averages.txt", "cuda", OF_KEY_AVERAGES),
         ("key_averages_with_stack.txt", "cuda", OF_KEY_AVERAGES),
+        ("key_averages_in_markdown.txt", "cuda", OF_KEY_AVERAGES),
         # A range that the host has as well took 2.40 ms on the device, and is no kernel.
         (
             "key_averages_of_five_rows.txt",
@@ -47,7 +48,7 @@ CREATED = "Creating primitives took 70.6 s, running them 211 ms. Layout conversi
         ("nvprof_11.txt", "cuda", "Layout conversions take at least 600 ms of 1.80 s kernel time (33 %)"),
         ("nvprof_text.txt", "cuda", "Layout conversions take at least 44.0 ms of 143 ms kernel time (31 %)"),
         ("nvprof_trace.txt", "cuda", "Layout conversions take at least 23.5 us of 67.0 us kernel time (35 %)"),
-        *((f"nsys_{name}.txt", "cuda", OF_FIVE_SECONDS) for name in ("2019", "2024", "table")),
+        *((f"nsys_{name}.txt", "cuda", OF_FIVE_SECONDS) for name in ("2019", "2024", "table", "blocks")),
         ("onednn_cache_miss.log", "cpu", f"{CREATED} kernel time (0.1 %)"),
         ("onednn_ipex_train.log", "cpu", "Layout conversions take at least 4.88 us of 2.15 ms kernel time (0.2 %)"),
         ("mkldnn_2018.log", "cpu", "Layout conversions take at least 6.48 ms of 77.9 ms kernel time (8.3 %)"),
@@ -139,6 +140,7 @@ WAYS: dict[str, Callable[[str], str]] = {
     "logged": lambda text: "".join(
         f"2024-05-01 12:00:00,{i:03} INFO x.py: {s}\n" for i, s in enumerate(text.split("\n"))
     ),
+    "commented": lambda text: "print(table)\n" + "".join(f"# {line}\n" for line in text.splitlines()),
     "squeezed": squeezed,
     "apart": lambda text: text.replace("\n", "\n\n") if "Self" in text else text,
     "twice": lambda text: f"{text}\n\n{text}",
