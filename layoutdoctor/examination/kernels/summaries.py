@@ -255,7 +255,7 @@ def _lacks(
         yield "the table has no kernels, so nothing can be said of conversions"
         return
     yield (
-        "a table of totals holds no order, shapes or lines, so round trips cannot be found in it; a trace of "
+        "a table of totals holds no order, streams, shapes or lines, so round trips cannot be found in it; a trace of "
         "torch.profiler (export_chrome_trace) does"
     )
     if unclear:

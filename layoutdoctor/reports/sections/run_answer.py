@@ -21,7 +21,6 @@ from layoutdoctor.reports.sections.wording import (
     recorded_trial,
     wasted_seconds,
 )
-from layoutdoctor.rules.evidence import has_backward
 from layoutdoctor.units import format_seconds, format_share
 from layoutdoctor.words import OPERATION_AVERAGES, OWNER_WORDS, PROOF_WORDS, TENSOR_WORDS, count_of, joined, listing
 
@@ -68,9 +67,11 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
     kernels, counted = trial.kernels, counted_conversions(trial)
     if kernels is None or not (kernels.count or counted):
         return _no_kernels(diagnosis.subject.device, kernels, kind)
-    notes = [*_creation_notes(kernels.creations), *_waiting_note(kernels), *_convolution_note(kernels)]
     first = _creation_claim(kernels, sum_seconds(counted) or 0.0)
+    notes = [*_creation_notes(kernels.creations, first), *_waiting_note(kernels), *_convolution_note(kernels)]
     if counted:
+        from layoutdoctor.rules.evidence import has_backward  # late: no report of a model needs the rules
+
         is_of_torch = not are_of_an_engine(conversion.kernel for conversion in counted)
         mode = " --mode training" if has_backward(trial) else ""
         notes += [*_conversion_notes(trial, kind, counted), *(_to_diagnose(mode) if is_of_torch else ())]
@@ -96,8 +97,8 @@ def _creation_claim(kernels: KernelSummary, conversion_seconds: float) -> str:
     return f"Creating primitives took {format_seconds(creations.seconds)}{beside}. "
 
 
-def _creation_notes(creations: Creations | None) -> Iterator[tuple[str, str]]:
-    """How many primitives were created, the one that took longest, and how to create less."""
+def _creation_notes(creations: Creations | None, claim: str) -> Iterator[tuple[str, str]]:
+    """How many primitives were created, the one that took longest, and how to create less if the claim speaks of it."""
     if creations is None:
         return
     count, different = creations.count, creations.distinct_count
@@ -108,7 +109,7 @@ def _creation_notes(creations: Creations | None) -> Iterator[tuple[str, str]]:
         f"longest {format_seconds(creations.longest_seconds)}: {clean(creations.longest, 100)}",
     ]
     yield "Created", joined(parts)
-    if count:
+    if count and claim:
         yield "Reuse", _REUSE[different < count]
 
 
@@ -117,7 +118,8 @@ def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) ->
         return Answer(f"Nothing can be said: events of {clean(device, 20)} are not understood", notes=_to_diagnose())
     how: str | None = None
     if kernels is not None and kernels.creations is not None:
-        first, notes = _creation_claim(kernels, 0.0), tuple(_creation_notes(kernels.creations))
+        first = _creation_claim(kernels, 0.0)
+        notes = tuple(_creation_notes(kernels.creations, first))
         return Answer(f"{first}Nothing can be said of conversions: {_EMPTY[kind]}", notes=notes)
     if kind == "log":
         how = _RECORD["log"]
