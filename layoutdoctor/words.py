@@ -72,6 +72,8 @@ LIBRARY_NAMES = {
 KINETO_TRACE = "Kineto trace"
 TOTALS_TABLE = "table of kernel totals"
 ONEDNN_LOG = "oneDNN verbose log"
+KEY_AVERAGES = "table of torch.profiler's key_averages"
+OPERATION_AVERAGES = "operations of torch.profiler's key_averages"
 
 ITEM_BYTES = {
     "complex128": 16,

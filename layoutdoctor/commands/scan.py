@@ -53,7 +53,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--glob",
         metavar="PATTERN",
-        help="names to take in folders and archives (default: *.json, *.json.gz and *.sqlite)",
+        help="names to take in folders and archives (default: *.json, *.json.gz and *.sqlite; without any of these "
+        "*.csv, *.log and *.txt)",
     )
     parser.add_argument(
         "--rank-regex",

@@ -57,6 +57,27 @@ class Total(Record, frozen=True, kw_only=True):
     library: str | None = None
 
 
+class Creations(Record, frozen=True, kw_only=True):
+    """
+    The primitives that oneDNN created, as its log has them.
+
+    Attributes:
+        count: Creations of what was in no cache, those within another one left out.
+        distinct_count: The different primitives among them.
+        hit_count: Primitives that a cache had.
+        seconds: Time of all of these, of the look-ups in the cache as well.
+        longest: The primitive whose single creation took longest, with oneDNN's description of it.
+        longest_seconds: The time of that creation.
+    """
+
+    count: Count
+    distinct_count: Count
+    hit_count: Count
+    seconds: Seconds
+    longest: str
+    longest_seconds: Seconds
+
+
 class Waiting(Record, frozen=True, kw_only=True):
     """
     What a recorded run waited for, or an iteration of a diagnosis.
@@ -105,6 +126,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         sources: The sources of the list, such as ``("torch.profiler", "oneDNN verbose log")``.
         lacks: The facts that could not be recorded, each with the reason.
         undecided_count: Of a trace, kernels that may convert a layout, though nothing says so; in no other sum.
+        creations: In a log of oneDNN, what was created; None if the log has no line of a creation.
         waiting: On a GPU, what a recorded trace or an iteration waited for; None elsewhere.
         exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
             device: what the run really waited for.
@@ -131,6 +153,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
     undecided_count: Count = 0
     undecided_seconds: Seconds | None = None
     waiting: Waiting | None = None
+    creations: Creations | None = None
 
     @property
     def is_complete(self) -> bool:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 TRACE_PATTERNS = ("*.json", "*.json.gz", "*.sqlite")
 """Names taken in folders and archives if no pattern is given; a file that is named itself is always examined."""
 
+_RARER_PATTERNS = ("*.csv", "*.log", "*.txt", "*.nsys-rep", "*.qdrep")
+"""Names taken if there is none of the others: any text may be called so, and a report may be beside its export."""
+
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _RANK_IN_NAME = re.compile(r"(?i)(?:^|[^a-z])rank[_.-]?(\d{1,9})(?!\d)|^r(\d{1,9})(?=\.)")
 _RANK_OF_FOLDER = re.compile(r"(?i)(?:.*[^a-z])?rank[_.-]?(\d{1,9})|r(\d{1,9})|(\d{1,9})")
@@ -75,18 +78,20 @@ def find_sources(
 
     Args:
         paths: Files, folders, archives, patterns with ``*``, ``?`` or ``[``, and URLs of all of these.
-        pattern: Of the names to take in folders and archives; ``TRACE_PATTERNS`` by default.
+        pattern: Of the names to take in folders and archives; ``TRACE_PATTERNS`` by default, else tables and logs.
 
     Raises:
         UsageError: There is none.
     """
-    patterns = TRACE_PATTERNS if pattern is None else (pattern,)
+    patterns, rarer = (TRACE_PATTERNS, _RARER_PATTERNS) if pattern is None else ((pattern,), ())
     found: dict[str, Source] = {}
     for path in [os.fspath(path) for path in paths]:
-        for source in _sources_of(path, patterns):
+        for source in [*_sources_of(path, patterns)] or _sources_of(path, rarer):
             found.setdefault(source.path, source)
         if not found:
-            raise UsageError(f"cannot scan {path!r}: there is nothing in it that is called {' or '.join(patterns)}")
+            raise UsageError(
+                f"cannot scan {path!r}: there is nothing in it that is called {' or '.join((*patterns, *rarer))}"
+            )
     whole = [source.path.split("/")[:-1] for source in found.values() if source.failure is None]
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*whole, strict=False))
     common = "".join(f"{parts[0]}/" for parts in shared)

@@ -17,11 +17,14 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import subprocess
 import sys
+import tempfile
 from collections import Counter
 from contextlib import closing
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -36,7 +39,6 @@ from layoutdoctor.recording.recording import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from layoutdoctor.recording.recording import RecordedTrace
 
@@ -102,6 +104,31 @@ def read_nsys_export(path: Path) -> RecordedTrace:
             f"cannot read {str(path)!r}: its SQLite database is damaged ({str(error)[:200]}); "
             "make it again with nsys export --type sqlite"
         ) from error
+
+
+def read_nsys_report(path: Path, nsys: str) -> RecordedTrace:
+    """Reads a report by the export of ``nsys``, a program, which writes into a temporary folder; else a TraceError."""
+    with tempfile.TemporaryDirectory(prefix="layoutdoctor-") as folder:
+        database = Path(folder) / "export.sqlite"
+        options = ["--type", "sqlite", "--force-overwrite", "true", "--output", str(database)]
+        command = [nsys, "export", *options, str(path.absolute())]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_EXPORT_SECONDS, check=False
+            )
+            said = " ".join(done.stderr.decode("utf-8", "replace").split())[-200:]
+            why = f"it ended with {done.returncode}: {said or 'no message'}"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = str(error)[:300]
+        if not database.is_file():
+            raise TraceError(
+                f"cannot examine {path.name!r}: nsys export made no database of it, {why}; "
+                f"try nsys export --type sqlite {path.name}"
+            )
+        return read_nsys_export(database)
+
+
+_EXPORT_SECONDS = 600
 
 
 def _instead(tables: Iterable[str]) -> str:

@@ -1,11 +1,12 @@
 """
-Reads oneDNN's verbose log: one line per executed primitive.
+Reads oneDNN's verbose log: one line per primitive that was created or executed.
 
 The profiler shows none of what a primitive does inside an operation; this log is the only record of a ``reorder`` on a
 CPU.
 
 Source:
-    oneDNN developer guide, "Verbose Mode"; lines of oneDNN 2.x to 3.12, with and without timestamps.
+    oneDNN developer guide, "Verbose Mode"; lines of MKL-DNN 0.x, DNNL 1.x and oneDNN 2.x to 3.12, with and without
+    timestamps.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from dataclasses import dataclass, field
 from layoutdoctor.diagnosis.layout import Layout, blocked_layout, dense_stride, strided_layout
 from layoutdoctor.words import DTYPES, item_bytes
 
-# A launcher may write something in front: blanks, [0], [rank0]:, or a name with a colon.
-VERBOSE_LINE = re.compile(
-    r"^[ \t]{0,40}(?:\[[^\]\n]{1,60}\]:?[ \t]{0,3}|[\w.-]{1,60}:[ \t]{1,3})?(?=(?:onednn|dnnl|mkldnn)_verbose,)",
-    re.MULTILINE,
-)
+_MARKER = r"(?<!\w)(?=(?:onednn|dnnl|mkldnn)_verbose,)"
+# A launcher or a logger may write something in front: a rank, a time, the sign of a quotation.
+VERBOSE_LINE = re.compile(rf"^[^\n{{\"]{{0,120}}?{_MARKER}", re.MULTILINE)
+_NEXT_LINE = re.compile("(?=(?:onednn|dnnl|mkldnn)_verbose,)")
+_FEWEST_COMMAS = 3  # less than that behind other words is prose about the log
 _SECONDS_PER_MILLISECOND = 1e-3
 _SIZES = re.compile(r"^[0-9]{1,18}(?:x[0-9]{1,18}){0,11}\Z")  # oneDNN has at most 12 dimensions
 _PLAIN_TAG = re.compile(r"^[a-l]+$")
+_ENGINE = re.compile(r"^(?:cpu|gpu)(?:\W?\d{1,3})?$")
+_PROP_KIND = re.compile(r"^(?:undef|forward\w{0,12}|backward\w{0,10})$")
+_CREATED = re.compile(r"^create(?:_nested)?(?::(?!dispatch|check)\w{1,40})?$")
+_OLD_ROLES = {"in": "src", "out": "dst", "fsrc": "src", "fwei": "wei", "fbia": "bia", "fdst": "dst", "fdata": "data"}
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,22 @@ class Primitive:
         return tuple(map(int, self.problem.split("x"))) if _SIZES.match(self.problem) else None
 
 
+@dataclass(frozen=True)
+class Creation:
+    """
+    One primitive that was created, or found in a cache.
+
+    Attributes:
+        how: ``create``, ``create:cache_miss``, ``create:cache_hit``, ``create_nested``... as printed. A nested one is a
+            part of the one around it, its time as well.
+        primitive: All that makes it the same primitive as another one, as printed.
+    """
+
+    how: str
+    primitive: str
+    seconds: float
+
+
 @dataclass
 class OnednnLog:
     """
@@ -108,6 +129,9 @@ class OnednnLog:
         isa: Instruction set oneDNN uses.
         not_understood: Lines that are oneDNN's and could not be read.
         other_lines: Lines that are not oneDNN's.
+        errors: Lines in which oneDNN reports an error.
+        partition_seconds: Of each partition of oneDNN Graph that ran, its time: what ran in it has lines of its own or
+            none.
     """
 
     primitives: list[Primitive] = field(default_factory=list)
@@ -115,6 +139,9 @@ class OnednnLog:
     isa: str | None = None
     not_understood: list[str] = field(default_factory=list)
     other_lines: list[str] = field(default_factory=list)
+    creations: list[Creation] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    partition_seconds: list[float] = field(default_factory=list)
 
     @property
     def is_of_a_gpu(self) -> bool:
@@ -128,65 +155,82 @@ class OnednnLog:
 
 
 def read_onednn_log(text: str) -> OnednnLog:
-    """Parses a verbose log; lines of other programs may be in between."""
+    """Parses a verbose log; lines of other programs may be in between, and two threads may write into one line."""
     log = OnednnLog()
     for number, line in enumerate(text.splitlines(), start=1):
         begin = VERBOSE_LINE.match(line)
-        if begin is None:
+        if begin is None or (begin[0].strip() and line.count(",", begin.end()) < _FEWEST_COMMAS):
             log.other_lines.append(line)
             continue
-        _read_line(log, line[begin.end() :].strip(), number)
+        for part in _NEXT_LINE.split(line[begin.end() :]):
+            if part:
+                _read_line(log, part.strip(), number)
     return log
 
 
 def _read_line(log: OnednnLog, line: str, number: int) -> None:
     fields = line.split(",")
-    if "exec" in fields:
+    created = next((place for place, text in enumerate(fields) if _CREATED.match(text)), None)
+    seconds = _duration(fields[-1])
+    if "exec" in fields and "graph" in fields[: fields.index("exec")] and seconds is not None:
+        log.partition_seconds.append(seconds)
+    elif "exec" in fields:
         primitive = _primitive(fields, number)
         if primitive is None:
             log.not_understood.append(line)
         else:
             log.primitives.append(primitive)
+    elif created is not None:
+        if seconds is None or len(fields) < created + _FEWEST_FIELDS:
+            log.not_understood.append(line)
+        elif "graph" not in fields[:created]:
+            log.creations.append(Creation(fields[created], ",".join(fields[created + 1 : -1]), seconds))
     elif "info" in fields:
         _read_information(log, line)
-    elif not {"create", "graph", "ukernel"}.intersection(part.split(":")[0] for part in fields):
+    elif "error" in fields:
+        log.errors.append(line)
+    elif not {"create", "graph", "ukernel", "warn", "warning"}.intersection(part.split(":")[0] for part in fields):
         log.not_understood.append(line)
 
 
 def _read_information(log: OnednnLog, line: str) -> None:
-    version = re.search(r"(?:oneDNN|DNNL|Intel MKL-DNN) v(\d+(?:\.\d+)*)", line)
+    version = re.search(r"(?:oneDNN|DNNL|Intel(?:\(R\))? MKL-DNN) v(\d+(?:\.\d+)*)", line)
     if version is not None:
         log.version = version[1]
-    isa = re.search(r",cpu,isa:(.+)$", line)
+    isa = re.search(r",cpu,isa:(.+)$", line) or re.search(r"MKL-DNN v[^,]+,(Intel.+)$", line)
     if isa is not None:
         log.isa = isa[1].strip()
 
 
-# Engine, primitive, implementation, prop_kind, descriptors, attributes, auxiliary, problem, time.
-_FIELDS_AFTER_EXEC = 9
+# Primitive, implementation, prop_kind, descriptors, auxiliary, problem, time; newer ones have an engine, attributes.
+_FEWEST_FIELDS = 7
 
 
 def _primitive(fields: list[str], number: int) -> Primitive | None:
     at = fields.index("exec")
     rest = fields[at + 1 :]
-    if len(rest) < _FIELDS_AFTER_EXEC:
-        return None
-    if "graph" in fields[:at]:
-        return None  # a fused partition of oneDNN Graph: its parts are not listed
-    seconds = _duration(rest[-1])
-    if seconds is None:
+    engine = rest.pop(0) if rest and is_engine(rest[0]) else "cpu"
+    if len(rest) > 1 and _PROP_KIND.match(rest[1]):
+        rest.insert(1, "")  # the first versions do not name the implementation
+    seconds = _duration(rest[-1]) if len(rest) >= _FEWEST_FIELDS else None
+    if seconds is None or not rest[-2]:
         return None
     return Primitive(
-        kind=rest[1],
-        implementation=rest[2],
-        prop_kind=rest[3],
-        descriptors=tuple(filter(None, map(_descriptor, rest[4].split()))),
+        kind=rest[0],
+        implementation=rest[1],
+        prop_kind=rest[2],
+        descriptors=tuple(filter(None, map(_descriptor, rest[3].split()))),
         problem=rest[-2],
         seconds=seconds,
         start_seconds=_timestamp(fields[1:at]),
         line_number=number,
-        engine=rest[0],
+        engine=engine,
     )
+
+
+def is_engine(text: str) -> bool:
+    """Whether a field of a line is an engine, such as ``cpu`` or ``gpu:0``, which the first versions do not name."""
+    return _ENGINE.match(text) is not None
 
 
 def _duration(text: str) -> float | None:
@@ -206,9 +250,23 @@ def _timestamp(fields: list[str]) -> float | None:
 
 def _descriptor(text: str) -> MemoryDescriptor | None:
     role, *parts = text.split(":")
+    if role in _OLD_ROLES and len(parts) == 1:  # MKL-DNN 0.x: in:f32_nchw, fsrc:nChw16c
+        head, _, tag = parts[0].rpartition("_")
+        return MemoryDescriptor(_OLD_ROLES[role], head if head in DTYPES else "", _in_letters(tag))
     head, _, dtype = role.rpartition("_")
     if head and dtype in DTYPES:  # oneDNN 2.x: src_f32::blocked:abcd:f0
         role, parts = head, [dtype, *parts]
     if len(parts) < 4:
         return None
     return MemoryDescriptor(role, parts[0], parts[3] if parts[2] == "blocked" else "")
+
+
+def _in_letters(tag: str) -> str:
+    """A format of MKL-DNN 0.x in the letters of today: ``nChw16c`` is ``aBcd16b``; empty if it is none."""
+    names = "goidhw" if "o" in tag.lower() else "ncdhw"
+    known = [name for name in names if name in tag.lower()] if tag != "x" else ["x"]
+    if not set(re.sub(r"\d", "", tag.lower())) <= set(known):
+        return ""
+    letters = {name: chr(ord("a") + place) for place, name in enumerate(known)}
+    letters |= {name.upper(): letter.upper() for name, letter in letters.items()}
+    return "".join(letters.get(sign, sign) for sign in tag)

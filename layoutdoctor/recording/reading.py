@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import re
+import shutil
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, AnyStr, Literal
 
@@ -42,7 +43,12 @@ def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrac
         TraceError: The file cannot be read, or is none of the known kinds.
     """
     file = TraceFile(path, most_bytes)
-    kind = recognize(file.head(), path.name)
+    head = file.head()
+    if _OF_NSYS.search(path.name) and not head.startswith(_SQLITE) and (nsys := shutil.which("nsys")) is not None:
+        from layoutdoctor.recording.nsys import read_nsys_report  # late, as below
+
+        return read_nsys_report(path, nsys)
+    kind = recognize(head, path.name)
     if kind == "chrome":
         return read_chrome_trace(file)
     if kind == "nsys_sqlite":
@@ -100,7 +106,7 @@ def read_recorded(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> Recording
         head = _head(path.name, describe_environment(found), device, found.problems)
         return Recording(head=head, trial=trial, source="trace", iterations=(Iteration(events=found, device=device),))
     if isinstance(found, KernelTotals):
-        head = _head(path.name, Environment(torch=None), "cuda", found.problems)
+        head = _head(path.name, Environment(torch=None), found.device, found.problems)
         return Recording(head=head, trial=trial, source="table", totals=found)
     environment = Environment(torch=None, onednn=found.version, onednn_isa=found.isa)
     device = "xpu" if found.is_of_a_gpu else "cpu"
@@ -181,6 +187,8 @@ def _text(value: object) -> str:
     return str(value)[:_TEXT_LENGTH]
 
 
+_SQLITE = b"SQLite format 3\0"
+_OF_NSYS = re.compile(r"\.(?:nsys-rep|qdrep)\Z", re.IGNORECASE)
 TraceKind = Literal["chrome", "nsys_sqlite", "kernel_csv", "onednn_log", "diagnosis"]
 
 _EXPORT = "export it with nsys export --type sqlite"
@@ -261,7 +269,7 @@ def recognize(head: bytes, name: str) -> TraceKind:
     Raises:
         TraceError: It is none of these; the message says what it seems to be and what to do.
     """
-    if head.startswith(b"SQLite format 3\0"):
+    if head.startswith(_SQLITE):
         return "nsys_sqlite"
     encoding = text_encoding(head)
     if encoding == "utf-8" and not _is_text(head):

@@ -298,11 +298,22 @@ class KernelTotal:
 
 @dataclass
 class KernelTotals:
-    """A table of totals, such as the CSV of ``nsys stats``: no single launch, no order, no shapes."""
+    """
+    A table of totals, such as the CSV of ``nsys stats``: no single launch, no order, no shapes.
+
+    Attributes:
+        device: The device that the rows ran on, as torch or the table names it.
+        nanoseconds: Of all kernels or operations, those that are not listed as well, by a line of the table; None
+            without one.
+        is_nested: Whether the time of an operation has that of the operations which it called, so that no sum is right.
+    """
 
     source: str
     rows: list[KernelTotal] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    device: str = "cuda"
+    nanoseconds: int | None = None
+    is_nested: bool = False
 
 
 Source = Literal["live", "static", "trace", "table", "log"]

@@ -1,12 +1,14 @@
 """
-Reads a table that sums up kernels by name, or lists them, as ``nsys stats``, nvprof, TraceLens and torch.profiler do.
+Reads a table that sums up kernels or operations by name, or lists kernels, as ``nsys stats``, nvprof, TraceLens and
+torch.profiler print them.
 
 A sum has the time of the kernels of each name, without order and shapes. A list with starts is a recorded run. The file
-may be CSV or the aligned text of a terminal, with other output and other tables around the kernels.
+may be CSV or the text of a terminal, as people paste it: quoted, behind the words of a logger, with blanks squeezed,
+with other output and other tables around it.
 
 Source:
-    Reports of ``nsys stats`` 2019 to 2026, ``nvprof --csv``, rocprof and rocprofv3, TraceLens 2026 and
-    ``key_averages().table()``.
+    Reports of ``nsys stats`` 2019 to 2026, nvprof's summaries of CUDA 8 to 11, rocprof and rocprofv3, TraceLens 2026;
+    ``key_averages().table()`` of torch 0.4 to 2.13.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from layoutdoctor.recording.recording import (
     Problem,
     TraceBuilder,
 )
+from layoutdoctor.words import KEY_AVERAGES, OPERATION_AVERAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 _LONGEST_LINE = 1 << 17
 """Characters that are kept of a line; the csv module takes no longer field."""
+
+_LONGEST_TITLES = 2_000  # characters of a line that may have titles with single blanks between them
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -80,20 +85,16 @@ class _Layout:
 _ROCM_CALL = re.compile(
     r"^(?:__)?(?:hip|hsa)(?:[A-Z]|_[a-z])\w*$|^[A-Z]+(?:_[A-Z]+)*$|^(?:nccl|rocpx|rocTX|roctx)[A-Z]\w*$"
 )
-_TORCH = "table of torch.profiler's key_averages"
 
 
 def _is_word(word: str) -> Callable[[str], bool]:
     return lambda cell: cell.lower() == word
 
 
-def _is_no_time(cell: str) -> bool:
-    return _nanoseconds(cell, None) == 0
-
-
 _KERNEL_CATEGORY = ("category", _is_word("cuda_kernel"))
 _GPU_ACTIVITY = ("type", _is_word("gpu activities"))
 _ROCM_DISPATCH = ("kind", _is_word("kernel_dispatch"))
+_GRID_IN_BRACKETS = ("grid size", lambda cell: cell.startswith("("))
 _NO_ROCM_CALL = ("name", lambda name: _ROCM_CALL.match(name) is None)
 
 _LAYOUTS = (
@@ -104,8 +105,11 @@ _LAYOUTS = (
     ),
     _Layout("Nsight Systems list of kernels", "name", "duration", None, None, ("grdx", bool), unit="ns", start="start"),
     _Layout("Nsight Systems list of launches", "kernel name", "kernel dur", unit="ns"),
+    _Layout("nvprof summary", "name", "time", "calls (device)", None, _GPU_ACTIVITY),
     _Layout("nvprof summary", "name", "time", "calls", None, _GPU_ACTIVITY),
+    _Layout("nvprof summary", "name", "time", "calls", other="type"),
     _Layout("nvprof list of kernels", "name", "duration", None, None, ("grid x", bool), start="start"),
+    _Layout("nvprof list of kernels", "name", "duration", None, None, _GRID_IN_BRACKETS, start="start"),
     _Layout(
         "rocprofv3 list of kernels", "kernel_name", "end_timestamp", None, None, _ROCM_DISPATCH, None, "ns",
         "start_timestamp",
@@ -113,8 +117,7 @@ _LAYOUTS = (
     _Layout("rocprof list of kernels", "kernelname", "durationns", unit="ns", start="beginns"),
     _Layout("rocprof summary", "name", "totaldurationns", "calls", None, _NO_ROCM_CALL, unit="ns"),
     _Layout("TraceLens kernel summary", "kernel name", "kernel duration_sum", "kernel duration_count", "parent cpu_op"),
-    *(_Layout(_TORCH, "name", f"self {device}", "# of calls", None, ("self cpu", _is_no_time))
-      for device in ("cuda", "device", "xpu", "privateuse1")),
+    _Layout(KEY_AVERAGES, "name", "name", "# of calls"),
 )  # fmt: skip
 """If a file has several tables, the one that comes first here is read."""
 
@@ -128,59 +131,107 @@ _GROUPS = tuple((f"workgroup_size_{axis}",) for axis in "xyz")
 _SPELLINGS = (("ns nsec", 1), ("us usec \u00b5s \u03bcs", 1_000), ("ms msec", 1_000_000), ("s sec", 1_000_000_000))
 """Units and their nanoseconds; micro is written with its sign or with the Greek letter too."""
 _NANOSECONDS = {unit: nanoseconds for units, nanoseconds in _SPELLINGS for unit in units.split()}
-_TIME_UNITS = {*_NANOSECONDS, "%"}
-_UNITS = {*_TIME_UNITS, "", "b", "kb", "mb", "gb", "gb/s", "mb/s"}
+_UNITS = {*_NANOSECONDS, "%", "", "b", "kb", "mb", "gb", "gb/s", "mb/s"}
 _TITLE = re.compile(r"^(.*?)\s*\(([^()]*)\)(_\w+)?$")
 _NUMBER = re.compile(
     r"^(\d{1,25}|\d{1,3}(?:,\d{3}){1,7})(\.\d{1,25})?(e[+-]?\d{1,2})?\s*([a-z\u00b5\u03bc]*)$", re.IGNORECASE
 )
-_RULE = re.compile(r"^\s*-{2,}(?:\s+-{2,})+\s*$")
+_QUOTED = re.compile(r"^(?:\s{0,3}>)+ ?")
+_GAP = re.compile(r"\t|\s{2,}")
+_COLUMN = (
+    r"(?:Overload Name|Name|(?:Self )?[A-Z]\w+ (?:total %|time total|time avg|total|time|Mem|%)|Self [A-Z]\w+|"
+    r"(?:# of |Number of )?Calls|Node ID|Input Shapes|Source Location|Total [KMGTP]?FLOPs|Time ?\(%\)|Time|Type|"
+    r"Instances|(?:Total Time|Avg|Med|Min|Max|StdDev)(?: \(\w+\))?|Average|Minimum|Maximum|Category|Operation)"
+)
+_SQUEEZED = re.compile(rf"(?:{_COLUMN}\s+)+{_COLUMN}\s*$")
+"""Titles with single blanks between them, as a web page shows text that was not set as code."""
+_COLUMNS = re.compile(_COLUMN)
+_MEMORY = re.compile(r"(\d) ([KMGT]?[bB])\b")
+_SECTION = re.compile(r"^\s*([A-Z][\w ()]{1,40}):\s+(?=[\d.]+%)")
+"""What the rows of nvprof's summary are, in front of the first of them."""
+_TOTAL = re.compile(r"\b(?:Self )?(\w+) time total:\s*([\d.]+ ?\w+)", re.IGNORECASE)
+_OF_THE_API = re.compile(r"API calls:?\s*$")
 _LARGEST = 1 << 62
 _TRANSFERS = ("[CUDA mem", "Memcpy ", "Memset ")
-_NOT_KERNELS = (*_TRANSFERS, "ProfilerStep", "## Call CompiledFxGraph")
-"""Copies, fills and ranges on the device, which are among the kernels in some of the tables."""
+"""Copies and fills, which are among the kernels in some of the tables."""
 _CUT = ("...", "\u2026")
 _DEVICE = re.compile(r"^(.*?)\s*\(?(\d{1,6})\)?$")
 
 
 class _Table:
-    """A table while it is read: sums by name and operation, or single kernels and copies."""
+    """
+    A table while it is read: sums by name and operation, or single kernels and copies.
 
-    def __init__(self, layout: _Layout, titles: list[str], units: dict[str, str]) -> None:
-        self.layout, self.titles, self.units = layout, titles, units
+    Attributes:
+        separator: ``,`` of CSV, ``|`` of a frame, a blank of aligned text.
+        offset: How many characters are in front of the titles, and so of each row.
+        section: Of which kind nvprof's rows are.
+    """
+
+    def __init__(
+        self, layout: _Layout, titles: list[str], units: dict[str, str], separator: str = ",", offset: int = 0
+    ) -> None:
+        self.layout, self.titles, self.units, self.separator, self.offset = layout, titles, units, separator, offset
         self.sums: dict[tuple[str, str | None], list[int]] = {}
         self.run = TraceBuilder()
         self.devices: dict[int, str] = {}
-        self.unread_count = 0
+        self.spans: list[tuple[int, int | None]] = []
+        self.section = ""
+        self.row_count = self.unread_count = 0
 
-    def add(self, cells: list[str]) -> None:
-        """Takes the next row."""
+    def take(self, line: str) -> bool:
+        """Takes the next line; False if it is no row of this table."""
+        if self.separator != " ":
+            return self.add(_cells(line, self.separator))
+        if line[: self.offset].strip():
+            line = line[self.offset :]
+        found = _SECTION.match(line) if self.titles[0] == "type" else None
+        if found is not None:
+            self.section, line = found[1], line[found.end() :]
+        return any(self.add(cells) for cells in self._readings(line))
+
+    def _readings(self, line: str) -> Iterator[list[str]]:
+        """The cells of a line, in each way in which they can be taken apart; a row is one in which numbers fit."""
+        titles, first = self.titles, [self.section] if self.titles[0] == "type" else []
+        width = len(titles) - len(first)
+        if self.spans and not any(line[end : end + 1].strip() for _, end in self.spans[:-1] if end is not None):
+            yield [line[start:end].strip() for start, end in self.spans]
+        cells = _GAP.split(line.strip(), width - 1)
+        yield first + cells + [""] * (width - len(cells))
+        squeezed = _MEMORY.sub(r"\1\2", line)
+        split = squeezed.split if titles[-1] == self.layout.name else squeezed.rsplit
+        yield first + split(None, width - 1)
+
+    def add(self, cells: list[str]) -> bool:
+        """Takes the cells of a row; False if they are none."""
         layout, width = self.layout, len(self.titles)
         if len(cells) > width and self.titles[-1] == layout.name:
             cells = [*cells[: width - 1], ",".join(cells[width - 1 :])]  # a name with commas and without quotes
         if len(cells) != width:
-            self.unread_count += 1
-            return
+            return False
         row = dict(zip(self.titles, cells, strict=True))
-        name = row[layout.name]
+        is_row = self._add(row, row[layout.name])
+        self.row_count += is_row
+        return is_row
+
+    def _add(self, row: Mapping[str, str], name: str) -> bool:
+        layout = self.layout
         is_kernel = layout.kernels is None or layout.kernels[1](row[layout.kernels[0]])
-        if layout.start is None and (not is_kernel or name.startswith(_NOT_KERNELS)):
-            return
-        if not is_kernel and not name.startswith(_TRANSFERS):
-            return
         count = 1 if layout.count is None else _whole(row[layout.count])
         time = self._nanoseconds(row, layout.time)
         start = 0 if layout.start is None else self._nanoseconds(row, layout.start)
         if time is not None and start is not None and layout.time.startswith("end"):
             time -= start
         if not name or count < 1 or time is None or start is None or time < 0:
-            self.unread_count += 1
-        elif layout.start is not None:
-            self._add_event(row, name, start, time, is_kernel=is_kernel)
-        elif time or layout.source != _TORCH:  # torch lists operations that ran on no device as well
+            return False
+        if layout.start is not None:
+            if is_kernel or name.startswith(_TRANSFERS):
+                self._add_event(row, name, start, time, is_kernel=is_kernel)
+        elif is_kernel and not name.startswith(_TRANSFERS):
             sums = self.sums.setdefault((name, row[layout.operation] or None if layout.operation else None), [0, 0])
             sums[0] += count
             sums[1] += time
+        return True
 
     def _nanoseconds(self, row: Mapping[str, str], title: str) -> int | None:
         return _nanoseconds(row[title], self.units.get(title) or self.layout.unit)
@@ -200,7 +251,8 @@ class _Table:
         return number
 
     def _grid(self, row: Mapping[str, str]) -> int:
-        sizes = [_whole(_cell(row, titles)) for titles in _GRIDS]
+        sizes = [*map(int, re.findall(r"\d{1,12}", row.get("grid size", "")))]
+        sizes = sizes if len(sizes) == 3 else [_whole(_cell(row, titles)) for titles in _GRIDS]
         groups = [_whole(_cell(row, titles, "1")) for titles in _GROUPS]
         if min(*sizes, *groups) < 1:
             return NONE
@@ -219,21 +271,92 @@ class _Table:
         return self.run.trace(self.layout.source, processes=["not recorded"], metadata=metadata)
 
 
+class _KeyAverages(_Table):
+    """
+    A table of torch.profiler: operations and ranges of the host, and from torch 1.8.1 on what ran on the device.
+
+    Attributes:
+        rows: By name and by whether the row has time on the host: calls, own time on the host and on the device.
+        host, on_device: Titles of the own time of a row; before torch 1.6 of its time with all that it called.
+        device: As the titles name it; empty if there is only the host.
+        totals: The lines below the table, by device.
+    """
+
+    def __init__(self, layout: _Layout, titles: list[str], separator: str, offset: int) -> None:
+        super().__init__(layout, titles, {}, separator, offset)
+        self.rows: dict[tuple[str, bool], list[int]] = {}
+        self.totals: dict[str, int | None] = {}
+        times = [title for title in titles if re.fullmatch(r"self \w+", title)]
+        times += [title for title in titles if re.fullmatch(r"\w+ total", title)]
+        self.host = next((title for title in times if "cpu" in title), None)
+        self.on_device = next((title for title in times if "cpu" not in title), None)
+        self.device = (self.on_device or "").removeprefix("self ").removesuffix(" total")
+
+    def _add(self, row: Mapping[str, str], name: str) -> bool:
+        count = _whole(row[self.layout.count or ""])
+        host = 0 if self.host is None else _nanoseconds(re.sub(r"^-[\d.]+", "0", row[self.host]), None)
+        device = 0 if self.on_device is None else _nanoseconds(row[self.on_device], None)
+        if not name or count < 1 or host is None or device is None:
+            return False
+        known = self.rows.setdefault((name, host > 0), [0, 0, 0])
+        for place, value in enumerate((count, host, device)):
+            known[place] += value
+        return True
+
+    def kernels(self) -> list[KernelTotal]:
+        """What ran on the device itself, copies as well: it took no time on the host, and is no range of the host."""
+        found = [
+            KernelTotal(name, count, device, is_cut=name.endswith(_CUT))
+            for (name, on_host), (count, _, device) in self.rows.items()
+            if device and not on_host and (name, True) not in self.rows and not _IS_OF_THE_HOST.match(name)
+        ]
+        total = self.totals.get(self.device)  # less than the rows add up to, if the host's row of a range is not listed
+        for row in sorted(found, key=lambda row: -row.nanoseconds):
+            is_too_much = total is not None and sum(row.nanoseconds for row in found) > _ROUNDED * total
+            if is_too_much and _MAY_BE_A_RANGE.match(row.name):
+                found.remove(row)
+        return found
+
+    def result(self) -> KernelTotals | RecordedTrace:
+        """The kernels without copies; of a table without any kernel the operations, with their own time."""
+        ran = self.kernels()
+        kernels = [row for row in ran if not row.name.startswith(_TRANSFERS)]
+        place = 2 if any(times[2] for times in self.rows.values()) else 1
+        device = "cpu" if place == 1 else _DEVICE_TYPES.get(self.device, self.device)
+        total = self.totals.get(self.device if place == 2 else "cpu")
+        if kernels:
+            copies = sum(row.nanoseconds for row in ran if row not in kernels)
+            return KernelTotals(KEY_AVERAGES, kernels, [], device, None if total is None else max(0, total - copies))
+        is_old = not any("::" in name for name, _ in self.rows)  # before torch 1.7 operations had no namespace
+        sums: dict[str, list[int]] = {}
+        for (name, _), times in self.rows.items():
+            called = f"aten::{name}" if is_old and name.isidentifier() else name
+            if times[place] and _OPERATION.match(called):
+                known = sums.setdefault(called, [0, 0])
+                known[0] += times[0]
+                known[1] += times[place]
+        operations = [KernelTotal(name, count, time, name) for name, (count, time) in sums.items()]
+        is_nested = not ((self.on_device if place == 2 else self.host) or "").startswith("self ")
+        return KernelTotals(OPERATION_AVERAGES, operations, [], device, total, is_nested)
+
+
+_ROUNDED = 1.001  # each row is printed with three decimals
+_MAY_BE_A_RANGE = re.compile(r"(?i)(?!.*(?:kernel|gemm|conv|triton|cutlass|cudnn|nccl|sm\d\d_|mem))[\w .#:/*-]+$")
+_DEVICE_TYPES = {"device": "cuda", "none": "cuda"}
+_IS_OF_THE_HOST = re.compile(
+    r"(?:aten|prims?|mkldnn|mkl|quantized|torchvision|autograd)::|nccl:|(?:Optimizer|Torch-Compiled|ProfilerStep)\b|"
+    r"## Call Compiled"
+)
+_OPERATION = re.compile(r"(?!(?:autograd|torch|profiler|prim|c10d|nccl)\b)[A-Za-z_]\w*::[\w.:]+$")
+
+
 def _cell(row: Mapping[str, str], titles: Iterable[str], otherwise: str = "") -> str:
     return next((row[title] for title in titles if title in row), otherwise)
 
 
 def read_kernel_csv(file: TraceFile) -> KernelTotals | RecordedTrace:
     """
-    Reads the table of kernels in a file.
-
-    Args:
-        file: CSV or aligned text of ``nsys stats`` (``cuda_gpu_kern_sum``,
-            ``cuda_gpu_sum``, ``cuda_gpu_trace``, ``cuda_kern_exec_trace``), of nvprof, TraceLens's ``kernel_summary``
-            or torch.profiler's ``key_averages``; the kernel lists and summaries of rocprof and rocprofv3.
-
-    Returns:
-        One row per kernel name and operation, in the table's order; of a list with the start of each kernel, the run.
+    Reads the table of kernels in a file: one row per name and operation, in its order; of a list with starts, the run.
 
     Raises:
         TraceError: The file cannot be opened or read, is too large, or has no table of kernels.
@@ -245,12 +368,13 @@ def read_kernel_csv(file: TraceFile) -> KernelTotals | RecordedTrace:
             "cuda_gpu_kern_sum --format csv, of nvprof, of TraceLens, or the text of torch.profiler's "
             "key_averages().table() of a GPU run"
         )
-    table = min(tables, key=lambda table: _LAYOUTS.index(table.layout))
+    # A table of torch.profiler without kernels is sorted by time on the host, and cut.
+    table = min(tables, key=lambda t: (_LAYOUTS.index(t.layout), isinstance(t, _KeyAverages) and not t.kernels()))
     found = table.result()
     counts = {
         "rows of the kernel table that could not be read": table.unread_count,
         "further tables of kernels in the same file, which were not read": len(tables) - 1,
-        "the kernel table has no rows": int(not (table.sums or table.run.names or table.unread_count)),
+        "the kernel table has no rows": int(not (table.row_count or table.unread_count)),
         "the packed file ends before its data do": int(file.is_cut),
     }
     found.problems = [Problem(what, count) for what, count in counts.items() if count]
@@ -277,62 +401,107 @@ def _lines(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _tables(lines: Iterable[str]) -> Iterator[_Table]:
-    """The tables of kernels in a text; each is complete when the next one comes, or the text ends."""
+    """The tables in a text; each is complete when the next one comes, or the text ends."""
     here: _Table | None = None
-    spans: list[tuple[int, int | None]] | None = None  # of the columns of aligned text; None in CSV
-    previous = ""
-    for line in lines:
-        begun: _Table | None = None
-        if _RULE.match(line):  # under the titles (nsys), or above and under them and below the last row (torch)
-            ends = [match.end() for match in re.finditer(r"-+", line)]
-            spans = list(zip([0, *ends[:-1]], [*ends[:-1], None], strict=True))
-            here = begun = _table_of(_cells(previous, spans))
-        elif not line.strip():
-            here = spans = None
-        else:
-            cells = _cells(line, spans)
-            if spans is not None or (here is not None and any(map(_is_number, cells))):
-                if here is not None:
-                    here.add(cells)
-            elif here is not None and any(cells) and all(cell.lower() in _UNITS for cell in cells):
-                here.units.update(zip(here.titles, (cell.lower() for cell in cells), strict=False))
-            elif (begun := _table_of(cells)) is not None or len(cells) == 1 or _are_titles(cells):
-                here = begun
-            elif here is not None:
-                here.unread_count += 1
+    last: _Table | None = None
+    previous, was_blank = "", False
+    for raw in lines:
+        line = _QUOTED.sub("", raw)
+        is_rule, is_framed = _is_rule(line), not line.strip(" +-|:=")
+        is_blank = not line.strip() or line.lstrip().startswith(("```", "~~~"))
+        begun = None if is_rule or is_framed or is_blank or _OF_THE_API.search(previous) else _table_at(line)
         if begun is not None:
+            here = last = begun
             yield begun
-        previous = line
+        elif totals := _TOTAL.findall(line):
+            if isinstance(last, _KeyAverages):
+                last.totals = {device.lower(): _nanoseconds(time, None) for device, time in totals} | last.totals
+            here = None
+        elif is_rule and here is not None and here.separator == " ":
+            if here.row_count:
+                here = None
+            else:
+                ends = [match.end() for match in re.finditer(r"-+", line[here.offset :])]
+                here.spans = list(zip([0, *ends[:-1]], [*ends[:-1], None], strict=True))
+        elif is_blank:
+            # The stacks of torch.profiler's rows end with a blank line each, and text between tables does as well.
+            here = here if isinstance(here, _KeyAverages) else None
+        elif here is not None and not is_framed and not here.take(line):
+            here = None if was_blank and "source location" not in here.titles else _after(line, here)
+        previous, was_blank = line if line.strip() else previous, is_blank
 
 
-def _cells(line: str, spans: list[tuple[int, int | None]] | None) -> list[str]:
-    if spans is not None:
-        return [line[start:end].strip() for start, end in spans]
+def _is_rule(line: str) -> bool:
+    """Whether a line ends in strokes for several columns: under the titles, above them, or below the last row."""
+    strokes = line[len(line.rstrip("- \t")) :].split()
+    return len(strokes) > 1 and all(len(stroke) > 1 for stroke in strokes)
+
+
+def _after(line: str, table: _Table) -> _Table | None:
+    """The table, if a line that is no row of it may be a damaged one, or belongs to the row above it; else None."""
+    cells = _cells(line, table.separator)
+    if table.separator == "," and any(cells) and all(cell.lower() in _UNITS for cell in cells):
+        table.units.update(zip(table.titles, (cell.lower() for cell in cells), strict=False))
+        return table
+    is_other = _are_titles(cells) or (table.separator == "," and len(cells) == 1)
+    if line.startswith("==") or (is_other and not any(map(_is_number, cells))):
+        return None
+    if not ("source location" in table.titles and len(_GAP.split(line.strip())) == 1):
+        table.unread_count += 1
+    return table
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    if separator == "|":
+        return [cell.strip() for cell in line.strip().strip("|").split("|")]
+    if separator == " ":
+        return _GAP.split(line.strip())
     try:
         return [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True), [])]
     except csv.Error:
         return [line]
 
 
-def _table_of(cells: Sequence[str]) -> _Table | None:
-    """The table that a line of titles begins; None if it is none of kernels."""
-    titles: list[str] = []
-    units: dict[str, str] = {}
-    for cell in cells:
-        found = _TITLE.match(cell.lower())
-        title, unit = (found[1] + (found[3] or ""), found[2]) if found else (cell.lower(), "")
+def _table_at(line: str) -> _Table | None:
+    """The table that a line of titles begins; None if it is none of kernels or operations."""
+    if not _MAY_BE_TITLES.search(line):
+        return None
+    if line.lstrip().startswith("|"):
+        return _table_of(_cells(line, "|"), "|")
+    if "," in line and (found := _table_of(_cells(line, ","))) is not None:
+        return found
+    squeezed = _SQUEEZED.search(line) if len(line) < _LONGEST_TITLES else None
+    titles = _COLUMNS.findall(squeezed[0]) if squeezed is not None else []
+    offset = len(line[: squeezed.start()].rstrip()) if squeezed is not None else 0
+    return _table_of(titles, " ", offset) or _table_of(_cells(line, " "), " ")
+
+
+_MAY_BE_TITLES = re.compile(r"(?:name|operation)\b", re.IGNORECASE)
+_SAME_TITLES = {"number of calls": "# of calls", "calls": "# of calls"}
+
+
+def _table_of(cells: Sequence[str], separator: str = ",", offset: int = 0) -> _Table | None:
+    lower = [cell.lower() for cell in cells]
+    if "name" in lower and not {"self cpu", "self cpu total", "cpu total"}.isdisjoint(lower):
+        titles = [re.sub(r"^(self \w+) total", r"\1", _SAME_TITLES.get(title, title)) for title in lower]
+        is_whole = "# of calls" in titles and len(set(titles)) == len(titles)
+        return _KeyAverages(_LAYOUTS[-1], titles, separator, offset) if is_whole else None
+    titles, units = [], {}
+    for cell in lower:
+        found = _TITLE.match(cell)
+        title, unit = (found[1] + (found[3] or ""), found[2]) if found else (cell, "")
         # "Time (%)" beside "Time": the share is never used.
-        titles.append(title if unit != "%" and title not in titles else cell.lower())
+        titles.append(title if unit != "%" and title not in titles else cell)
         if unit in _NANOSECONDS:
             units[titles[-1]] = unit
-    layout = next((layout for layout in _LAYOUTS if layout.fits(titles)), None)
-    return None if layout is None else _Table(layout, titles, units)
+    layout = next((layout for layout in _LAYOUTS[:-1] if layout.fits(titles)), None)
+    return None if layout is None else _Table(layout, titles, units, separator, offset)
 
 
 def _are_titles(cells: Sequence[str]) -> bool:
     """Whether a line without numbers names columns: some of them have a unit."""
     found = (_TITLE.match(cell.lower()) for cell in cells)
-    return any(title is not None and title[2] in _TIME_UNITS for title in found)
+    return any(title is not None and (title[2] in _NANOSECONDS or title[2] == "%") for title in found)
 
 
 def _is_number(cell: str) -> bool:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 _HALF = ("bfloat16", "float16")
 _LARGE_KERNEL = 31
 _ATEN_FALLBACK = re.compile(r"slow_conv|thnn_conv")
+_CONVOLUTION_TEMPLATE = re.compile(r"triton_(?:tem_fused_\w*convolution|convolution[23]d(?!_bwd))")
+_WEIGHT_GRADIENT = "triton_convolution2d_bwd_weight"
+_SM_100 = re.compile(r"\bG?B[12]00\b")
 _UPSAMPLING = frozenset({"upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d"})
 _STRIDE_LOSING = frozenset(
     """
@@ -272,6 +275,44 @@ def small_or_grouped_on_rocm(diagnosis: Diagnosis) -> Iterator[Sighting]:
             if some:
                 count = count_of(len(some), "small or grouped convolution")
                 yield Sighting(f"layout optimization applied, {count}", trial.name, some[0])
+
+
+def convolution_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
+    """A kernel of Inductor's convolution templates, unless every convolution of its trial has a kernel of 1x1."""
+    for trial in evidence.own_trials(diagnosis):
+        shapes = [c.weight_shape for c in evidence.convolutions_of(trial)]
+        name = next((k.name for k in evidence.kernels_of(trial) if _CONVOLUTION_TEMPLATE.match(k.name)), None)
+        if name is not None and not (shapes and all(shape and {*shape[2:]} <= {1} for shape in shapes)):
+            yield Sighting(f"{name} ran", trial.name)
+
+
+def weight_gradient_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
+    """Inductor's template for the gradient of a weight, run or named by a failure, on a GPU of sm_100."""
+    for trial in diagnosis.trials if _SM_100.search(diagnosis.environment.device_name or "") else ():
+        said = f"{trial.failure.message} {trial.failure.log or ''}" if trial.failure is not None else ""
+        if any(_WEIGHT_GRADIENT in text for text in (said, *(kernel.name for kernel in evidence.kernels_of(trial)))):
+            yield Sighting(f"{_WEIGHT_GRADIENT} in {shown(trial.name)}", trial.name)
+
+
+def upsampling_before_group_norm(diagnosis: Diagnosis) -> Iterator[Sighting]:
+    """Nearest upsampling, a group norm and a convolution in one compiled graph, decomposed or not."""
+    for trial in evidence.own_trials(diagnosis):
+        for graph in trial.graphs if trial.configuration.backend == "inductor" else ():
+            named = {base_name(node.target): node for node in graph.nodes}
+            up = named.get("upsample_nearest2d", named.get("_unsafe_index"))
+            if (
+                up is not None
+                and named.keys() & {"native_group_norm", "var_mean"}
+                and any(map(is_convolution, graph.nodes))
+            ):
+                yield Sighting("nearest upsampling and a group norm in one graph", trial.name, up)
+
+
+def training_of_unit_convolution(diagnosis: Diagnosis) -> Iterator[Sighting]:
+    """A training step in channels_last with a 2-D convolution whose kernel is 1x1."""
+    for trial, _, c in _convolutions(diagnosis) if diagnosis.subject.mode == "training" else ():
+        if trial.configuration.model_format == "channels_last" and (c.weight_shape or ())[2:] == (1, 1):
+            yield Sighting(f"{c.module or c.node}, a kernel of 1x1 in channels_last", trial.name, c)
 
 
 def bfloat16_convolution_in_fallback(diagnosis: Diagnosis) -> Iterator[Sighting]:

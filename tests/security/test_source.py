@@ -43,6 +43,7 @@ REASONS = {
     ("capture/warming.py", "importlib.import_module"): "imports modules of torch by their names",
     ("state/switches.py", "importlib.import_module"): "the caller's own settings, by transport.py",
     ("subjects/zoo.py", "importlib.import_module"): "imports timm, torchvision and the like, as the user asked",
+    ("recording/nsys.py", "subprocess.run"): "nsys export of the report that the user named; no shell",
     ("measure/environment.py", "subprocess.run"): "asks the C++ compiler and nvidia-smi; no shell",
     ("privacy/paths.py", "socket"): "the machine's own name, to take it out of reports; nothing is connected",
     ("reports/junit.py", "xml.etree"): "writes XML; none is read",

@@ -304,10 +304,12 @@ def _works(entry: HostOperation) -> bool:
 
 
 def _may_work(entry: HostOperation) -> bool:
-    if entry.name.startswith(GENERATED_PREFIX):
-        return True
-    is_operation = entry.row is not None and _OPERATION.match(entry.name) is not None
-    return is_operation and entry.name not in _NOT_KERNELS
+    return entry.name.startswith(GENERATED_PREFIX) or (entry.row is not None and moves_elements(entry.name))
+
+
+def moves_elements(name: str) -> bool:
+    """Whether a name is that of an operation that does more than to allocate or describe a tensor."""
+    return _OPERATION.match(name) is not None and name not in _NOT_KERNELS
 
 
 def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
@@ -402,7 +404,7 @@ def add_primitive(
             library="onednn",
             problem=primitive.problem,
             implementation=primitive.implementation,
-            backward=entry is not None and is_backward(entry),
+            backward=is_backward(entry) if entry is not None else primitive.prop_kind.startswith("backward"),
             node=node_name,
             graph=graph,
         )

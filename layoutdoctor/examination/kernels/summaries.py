@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 
 from layoutdoctor.diagnosis.conversion import Conversion
-from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total, Waiting
+from layoutdoctor.diagnosis.kernel import Creations, Kernel, KernelSummary, Total, Waiting
 from layoutdoctor.examination.kernels.attribution import is_convolution
-from layoutdoctor.examination.kernels.host import add_primitive, lost_count, summarize
+from layoutdoctor.examination.kernels.host import add_primitive, lost_count, moves_elements, summarize
 from layoutdoctor.examination.kernels.mangled import demangled
 from layoutdoctor.examination.kernels.names import (
     GENERATED_POINTWISE,
@@ -33,15 +33,17 @@ from layoutdoctor.examination.kernels.names import (
     work_of,
 )
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe, problem_shapes
+from layoutdoctor.recording.onednn import is_engine
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
-from layoutdoctor.words import ONEDNN_LOG, TOTALS_TABLE, count_of
+from layoutdoctor.words import ONEDNN_LOG, OPERATION_AVERAGES, TOTALS_TABLE, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from layoutdoctor.diagnosis.conversion import ConversionDirection
     from layoutdoctor.diagnosis.kernel import TotalKind
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
@@ -86,6 +88,24 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
         convolution_count=len(own),
         convolution_seconds=sum(primitive.seconds for primitive in own),
         totals=tuple(msgspec.structs.replace(total, library="onednn") for total in totals),
+        creations=_creations(log),
+    )
+
+
+def _creations(log: OnednnLog) -> Creations | None:
+    whole = [creation for creation in log.creations if not creation.how.startswith("create_nested")]
+    if not whole:
+        return None
+    missed = [creation for creation in whole if not creation.how.endswith("cache_hit")]
+    longest = max(whole, key=lambda creation: creation.seconds)
+    fields = longest.primitive.split(",")
+    return Creations(
+        count=len(missed),
+        distinct_count=len({creation.primitive for creation in missed}),
+        hit_count=len(whole) - len(missed),
+        seconds=sum(creation.seconds for creation in whole),
+        longest=f"{next((text for text in fields if not is_engine(text)), '')} {fields[-1]}",
+        longest_seconds=longest.seconds,
     )
 
 
@@ -98,6 +118,12 @@ def _logged_lacks(log: OnednnLog, unplaced: int) -> tuple[str, ...]:
         )
     if log.primitives and not log.has_timestamps:
         lacks.append("when each primitive ran; log with ONEDNN_VERBOSE_TIMESTAMP=1")
+    if log.partition_seconds:
+        seconds = format_seconds(sum(log.partition_seconds))
+        count = count_of(len(log.partition_seconds), "partition")
+        lacks.append(f"what ran inside {count} of oneDNN Graph ({seconds}), as far as it has no lines of its own")
+    if log.errors:
+        lacks.append(f"oneDNN reports {count_of(len(log.errors), 'error')}, first: {log.errors[0]}")
     return tuple(lacks)
 
 
@@ -120,12 +146,19 @@ def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], 
 
 def summarize_table(table: KernelTotals) -> KernelSummary:
     """The kernel list of a table of totals; a conversion in it counts all launches of one row."""
-    rows = [replace(row, name=demangled(row.name)) for row in table.rows]
+    of_operations = table.source == OPERATION_AVERAGES
+    rows = [
+        replace(row, name=demangled(row.name)) for row in table.rows if not of_operations or moves_elements(row.name)
+    ]
     conversions = [_conversion(number, row) for number, row in enumerate(rows)]
     converts = [conversion is not None and conversion.direction != "none" for conversion in conversions]
-    unclear = [row.name if _is_unclear(row) else None for row in rows]
+    copies = next((name for name in _COPIES if any(row.name == name for row in rows)), None)
+    unclear = [row.name if row.name == copies or _is_unclear(row) else None for row in rows]
     work = [None if name else work_of(row.name) for row, name in zip(rows, unclear, strict=True)]
-    count, seconds = _sums(rows)
+    count, listed_seconds = _sums(rows)
+    unlisted = 0.0 if table.nanoseconds is None else table.nanoseconds / NANOSECONDS_PER_SECOND - listed_seconds
+    is_cut = unlisted > _MOST_UNLISTED * listed_seconds  # then the convolutions may be what is not listed
+    seconds = None if table.is_nested else listed_seconds + (0.0 if of_operations else max(0.0, unlisted))
     conversion_count, conversion_seconds = _sums(row for row, does in zip(rows, converts, strict=True) if does)
     undecided_count, undecided_seconds = _sums(row for row, name in zip(rows, unclear, strict=True) if name)
     convolution_count, convolution_seconds = _sums(row for row in rows if _is_of_a_convolution(row))
@@ -141,15 +174,15 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         seconds=seconds,
         conversion_count=conversion_count,
         conversion_seconds=conversion_seconds,
-        share=conversion_seconds / seconds if seconds else None,
+        share=min(1.0, conversion_seconds / seconds) if seconds else None,
         conversions=tuple(conversion for conversion in conversions if conversion is not None),
         not_understood_count=lost_count(table),
         undecided_count=undecided_count,
         undecided_seconds=undecided_seconds,
         sources=(TOTALS_TABLE, table.source),
-        lacks=tuple(_lacks(table)),
-        convolution_count=convolution_count,
-        convolution_seconds=convolution_seconds,
+        lacks=tuple(_lacks(table, listed_seconds, unlisted if is_cut else 0.0)),
+        convolution_count=None if of_operations or is_cut else convolution_count,
+        convolution_seconds=None if table.is_nested or (is_cut and not of_operations) else convolution_seconds,
         totals=_totals(called, spent),
     )
 
@@ -160,10 +193,19 @@ def _sums(rows: Iterable[KernelTotal]) -> tuple[int, float]:
     return sum(row.count for row in known), sum(row.nanoseconds for row in known) / NANOSECONDS_PER_SECOND
 
 
+_REORDERS_WEIGHTS = re.compile(r"aten::mkldnn_reorder_conv[23]d_weight|mkldnn::_reorder_\w+_weight")
+_COPIES = ("aten::copy_", "aten::clone", "aten::contiguous")
+"""Operations that may convert a layout. The later ones call the first one, so only the first that is listed counts."""
+
+
 def _conversion(number: int, row: KernelTotal) -> Conversion | None:
     entry = kernel_entry(row.name, is_cut=row.is_cut)
-    if entry is None or entry.role not in ("conversion", "padding"):
+    of_weights = _REORDERS_WEIGHTS.fullmatch(row.name) is not None
+    if not of_weights and (entry is None or entry.role not in ("conversion", "padding")):
         return None
+    direction: ConversionDirection = "to_blocked" if of_weights else "none"
+    if entry is not None and entry.role == "conversion":
+        direction = entry.direction
     dtypes = dtypes_of(row.name)
     return Conversion(
         id=f"conversion {number}",
@@ -175,8 +217,8 @@ def _conversion(number: int, row: KernelTotal) -> Conversion | None:
         module=None,
         source=None,
         target=None,
-        direction=entry.direction if entry.role == "conversion" else "none",
-        tensor="unknown",
+        direction=direction,
+        tensor="weight" if of_weights else "unknown",
         seconds=row.nanoseconds / NANOSECONDS_PER_SECOND,
         bytes_moved=None,
         dtype=dtypes[0] if dtypes else None,
@@ -202,12 +244,29 @@ def _is_unclear(row: KernelTotal) -> bool:
     return entry.role in ("possible", "strided_copy")
 
 
-def _lacks(table: KernelTotals) -> Iterator[str]:
+def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) -> Iterator[str]:
+    of_operations = table.source == OPERATION_AVERAGES
+    if of_operations and table.device == "cpu":
+        yield "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a table"
+    elif of_operations:
+        yield (
+            "the table lists no kernels, which show what libraries convert: from torch 1.8.1 on, "
+            'sort_by="self_cuda_time_total" puts them first'
+        )
+    if table.is_nested:
+        yield "times of operations include those of the ones that they called, so they have no sum"
+    elif unlisted_seconds and table.rows:
+        listed, whole = format_seconds(listed_seconds), format_seconds(listed_seconds + unlisted_seconds)
+        ran, rest = ("operations", "ranges and Python code, or ") if of_operations else ("kernels", "")
+        yield (
+            f"the {ran} that the table lists take {listed} of its total of {whole}; the rest is {rest}not listed "
+            "(row_limit=-1 lists all)"
+        )
     if not table.rows:
         yield "the table has no kernels, so nothing can be said of conversions"
         return
     yield (
-        "a table of totals holds no order, shapes or lines, so round trips cannot be found in it; a trace of "
+        "a table of totals holds no order, streams, shapes or lines, so round trips cannot be found in it; a trace of "
         "torch.profiler (export_chrome_trace) does"
     )
     count, seconds = _sums(row for row in table.rows if GENERATED_POINTWISE.match(row.name))
@@ -220,6 +279,9 @@ def _lacks(table: KernelTotals) -> Iterator[str]:
     if cut:
         yield f"{cut} names are cut short, so kernels are known by their beginning only"
 
+
+_MOST_UNLISTED = 0.01
+"""A part of the listed time: times are rounded."""
 
 MOST_KERNELS_LISTED = 20_000
 """A longer list would only make the saved diagnosis large; sums and conversions are complete all the same."""

@@ -22,20 +22,26 @@ from layoutdoctor.reports.sections.wording import (
     wasted_seconds,
 )
 from layoutdoctor.units import format_seconds, format_share
-from layoutdoctor.words import OWNER_WORDS, PROOF_WORDS, TENSOR_WORDS, count_of, joined, listing
+from layoutdoctor.words import OPERATION_AVERAGES, OWNER_WORDS, PROOF_WORDS, TENSOR_WORDS, count_of, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import KernelSummary
+    from layoutdoctor.diagnosis.kernel import Creations, KernelSummary
     from layoutdoctor.diagnosis.trial import Trial
 
 MOST_SOURCE_LINES = 3
 _LEAST_SHARE_OF_WORK = 0.02  # of the kernel time; less explains nothing
+_DEAR_CREATION = 0.1
+"""A part of the primitives' own time; creating them is said first from there on, if conversions take less."""
 
-_TO_DIAGNOSE = ("Next", "python -m layoutdoctor model.py finds the fastest layout")
+_REUSE = (
+    "the first call creates each primitive, and so does every call with other sizes: bring inputs to few sizes",
+    "the same primitives were created again: oneDNN's cache of them is too small or off "
+    "(ONEDNN_PRIMITIVE_CACHE_CAPACITY, 1024 unless set)",
+)
 _WITH_ONEDNN = "run the model with ONEDNN_VERBOSE=1 and examine what it prints"
 _EMPTY = {
     "trace": "the trace holds no device kernels",
@@ -62,36 +68,80 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
     kernels, counted = trial.kernels, counted_conversions(trial)
     if kernels is None or not (kernels.count or counted):
         return _no_kernels(diagnosis.subject.device, kernels, kind)
-    notes = [*_waiting_note(kernels), *_convolution_note(kernels), *_work_notes(kernels)]
+    first = _creation_claim(kernels, sum_seconds(counted) or 0.0)
+    notes = [*_creation_notes(kernels.creations, first), *_waiting_note(kernels), *_convolution_note(kernels)]
+    notes += _work_notes(kernels)
     if counted:
+        from layoutdoctor.rules.evidence import has_backward  # late: no report of a model needs the rules
+
         is_of_torch = not are_of_an_engine(conversion.kernel for conversion in counted)
-        notes += [*_conversion_notes(trial, kind, counted), *([_TO_DIAGNOSE] if is_of_torch else [])]
-        return Answer(_conversions_claim(kernels, counted), notes=tuple(notes))
-    seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} kernel time"
+        mode = " --mode training" if has_backward(trial) else ""
+        notes += [*_conversion_notes(trial, kind, counted), *(_to_diagnose(mode) if is_of_torch else ())]
+        return Answer(first + _conversions_claim(kernels, counted), notes=tuple(notes))
+    noun = "operation" if OPERATION_AVERAGES in kernels.sources else "kernel"
+    seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} {_time_words(kernels)}"
     has_operations = kind == "log" or any(total.kind == "operation" for total in kernels.totals)
     can_tell = has_operations and kernels.is_complete and not kernels.not_understood_count
     start = "No layout conversion" if can_tell else "No layout conversion can be shown"
-    claim = f"{start} in {count_of(kernels.count, 'kernel')}{seconds}{_possible_words(kernels)}"
+    claim = f"{first}{start} in {count_of(kernels.count, noun)}{seconds}{_possible_words(kernels)}"
     return Answer(claim, notes=tuple(notes))
 
 
 def _possible_words(kernels: KernelSummary, more: str = "") -> str:
     if not kernels.undecided_count:
         return ""
+    noun = "call" if OPERATION_AVERAGES in kernels.sources else "kernel"
     seconds = "" if kernels.undecided_seconds is None else f": {format_seconds(kernels.undecided_seconds)}{more}"
-    return f"; {count_of(kernels.undecided_count, 'kernel')} may convert a layout{seconds}"
+    return f"; {count_of(kernels.undecided_count, noun)} may convert a layout{seconds}"
+
+
+def _to_diagnose(mode: str = "") -> tuple[tuple[str, str], ...]:
+    return (("Next", f"python -m layoutdoctor model.py{mode} finds the fastest layout"),)
+
+
+def _creation_claim(kernels: KernelSummary, conversion_seconds: float) -> str:
+    """A sentence to say first if creating primitives took long; else nothing."""
+    creations, ran = kernels.creations, kernels.seconds or 0.0
+    if creations is None or creations.seconds <= max(_DEAR_CREATION * ran, conversion_seconds):
+        return ""
+    beside = f", running them {format_seconds(ran)}" if ran else ""
+    return f"Creating primitives took {format_seconds(creations.seconds)}{beside}. "
+
+
+def _creation_notes(creations: Creations | None, claim: str) -> Iterator[tuple[str, str]]:
+    """How many primitives were created, the one that took longest, and how to create less if the claim speaks of it."""
+    if creations is None:
+        return
+    count, different = creations.count, creations.distinct_count
+    several = f" ({different} different)" if different < count else ""
+    parts = [
+        f"{count_of(count, 'primitive')}{several} in {format_seconds(creations.seconds)}",
+        f"{creations.hit_count} found in the cache" if creations.hit_count else None,
+        f"longest {format_seconds(creations.longest_seconds)}: {clean(creations.longest, 100)}",
+    ]
+    yield "Created", joined(parts)
+    if count and claim:
+        yield "Reuse", _REUSE[different < count]
 
 
 def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) -> Answer:
     if kernels is not None and kernels.not_understood_count and device not in (None, "cpu", "cuda", "mps", "xpu"):
-        return Answer(f"Nothing can be said: events of {clean(device, 20)} are not understood", notes=(_TO_DIAGNOSE,))
+        return Answer(f"Nothing can be said: events of {clean(device, 20)} are not understood", notes=_to_diagnose())
     how: str | None = None
+    if kernels is not None and kernels.creations is not None:
+        first = _creation_claim(kernels, 0.0)
+        notes = tuple(_creation_notes(kernels.creations, first))
+        return Answer(f"{first}Nothing can be said of conversions: {_EMPTY[kind]}", notes=notes)
     if kind == "log":
         how = _RECORD["log"]
     elif kind == "trace" and device is not None:
         how = _RECORD.get(device, _RECORD["lost"] if kernels is not None else None)
-    notes = ((("Record", how),) if how else ()) + ((_TO_DIAGNOSE,) if kind == "trace" else ())
+    notes = ((("Record", how),) if how else ()) + (_to_diagnose() if kind == "trace" else ())
     return Answer(f"Nothing can be said: {_EMPTY[kind]}", notes=notes)
+
+
+def _time_words(kernels: KernelSummary) -> str:
+    return "own time" if OPERATION_AVERAGES in kernels.sources else "kernel time"
 
 
 def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) -> str:
@@ -104,7 +154,9 @@ def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) ->
     waiting = kernels.waiting
     least = "" if kernels.is_complete and OF_A_CPU not in kernels.sources else "at least "
     compute = _compute_seconds(kernels)
-    claim = f"Layout conversions take {least}{format_seconds(seconds)} of {format_seconds(compute)} kernel time"
+    claim = (
+        f"Layout conversions take {least}{format_seconds(seconds)} of {format_seconds(compute)} {_time_words(kernels)}"
+    )
     claim += " without collectives" if compute < kernels.seconds else ""
     claim += f" ({format_share(seconds / compute)})" if seconds <= compute else ""
     claim += _possible_words(kernels, " more")
@@ -149,7 +201,9 @@ def _convolution_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
     if count == 0:
         yield "Conv time", "none: no kernel ran for a convolution"
         return
-    share = f"{format_share(part / whole)} of that time in layout conversions" if part and whole else None
+    share = (
+        f"{format_share(part / whole)} of that time in layout conversions" if part and whole and part <= whole else None
+    )
     time = format_seconds(whole) if whole else None
     known = joined((None if count is None else count_of(count, "kernel"), time, share), ", ")
     if known:

@@ -30,13 +30,13 @@ from layoutdoctor.reports.sections.wording import (
     sources_of,
 )
 from layoutdoctor.units import format_seconds
-from layoutdoctor.words import KINETO_TRACE, count_of, distinct, joined, line_words, listing
+from layoutdoctor.words import KINETO_TRACE, OPERATION_AVERAGES, count_of, distinct, joined, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import Total
+    from layoutdoctor.diagnosis.kernel import KernelSummary, Total
     from layoutdoctor.diagnosis.trial import Trial
 
 MOST_NAMED = 6
@@ -202,7 +202,8 @@ def _gaps_of(trial: Trial) -> Iterator[str]:
     if kernels is not None and kernels.not_understood_count:
         yield f"{count_of(kernels.not_understood_count, 'event or kernel', 'events or kernels')} could not be read"
     yield from (clean(lack, 300) for lack in (kernels.lacks if kernels is not None else ()))
-    yield from _possible(kernels.totals if kernels is not None else ())
+    if kernels is not None:
+        yield from _possible(kernels)
     for graph in trial.graphs:
         if graph.hook_failure:
             yield f"a graph was not read ({clean(graph.hook_failure, 200)})"
@@ -215,10 +216,11 @@ _WHY_POSSIBLE = {
 }
 
 
-def _possible(totals: Iterable[Total]) -> Iterator[str]:
+def _possible(kernels: KernelSummary) -> Iterator[str]:
     """The kernels that may convert a layout, by what leaves it open."""
+    noun = "call" if OPERATION_AVERAGES in kernels.sources else "kernel"
     groups: dict[str, list[Total]] = {}
-    for total in totals:
+    for total in kernels.totals:
         if total.kind == "possible":
             entry = kernel_entry(total.name)
             why = _WHY_POSSIBLE.get(entry.role if entry is not None else "", "names alone do not say it")
@@ -226,7 +228,7 @@ def _possible(totals: Iterable[Total]) -> Iterator[str]:
     for why, own in groups.items():
         count, seconds = sum(total.count for total in own), sum(total.seconds for total in own)
         names = listing((clean(total.name, KERNEL_LENGTH) for total in own), 2)
-        yield f"{count_of(count, 'kernel')} ({format_seconds(seconds)}) may convert a layout ({why}): {names}"
+        yield f"{count_of(count, noun)} ({format_seconds(seconds)}) may convert a layout ({why}): {names}"
 
 
 def _measurement(diagnosis: Diagnosis) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ PADDING = "void cudnn::ops::nhwcAddPaddingKernel<__half, __half, float, true>(x)
 CAST = "void cudnn::ops::nchwToNhwcKernel<float, __half, float, false, true, (cudnnKernelDataType_t)0>(x)"
 
 NO_ORDER = (
-    "a table of totals holds no order, shapes or lines, so round trips cannot be found in it; a trace of "
+    "a table of totals holds no order, streams, shapes or lines, so round trips cannot be found in it; a trace of "
     "torch.profiler (export_chrome_trace) does"
 )
 

@@ -159,10 +159,14 @@ def test_the_users_own_pattern_of_ranks_counts_alone(tmp_path: Path) -> None:
 
 
 def test_nothing_at_all_is_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "notes.txt")
+    touch(tmp_path, "notes.md")
 
     with pytest.raises(UsageError, match=r"there is nothing in it that is called \*\.json or"):
         find_sources([str(tmp_path)])
+    touch(tmp_path, "table.txt", "run.log")
+    assert [source.name for source in find_sources([str(tmp_path)])] == ["run.log", "table.txt"]
+    touch(tmp_path, "trace.json")
+    assert [source.name for source in find_sources([str(tmp_path)])] == ["trace.json"]
 
 
 def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

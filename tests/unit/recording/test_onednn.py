@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from loops import for_each
 
+from layoutdoctor.examination.kernels.summaries import summarize_log
 from layoutdoctor.recording.onednn import Primitive, read_onednn_log
 
 REORDER = (
@@ -54,9 +55,13 @@ def test_lines_of_other_programs_may_be_in_between() -> None:
     assert not read_onednn_log(f"{REORDER}\n{CONVOLUTION.replace('1790000000124.001,', '')}").has_timestamps
 
 
-@for_each("prefix", ["[0] ", "[rank0]: ", "  ", "\t", "0: ", "node-3.local: ", "[1,0] "])
+PREFIXES = ["[0] ", "[rank0]: ", " > ", "\t* ", "0: ", "node-3.local: ", "[1,0] ", "(RayWorker pid=12) ", "app_1  | "]
+PREFIXES += ["2024-05-01 12:00:00,123 - INFO - ", "2024-05-01T12:00:00.000Z stdout F ", "INFO:root:"]
+
+
+@for_each("prefix", PREFIXES)
 def test_what_a_launcher_writes_in_front_is_left_out(prefix: str) -> None:
-    log = read_onednn_log(f"{prefix}{HEADER.splitlines()[0]}\n{prefix}{REORDER}\nother words, {REORDER}")
+    log = read_onednn_log(f"{prefix}{HEADER.splitlines()[0]}\n{prefix}{REORDER}\n{prefix}see onednn_verbose,exec,")
     assert [item.shape for item in log.primitives] == [(4, 64, 56, 56)]
     assert (log.version, len(log.other_lines)) == ("3.12.0", 1)
 
@@ -68,6 +73,80 @@ def test_lines_of_onednn_2_name_the_dtype_in_the_role(start: str) -> None:
     assert formats(reorder) == [("src", "f32", "abcd"), ("dst", "f32", "aBcd16b")]
     assert reorder.shape == (2, 16, 7, 7)
     assert reorder.seconds == pytest.approx(1e-5)
+
+
+OLDEST = "mkldnn_verbose,exec,reorder,undef,in:f32_goihw out:f32_gOIhw8i8o,num:1,1x16x16x5x5,0.5"
+OLD_CONVOLUTION = (
+    "mkldnn_verbose,exec,convolution,jit:avx2,forward_training,fsrc:nChw8c fwei:OIhw8i8o fbia:x fdst:nChw8c,"
+    "alg:convolution_direct,mb1_ic16oc16_ih9oh9kh3sh1dh0ph1_iw9ow9kw3sw1dw0pw1,0.25"
+)
+
+
+def test_lines_of_mkl_dnn_have_formats_with_names() -> None:
+    log = read_onednn_log(
+        "mkldnn_verbose,info,Intel(R) MKL-DNN v0.16.0 (Git Hash 4cfe),Intel(R) Advanced Vector Extensions 2\n"
+        f"{OLDEST}\n{OLDEST.replace('reorder,', 'reorder,jit:uni,')}\n{OLD_CONVOLUTION}"
+    )
+
+    assert (log.version, log.isa) == ("0.16.0", "Intel(R) Advanced Vector Extensions 2")
+    first, second, convolution = log.primitives
+    assert formats(first) == formats(second) == [("src", "f32", "abcde"), ("dst", "f32", "aBCde8c8b")]
+    assert [item.implementation for item in log.primitives] == ["", "jit:uni", "jit:avx2"]
+    assert formats(convolution) == [
+        ("src", "", "aBcd8b"),
+        ("wei", "", "ABcd8b8a"),
+        ("bia", "", "a"),
+        ("dst", "", "aBcd8b"),
+    ]
+    assert (convolution.seconds, convolution.engine) == (0.25e-3, "cpu")
+    assert formats(only(OLDEST.replace("f32_goihw", "f32_ldigo")))[0] == ("src", "f32", "")
+
+
+@for_each(
+    ("how", "counts"),
+    [
+        ("create:cache_miss", (1, 0)), ("create", (1, 0)), ("create:from_cache_blob", (1, 0)),
+        ("create:persistent_cache_miss", (1, 0)), ("create:cache_hit", (0, 1)), ("create:kernel_cache_hit", (0, 1)),
+        ("create_nested:cache_miss", (0, 0)), ("create_nested", (0, 0)),
+    ],
+)  # fmt: skip
+def test_what_was_created_is_counted_and_summed(how: str, counts: tuple[int, int]) -> None:
+    lines = [REORDER.replace(",exec,", f",{how},"), f"onednn_verbose,{OLD}".replace("exec", how)]
+    lines.append(OLD_CONVOLUTION.replace("exec", how))
+    log = read_onednn_log("\n".join((*lines, lines[0].rsplit(",", 1)[0], REORDER)))
+
+    assert ([creation.how for creation in log.creations], len(log.not_understood)) == ([how] * 3, 1)
+    found = summarize_log(log).creations
+    if counts == (0, 0):
+        assert found is None
+        return
+    assert found is not None
+    assert (found.count, found.distinct_count, found.hit_count) == (3 * counts[0], 3 * counts[0], 3 * counts[1])
+    assert found.seconds == pytest.approx(0.772939e-3)
+    assert (found.longest, found.longest_seconds) == ("reorder 4x64x56x56", pytest.approx(0.512939e-3))
+
+
+def test_two_lines_in_one_are_two_and_a_cut_one_is_counted() -> None:
+    whole = "onednn_verbose,primitive,exec,cpu,reorder,jit:uni,undef,src_f32::blocked:abcd::f0 dst_f32:::::,,,4x"
+    log = read_onednn_log(f"{whole[:60]}{REORDER}{CONVOLUTION}\n{whole[:-1]}\n{whole}7x7x7,0.5")
+
+    assert [item.kind for item in log.primitives] == ["reorder", "convolution", "reorder"]
+    assert log.not_understood == [whole[:60], whole[:-1]]
+
+
+def test_partitions_and_errors_are_kept_apart() -> None:
+    partition = (
+        "onednn_verbose,v1,graph,exec,cpu,100002,convolution_post_ops,conv_0;relu_1,,,,fpm:strict,larger_kernel_t,1.0"
+    )
+    error = "onednn_verbose,v1,common,error,runtime,out of memory"
+    log = read_onednn_log(f"{partition}\n{error}\nonednn_verbose,v1,common,warning,unknown option")
+
+    assert (log.partition_seconds, log.errors, log.primitives) == ([1e-3], [error], [])
+    assert log.not_understood == []
+    assert summarize_log(log).lacks[1:] == (
+        "what ran inside 1 partition of oneDNN Graph (1.00 ms), as far as it has no lines of its own",
+        f"oneDNN reports 1 error, first: {error}",
+    )
 
 
 def test_a_difference_tensor_is_found_by_its_role() -> None:
@@ -121,18 +200,12 @@ def test_the_header_names_version_and_instruction_set() -> None:
 
 def test_what_is_no_run_of_a_primitive_is_passed_over_and_what_cannot_be_read_is_kept() -> None:
     dispatched = "create:dispatch,convolution,cpu,convolution,skipping,unsupported isa,file.cpp:10"
-    for line in (
-        REORDER.replace(",exec,", ",create:cache_miss,"),
-        REORDER.replace(",exec,", ",create:cache_hit,"),
-        f"onednn_verbose,v1,primitive,{dispatched}",
-    ):
-        log = read_onednn_log(line)
-        assert (log.primitives, log.not_understood) == ([], [])
+    log = read_onednn_log(f"onednn_verbose,v1,primitive,{dispatched}")
+    assert (log.primitives, log.not_understood, log.creations) == ([], [], [])
     for line in (
         "onednn_verbose,v1,primitive,exec,cpu,reorder",
         REORDER.rsplit(",", 1)[0] + ",soon",
         "onednn_verbose,v1,something new",
-        "onednn_verbose,v1,graph,exec,cpu,100002,convolution_post_ops,conv_0;relu_1,,,,fpm:strict,larger_kernel_t,0.9",
     ):
         log = read_onednn_log(line)
         assert (log.primitives, log.not_understood) == ([], [line])

@@ -24,8 +24,9 @@ HEADINGS = ("What it finds", "Why it costs", "Example", "What to do", "When it i
 _FAULTS_INTRODUCTION = """\
 # Known faults
 
-What `LD301` knows of faults of torch, cuDNN and oneDNN that have to do with layouts and convolutions, and when each
-source was read last. `LD301` reports one if versions, device and circumstances all fit.
+What `LD301` knows of faults of torch, cuDNN and oneDNN that have to do with layouts and convolutions, from issues and
+pull requests of [PyTorch](https://github.com/pytorch/pytorch/issues). `LD301` reports one if versions, device and
+circumstances all fit.
 
 This page is made from `layoutdoctor/rules/known_faults.json` by `pytest --update-golden`.
 """
@@ -35,11 +36,11 @@ def faults_page() -> str:
     """The known faults as one Markdown page, in their order: what ``docs/faults.md`` holds."""
     rows = [
         f"| {' | '.join(map(_cell, (fault.what, _versions(fault), fault.device or 'any', fault.advice)))} | "
-        f"{_sources(fault.source)} | {fault.read} |"
+        f"{fault.source.removeprefix('pytorch ')} |"
         for fault in known_faults()
     ]
-    head = "| fault | versions | device | what to do | source | read |"
-    return "\n".join((_FAULTS_INTRODUCTION, head, "| --- | --- | --- | --- | --- | --- |", *rows)) + "\n"
+    head = "| fault | versions | device | what to do | source |"
+    return "\n".join((_FAULTS_INTRODUCTION, head, "| --- | --- | --- | --- | --- |", *rows)) + "\n"
 
 
 def _cell(text: str) -> str:
@@ -54,11 +55,6 @@ def _versions(fault: Fault) -> str:
         bounds = (f"from {first}" if first else "", f"before {before}" if before else "")
         words.append(" ".join((name, *filter(None, bounds))) if any(bounds) else f"any {name}")
     return ", ".join(words)
-
-
-def _sources(source: str) -> str:
-    linked = re.sub(r"#(\d+)", r"[#\1](https://github.com/pytorch/pytorch/issues/\1)", source)
-    return linked.removeprefix("pytorch ")
 
 
 def test_the_committed_index_and_the_page_of_known_faults_are_up_to_date(update_golden: bool) -> None:

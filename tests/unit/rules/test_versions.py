@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,10 +25,13 @@ from builders import (
 )
 from packaging.version import Version
 
+import layoutdoctor
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
 from layoutdoctor.rules.versions import LD301, known_faults, parse_cudnn, parse_torch
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import FxNode
@@ -78,7 +82,7 @@ def test_what_it_says(told: Told) -> None:
 @pytest.mark.parametrize(
     ("torch", "advice"),
     [
-        ("2.8.0", None),
+        ("2.8.0", "compare with float32; use torch 2.9.1"),
         ("2.9.0a0+git123", "use torch 2.9.1"),
         ("2.9.0.post1", "use torch 2.9.1"),
         ("2.9.1a0+5228.nv25.06", "install the package"),
@@ -106,6 +110,21 @@ def test_what_does_not_meet_a_fault() -> None:
         assert list(LD301.check(diagnosis)) == []
 
 
+@pytest.mark.parametrize(("torch", "count"), [("2.12.0+cu130", 1), ("2.13.0+cu130", 0)])
+def test_a_trace_shows_a_convolution_template(tmp_path: Path, torch: str, count: int) -> None:
+    name = "triton_tem_fused_convolution_4"
+    kernel = {"ph": "X", "cat": "kernel", "name": name, "ts": 1, "dur": 2, "pid": 0, "tid": 7}
+    (tmp_path / "t.json").write_text(json.dumps({"torch_version": torch, "traceEvents": [kernel]}), encoding="utf-8")
+
+    findings = layoutdoctor.examine_trace(tmp_path / "t.json").findings
+
+    assert [f"{name} ran (pytorch #173068" in f.message for f in findings if f.code == "LD301"] == [True] * count
+    pointwise = a_decision(a_convolution("conv", weight_shape=(8, 8, 1, 1)))
+    ran = with_nodes(decision=pointwise, ran=a_kernel(name, library="inductor"))
+    environment, subject = an_environment(torch="2.12.0"), a_subject(device="cuda")
+    assert list(LD301.check(a_diagnosis(ran, environment=environment, subject=subject))) == []
+
+
 def test_versions_are_read_without_what_was_built() -> None:
     for text, version in {"2.9.1+cu128": "2.9.1", "2.13.0.dev20260514+cu130": "2.13.0.dev20260514"}.items():
         assert parse_torch(text) == Version(version)
@@ -125,7 +144,17 @@ def test_every_fault_fires_in_its_versions_and_in_no_other() -> None:
     product = a_node("mm", "aten.mm.default", dtype="float16")
     reference = a_kernel("matmul", implementation="ref:any", node="mm")
     fallback = a_kernel("aten::slow_conv_dilated2d", library="aten", node="conv")
+    template = a_kernel("triton_tem_fused_convolution_4", library="inductor")
+    gradient = a_failed_trial("inductor", "CUDA error: illegal memory access in triton_convolution2d_bwd_weight")
+    norm = (a_node("up", "aten._unsafe_index.Tensor"), a_node("gn", "aten.var_mean.correction"), UPSAMPLING[0])
+    unit = with_nodes(
+        decision=a_decision(a_convolution("conv", weight_shape=(8, 8, 1, 1))), name="inductor-channels-last"
+    )
     trials = {
+        "convolution_in_triton_template": [with_nodes(ran=template)],
+        "weight_gradient_in_triton_template": [gradient],
+        "upsampling_before_group_norm": [with_nodes(*norm)],
+        "training_of_unit_convolution": [unit],
         "half_precision_conv3d": [with_nodes(CONV3D)],
         "upsampling_between_convolutions": [with_nodes(*UPSAMPLING, decision=a_decision())],
         "strides_lost_in_decomposition": list(with_outputs("equal", "equal", PAD, torch="").trials),
@@ -142,7 +171,7 @@ def test_every_fault_fires_in_its_versions_and_in_no_other() -> None:
     for fault in known_faults():
 
         def fired(torch: str, fault: Any = fault) -> bool:
-            environment = an_environment(torch=f"{torch}+rocm6.4", cudnn=fault.first_cudnn)
+            environment = an_environment(torch=f"{torch}+rocm6.4", cudnn=fault.first_cudnn, device_name="NVIDIA B200")
             subject = a_subject(device=fault.device or "cpu", mode="training")
             diagnosis = a_diagnosis(*trials[fault.look], environment=environment, subject=subject)
             return any(
@@ -155,6 +184,6 @@ def test_every_fault_fires_in_its_versions_and_in_no_other() -> None:
     assert trials.keys() == {fault.look for fault in known_faults()}
 
 
-def with_nodes(*nodes: FxNode, decision: Any = None, ran: Any = None) -> Trial:
+def with_nodes(*nodes: FxNode, decision: Any = None, ran: Any = None, name: str = "inductor") -> Trial:
     seen = kernels(kernels=(ran,)) if ran is not None else None
-    return a_trial(graphs=(a_graph(decision, nodes=nodes),), kernels=seen)
+    return a_trial(name, graphs=(a_graph(decision, nodes=nodes),), kernels=seen)

@@ -1,0 +1,251 @@
+"""What people paste into an issue: tables of profilers and logs of oneDNN, as they are and as they arrive."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from loops import for_each
+
+import layoutdoctor
+from layoutdoctor.errors import TraceError
+from layoutdoctor.recording.reading import read_trace
+from layoutdoctor.recording.recording import KernelTotals
+from layoutdoctor.reports.sections.view import build_view
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TEXTS = Path(__file__).parent.parent.parent / "texts"
+OF_FIVE_SECONDS = "Layout conversions take at least 2.00 ms of 5.00 ms kernel time (40 %)"
+OF_KEY_AVERAGES = "Layout conversions take at least 1.42 ms of 3.52 ms kernel time (40 %)"
+MAY = "calls may convert a layout"
+NO_OPERATION_OF_30 = "No layout conversion can be shown in 30 operations"
+CREATED = "Creating primitives took 70.6 s, running them 211 ms. Layout conversions take at least 220 us of 211 ms"
+
+
+@for_each(
+    ("name", "device", "claim"),
+    [
+        ("key_averages.txt", "cuda", OF_KEY_AVERAGES),
+        ("key_averages_with_stack.txt", "cuda", OF_KEY_AVERAGES),
+        ("key_averages_in_markdown.txt", "cuda", OF_KEY_AVERAGES),
+        # A range that the host has as well took 2.40 ms on the device, and is no kernel.
+        (
+            "key_averages_of_five_rows.txt",
+            "cuda",
+            "Layout conversions take at least 1.13 ms of 3.61 ms kernel time (31 %)",
+        ),
+        ("key_averages_by_time_on_the_host.txt", "cuda", f"{NO_OPERATION_OF_30}, 2.65 ms own time"),
+        (
+            "key_averages_of_a_cpu.txt",
+            "cpu",
+            f"Layout conversions take at least 87.4 us of 1.50 ms own time (5.8 %); 6 {MAY}: 141 us more",
+        ),
+        ("profiler_table.txt", "cuda", "Layout conversions take at least 107 ms of 869 ms kernel time (12 %)"),
+        ("autograd_profiler_1_7.txt", "cuda", f"{NO_OPERATION_OF_30}, 1.00 ms own time; 10 {MAY}: 50.0 us"),
+        ("autograd_profiler_1_4.txt", "cuda", f"No layout conversion can be shown in 40 operations; 10 {MAY}: 50.0 us"),
+        ("autograd_profiler_0_4.txt", "cuda", f"{NO_OPERATION_OF_30}; 10 {MAY}: 50.0 us"),
+        ("nvprof_8.txt", "cuda", "Layout conversions take at least 269 us of 519 us kernel time (52 %)"),
+        ("nvprof_11.txt", "cuda", "Layout conversions take at least 600 ms of 1.80 s kernel time (33 %)"),
+        ("nvprof_text.txt", "cuda", "Layout conversions take at least 44.0 ms of 143 ms kernel time (31 %)"),
+        ("nvprof_trace.txt", "cuda", "Layout conversions take at least 23.5 us of 67.0 us kernel time (35 %)"),
+        *((f"nsys_{name}.txt", "cuda", OF_FIVE_SECONDS) for name in ("2019", "2024", "table", "blocks")),
+        ("onednn_cache_miss.log", "cpu", f"{CREATED} kernel time (0.1 %)"),
+        ("onednn_ipex_train.log", "cpu", "Layout conversions take at least 4.88 us of 2.15 ms kernel time (0.2 %)"),
+        ("mkldnn_2018.log", "cpu", "Layout conversions take at least 6.48 ms of 77.9 ms kernel time (8.3 %)"),
+    ],
+)
+def test_each_text_is_read(name: str, device: str, claim: str) -> None:
+    diagnosis = layoutdoctor.examine_trace(TEXTS / name)
+
+    assert (diagnosis.subject.device, build_view(diagnosis).answer.claim) == (device, claim)
+    assert diagnosis.subject.notes == ()
+
+
+@for_each(
+    ("name", "lacks"),
+    [
+        (
+            "profiler_table.txt",
+            [
+                "the kernels that the table lists take 206 ms of its total of 869 ms; the rest is not listed "
+                "(row_limit=-1 lists all)",
+                "3 names are cut short, so kernels are known by their beginning only",
+            ],
+        ),
+        (
+            "key_averages_of_a_cpu.txt",
+            [
+                "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a table",
+                "the operations that the table lists take 1.50 ms of its total of 7.53 ms; the rest is ranges and "
+                "Python code, or not listed (row_limit=-1 lists all)",
+            ],
+        ),
+        (
+            "autograd_profiler_1_4.txt",
+            [
+                "the table lists no kernels, which show what libraries convert: from torch 1.8.1 on, "
+                'sort_by="self_cuda_time_total" puts them first',
+                "times of operations include those of the ones that they called, so they have no sum",
+            ],
+        ),
+    ],
+)
+def test_the_report_has_what_a_table_cannot_show(name: str, lacks: list[str]) -> None:
+    (trial,) = layoutdoctor.examine_trace(TEXTS / name).trials
+
+    assert trial.kernels is not None
+    assert [lack for lack in trial.kernels.lacks if not lack.startswith("a table of totals holds no order")] == lacks
+
+
+def test_a_log_with_a_backward_is_of_a_training_step_and_gets_its_advice() -> None:
+    diagnosis = layoutdoctor.examine_trace(TEXTS / "onednn_ipex_train.log")
+    notes = dict(build_view(diagnosis).answer.notes)
+
+    assert (diagnosis.findings, notes["Next"].split(" finds")[0]) == (
+        (),
+        "python -m layoutdoctor model.py --mode training",
+    )
+    notes = dict(build_view(layoutdoctor.examine_trace(TEXTS / "onednn_cache_miss.log")).answer.notes)
+    problem = "deconvolution mb1_ic1026oc1_ih1oh1kh1sh1dh0ph0_iw224ow58112kw1024sw256dw0pw0"
+    assert notes["Created"] == f"2 primitives in 70.6 s; longest 70.6 s: {problem}"
+    assert "bring inputs to few sizes" in notes["Reuse"]
+
+
+def test_primitives_that_are_created_again_are_said_to_be(tmp_path: Path) -> None:
+    *head, missed, _, ran, _ = (TEXTS / "onednn_cache_miss.log").read_text(encoding="utf-8").splitlines()
+    hit = missed.replace("cache_miss", "cache_hit").replace("70550.8", "0.25")
+    for lines, claim, created in (
+        ([missed, missed, hit, ran], "Creating primitives took 141 s, running them 220 us. L", "2 primitives (1 dif"),
+        ([hit, ran], "Creating primitives took 250 us, running them 220 us. L", "0 primitives in 250 us; 1 found in t"),
+        (
+            [missed],
+            "Creating primitives took 70.6 s. Nothing can be said of conversions: the lo",
+            "1 primitive in 70.6",
+        ),
+    ):
+        (tmp_path / "run.log").write_text("\n".join((*head, *lines)), encoding="utf-8")
+        answer = build_view(layoutdoctor.examine_trace(tmp_path / "run.log")).answer
+        assert (answer.claim[: len(claim)], dict(answer.notes)["Created"][: len(created)]) == (claim, created)
+
+
+def squeezed(text: str) -> str:
+    return "\n".join(" ".join(line.split()) for line in text.splitlines() if not re.match(r"[\s-]+$", line))
+
+
+WAYS: dict[str, Callable[[str], str]] = {
+    "quoted": lambda text: "On Monday somebody wrote:\n" + "".join(f"> {line}\n" for line in text.splitlines()),
+    "fenced": lambda text: f"My profile, sorted by name, is:\n```text\n{text}```\nWhy?\n",
+    "logged": lambda text: "".join(
+        f"2024-05-01 12:00:00,{i:03} INFO x.py: {s}\n" for i, s in enumerate(text.split("\n"))
+    ),
+    "commented": lambda text: "print(table)\n" + "".join(f"# {line}\n" for line in text.splitlines()),
+    "squeezed": squeezed,
+    "apart": lambda text: text.replace("\n", "\n\n") if "Self" in text else text,
+    "twice": lambda text: f"{text}\n\n{text}",
+    "in Windows": lambda text: text.replace("\n", "\r\n"),
+}
+
+
+@for_each("name", ["key_averages.txt", "profiler_table.txt", "nvprof_11.txt", "nvprof_8.txt", "nsys_2024.txt"])
+@for_each("way", list(WAYS))
+def test_a_table_is_the_same_however_it_was_pasted(tmp_path: Path, name: str, way: str) -> None:
+    plain = read_trace(TEXTS / name)
+    (tmp_path / name).write_bytes(WAYS[way]((TEXTS / name).read_text(encoding="utf-8")).encode())
+
+    found = read_trace(tmp_path / name)
+
+    assert isinstance(plain, KernelTotals)
+    assert isinstance(found, KernelTotals)
+    assert (found.rows, found.nanoseconds, found.device) == (plain.rows, plain.nanoseconds, plain.device)
+    assert len(plain.rows) > 1
+
+
+@for_each("device", ["XPU", "MTIA", "HPU", "DEVICE", "None"])
+def test_the_device_of_a_table_is_that_of_its_titles(tmp_path: Path, device: str) -> None:
+    text = (TEXTS / "key_averages.txt").read_text(encoding="utf-8")
+    (tmp_path / "t.txt").write_text(re.sub(r" {0,6}\bCUDA\b", f" {device}", text), encoding="utf-8")
+
+    found = read_trace(tmp_path / "t.txt")
+
+    assert isinstance(found, KernelTotals)
+    assert (found.device, found.nanoseconds) == (
+        {"DEVICE": "cuda", "None": "cuda"}.get(device, device.lower()),
+        3_522_000,
+    )
+
+
+def test_a_table_of_two_is_the_one_with_kernels(tmp_path: Path) -> None:
+    texts = [
+        (TEXTS / name).read_text(encoding="utf-8")
+        for name in ("key_averages_by_time_on_the_host.txt", "key_averages.txt")
+    ]
+    (tmp_path / "t.txt").write_text("\nby time on the device:\n\n".join(texts), encoding="utf-8")
+
+    diagnosis = layoutdoctor.examine_trace(tmp_path / "t.txt")
+
+    assert build_view(diagnosis).answer.claim == OF_KEY_AVERAGES
+    assert diagnosis.subject.notes == ("further tables of kernels in the same file, which were not read",)
+
+
+def test_a_cut_or_damaged_table_costs_no_more_than_its_rows(tmp_path: Path) -> None:
+    lines = (TEXTS / "key_averages.txt").read_text(encoding="utf-8").splitlines()
+    lines[12] = lines[12].replace("1.134ms", "1.1x4ms")
+    (tmp_path / "t.txt").write_text("\n".join(lines[:15]), encoding="utf-8")
+
+    diagnosis = layoutdoctor.examine_trace(tmp_path / "t.txt")
+
+    assert diagnosis.subject.notes == ("rows of the kernel table that could not be read",)
+    assert build_view(diagnosis).answer.claim.startswith("Layout conversions take at least 288 us of ")
+
+
+EXPORT = """#!/bin/sh
+test "$1 $2 $3" = "export --type sqlite" || exit 9
+cat "$SAMPLE" > "$7"
+"""
+
+
+def test_a_report_of_nsight_systems_is_exported_where_nsys_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "run.nsys-rep"
+    report.write_bytes(b"\x00\x83\x01\x02" * 40)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TraceError, match=r"was not exported; export it with nsys export --type sqlite$"):
+        read_trace(report)
+
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    program = tmp_path / "nsys"
+    for script, why in (
+        ("#!/bin/sh\necho 'cannot open' >&2\nexit 3\n", "it ended with 3: cannot open"),
+        ("#!/no/such/shell\n", "No such file or directory"),
+    ):
+        program.write_text(script, encoding="utf-8")
+        program.chmod(0o755)
+        with pytest.raises(TraceError, match=f"nsys export made no database of it, .*{why}"):
+            read_trace(report)
+    program.write_text(EXPORT, encoding="utf-8")
+    database = tmp_path / "sample"
+    a_database(database)
+    monkeypatch.setenv("SAMPLE", str(database))
+
+    assert read_trace(report).source == "Nsight Systems export"  # type: ignore[union-attr]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nsys", "run.nsys-rep", "sample"]
+
+
+def a_database(path: Path) -> None:
+    import sqlite3
+    from contextlib import closing
+
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, demangledName INTEGER)"
+        )
+        connection.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+        connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 5, 1)")
+        connection.execute("INSERT INTO StringIds VALUES (1, 'f')")
