@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.configurations import BASELINE, FORCED, base_name, choose_configurations
+from layoutdoctor.diagnosis.configurations import (
+    BASELINE,
+    DEFAULT_CONFIGURATIONS,
+    FORCED,
+    base_name,
+    choose_configurations,
+)
 from layoutdoctor.examination.choice import eligible_names
 from layoutdoctor.recording.recording import busy_nanoseconds
 from layoutdoctor.rules.decisions import leaves_out_backward
@@ -16,7 +22,7 @@ from layoutdoctor.units import NANOSECONDS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, OptionValue
+    from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, FormatChoice, OptionValue
     from layoutdoctor.workers.worker import Worker
 
 MOST_CURES = 3
@@ -53,6 +59,18 @@ def in_both_directions(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
     is_wanted = any(worker.name == BASELINE and leaves_out_backward(worker.trial.graphs) for worker in workers)
     is_there = any(worker.name == FORCED for worker in workers)
     return choose_configurations(FORCED) if is_wanted and not is_there else ()
+
+
+def in_eager_mode(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
+    """Eager mode in the formats of configurations of which nothing was compiled, as far as it is not tried yet."""
+    tried = {_formats(worker.configuration) for worker in workers if worker.configuration.backend == "eager"}
+    ran = {_formats(worker.configuration) for worker in workers if worker.is_ok and worker.trial.ran_as_eager}
+    known = (one for one in DEFAULT_CONFIGURATIONS if one.backend == "eager")
+    return tuple(one for one in known if _formats(one) in ran - tried)
+
+
+def _formats(configuration: Configuration) -> tuple[FormatChoice | None, FormatChoice | None]:
+    return configuration.model_format, configuration.input_format
 
 
 def single_cures(workers: Sequence[Worker], medians: Mapping[str, float]) -> tuple[Configuration, ...]:

@@ -149,7 +149,8 @@ def _same_line(diagnosis: Diagnosis, name: str, baseline: str) -> str:
     others = [trial for trial in diagnosis.trials if trial.same_as == name]
     alike = "the same code as" if all(trial.configuration.backend == "inductor" for trial in others) else "the same as"
     of = "the default" if name == baseline == BASELINE else shown_name(name)
-    return f"{alike} {of}: {'; '.join(shown_name(trial.name) for trial in others)}"
+    why = ", because torch.compile lowered no graph" if any(trial.ran_as_eager for trial in others) else ""
+    return f"{alike} {of}{why}: {'; '.join(shown_name(trial.name) for trial in others)}"
 
 
 def _time_cell(trial: Trial) -> str:
