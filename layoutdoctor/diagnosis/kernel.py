@@ -100,7 +100,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         kernels: The list itself, in order; a file has it once for all trials of the same code.
         sources: The sources of the list, such as ``("torch.profiler", "oneDNN verbose log")``.
         lacks: The facts that could not be recorded, each with the reason.
-        undecided_count: Of a trace, kernels that may convert a layout, though nothing says so; in no other sum.
+        undecided_count: Kernels that may convert a layout, though nothing says so; in no other sum of conversions.
         waiting: On a GPU, what a recorded trace or an iteration waited for; None elsewhere.
         exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
             device: what the run really waited for.

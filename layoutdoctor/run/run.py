@@ -15,7 +15,14 @@ from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.examination.choice import compare, recommend
 from layoutdoctor.recording.recording import Head, Recording
-from layoutdoctor.run.deriving import cures_together, in_both_directions, in_eager_mode, on_a_gpu, single_cures
+from layoutdoctor.run.deriving import (
+    cures_together,
+    in_both_directions,
+    in_eager_mode,
+    in_other_sizes,
+    on_a_gpu,
+    single_cures,
+)
 from layoutdoctor.run.watching import now
 from layoutdoctor.workers.launcher import LostError
 from layoutdoctor.workers.messages import Bandwidth, Copied, Ran
@@ -143,6 +150,7 @@ class Run:
         """From the first compile to the last profile."""
         self._try(self._request.configurations)
         if self._is_static:
+            self._try_more(in_other_sizes(self.workers, self._host.loaded.subject.inputs))
             return
         if self._request.derives:
             self._derive()

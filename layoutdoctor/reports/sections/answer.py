@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
-from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.diagnosis.configurations import BASELINE, STATIC_SIZES, SYMBOLIC_SIZES
 from layoutdoctor.examination.choice import EQUALITY, KEEPS_MEMORY, eligible_names, is_far_off, wrong_baseline
 from layoutdoctor.examination.costs import convolution_count, irrelevance
 from layoutdoctor.reports.sections.account import conversions_sentence, decision_sentence, why_sentences
@@ -27,7 +27,7 @@ from layoutdoctor.reports.sections.wording import (
     shown_name,
 )
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import count_of, ratio_words
+from layoutdoctor.words import be, count_of, listing, ratio_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -235,6 +235,7 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
             best = f"{shown_name(free.configuration)}, {ratio_words(free.speedup)}"
         yield "Frozen", f"weights are fixed; without frozen weights: {best}"
     yield "Run with", _allocator_sentence(diagnosis)
+    yield "Sizes", _sizes_sentence(diagnosis)
     yield "Accuracy", "; ".join(_accuracy(diagnosis, chosen))
     yield "Sure?", _certainty(diagnosis, situation)
     cores = comparison.other_cores if comparison is not None else None
@@ -322,6 +323,23 @@ def _certainty(diagnosis: Diagnosis, situation: Situation) -> str:
     return f"{sum(one > 1 for one in ratio.start_ratios)} of {starts} agree ({shown})"
 
 
+def _sizes_sentence(diagnosis: Diagnosis) -> str:
+    """The symbolic sizes of the inputs, and the decision of the compiler for the other kind of sizes; else empty."""
+    named = [
+        f"dimension {number} of {clean_name(tensor.name or 'the input')} (here {tensor.shape[number]})"
+        for tensor in diagnosis.subject.inputs
+        for number in tensor.symbolic
+    ]
+    if not named:
+        return ""
+    words = [f"{listing(named)} {be(len(named))} symbolic: one size was diagnosed"]
+    for name, sizes in ((SYMBOLIC_SIZES, "as symbols"), (STATIC_SIZES, "as numbers")):
+        other = diagnosis.find_trial(name)
+        if other is not None and other.status == "ok":
+            words.append(f"with sizes {sizes}, {decision_sentence(other, in_full=True)}")
+    return "; ".join(words)
+
+
 def _static_notes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     """The compiler's decision, the conversions in the graphs, and the next step."""
     shown = diagnosis.find_trial(BASELINE)
@@ -330,4 +348,5 @@ def _static_notes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if shown is not None:
         yield "Decision", decision_sentence(shown, in_full=True)
         yield "Converts", conversions_sentence(shown) or "no conversion in the graphs"
+    yield "Sizes", _sizes_sentence(diagnosis)
     yield "Next", "on such a GPU, measure: the same call without --target"
