@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
 from layoutdoctor.diagnosis.configurations import BASELINE, STATIC_SIZES, SYMBOLIC_SIZES
-from layoutdoctor.examination.choice import EQUALITY, KEEPS_MEMORY, eligible_names, is_far_off, wrong_baseline
+from layoutdoctor.examination.choice import (
+    EQUALITY,
+    KEEPS_MEMORY,
+    eligible_names,
+    is_far_off,
+    times_less_exact,
+    wrong_baseline,
+)
 from layoutdoctor.examination.costs import convolution_count, irrelevance
 from layoutdoctor.reports.sections.account import conversions_sentence, decision_sentence, why_sentences
+from layoutdoctor.reports.sections.rows import error_cell
 from layoutdoctor.reports.sections.wording import (
     baseline_phrase,
     clean,
@@ -41,7 +49,6 @@ WORTH_A_LINE_CORES = 0.3
 """Cores that other programs used; fewer are not mentioned."""
 UNKEPT_DIFFERENCE = 1.1
 """The allocator is mentioned if a call is slower or faster by this factor with glibc's default."""
-MANY_TIMES_EAGER = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +286,11 @@ def _accuracy(diagnosis: Diagnosis, chosen: str | None) -> Iterator[str]:
     trial = diagnosis.measured_trial(chosen) if chosen is not None else None
     if trial is not None:
         yield _error_words(trial)
+        advice = diagnosis.recommendation
+        free = advice.without_freezing if advice is not None else None
+        unfrozen = diagnosis.measured_trial(free.configuration) if free is not None else None
+        if times_less_exact(trial) and unfrozen is not None and not times_less_exact(unfrozen):
+            yield f"without frozen weights {error_cell(unfrozen.equivalence)} ({shown_name(unfrozen.name)})"
     wrong = wrong_baseline(diagnosis)
     if wrong is not None and wrong is not trial:
         yield f"{baseline_phrase(wrong.name)}: {_error_words(wrong)}"
@@ -303,8 +315,10 @@ def _error_words(trial: Trial) -> str:
         return f"outputs are {seen.status}{detail}{gradients}"
     words = f"largest error against {clean_name(seen.reference or 'the reference')} {format_error(error)}"
     if own is not None:
-        times = f", {error / own:.0f} times eager's own error" if own and error > MANY_TIMES_EAGER * own else ""
-        words = f"{words}, eager mode itself {format_error(own)}{times}"
+        words = f"{words}, eager mode itself {format_error(own)}"
+    times = times_less_exact(trial)
+    if times is not None:
+        words = f"{times:.{0 if times >= 10 else 1}f} times less exact than eager mode: {words}"
     return f"{words}{gradients}"
 
 

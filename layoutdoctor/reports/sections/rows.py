@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.examination.choice import times_less_exact
 from layoutdoctor.examination.costs import count_by_tensor, counted_conversions
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
@@ -115,13 +116,16 @@ def _configurations(diagnosis: Diagnosis) -> Table:
     baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
     recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
     against = f"against {'the default' if baseline == BASELINE else shown_name(baseline)}"
+    equal = (t for t in diagnosis.trials if t.equivalence is not None and t.equivalence.status == "equal")
+    is_less_exact = any(map(times_less_exact, equal))
     cells: dict[str, Callable[[Trial], str]] = {
         "converted per call": conversions_cell,
         "layout optimization": decision_cell,
     }
     if is_timed:
         times: dict[str, Callable[[Trial], str]] = {"per call": _time_cell, against: partial(_ratio_cell, diagnosis)}
-        cells = {**times, **cells, "error": lambda trial: error_cell(trial.equivalence)}
+        errors: dict[str, Callable[[Trial], str]] = {"error": lambda trial: error_cell(trial.equivalence)}
+        cells = {**times, **errors, **cells} if is_less_exact else {**times, **cells, **errors}
     rows = []
     for trial in sorted(diagnosis.trials, key=partial(_place_in_table, diagnosis)):
         name, is_ok = shown_name(trial.name), trial.status == "ok"
@@ -133,7 +137,7 @@ def _configurations(diagnosis: Diagnosis) -> Table:
         ("configuration", *cells),
         tuple(rows),
         title="Configurations, fastest first",
-        narrow_count=4 if is_timed else None,
+        narrow_count=4 + is_less_exact if is_timed else None,
         below=tuple(_same_line(diagnosis, name, baseline) for name in same),
     )
 
