@@ -156,7 +156,9 @@ def matrix_products(diagnosis: Diagnosis) -> Iterator[Finding]:
         ]
         nodes = {convolution.node for convolution, _ in found}
         seconds = sum_known(kernel.seconds for kernel in evidence.kernels_of(trial) if kernel.node in nodes)
-        if (evidence.share_of_kernels(trial, seconds) or LEAST_SHARE) < LEAST_SHARE:
+        share = evidence.share_of_kernels(trial, seconds)
+        has_patches = any(set(image) != {1} for _, image in found)
+        if not has_patches if share is None else share < LEAST_SHARE:
             return
         count = f"{len(found)} of {count_of(len(_forward(trial)), 'convolution')}"
         are = "is a matrix product" if len(found) == 1 else "are matrix products"
