@@ -19,6 +19,9 @@ LEAST_SHARE = 0.02
 _CALL_FLOPS = 1e6
 """The work of a call by itself: about 20 us, in floating-point operations of a processor."""
 
+_WEIGHT_FLOPS = 40
+"""The work for each element of a convolution's weight, which libraries read and convert in every call."""
+
 _3D_FACTOR = 10
 """
 The work of a 3-D convolution beside a 2-D one: libraries have no good kernel for 3-D patches. Measured on a CPU (torch
@@ -84,7 +87,8 @@ def _convolution_flops(node: FxNode, nodes: Mapping[str, FxNode]) -> float:
     weight = _sizes(nodes.get(node.inputs[1])) if len(node.inputs) > 1 else ()
     if not weight:
         return 0.0
-    return 2 * math.prod(_sizes(node)) * math.prod(weight) / max(weight[0], 1) * (_3D_FACTOR if len(weight) == 5 else 1)
+    for_each = 2 * math.prod(_sizes(node)) / max(weight[0], 1) + _WEIGHT_FLOPS
+    return math.prod(weight) * for_each * (_3D_FACTOR if len(weight) == 5 else 1)
 
 
 def _product_flops(node: FxNode, nodes: Mapping[str, FxNode]) -> float:
