@@ -119,7 +119,7 @@ def test_a_convolution_of_another_library_is_a_kernel_that_may_convert_unless_it
     assert (opaque.undecided_count, opaque.not_understood_count) == (2, 2 + LOST)
     assert opaque.undecided_seconds == pytest.approx(190 * MICROSECOND)
     assert opaque.lacks == (
-        "the layouts that quantized::conv2d_relu (2 calls, 190 us) converts within: no log of its library shows them",
+        "conversions within quantized::conv2d_relu (2 calls, 190 us): no log of its library shows them",
     )
     assert [kernel.name for kernel in logged.kernels] == ["reorder", "convolution"]
     assert (logged.conversion_count, logged.undecided_count, logged.lacks) == (1, 0, ())
