@@ -16,10 +16,24 @@ class Flat(nn.Module):
         super().__init__()
         self.frames = nn.Conv3d(4, 6, (1, 3, 3), padding=(0, 1, 1), groups=2)
         self.time = nn.Conv3d(6, 6, 3, padding=1)
-        self.strided = nn.Conv3d(6, 4, (1, 3, 2), stride=(1, 2, 1), dilation=(2, 1, 2), bias=False)
+        self.strided = nn.Conv3d(6, 4, (1, 3, 2), stride=(2, 2, 1), dilation=(2, 1, 2), bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.strided(torch.relu(self.time(self.frames(x))))
+
+
+class Patches(nn.Module):
+    """Patches embedded one by one, then all of them, then one pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv3d(4, 6, (1, 4, 4), stride=(1, 4, 4))
+        self.mix = nn.Conv2d(6, 6, 3, padding=1)
+        self.pool = nn.Conv2d(6, 5, (6, 2), bias=False)
+        self.gate = nn.Conv2d(5, 5, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gate(self.pool(self.mix(self.embed(x).flatten(2, 3))))
 
 
 class Autocast(nn.Module):
@@ -95,9 +109,7 @@ class Volume(nn.Sequential):
         super().__init__(
             nn.Conv3d(4, 4, 3, padding=1),
             nn.Conv3d(4, 4, 1),
-            nn.Conv3d(4, 4, (1, 3, 3), stride=(2, 1, 1)),
             nn.Conv3d(4, 4, (1, 3, 3), padding=(1, 1, 1)),
-            nn.Conv3d(4, 4, (1, 3, 3), padding=(0, 1, 1), padding_mode="circular"),
         )
 
 
@@ -113,6 +125,7 @@ class Case(NamedTuple):
 
 CASES = (
     Case("flat-conv3d", Flat, "eager", ("frames", "strided"), (2, 4, 3, 8, 8)),
+    Case("matrix-product", Patches, "eager", ("embed", "pool", "gate"), (2, 4, 3, 8, 8)),
     Case("autocast-dtype", Autocast, "eager", ("conv", "head")),
     Case("dense-batch-norm-input", Unfolded, "eager", ("norm",)),
     Case("without-contiguous", Contiguous, "eager-channels-last", ()),

@@ -20,6 +20,8 @@ BASELINE = "inductor"
 """The configuration that ratios refer to: torch.compile as torch ships it."""
 
 FORCED = "inductor-layout-opt-forced"
+SYMBOLIC_SIZES, STATIC_SIZES = f"{BASELINE}+symbolic-sizes", f"{BASELINE}+static-sizes"
+"""The default, if the inputs have symbolic sizes, with these as symbols or as numbers."""
 ALL = "all"
 
 

@@ -125,7 +125,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         kernels: The list itself, in order, of a trace its first 20,000; a file has it once for trials of the same code.
         sources: The sources of the list, such as ``("torch.profiler", "oneDNN verbose log")``.
         lacks: The facts that could not be recorded, each with the reason.
-        undecided_count: Of a trace, kernels that may convert a layout, though nothing says so; in no other sum.
+        undecided_count: Kernels that may convert a layout, though nothing says so; in no other sum of conversions.
         creations: In a log of oneDNN, what was created; None if the log has no line of a creation.
         waiting: On a GPU, what a recorded trace or an iteration waited for; None elsewhere.
         exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the

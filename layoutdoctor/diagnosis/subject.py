@@ -67,6 +67,8 @@ class Configuration(Record, frozen=True, kw_only=True):
         cures: Changes of the model that it makes; what they are tried on is the configuration of the same name without
             ``+CURE``.
         library_switches: Switches of libraries under which it runs, such as ``cudnn.benchmark``; each is put back.
+        dynamic: Whether torch.compile is given the symbolic sizes of the inputs as such, as after
+            ``torch._dynamo.mark_dynamic``; None leaves that as the caller has it.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Configuration(Record, frozen=True, kw_only=True):
     inductor_options: dict[str, OptionValue] = msgspec.field(default_factory=dict)
     cures: tuple[Cure, ...] = ()
     library_switches: dict[str, bool] = msgspec.field(default_factory=dict)
+    dynamic: bool | None = None
 
     @property
     def freezes(self) -> bool:
@@ -93,6 +96,7 @@ class InputTensor(Record, frozen=True, kw_only=True):
         stride: Strides in elements; None if it is no strided tensor.
         memory_formats: Every memory format it satisfies.
         name: Its parameter in the model's signature, or its key; None if it is the only input.
+        symbolic: Dimensions that may have another size in another call: exported so, or marked with ``mark_dynamic``.
     """
 
     shape: tuple[Size, ...]
@@ -100,6 +104,7 @@ class InputTensor(Record, frozen=True, kw_only=True):
     dtype: str
     memory_formats: tuple[MemoryFormat, ...]
     name: str | None = None
+    symbolic: tuple[Count, ...] = ()
 
     def __post_init__(self) -> None:
         check_ranks(self.shape, self.stride)

@@ -14,6 +14,9 @@ from layoutdoctor.diagnosis.subject import Configuration, SourceLocation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LOWERED_NO_GRAPH = "torch.compile lowered no graph: the model ran as eager code"
+"""A note on a trial: it is no compiled one, whatever its configuration asked for."""
+
 TrialStatus = Literal["ok", "failed", "timed_out", "crashed", "skipped", "same_as"]
 
 
@@ -173,6 +176,11 @@ class Trial(Record, frozen=True, kw_only=True):
     def name(self) -> str:
         """The configuration's name."""
         return self.configuration.name
+
+    @property
+    def ran_as_eager(self) -> bool:
+        """Whether it was to be compiled, and nothing was."""
+        return LOWERED_NO_GRAPH in self.notes
 
     def compile(self, model: Callable[..., object]) -> Callable[..., object]:
         """

@@ -177,6 +177,8 @@ NEAR_THE_BEST = 1.12
 MOST_CONTENDERS = 3
 FEWEST_STARTS = 3
 MOST_STARTS = 5
+LESS_EXACT = 2.0
+"""Times eager's own error: from there on the answer names both."""
 _FAR_OFF = 1.5
 """Times the tolerance."""
 KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
@@ -323,6 +325,13 @@ def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:
     eager = [t.equivalence for t in diagnosis.trials if t.configuration.backend == "eager"]
     is_right = any(e is not None and e.status == "equal" for e in eager)
     return trial if is_right or (not eager and trial.equivalence.reference == "float64") else None
+
+
+def times_less_exact(trial: Trial) -> float | None:
+    """How many times eager mode's error a trial's is; None if another order of sums may do that, or if not known."""
+    seen = trial.equivalence
+    error, own = (None, None) if seen is None else (seen.relative_error, seen.eager_relative_error)
+    return error / own if error is not None and own and error > LESS_EXACT * own else None
 
 
 def is_far_off(trial: Trial) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -18,7 +20,7 @@ _NOTES_ON_GAPS = (
     "the kernel list was not recorded",
     "conversions were not looked for",
     "round trips were not looked for",
-    "torch.compile lowered no graph",
+    LOWERED_NO_GRAPH,
 )
 
 

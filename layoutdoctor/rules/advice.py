@@ -272,19 +272,28 @@ def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
 
 
 def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
-    """A finding that suggests its cure with the gain that was measured; as it is if none was tried."""
+    """
+    A finding that suggests its cure with the gain that was measured; as it is if none was tried.
+
+    A note whose cure is recommended, and gains what can be felt, becomes a warning.
+    """
     for trial in diagnosis.trials:
         cures = trial.configuration.cures
         if len(cures) == 1 and cures[0].answers == finding.code and not trial.configuration.library_switches:
-            return msgspec.structs.replace(finding, suggestion=_cure_words(diagnosis, trial))
+            base, ratio = diagnosis.find_trial(base_name(trial.configuration)), None
+            if base is not None and base.measurement is not None and trial.measurement is not None:
+                ratio = ratio_of(trial.name, base.measurement, trial.measurement)
+                ratio = ratio or Times(diagnosis).over(trial.name, base.name)  # if they share no rounds
+            is_recommended = (
+                diagnosis.recommendation is not None and diagnosis.recommendation.configuration == trial.name
+            )
+            severity = severity_of_gain(ratio) if is_recommended and finding.severity == "note" else finding.severity
+            words = _cure_words(diagnosis, trial, base, ratio)
+            return msgspec.structs.replace(finding, severity=severity, suggestion=words)
     return finding
 
 
-def _cure_words(diagnosis: Diagnosis, trial: Trial) -> str:
-    base = diagnosis.find_trial(base_name(trial.configuration))
-    ratio = None
-    if base is not None and base.measurement is not None and trial.measurement is not None:
-        ratio = ratio_of(trial.name, base.measurement, trial.measurement)
+def _cure_words(diagnosis: Diagnosis, trial: Trial, base: Trial | None, ratio: Ratio | None) -> str:
     if trial.same_as is not None:
         why = f"the compiled code is the same as of {shown(trial.same_as)}"
     elif trial.failure is not None:

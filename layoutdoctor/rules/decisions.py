@@ -140,7 +140,7 @@ def _input_name(diagnosis: Diagnosis, placeholder: FxNode, shape: tuple[Size, ..
         if len(tensor.shape) == len(shape)
         and all(isinstance(there, str) or here == there for here, there in zip(tensor.shape, shape, strict=True))
     ]
-    return fitting[0].name if len(fitting) == 1 and fitting[0].name else placeholder.name
+    return fitting[0].name or "the input" if len(fitting) == 1 else placeholder.name
 
 
 def _vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tuple[Trial, Graph, Decision]]:

@@ -1,4 +1,4 @@
-"""LD211, LD501, LD503, LD504 and LD507: how the model is written."""
+"""LD211, LD501, LD503, LD504, LD507 and LD508: how the model is written."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from layoutdoctor.examination.costs import (
     sum_known,
 )
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import (
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion, TensorKind
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Convolution, FxNode
-    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.layout import Layout, Size
     from layoutdoctor.diagnosis.trial import GradientLayout, Trial
 
 # ------------------------------------------------------------------------------ LD211: strides that change
@@ -101,20 +102,16 @@ LD211 = Rule("LD211", "parameter-strides-recompile", stride_recompiles)
 
 # ------------------------------------------------------------------------------------ LD503: flat 3-D kernels
 FOLDED = (
-    "y = torch.nn.functional.conv2d(x.transpose(1, 2).flatten(0, 1), conv.weight.squeeze(2), conv.bias, "
-    "conv.stride[1:], conv.padding[1:], conv.dilation[1:], conv.groups)"
-    ".unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)"
+    "y = torch.nn.functional.conv2d(x[:, :, ::conv.stride[0]].transpose(1, 2).flatten(0, 1), conv.weight.squeeze(2), "
+    "conv.bias, conv.stride[1:], conv.padding[1:], conv.dilation[1:], conv.groups)"
+    ".unflatten(0, (x.shape[0], -1)).transpose(1, 2)"
 )
 """The same of a module ``conv`` with padding by zeros and an input ``x`` ``[N, C, T, H, W]``."""
 
 
 def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: the configurations have the same convolutions."""
-
-    def forward(trial: Trial) -> list[Convolution]:
-        return [c for c in evidence.convolutions_of(trial, with_backward=False) if not c.is_backward]
-
-    for trial, convolutions in evidence.first_showing(evidence.own_trials(diagnosis), forward):
+    for trial, convolutions in evidence.first_showing(evidence.own_trials(diagnosis), _forward):
         flat = [convolution for convolution in convolutions if _is_flat(convolution)]
         names = [f"{c.module or c.node} ({shape_words((c.weight_shape or ())[2:])})" for c in flat]
         if flat:
@@ -129,16 +126,75 @@ def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
             )
 
 
+def _forward(trial: Trial) -> list[Convolution]:
+    return [c for c in evidence.convolutions_of(trial, with_backward=False) if not c.is_backward]
+
+
 def _is_flat(convolution: Convolution) -> bool:
-    """Whether depth slices do not mix, and it is no pointwise convolution; False if the numbers were not recorded."""
+    """
+    Whether depth slices do not mix, and it is no matrix product, pointwise or by patches.
+
+    False if the numbers were not recorded.
+    """
     kernel = (convolution.weight_shape or ())[2:]
     if convolution.is_transposed or not convolution.stride or not convolution.padding:
         return False
-    is_flat = convolution.rank == 3 and kernel[:1] == (1,) and kernel != (1, 1, 1)
-    return is_flat and convolution.stride[0] == 1 and convolution.padding[0] == 0
+    is_flat = convolution.rank == 3 and kernel[:1] == (1,) and kernel not in ((1, 1, 1), convolution.stride)
+    return is_flat and convolution.padding[0] == 0
 
 
 LD503 = Rule("LD503", "flat-conv3d", flat_convolutions)
+
+
+# ------------------------------------------------------------------------------------ LD508: matrix products
+def matrix_products(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most: the configurations have the same convolutions; none if they take next to no time."""
+    for trial, found in evidence.first_showing(evidence.own_trials(diagnosis), _products):
+        names = [
+            f"{c.module or c.node} ({shape_words((c.weight_shape or ())[2:])} of {shape_words(image)})"
+            for c, image in found
+        ]
+        nodes = {convolution.node for convolution, _ in found}
+        seconds = sum_known(kernel.seconds for kernel in evidence.kernels_of(trial) if kernel.node in nodes)
+        share = evidence.share_of_kernels(trial, seconds)
+        has_patches = any(set(image) != {1} for _, image in found)
+        if not has_patches if share is None else share < LEAST_SHARE:
+            return
+        count = f"{len(found)} of {count_of(len(_forward(trial)), 'convolution')}"
+        are = "is a matrix product" if len(found) == 1 else "are matrix products"
+        message = f"{count} {are}, because no two patches overlap: {listing(names, 6)}"
+        yield LD508.finding(
+            trial.name,
+            joined((message, wording.cost_words(trial, seconds)), ", "),
+            "write torch.nn.functional.linear(patches, conv.weight.flatten(1), conv.bias); a diagnosis of the default "
+            "configurations tries it",
+            seconds=seconds,
+            evidence=sorted(nodes),
+            at=found[0][0],
+        )
+
+
+def _products(trial: Trial) -> list[tuple[Convolution, tuple[Size, ...]]]:
+    """Convolutions that may gain from being written as matrix products, each with the sizes of its image."""
+    found: dict[int, tuple[Convolution, tuple[Size, ...]]] = {}
+    for graph in trial.graphs:
+        known = {c.node: c for c in (graph.decision.convolutions if graph.decision is not None else ())}
+        for node, source in convolved(graph):
+            image = source.layout.shape[2:] if source.layout is not None else ()
+            if node.name in known and _is_product(known[node.name], image):
+                found[id(node)] = known[node.name], image
+    return list(found.values()) if share_of(trial.graphs, lambda node: id(node) in found) >= LEAST_SHARE else []
+
+
+def _is_product(convolution: Convolution, image: Sequence[Size]) -> bool:
+    kernel, stride = (convolution.weight_shape or ())[2:], convolution.stride
+    padding, dilation = convolution.padding, convolution.dilation
+    if convolution.is_transposed or convolution.groups != 1 or not stride or padding is None or not dilation:
+        return False
+    return len(kernel) == len(dilation) and is_matrix_product(kernel, stride, padding, dilation, image)
+
+
+LD508 = Rule("LD508", "convolution-is-matrix-product", matrix_products)
 
 # ----------------------------------------------------------------------------------- LD504: both formats at once
 _NAMED = 3

@@ -9,7 +9,10 @@ import msgspec
 
 from layoutdoctor.diagnosis.configurations import (
     BASELINE,
+    DEFAULT_CONFIGURATIONS,
     FORCED,
+    STATIC_SIZES,
+    SYMBOLIC_SIZES,
     base_name,
     choose_configurations,
     compiled_with,
@@ -22,7 +25,7 @@ from layoutdoctor.units import NANOSECONDS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, OptionValue
+    from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, FormatChoice, InputTensor, OptionValue
     from layoutdoctor.workers.worker import Worker
 
 MOST_CURES = 3
@@ -61,6 +64,29 @@ def in_both_directions(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
         return ()
     given = {**base.configuration.compile_arguments, "options": base.configuration.inductor_options}
     return tuple(compiled_with(one, given) for one in choose_configurations(FORCED))
+
+
+def in_eager_mode(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
+    """Eager mode in the formats of configurations of which nothing was compiled, as far as it is not tried yet."""
+    tried = {_formats(worker.configuration) for worker in workers if worker.configuration.backend == "eager"}
+    ran = {_formats(worker.configuration) for worker in workers if worker.is_ok and worker.trial.ran_as_eager}
+    known = (one for one in DEFAULT_CONFIGURATIONS if one.backend == "eager")
+    return tuple(one for one in known if _formats(one) in ran - tried)
+
+
+def in_other_sizes(workers: Sequence[Worker], inputs: Sequence[InputTensor]) -> tuple[Configuration, ...]:
+    """The default with the symbolic sizes of the inputs as symbols if it has numbers for them, else with numbers."""
+    base = next((worker for worker in workers if worker.name == BASELINE and worker.trial.graphs), None)
+    if base is None or not any(tensor.symbolic for tensor in inputs):
+        return ()
+    layouts = (node.layout for graph in base.trial.graphs for node in graph.nodes if node.op == "placeholder")
+    has_symbols = any(isinstance(size, str) for layout in layouts if layout is not None for size in layout.shape)
+    name = STATIC_SIZES if has_symbols else SYMBOLIC_SIZES
+    return (msgspec.structs.replace(base.configuration, name=name, dynamic=not has_symbols),)
+
+
+def _formats(configuration: Configuration) -> tuple[FormatChoice | None, FormatChoice | None]:
+    return configuration.model_format, configuration.input_format
 
 
 def single_cures(workers: Sequence[Worker], medians: Mapping[str, float]) -> tuple[Configuration, ...]:

@@ -15,7 +15,14 @@ from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.examination.choice import compare, recommend
 from layoutdoctor.recording.recording import Head, Recording
-from layoutdoctor.run.deriving import cures_together, in_both_directions, on_a_gpu, single_cures
+from layoutdoctor.run.deriving import (
+    cures_together,
+    in_both_directions,
+    in_eager_mode,
+    in_other_sizes,
+    on_a_gpu,
+    single_cures,
+)
 from layoutdoctor.run.watching import now
 from layoutdoctor.workers.launcher import LostError
 from layoutdoctor.workers.messages import Bandwidth, Copied, Ran
@@ -143,6 +150,7 @@ class Run:
         """From the first compile to the last profile."""
         self._try(self._request.configurations)
         if self._is_static:
+            self._try_more(in_other_sizes(self.workers, self._host.loaded.subject.inputs))
             return
         if self._request.derives:
             self._derive()
@@ -160,7 +168,7 @@ class Run:
     # ------------------------------------------------------------------------------------------ configurations
     def _try(self, configurations: Sequence[Configuration]) -> None:
         """Compiles configurations, and times them beside the baseline and the best."""
-        new = [Worker(self._host, one, self._request, self._how(one)) for one in configurations]
+        new = [self._worker(one) for one in configurations]
         self.workers += new
         left = list(new)
         while left:
@@ -170,6 +178,10 @@ class Run:
             begin = time.monotonic()
             self._watch.begin("compiling")
             compile_side_by_side(batch, done, self._compiled, most=1 if self._on_gpu else None)
+            uncompiled = [self._worker(one) for one in in_eager_mode(self.workers)]
+            self.workers += uncompiled
+            compile_side_by_side(uncompiled, [*done, *batch], self._compiled)
+            batch += uncompiled
             self._compile_seconds += time.monotonic() - begin
             if self._is_static:
                 return
@@ -181,10 +193,12 @@ class Run:
             if left:
                 self._release(batch)
 
-    def _how(self, configuration: Configuration) -> str | None:
-        """Lines to paste that apply a configuration."""
-        loaded = self._host.loaded
-        return None if self._is_static else how_to_apply(configuration, frozenset(loaded.parameter_ranks), loaded.call)
+    def _worker(self, configuration: Configuration) -> Worker:
+        """The worker of a configuration, with the lines to paste that apply it."""
+        loaded, how = self._host.loaded, None
+        if not self._is_static:
+            how = how_to_apply(configuration, frozenset(loaded.parameter_ranks), loaded.call)
+        return Worker(self._host, configuration, self._request, how)
 
     def _batch(self, left: Sequence[Worker]) -> list[Worker]:
         """Those that a GPU's memory holds at once beside the baseline, which comes first; on a CPU all."""

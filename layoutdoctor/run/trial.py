@@ -18,7 +18,7 @@ from layoutdoctor.capture.fx_graph import location_in_stack
 from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.trial import Failure, GradientLayout, Trial
+from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH, Failure, GradientLayout, Trial
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.applying import global_options
 from layoutdoctor.measure.environment import free_device_bytes, used_device_bytes
@@ -74,6 +74,7 @@ class TrialWork:
     """
 
     step: Step
+    _eager_key: str
 
     def __init__(
         self, subject: LoadedSubject, configuration: Configuration, mode: Mode, target: Target | None = None
@@ -93,6 +94,8 @@ class TrialWork:
             A key that configurations with the same options and formats in effect share.
         """
         self.step = prepare(self._subject, self._configuration, self._mode)
+        in_eager_mode = msgspec.structs.replace(self._configuration, backend="eager")
+        self._eager_key = fingerprint(same_preparation_key(self.step, in_eager_mode))
         return fingerprint(same_preparation_key(self.step, self._configuration))
 
     def compile(self) -> Compiled:
@@ -122,7 +125,7 @@ class TrialWork:
         capture = self._capture
         notes = [*step.notes, *(f"not recorded: {failure}" for failure in capture.failures)]
         if self._is_compiled and capture.lowered_count == 0:
-            notes.append("torch.compile lowered no graph: the model ran as eager code")
+            notes.append(LOWERED_NO_GRAPH)
         self._trial = trial = msgspec.structs.replace(
             self._trial,
             graphs=capture.graphs,
@@ -134,7 +137,7 @@ class TrialWork:
         )
         return Compiled(
             trial=trial,
-            code=code_key(step, trial) if self._is_compiled else None,
+            code=code_key(step, trial) if capture.lowered_count else self._eager_key,
             compile_seconds=seconds,
             proposals=self._proposals(trial.graphs),
         )

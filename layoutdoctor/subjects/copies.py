@@ -25,7 +25,7 @@ from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.errors import SubjectError, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.subject import FormatChoice
 
@@ -78,12 +78,38 @@ def with_dynamo_marks(copied: torch.Tensor, original: torch.Tensor) -> torch.Ten
     A copy that carries what ``torch._dynamo.mark_dynamic`` and ``mark_static`` said of the original.
 
     Source:
-        ``torch/_dynamo/decorators.py``: attributes ``_dynamo_dynamic_indices`` and the like; torch 2.7 to 2.13.
+        ``torch/_dynamo/decorators.py``: attributes ``_dynamo_dynamic_indices`` and the like; torch 2.7 to 2.13, which
+        looks at no other one without ``_has_dynamo_dim_marking``.
     """
     for name, value in vars(original).items():
-        if name.startswith("_dynamo_"):
+        if name.startswith(_DYNAMO_MARKS):
             setattr(copied, name, copy.copy(value))
     return copied
+
+
+_DYNAMO_MARKS = ("_dynamo_", "_has_dynamo_", "_specialize_on")
+
+
+def mark_sizes(model: object, tensors: Sequence[torch.Tensor], *, dynamic: bool) -> None:
+    """Marks the symbolic sizes of a model's inputs as dynamic for torch.compile, in place, or takes all marks away."""
+    for tensor, dimensions in zip(tensors, symbolic_dimensions(model, tensors), strict=True):
+        if dynamic and dimensions:
+            torch._dynamo.mark_dynamic(tensor, list(dimensions))
+        for name in () if dynamic else [name for name in vars(tensor) if name.startswith(_DYNAMO_MARKS)]:
+            delattr(tensor, name)
+
+
+def symbolic_dimensions(model: object, tensors: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+    """Of each input the dimensions whose size was exported as a symbol, or marked as dynamic."""
+    marked = ("_dynamo_dynamic_indices", "_dynamo_unbacked_indices", "_dynamo_weak_dynamic_indices")
+    found = [{dimension for name in marked for dimension in getattr(tensor, name, ())} for tensor in tensors]
+    nodes = model.graph.nodes if isinstance(model, fx.GraphModule) else ()
+    values = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
+    shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
+    if len(shapes) == len(tensors):
+        for shape, dimensions in zip(shapes, found, strict=True):
+            dimensions.update(number for number, size in enumerate(shape) if not isinstance(size, int))
+    return [tuple(sorted(dimensions)) for dimensions in found]
 
 
 def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -16,6 +17,7 @@ from layoutdoctor.diagnosis.trial import is_refused_view
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last, is_only_contiguous
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, strided_norms
+from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
 from layoutdoctor.subjects.copies import CHANNELS_LAST, layout_of
 from layoutdoctor.workers.messages import Proposal
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.graph import FxNode, Graph
-    from layoutdoctor.diagnosis.layout import Layout
+    from layoutdoctor.diagnosis.layout import Layout, Size
     from layoutdoctor.diagnosis.subject import Configuration, Mode
     from layoutdoctor.units import Bytes
 
@@ -138,13 +140,21 @@ def _element_count(layout: Layout | None) -> int:
 
 
 # ------------------------------------------------------- a Conv3d whose kernel is 1 deep, as a Conv2d on every frame
+def _runs_as(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
+    """Whether a module computes what a class of torch does: nothing between the two has a forward of its own."""
+    base = next((kind for kind in kinds if isinstance(module, kind)), None)
+    between = itertools.takewhile(lambda kind: kind is not base, type(module).__mro__)
+    own = {name for kind in between for name in vars(kind)} | vars(module).keys()
+    return base is not None and own.isdisjoint(("forward", "_conv_forward", "__call__"))
+
+
 def _is_flat(module: nn.Module) -> bool:
-    """Whether frames do not mix; a pointwise one is a matrix product either way, and a subclass may do more."""
-    if type(module) is not nn.Conv3d or module.padding_mode != "zeros":
+    """Whether frames do not mix; one that is a matrix product, whole or by patches, is left to that cure."""
+    if not isinstance(module, nn.Conv3d) or not _runs_as(module, (nn.Conv3d,)):
         return False
-    pads_depth = not isinstance(module.padding, str) and module.padding[0] != 0
-    is_flat = module.kernel_size[0] == 1 and module.stride[0] == 1 and not pads_depth
-    return is_flat and module.kernel_size != (1, 1, 1)
+    is_named = isinstance(module.padding, str)  # or valid: no padding in depth either way, written out for zeros only
+    is_kept = module.padding_mode == "zeros" if is_named else module.padding[0] == 0
+    return module.kernel_size[0] == 1 and is_kept and module.kernel_size not in ((1, 1, 1), module.stride)
 
 
 def _propose_flat_conv3d(seen: Seen) -> Proposal | None:
@@ -162,26 +172,85 @@ FLAT_CONV3D = KnownCure(
     "flat-conv3d",
     _propose_flat_conv3d,
     """\
-class FlatConv3d(torch.nn.Conv3d):
-    def forward(self, x):
-        if x.dim() != 5:
-            return super().forward(x)
-        padding = self.padding if isinstance(self.padding, str) else self.padding[1:]
-        frames = torch.nn.functional.conv2d(
-            x.transpose(1, 2).flatten(0, 1), self.weight.squeeze(2), self.bias,
-            self.stride[1:], padding, self.dilation[1:], self.groups,
-        )
-        return frames.unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
 for name in {modules}:
-    model.get_submodule(name).__class__ = FlatConv3d""",
+    conv = model.get_submodule(name)
+    class FlatConv3d(type(conv)):
+        def forward(self, x):
+            if x.dim() != 5:
+                return super().forward(x)
+            video = x[:, :, :: self.stride[0]].transpose(1, 2)
+            frames, padding = video.flatten(0, 1), self.padding
+            if not isinstance(padding, str):
+                padding = padding[1:]
+            if self.padding_mode != "zeros":
+                sides = [side for side in reversed(padding) for _ in range(2)]
+                frames, padding = torch.nn.functional.pad(frames, sides, self.padding_mode), 0
+            settings = self.stride[1:], padding, self.dilation[1:], self.groups
+            frames = torch.nn.functional.conv2d(frames, self.weight.squeeze(2), self.bias, *settings)
+            return frames.unflatten(0, video.shape[:2]).transpose(1, 2)
+    conv.__class__ = FlatConv3d""",
     "LD503",
+)
+
+
+# ------------------------------------------------------- a convolution whose patches do not overlap, as F.linear
+def _is_product(module: nn.Module, image: Sequence[Size]) -> bool:
+    if not isinstance(module, _PLAIN_CONVOLUTIONS) or not _runs_as(module, _PLAIN_CONVOLUTIONS) or module.groups != 1:
+        return False
+    padding, kernel = module.padding, module.kernel_size
+    if isinstance(padding, str):
+        padding = (0,) if padding == "valid" or set(kernel) == {1} else (1,)
+    return is_matrix_product(kernel, module.stride, padding, module.dilation, image)
+
+
+def _propose_matrix_product(seen: Seen) -> Proposal | None:
+    modules = dict(seen.module.named_modules())
+    inputs: dict[str, list[Layout]] = {}
+    for node, source in itertools.chain.from_iterable(map(convolved, seen.graphs)):
+        if source.layout is not None and (node.module or "") in modules:
+            inputs.setdefault(node.module or "", []).append(source.layout)
+    found = {
+        name: layouts
+        for name, layouts in inputs.items()
+        if all(_is_product(modules[name], layout.shape[2:]) for layout in layouts)
+    }
+    if share_of(seen.graphs, lambda node: (node.module or "") in found) < LEAST_SHARE:
+        return None
+    return MATRIX_PRODUCT.proposal(found, _copied_bytes(itertools.chain.from_iterable(found.values())))
+
+
+_PLAIN_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+MATRIX_PRODUCT = KnownCure(
+    "matrix-product",
+    _propose_matrix_product,
+    """\
+for name in {modules}:
+    conv = model.get_submodule(name)
+    class MatrixProduct(type(conv)):
+        def forward(self, x):
+            kernel, image, weight = self.kernel_size, tuple(x.shape[2:]), self.weight
+            if len(kernel) != len(image) or kernel not in (image, self.stride):
+                return super().forward(x)
+            if any(size % part for size, part in zip(image, kernel)):
+                return super().forward(x)
+            cut = [n for size, part in zip(image, kernel) for n in (size // part, part)]
+            x = x.reshape(*x.shape[:2], *cut)
+            grid, patch = range(2, x.dim(), 2), (1, *range(3, x.dim(), 2))
+            if not weight.is_contiguous():  # channels_last
+                patch, weight = (*patch[1:], 1), weight.movedim(1, -1)
+            patches = x.permute(0, *grid, *patch).flatten(len(kernel) + 1)
+            return torch.nn.functional.linear(patches, weight.flatten(1), self.bias).movedim(-1, 1)
+    conv.__class__ = MatrixProduct""",
+    "LD508",
 )
 
 # ------------------------------------------- weights held in the dtype that autocast casts them to on every call
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
 _NARROW_BYTES = 2
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_CAST_BY_AUTOCAST = (*_CONVOLUTIONS, nn.Linear)
+_CAST_BY_AUTOCAST = (
+    *(*_PLAIN_CONVOLUTIONS, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    nn.Linear,
+)
 
 
 def _casts_of_weights(seen: Seen) -> Iterator[tuple[str, str, int]]:
@@ -390,6 +459,7 @@ VIEW_AS_RESHAPE = KnownCure(
 
 ALL_CURES = (
     FLAT_CONV3D,
+    MATRIX_PRODUCT,
     AUTOCAST_DTYPE,
     DENSE_BATCH_NORM,
     WITHOUT_CONTIGUOUS,

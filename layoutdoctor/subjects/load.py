@@ -26,7 +26,7 @@ from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, fir
 from layoutdoctor.measure.environment import why_no_gpu
 from layoutdoctor.measure.memory import out_of_memory
 from layoutdoctor.state.switches import seed_all
-from layoutdoctor.subjects.copies import input_tensors
+from layoutdoctor.subjects.copies import input_tensors, with_dynamo_marks
 from layoutdoctor.subjects.inputs import make_inputs, parse_dtype, parse_input
 from layoutdoctor.subjects.recorded_inputs import as_called, part_with_inputs
 from layoutdoctor.subjects.subject import LoadedSubject, split_example_input, unwrap
@@ -127,7 +127,7 @@ def _moved(subject: LoadedSubject, device: torch.device | None, dtype: torch.dty
         if not isinstance(leaf, torch.Tensor):
             return leaf
         moved = leaf.detach().to(device=device, dtype=dtype if leaf.is_floating_point() else None)
-        return moved.requires_grad_(leaf.requires_grad)
+        return with_dynamo_marks(moved.requires_grad_(leaf.requires_grad), leaf)
 
     try:
         if isinstance(subject.model, nn.Module):

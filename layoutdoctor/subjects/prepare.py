@@ -18,6 +18,7 @@ from layoutdoctor.subjects.copies import (
     copy_model,
     in_format,
     input_tensors,
+    mark_sizes,
     outermost_modules,
     with_dynamo_marks,
 )
@@ -51,6 +52,8 @@ def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) ->
     elif configuration.model_format not in (None, "preserve"):
         notes.append(f"{configuration.model_format} was given to the inputs only: the function uses no module")
     args, kwargs = apply_input_format((subject.args, subject.kwargs), configuration.input_format or "preserve")
+    if configuration.dynamic is not None:
+        mark_sizes(subject.model, input_tensors(args, kwargs), dynamic=configuration.dynamic)
     switches = configuration.library_switches
     return Step(subject.model, module, args, kwargs, mode, switches=switches, notes=tuple(notes))
 
@@ -107,11 +110,13 @@ def same_preparation_key(step: Step, configuration: Configuration) -> Hashable:
             "freezing": inductor_config().freezing,
             **compiler_options(configuration),
             **global_options(configuration),
+            **configuration.compile_arguments,
+            "symbolic sizes": configuration.dynamic,
         }
     chosen = tuple(sorted((name, repr(value)) for name, value in options.items()))
     cures = tuple((cure.name, cure.modules) for cure in configuration.cures)
-    arguments = tuple(sorted(configuration.compile_arguments.items()))
-    return (configuration.backend, arguments, chosen, formats_in_effect(step), cures, tuple(step.switches.items()))
+    switches = tuple(step.switches.items())
+    return (configuration.backend, chosen, formats_in_effect(step), cures, switches)
 
 
 def compiler_options(configuration: Configuration) -> dict[str, OptionValue]:

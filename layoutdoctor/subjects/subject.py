@@ -28,6 +28,7 @@ from layoutdoctor.subjects.copies import (
     input_tensors,
     layout_of,
     outermost_modules,
+    symbolic_dimensions,
 )
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
 
@@ -294,8 +295,9 @@ def _positional_names(subject: LoadedSubject) -> list[str]:
 
 
 def _describe_inputs(subject: LoadedSubject) -> tuple[InputTensor, ...]:
-    described = []
+    described: list[InputTensor] = []
     names = _positional_names(subject)
+    symbolic = symbolic_dimensions(subject.model, input_tensors(subject.args, subject.kwargs))
     for path, leaf in pytree.tree_leaves_with_path((subject.args, subject.kwargs)):
         if isinstance(leaf, torch.Tensor):
             layout = layout_of(leaf)
@@ -306,6 +308,7 @@ def _describe_inputs(subject: LoadedSubject) -> tuple[InputTensor, ...]:
                     dtype=str(leaf.dtype).removeprefix("torch."),
                     memory_formats=layout.memory_formats,
                     name=None if _is_x(subject) else _input_name(path, names),
+                    symbolic=symbolic[len(described)],
                 )
             )
     return tuple(described)

@@ -211,8 +211,15 @@ class Worker:
         return True
 
     def _yields_to(self, same: Worker, others: Sequence[Worker], why: str) -> bool:
-        """Keeps the one of two equal workers that was begun first, or that is timed; True if this one is dropped."""
-        if others.index(self) > others.index(same) or same.start is not None or same.trial.status != "ok":
+        """
+        Keeps the one of two equal workers that was begun first, or that is timed; True if this one is dropped.
+
+        What was to be compiled and runs as eager code is dropped for eager mode.
+        """
+        is_later = others.index(self) > others.index(same) or same.start is not None or same.trial.status != "ok"
+        if self.configuration.backend != same.configuration.backend:
+            is_later = same.configuration.backend == "eager"
+        if is_later:
             self._be_same_as(same, why)
             return True
         same._be_same_as(self, why)
@@ -223,6 +230,7 @@ class Worker:
 
     def _be_same_as(self, other: Worker, why: str) -> None:
         self.observe(status="same_as", same_as=other.name, notes=(*self.trial.notes, why))
+        self.rounds = []
         self.end()
 
     # ------------------------------------------------------------------------------------------ running

@@ -12,11 +12,14 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe
 from layoutdoctor.examination.kernels.shapes import parse_shapes
-from layoutdoctor.units import NANOSECONDS_PER_SECOND
+from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
+from layoutdoctor.words import count_of, distinct, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +48,9 @@ _NOT_KERNELS = _aten(
     "empty empty_like empty_strided new_empty new_empty_strided as_strided as_strided_ resize_ resize resize_as_ "
     "set_ view _unsafe_view reshape _reshape_alias expand permute transpose t squeeze unsqueeze slice select "
     "narrow detach detach_ alias unflatten flatten chunk split unbind result_type is_floating_point lift_fresh "
-    "_has_compatible_shallow_copy_type view_as expand_as movedim diagonal unfold real imag"
+    "_has_compatible_shallow_copy_type view_as expand_as movedim diagonal unfold real imag "
+    "qscheme q_scale q_zero_point q_per_channel_scales q_per_channel_zero_points q_per_channel_axis "
+    "_empty_affine_quantized _empty_per_channel_affine_quantized"
 )
 """Operations that allocate or describe a tensor and move no element."""
 
@@ -73,6 +78,9 @@ _ONLY_PREPARING = _PREPARING | _aten(
 
 _NEVER_ALONE = _aten("to contiguous reshape flatten type_as resolve_conj resolve_neg dropout")
 """Operations that return their input if they call none that moves it."""
+
+_OPAQUE = re.compile(r"(?!aten::|prims?::)\w+::(?!\w*pack)\w*conv(?!ert)")
+"""Convolutions of other libraries, such as FBGEMM's ``quantized::conv2d``, which may convert what they read."""
 
 _NO_OPERATOR = "autograd|torch|profiler|prim|layoutdoctor|c10d|_c10d_functional|symm_mem"
 _OPERATION = re.compile(rf"(?!(?:{_NO_OPERATOR})::)[A-Za-z_]\w*::\w")
@@ -247,7 +255,14 @@ def summarize_host(
     kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
     unread = lost_count(trace) + (len(log.not_understood) if log is not None else 0)
     sources = ("torch.profiler", "oneDNN verbose log") if log is not None else ("torch.profiler",)
-    return summarize(kernels, conversions, unread, sources, lacks)
+    opaque = [kernel for kernel in kernels if kernel.library == "aten" and _OPAQUE.match(kernel.name)]
+    if not opaque:
+        return summarize(kernels, conversions, unread, sources, lacks)
+    seconds, names = sum(kernel.seconds or 0.0 for kernel in opaque), distinct(kernel.name for kernel in opaque)
+    calls = f"{listing(names)} ({count_of(len(opaque), 'call')}, {format_seconds(seconds)})"
+    lack = f"conversions within {calls}: no log of its library shows them"
+    summary = summarize(kernels, conversions, unread + len(opaque), sources, (*lacks, lack))
+    return msgspec.structs.replace(summary, undecided_count=len(opaque), undecided_seconds=seconds)
 
 
 def summarize(

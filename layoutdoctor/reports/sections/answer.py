@@ -11,11 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
-from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.diagnosis.configurations import BASELINE, STATIC_SIZES, SYMBOLIC_SIZES
 from layoutdoctor.examination.applying import compile_words
-from layoutdoctor.examination.choice import EQUALITY, KEEPS_MEMORY, eligible_names, is_far_off, wrong_baseline
+from layoutdoctor.examination.choice import (
+    EQUALITY,
+    KEEPS_MEMORY,
+    eligible_names,
+    is_far_off,
+    times_less_exact,
+    wrong_baseline,
+)
 from layoutdoctor.examination.costs import convolution_count, irrelevance
 from layoutdoctor.reports.sections.account import conversions_sentence, decision_sentence, why_sentences
+from layoutdoctor.reports.sections.rows import error_cell
 from layoutdoctor.reports.sections.wording import (
     baseline_phrase,
     clean,
@@ -28,7 +36,7 @@ from layoutdoctor.reports.sections.wording import (
     shown_name,
 )
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import count_of, ratio_words
+from layoutdoctor.words import be, count_of, listing, ratio_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +50,6 @@ WORTH_A_LINE_CORES = 0.3
 """Cores that other programs used; fewer are not mentioned."""
 UNKEPT_DIFFERENCE = 1.1
 """The allocator is mentioned if a call is slower or faster by this factor with glibc's default."""
-MANY_TIMES_EAGER = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +246,7 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
             best = f"{shown_name(free.configuration)}, {ratio_words(free.speedup)}"
         yield "Frozen", f"weights are fixed; without frozen weights: {best}"
     yield "Run with", _allocator_sentence(diagnosis)
+    yield "Sizes", _sizes_sentence(diagnosis)
     yield "Accuracy", "; ".join(_accuracy(diagnosis, chosen))
     yield "Sure?", _certainty(diagnosis, situation)
     cores = comparison.other_cores if comparison is not None else None
@@ -282,6 +290,11 @@ def _accuracy(diagnosis: Diagnosis, chosen: str | None) -> Iterator[str]:
     trial = diagnosis.measured_trial(chosen) if chosen is not None else None
     if trial is not None:
         yield _error_words(trial)
+        advice = diagnosis.recommendation
+        free = advice.without_freezing if advice is not None else None
+        unfrozen = diagnosis.measured_trial(free.configuration) if free is not None else None
+        if times_less_exact(trial) and unfrozen is not None and not times_less_exact(unfrozen):
+            yield f"without frozen weights {error_cell(unfrozen.equivalence)} ({shown_name(unfrozen.name)})"
     wrong = wrong_baseline(diagnosis)
     if wrong is not None and wrong is not trial:
         yield f"{baseline_phrase(wrong.name)}: {_error_words(wrong)}"
@@ -306,8 +319,10 @@ def _error_words(trial: Trial) -> str:
         return f"outputs are {seen.status}{detail}{gradients}"
     words = f"largest error against {clean_name(seen.reference or 'the reference')} {format_error(error)}"
     if own is not None:
-        times = f", {error / own:.0f} times eager's own error" if own and error > MANY_TIMES_EAGER * own else ""
-        words = f"{words}, eager mode itself {format_error(own)}{times}"
+        words = f"{words}, eager mode itself {format_error(own)}"
+    times = times_less_exact(trial)
+    if times is not None:
+        words = f"{times:.{0 if times >= 10 else 1}f} times less exact than eager mode: {words}"
     return f"{words}{gradients}"
 
 
@@ -326,6 +341,23 @@ def _certainty(diagnosis: Diagnosis, situation: Situation) -> str:
     return f"{sum(one > 1 for one in ratio.start_ratios)} of {starts} agree ({shown})"
 
 
+def _sizes_sentence(diagnosis: Diagnosis) -> str:
+    """The symbolic sizes of the inputs, and the decision of the compiler for the other kind of sizes; else empty."""
+    named = [
+        f"dimension {number} of {clean_name(tensor.name or 'the input')} (here {tensor.shape[number]})"
+        for tensor in diagnosis.subject.inputs
+        for number in tensor.symbolic
+    ]
+    if not named:
+        return ""
+    words = [f"{listing(named)} {be(len(named))} symbolic: one size was diagnosed"]
+    for name, sizes in ((SYMBOLIC_SIZES, "as symbols"), (STATIC_SIZES, "as numbers")):
+        other = diagnosis.find_trial(name)
+        if other is not None and other.status == "ok":
+            words.append(f"with sizes {sizes}, {decision_sentence(other, in_full=True)}")
+    return "; ".join(words)
+
+
 def _static_notes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     """The compiler's decision, the conversions in the graphs, and the next step."""
     shown = diagnosis.find_trial(BASELINE)
@@ -334,4 +366,5 @@ def _static_notes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if shown is not None:
         yield "Decision", decision_sentence(shown, in_full=True)
         yield "Converts", conversions_sentence(shown) or "no conversion in the graphs"
+    yield "Sizes", _sizes_sentence(diagnosis)
     yield "Next", "on such a GPU, measure: the same call without --target"

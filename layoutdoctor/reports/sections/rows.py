@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.applying import compile_words
+from layoutdoctor.examination.choice import times_less_exact
 from layoutdoctor.examination.costs import count_by_tensor, counted_conversions
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
@@ -116,13 +117,16 @@ def _configurations(diagnosis: Diagnosis) -> Table:
     baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
     recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
     against = f"against {'the default' if baseline == BASELINE else shown_name(baseline)}"
+    equal = (t for t in diagnosis.trials if t.equivalence is not None and t.equivalence.status == "equal")
+    is_less_exact = any(map(times_less_exact, equal))
     cells: dict[str, Callable[[Trial], str]] = {
         "converted per call": conversions_cell,
         "layout optimization": decision_cell,
     }
     if is_timed:
         times: dict[str, Callable[[Trial], str]] = {"per call": _time_cell, against: partial(_ratio_cell, diagnosis)}
-        cells = {**times, **cells, "error": lambda trial: error_cell(trial.equivalence)}
+        errors: dict[str, Callable[[Trial], str]] = {"error": lambda trial: error_cell(trial.equivalence)}
+        cells = {**times, **errors, **cells} if is_less_exact else {**times, **cells, **errors}
     rows = []
     for trial in sorted(diagnosis.trials, key=partial(_place_in_table, diagnosis)):
         name, is_ok = shown_name(trial.name), trial.status == "ok"
@@ -136,7 +140,7 @@ def _configurations(diagnosis: Diagnosis) -> Table:
         ("configuration", *cells),
         tuple(rows),
         title="Configurations, fastest first",
-        narrow_count=4 if is_timed else None,
+        narrow_count=4 + is_less_exact if is_timed else None,
         below=tuple(_same_line(diagnosis, name, baseline) for name in same),
     )
 
@@ -152,7 +156,8 @@ def _same_line(diagnosis: Diagnosis, name: str, baseline: str) -> str:
     others = [trial for trial in diagnosis.trials if trial.same_as == name]
     alike = "the same code as" if all(trial.configuration.backend == "inductor" for trial in others) else "the same as"
     of = "the default" if name == baseline == BASELINE else shown_name(name)
-    return f"{alike} {of}: {'; '.join(shown_name(trial.name) for trial in others)}"
+    why = ", because torch.compile lowered no graph" if any(trial.ran_as_eager for trial in others) else ""
+    return f"{alike} {of}{why}: {'; '.join(shown_name(trial.name) for trial in others)}"
 
 
 def _time_cell(trial: Trial) -> str:

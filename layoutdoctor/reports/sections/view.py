@@ -199,8 +199,11 @@ def _gaps_of(trial: Trial) -> Iterator[str]:
     kernels = trial.kernels
     if kernels is None and not trial.is_static:
         yield "the kernel list was not recorded"
-    if kernels is not None and kernels.not_understood_count:
-        yield f"{count_of(kernels.not_understood_count, 'event or kernel', 'events or kernels')} could not be read"
+    unread = kernels.not_understood_count if kernels is not None else 0
+    if kernels is not None and trial.configuration.backend != "recorded":  # they are among the lacks
+        unread -= kernels.undecided_count
+    if unread:
+        yield f"{count_of(unread, 'event or kernel', 'events or kernels')} could not be read"
     yield from (clean(lack, 300) for lack in (kernels.lacks if kernels is not None else ()))
     if kernels is not None:
         yield from _possible(kernels)

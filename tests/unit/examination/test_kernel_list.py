@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.kernel import KernelSummary
 
 MICROSECOND = 1e-6
-TRACE = Recorder().trace(base_nanoseconds=int(BASE * 1e9), problems=[Problem("lost", 2, is_loss=True)])
+LOST = 2
+TRACE = Recorder().trace(base_nanoseconds=int(BASE * 1e9), problems=[Problem("lost", LOST, is_loss=True)])
 
 
 def operation(name: str, start: float, microseconds: float, **changes: Any) -> HostOperation:
@@ -100,6 +101,28 @@ def test_a_primitive_belongs_to_the_innermost_operation_that_runs_when_it_starts
     assert place_primitives(tree, placed, BASE) == placed.primitives[4:]
     assert [entry.primitives for entry in tree[:4]] == [[], [], [], placed.primitives[:4]]
     assert place_primitives(tree, undated, BASE) == undated.primitives
+
+
+def test_a_convolution_of_another_library_is_a_kernel_that_may_convert_unless_its_primitive_was_logged() -> None:
+    def quantised(start: float) -> list[HostOperation]:
+        inner = [operation("aten::q_scale", start + 1, 1), operation("aten::_empty_affine_quantized", start + 3, 4)]
+        return [operation("quantized::conv2d_relu", start, 100), *inner]
+
+    opaque = summary(*quantised(0), *quantised(200), operation("quantized::conv2d_prepack", 400, 9))
+    logged = summary(*quantised(0), log=log(reorder(at=20), convolution(at=30)))
+
+    assert [(kernel.name, round((kernel.seconds or 0) / MICROSECOND)) for kernel in opaque.kernels] == [
+        ("quantized::conv2d_relu", 95),
+        ("quantized::conv2d_relu", 95),
+        ("quantized::conv2d_prepack", 9),
+    ]
+    assert (opaque.undecided_count, opaque.not_understood_count) == (2, 2 + LOST)
+    assert opaque.undecided_seconds == pytest.approx(190 * MICROSECOND)
+    assert opaque.lacks == (
+        "conversions within quantized::conv2d_relu (2 calls, 190 us): no log of its library shows them",
+    )
+    assert [kernel.name for kernel in logged.kernels] == ["reorder", "convolution"]
+    assert (logged.conversion_count, logged.undecided_count, logged.lacks) == (1, 0, ())
 
 
 def test_the_list_has_each_primitive_and_conversion_sorted_by_start() -> None:

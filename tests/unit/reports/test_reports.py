@@ -24,6 +24,7 @@ from builders import (
     a_subject,
     a_trial,
     an_environment,
+    an_input,
     contiguous,
     kernels,
 )
@@ -33,20 +34,21 @@ from hostile_records import hostile_diagnosis
 from loops import for_each
 
 from layoutdoctor.diagnosis.answer import Account, AccountRow, WithoutFreezing
-from layoutdoctor.diagnosis.trial import Equivalence, Failure, Measurement, Trial
+from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH, Equivalence, Failure, Measurement, Trial
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import conversion_share, counted_conversions
 from layoutdoctor.reports import format_of_suffix, render
 from layoutdoctor.reports.sections.account import account_sentence, account_table
 from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
-from layoutdoctor.reports.sections.rows import conversions_cell
-from layoutdoctor.reports.sections.view import build_row_of_model
+from layoutdoctor.reports.sections.rows import build_tables, conversions_cell
+from layoutdoctor.reports.sections.view import build_row_of_model, build_view
 from layoutdoctor.reports.sections.wording import clean, clean_line
 from layoutdoctor.reports.text import plain_table, render_text
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.reports.sections.rows import Table
 
 GAIN, NO_CONVOLUTION, SMALL_SHARE = (
     STORIES[name]() for name in ("gain_with_findings", "no_convolution", "small_share")
@@ -254,6 +256,51 @@ def test_the_allocator_is_mentioned_if_it_changes_a_time_by_a_tenth(
 
     expected = effect and f"MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0: without it {effect}"
     assert notes.get("Run with") == expected
+
+
+def test_a_configuration_twice_as_inexact_as_eager_mode_is_called_so_with_what_is_as_exact() -> None:
+    def trial(name: str, error: float) -> Trial:
+        seen = Equivalence(status="equal", relative_error=error, eager_relative_error=2.3e-3, reference="float64")
+        return a_trial(name, equivalence=seen)
+
+    def accuracy(error: float) -> tuple[str, Table]:
+        trials = trial("inductor", 2.6e-3), trial(BEST, error)
+        free = WithoutFreezing(configuration="inductor", speedup=None, how=None)
+        advice = a_recommendation(BEST, speedup=a_speedup(1.25), without_freezing=free)
+        comparison = a_comparison(a_ratio(BEST, 1.25), fastest=(BEST,))
+        view = build_view(a_diagnosis(*trials, comparison=comparison, recommendation=advice))
+        return dict(view.answer.notes)["Accuracy"], view.tables[0].narrow
+
+    words, table = accuracy(1.4e-2)
+    assert words == (
+        "6.1 times less exact than eager mode: largest error against float64 0.014, eager mode itself 0.0023; "
+        "without frozen weights 0.0026 (compiled (the default))"
+    )
+    assert [row.cells[3] for row in table.rows] == ["0.014", "0.0026"]
+    words, table = accuracy(4.6e-3)
+    assert words == "largest error against float64 0.0046, eager mode itself 0.0023"
+    assert "error" not in table.head
+
+
+def test_symbolic_sizes_are_said_with_the_decision_for_the_other_kind() -> None:
+    subject = a_subject(inputs=(msgspec.structs.replace(an_input(), symbolic=(0, 2)),))
+    off = a_decision(applied=False, rule="dynamic-shape", explanation="a convolution has symbolic sizes")
+    other = a_trial("inductor+symbolic-sizes", graphs=(a_graph(off),), is_static=True)
+    said = "dimension 0 of x (here 4) and dimension 2 of x (here 56) are symbolic: one size was diagnosed"
+
+    static = a_diagnosis(a_trial(is_static=True), other, subject=msgspec.structs.replace(subject, target="cuda:90"))
+    assert dict(build_answer(static).notes)["Sizes"] == (
+        f"{said}; with sizes as symbols, layout optimization is off: a convolution has symbolic sizes"
+    )
+    measured = a_diagnosis(a_trial(), a_trial(BEST), comparison=a_comparison(a_ratio(BEST, 1.25)), subject=subject)
+    assert dict(build_answer(measured).notes)["Sizes"] == said
+
+
+def test_what_is_eager_mode_is_named_below_the_table() -> None:
+    same = a_trial(status="same_as", same_as="eager", notes=(LOWERED_NO_GRAPH,))
+    (table,) = build_tables(a_diagnosis(a_trial("eager"), same))
+
+    assert table.below == ("the same code as eager, because torch.compile lowered no graph: compiled (the default)",)
 
 
 def test_a_diagnosis_from_python_speaks_of_arguments_and_no_options() -> None:

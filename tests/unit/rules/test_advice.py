@@ -225,6 +225,17 @@ def test_what_a_cure_brought_takes_the_place_of_the_advice(trial: Trial, words: 
     assert [f.suggestion for f in run_rules(diagnosis, (a_rule("LD501"),))] == ["try something"]
 
 
+def test_a_recommended_cure_that_shares_no_rounds_with_its_base_is_a_warning_with_their_ratio() -> None:
+    base = a_trial("inductor", measurement=a_measurement(*BASE[:3]))
+    late = cured(None, measurement=a_measurement(*BASE, first_round=3))
+    comparison = a_comparison(a_ratio(CURED, 1.25))
+    for advice, severity in ((a_recommendation(CURED), "warning"), (a_recommendation(), "note")):
+        diagnosis = a_diagnosis(base, late, comparison=comparison, recommendation=advice)
+        (finding,) = run_rules(diagnosis, (a_rule(),))
+        assert finding.severity == severity
+        assert finding.suggestion == "compiled + flat-conv3d: measured 1.25x, 1.22x to 1.28x, against the default"
+
+
 def test_an_attempt_that_is_not_recommended_has_its_row_and_no_findings() -> None:
     base = a_trial("inductor", measurement=a_measurement(*BASE))
     attempt = a_diagnosis(base, cured(1.25), comparison=a_comparison())

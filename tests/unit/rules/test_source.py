@@ -1,4 +1,4 @@
-"""LD211, LD503, LD504 and LD507: how the model is written."""
+"""LD211, LD503, LD504, LD507 and LD508: how the model is written."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from builders import (
     a_decision,
     a_failed_trial,
     a_graph,
+    a_kernel,
     a_location,
     a_node,
     a_placeholder,
@@ -18,18 +19,19 @@ from builders import (
     channels_last,
     contiguous,
     finder,
+    kernels,
 )
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.diagnosis.trial import GradientLayout, Trial
-from layoutdoctor.rules.source import LD211, LD503, LD504, LD507
+from layoutdoctor.rules.source import LD211, LD503, LD504, LD507, LD508
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.graph import Convolution, FxNode
 
 recompiled, flat_ones = finder(LD211.check), finder(LD503.check)
-ambiguous, refusing = finder(LD504.check), finder(LD507.check)
+ambiguous, refusing, multiplied = finder(LD504.check), finder(LD507.check), finder(LD508.check)
 
 OLD = "tensor 'L['self'].encoder_q.layer1[0].conv1.weight' stride mismatch at index 2. expected 1, actual 64"
 NEW = (
@@ -79,9 +81,48 @@ def test_flat_convolutions(told: Told) -> None:
         {"weight_shape": (16, 16, 1, 1, 1)},
         {"is_transposed": True},
         {"rank": 2, "weight_shape": (16, 16, 1, 3)},
+        {"weight_shape": (16, 16, 1, 2, 2), "stride": (1, 2, 2)},
+        {"padding": (1, 1, 1)},
         {"weight_shape": None},
     ):
         assert flat_ones(with_convolutions(a_flat_one(**changes))) == []
+
+
+def with_patches(image: tuple[int, ...] = (2, 14, 14), *more: FxNode, seconds: float = 4e-3, **changes: Any) -> Trial:
+    """A convolution whose kernel is its stride, on an image."""
+    fields: dict[str, Any] = {"rank": 3, "weight_shape": (32, 3, 2, 14, 14), "stride": (2, 14, 14), "module": "proj"}
+    fields |= {"padding": (0, 0, 0), "dilation": (1, 1, 1), "groups": 1, "is_transposed": False, **changes}
+    nodes = (
+        a_placeholder("w", contiguous(fields["weight_shape"]), "weight"),
+        a_placeholder("x", contiguous((8, 3, *image))),
+        a_node("convolution", "aten.convolution.default", ("x", "w"), layout=contiguous((8, 32, 1, 1, 1))),
+    )
+    ran = kernels(kernels=(a_kernel(seconds=seconds, node="convolution"),), seconds=5e-3)
+    graph = a_graph(a_decision(a_convolution(**fields)), nodes=(*nodes, *more))
+    return a_trial(graphs=(graph,), kernels=ran)
+
+
+def test_matrix_products(told: Told) -> None:
+    told("A kernel that is its stride and its input is a matrix product", multiplied(with_patches()))
+    told("Without a kernel list no time is named", multiplied(msgspec.structs.replace(with_patches(), kernels=None)))
+    pointwise = {"rank": 2, "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "weight_shape": (32, 3, 1, 1)}
+    one_pixel = with_patches((1, 1), **pointwise)
+    assert len(multiplied(one_pixel)) == 1
+    assert multiplied(msgspec.structs.replace(one_pixel, kernels=None)) == []  # it may take next to no time
+    matrix = contiguous((4096, 4096))
+    larger = (a_placeholder("a", matrix), a_node("mm", "aten.mm.default", ("a", "a"), layout=matrix))
+    for trial in (
+        with_patches((2, 15, 14)),
+        with_patches(groups=3),
+        with_patches(padding=(0, 1, 1)),
+        with_patches(dilation=(1, 2, 2)),
+        with_patches(is_transposed=True),
+        with_patches(stride=(1, 7, 7), image=(2, 28, 28)),
+        with_patches((8, 8), **pointwise),
+        with_patches((2, 14, 14), *larger),
+        with_patches(seconds=5e-5),
+    ):
+        assert multiplied(trial) == []
 
 
 POINTWISE = (64, 64, 1, 1)

@@ -52,7 +52,7 @@ def test_the_code_of_a_suggestion_runs(pattern: re.Pattern[str]) -> None:
     "conv",
     [
         nn.Conv3d(4, 6, (1, 3, 3), padding=(0, 1, 1)),
-        nn.Conv3d(4, 6, (1, 3, 5), stride=(1, 2, 1), bias=False),
+        nn.Conv3d(4, 6, (1, 3, 5), stride=(2, 2, 1), bias=False),
         nn.Conv3d(4, 8, (1, 3, 3), padding=(0, 2, 2), dilation=(1, 2, 2), groups=2),
     ],
 )

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import a_decision, a_graph, an_environment
+from builders import a_decision, a_graph, a_placeholder, an_environment, contiguous
 from fake_workers import a_worker
 from recorded_builders import Recorder
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, base_name
-from layoutdoctor.diagnosis.subject import Cure
-from layoutdoctor.diagnosis.trial import Equivalence, Failure
+from layoutdoctor.diagnosis.layout import Layout
+from layoutdoctor.diagnosis.subject import Cure, InputTensor
+from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH, Equivalence, Failure
 from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.run.deriving import (
     cures_together,
     in_both_directions,
+    in_eager_mode,
+    in_other_sizes,
     on_a_gpu,
     single_cures,
     with_cures,
@@ -61,6 +64,27 @@ def test_layout_optimization_is_forced_where_the_default_has_it_in_the_forward_a
     assert chosen("inductor") == [forced]
     assert chosen("inductor", forced) == chosen("inductor", is_left_out=False) == []
     assert chosen("inductor-channels-last") == []
+
+
+def test_eager_mode_is_tried_in_the_formats_of_what_lowered_no_graph() -> None:
+    def chosen(*others: str, **facts: Any) -> list[str]:
+        made = [worker(name, **facts) for name in ("inductor", "inductor-channels-last-freezing")]
+        return names(in_eager_mode([*made, *map(worker, others)]))
+
+    assert chosen(notes=(LOWERED_NO_GRAPH,)) == ["eager", "eager-channels-last"]
+    assert chosen("eager", notes=(LOWERED_NO_GRAPH,)) == ["eager-channels-last"]
+    assert chosen(notes=("something else",)) == chosen(notes=(LOWERED_NO_GRAPH,), **BROKEN) == []
+
+
+def test_the_default_is_lowered_for_the_other_kind_of_sizes() -> None:
+    image = {"shape": (2, 3), "stride": (3, 1), "dtype": "float32", "memory_formats": ()}
+    inputs = (InputTensor(**image, symbolic=(0,)),)
+    layouts = {"inductor+symbolic-sizes": contiguous((2, 3)), "inductor+static-sizes": Layout(("s7", 3), (3, 1), ())}
+    for name, layout in layouts.items():
+        made = [worker("inductor", graphs=(a_graph(nodes=(a_placeholder("x", layout),)),))]
+        (other,) = in_other_sizes(made, inputs)
+        assert (other.name, other.dynamic) == (name, "symbolic" in name)
+        assert in_other_sizes(made, (InputTensor(**image),)) == in_other_sizes([worker("eager")], inputs) == ()
 
 
 def test_the_fastest_gets_each_cure_that_was_proposed_for_it_the_dearest_first() -> None:

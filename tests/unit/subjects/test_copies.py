@@ -11,10 +11,18 @@ from typing import Any
 import pytest
 import torch
 from loops import for_each
-from torch import nn
+from torch import fx, nn
 
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, copy_model, layout_of, outermost_modules
+from layoutdoctor.subjects.copies import (
+    clone_tensor,
+    copy_inputs,
+    copy_model,
+    layout_of,
+    mark_sizes,
+    outermost_modules,
+    symbolic_dimensions,
+)
 
 GLOBAL_NET = nn.Conv2d(3, 4, 3)
 GLOBAL_NETS = {"nets": [GLOBAL_NET]}
@@ -39,6 +47,28 @@ def test_a_clone_has_the_values_and_strides_but_not_the_memory() -> None:
     sparse = torch.eye(3).to_sparse()
     assert torch.equal(clone_tensor(sparse).to_dense(), torch.eye(3))
     assert layout_of(sparse).stride is None
+
+
+def test_marks_of_dynamic_sizes_survive_a_copy_and_are_taken_away_as_a_whole() -> None:
+    marked, plain = torch.randn(4, 3), torch.randn(4, 3)
+    torch._dynamo.mark_dynamic(marked, 1)
+    seen: list[int] = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(0)
+
+    def backend(graph: fx.GraphModule, inputs: Any) -> Any:
+        seen.append(len(inputs))  # a symbolic size is one
+        return graph.forward
+
+    for tensor in (clone_tensor(marked), clone_tensor(plain)):
+        torch._dynamo.reset()
+        torch.compile(model, backend=backend)(tensor)
+
+    assert seen == [2, 1]
+    assert symbolic_dimensions(model, (marked, plain)) == [(1,), ()]
+    mark_sizes(model, (marked, plain), dynamic=False)
+    assert vars(marked) == vars(plain) == {}
 
 
 def test_inputs_are_copied_once_each_and_what_cannot_be_copied_is_passed_on() -> None:

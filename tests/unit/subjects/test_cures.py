@@ -10,13 +10,15 @@ import torch
 from cured_models import CASES, Autocast, Case, Contiguous, Flat, Usual, Volume
 from live_trials import seen_here
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from layoutdoctor import subjects
+from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.errors import UsageError
 from layoutdoctor.run.deriving import with_cures
-from layoutdoctor.subjects.cures import ALL_CURES, KnownCure
+from layoutdoctor.subjects.cures import ALL_CURES, KnownCure, Seen, propose
 from layoutdoctor.subjects.prepare import compile_for
 from layoutdoctor.workers.messages import Proposal
 
@@ -89,6 +91,76 @@ def test_a_model_that_is_one_flat_convolution_is_cured_itself() -> None:
     torch.testing.assert_close(ready(x), model(x))
     torch.testing.assert_close(ready(x[0]), model(x[0]))  # without a batch
     assert ready.module.state_dict().keys() == model.state_dict().keys()
+
+
+class Named(nn.Conv3d):
+    """A subclass that computes the same."""
+
+
+class Doubled(nn.Conv3d):
+    """A subclass with a forward of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+FLAT = ("flat-conv3d", (2, 4, 5, 8, 9))
+PRODUCT = "matrix-product"
+BY_CURE = [
+    (nn.Conv3d(4, 6, (1, 3, 3), groups=2, dilation=(2, 2, 1), bias=False), *FLAT),
+    (nn.Conv3d(4, 6, (1, 3, 3), stride=(3, 1, 2), padding=(0, 1, 2), padding_mode="reflect"), *FLAT),
+    (nn.Conv3d(4, 6, (1, 3, 3), padding=(0, 0, 1), padding_mode="replicate"), *FLAT),
+    (nn.Conv3d(4, 6, (1, 3, 3), padding=(0, 1, 1), padding_mode="circular", groups=2), *FLAT),
+    (nn.Conv3d(4, 6, (1, 3, 3), padding="same", dilation=(1, 2, 2)), *FLAT),
+    (nn.Conv3d(4, 6, (1, 3, 3), padding="valid", stride=(2, 1, 1)), *FLAT),
+    (Named(4, 6, (1, 3, 3)), *FLAT),
+    (Doubled(4, 6, (1, 3, 3)), None, FLAT[1]),
+    (nn.Conv3d(4, 6, (1, 3, 3), padding=(1, 1, 1)), None, FLAT[1]),
+    (nn.Conv3d(4, 6, (1, 3, 3), padding="same", padding_mode="circular"), None, FLAT[1]),
+    (nn.Conv3d(4, 6, (2, 4, 3), stride=(2, 4, 3)), PRODUCT, (2, 4, 4, 8, 9)),
+    (nn.Conv3d(4, 6, (1, 4, 3), stride=(1, 4, 3), bias=False), PRODUCT, (2, 4, 4, 8, 9)),
+    (nn.Conv2d(3, 6, 7), PRODUCT, (2, 3, 7, 7)),
+    (nn.Conv2d(8, 6, 1, padding="same", dilation=2), PRODUCT, (2, 8, 1, 1)),
+    (nn.Conv1d(5, 6, 10, 10, padding="valid"), PRODUCT, (2, 5, 40)),
+    (weight_norm(nn.Conv2d(3, 6, 4, 4)), PRODUCT, (2, 3, 8, 8)),
+    (nn.Conv2d(4, 6, 4, 4, groups=2), None, (2, 4, 8, 8)),
+    (nn.Conv2d(4, 6, 4, 4), None, (2, 4, 9, 8)),
+    (nn.Conv2d(4, 6, 4, 4, padding=2), None, (2, 4, 8, 8)),
+    (nn.Conv2d(4, 6, 2, 2, dilation=2), None, (2, 4, 8, 8)),
+    (nn.Conv2d(4, 6, 3, padding="same"), None, (2, 4, 3, 3)),
+    (nn.Conv2d(4, 6, 1), None, (2, 4, 8, 8)),
+]
+
+
+@pytest.mark.parametrize(("conv", "cure", "shape"), BY_CURE, ids=lambda value: str(value).replace(" ", ""))
+def test_a_convolution_is_cured_in_both_formats_outputs_and_gradients_equal(conv: Any, cure: Any, shape: Any) -> None:
+    model, x = nn.Sequential(conv), torch.randn(shape)
+    graph = record_eager_iteration(lambda: model(x), model, lambda: ())
+    proposals = propose(Seen(model, (graph,), "training"))
+    assert [(one.cure.name, one.cure.modules) for one in proposals] == ([(cure, ("0",))] if cure else [])
+
+    for name in ("eager", "eager-channels-last") if cure else ():
+        plain = compile_for(model, BY_NAME[name])
+        cured = compile_for(model, with_cures(BY_NAME[name], (proposals[0].cure,)))
+        inputs = x.clone().requires_grad_(), x.clone().requires_grad_()
+        expected, found = plain(inputs[0]), cured(inputs[1])
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        for output in (expected, found):
+            output.square().sum().backward()
+        assert type(cured.module[0]).__mro__[1] is type(conv)
+        assert list(cured.module.state_dict()) == list(model.state_dict())
+        pairs = zip((inputs[1], *cured.module.parameters()), (inputs[0], *plain.module.parameters()), strict=True)
+        for own, other in pairs:
+            torch.testing.assert_close(own.grad, other.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_another_image_and_one_without_a_batch_run_as_before() -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 6, 4, stride=4)), torch.randn(1, 3, 8, 8)
+    graph = record_eager_iteration(lambda: model(x), model, lambda: ())
+    cured = compile_for(model, with_cures(BY_NAME["eager"], (propose(Seen(model, (graph,), "inference"))[0].cure,)))
+
+    for other in (torch.randn(2, 3, 9, 11), torch.randn(3, 8, 8)):
+        torch.testing.assert_close(cured(other), model(other))
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,18 @@ def test_equal_preparations_have_equal_keys() -> None:
     assert key("eager") == key("eager-channels-last")
 
 
+def test_symbolic_sizes_are_marked_or_not_as_the_configuration_says() -> None:
+    x = torch.randn(2, 3, 5, 5)
+    torch._dynamo.mark_dynamic(x, 0)
+    subject, keys = subject_from_python(nn.Conv2d(3, 4, 3), x), []
+    for dynamic, marked in ((None, {0}), (True, {0}), (False, set())):
+        configuration = msgspec.structs.replace(BY_NAME["inductor"], dynamic=dynamic)
+        step = prepare(subject, configuration, "inference")
+        assert getattr(step.args[0], "_dynamo_dynamic_indices", set()) == marked
+        keys.append(same_preparation_key(step, configuration))
+    assert len(set(keys)) == len(keys)
+
+
 def test_compile_for_eager_converts_inputs_and_calls_a_copy() -> None:
     model = nn.Conv2d(3, 4, 3).eval()
     x = torch.randn(2, 3, 5, 5)

@@ -156,7 +156,7 @@ def test_one_with_the_code_of_another_is_the_same_after_compiling(host: Scripted
 def test_nothing_is_the_same_as_what_is_the_same_as_another_or_has_failed(host: ScriptedHost) -> None:
     failed = Failed(failure=Failure(kind="compile", message="RuntimeError: boom"))
     host.said["inductor"] = [Prepared(key="k"), failed]
-    names = ["inductor", "eager", "inductor-layout-opt-off", "inductor-channels-last"]
+    names = ["inductor", "inductor-layout-opt-on", "inductor-layout-opt-off", "inductor-channels-last"]
     host.codes = dict.fromkeys(names, "c")
     made = workers(host, names)
 
@@ -167,6 +167,22 @@ def test_nothing_is_the_same_as_what_is_the_same_as_another_or_has_failed(host: 
     assert by_name["inductor"].failure == failed.failure
     assert [trial.name for trial in by_name.values() if trial.status == "ok"] == ["inductor-channels-last"]
     assert {trial.same_as for trial in by_name.values()} == {None, "inductor-channels-last"}
+
+
+@pytest.mark.parametrize("names", [("inductor", "eager", "inductor-freezing"), ("eager", "inductor")])
+def test_what_runs_the_code_of_eager_mode_is_the_same_as_eager_mode(host: ScriptedHost, names: Any) -> None:
+    host.codes = dict.fromkeys(names, "c")
+    made = workers(host, names)
+
+    compiled(made, most=1)
+    for later in workers(host, ["inductor-layout-opt-off"]):
+        host.codes[later.name] = "c"
+        compiled([later], made)
+        made.append(later)
+
+    assert [one.name for one in made if one.trial.same_as is None] == ["eager"]
+    assert {one.trial.same_as for one in made} == {None, "eager"}
+    assert all(one.trial.notes == ("the generated code is the same",) for one in made if one.name != "eager")
 
 
 def test_one_that_takes_too_long_is_given_up_and_the_others_go_on(
