@@ -1,8 +1,9 @@
 """
 Layout breakers: the operations at which a channels-last region ends though its neighbours could have stayed in it.
 
-Found from the conversion that pays for it: where something is converted back into channels-last, the values it came
-from are followed upward to the operation that was given channels-last and returned another layout.
+Found from the conversion that pays for it: where something is converted back into channels-last, or a weight or input
+is made contiguous for a convolution, the values it came from are followed upward to the operation, of any library, that
+was given channels-last and returned another layout.
 """
 
 from __future__ import annotations
@@ -12,8 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.graph import LayoutBreaker
-from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.graphs.buffers import densified, is_only_channels_last, is_only_contiguous
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, stride_order
+from layoutdoctor.examination.graphs.buffers import (
+    densified,
+    is_only_channels_last,
+    is_only_contiguous,
+    known_numbers,
+)
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.units import known_sum
@@ -29,21 +35,19 @@ if TYPE_CHECKING:
 
 def compiled_breakers(flow: BufferGraph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
     """The breakers of a compiled graph."""
-    found: dict[str, LayoutBreaker] = {}
-    values = _Buffers(flow)
-    by_value: dict[str, list[Conversion]] = {}
-    for conversion in conversions:
-        by_value.setdefault(str(conversion.value), []).append(conversion)
+    found = _ends_for_convolutions(_Nodes(flow.graph), [c for c in conversions if _runs_contiguous(flow, c)])
+    known = {id_ for breaker in found.values() for id_ in breaker.conversions}
+    values = _Buffers(flow, conversions)
     for conversion in conversions:
         source, value = str(conversion.source_value), str(conversion.value)
         if conversion.role != "interior" or conversion.tensor == "weight" or conversion.owner == "user":
             continue
         if conversion.direction == "to_channels_last":
             for name, given in _ends_above(values, source):
-                out = [c for c in by_value.get(name, ()) if c.direction != "to_channels_last"]
-                _add(found, values.breaker(name, given, (*out, conversion)))
+                _add(found, values.breaker(name, given, (*values.ways_out(name), conversion)))
         is_between = value in values.read_by_convolutions and source in values.made_by_convolutions
-        if conversion.direction == "to_contiguous" and is_between and conversion.source is not None:
+        is_open = conversion.direction == "to_contiguous" and conversion.id not in known
+        if is_open and is_between and conversion.source is not None:
             _add(found, values.breaker(value, conversion.source, (conversion,)))
     return tuple(found.values())
 
@@ -52,11 +56,12 @@ def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[Lay
     """The breakers of an eager iteration, by the conversions that ran in its copies and inside libraries."""
     values = _Nodes(graph)
     nodes = values.nodes
-    mine = [c for c in conversions if c.graph == graph.name and c.node in nodes and c.tensor != "weight"]
+    mine_and_weights = [c for c in conversions if c.graph == graph.name and c.node in nodes]
+    mine = [c for c in mine_and_weights if c.tensor != "weight"]
     outward = {
         str(c.node): c for c in mine if c.direction == "to_contiguous" and not is_convolution(nodes[str(c.node)].target)
     }
-    found: dict[str, LayoutBreaker] = {}
+    found = _ends_for_convolutions(values, mine_and_weights)
     going_on = _going_on(graph)
     for name, conversion in outward.items():
         given = values.given(name)
@@ -74,6 +79,13 @@ def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[Lay
     return tuple(found.values())
 
 
+def _runs_contiguous(flow: BufferGraph, conversion: Conversion) -> bool:
+    """Whether what reads a conversion's result in a forward returns contiguous, as the graph that was traced has it."""
+    return flow.graph.direction != "backward" and all(
+        is_only_contiguous(flow.buffers[name].layout) for name in flow.extern_readers(str(conversion.value))
+    )
+
+
 def _add(found: dict[str, LayoutBreaker], breaker: LayoutBreaker | None) -> None:
     if breaker is not None:
         known = found.get(breaker.node, breaker)
@@ -81,12 +93,32 @@ def _add(found: dict[str, LayoutBreaker], breaker: LayoutBreaker | None) -> None
         found[breaker.node] = msgspec.structs.replace(known, conversions=ids)
 
 
-def _ends_above(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
+def _ends_for_convolutions(values: _Nodes, conversions: Iterable[Conversion]) -> dict[str, LayoutBreaker]:
+    """
+    The breakers that make convolutions of a channels-last model run contiguous, by their nodes.
+
+    Their weights, and what they read, are made contiguous: the cost of an operation however far above, for a contiguous
+    value stays contiguous through convolutions. One that lost the format by itself is its own breaker.
+    """
+    found: dict[str, LayoutBreaker] = {}
+    for conversion in conversions:
+        if conversion.direction != "to_contiguous" or conversion.owner == "user":
+            continue
+        names = [name for name in conversion.required_by if name in values.nodes and values.is_call(name)]
+        for name, given in (end for one in names for end in _ends_above(values, one, through_calls=True)):
+            _add(found, values.breaker(name, given, (conversion,)))
+    return found
+
+
+def _ends_above(values: _Buffers | _Nodes, name: str, *, through_calls: bool = False) -> list[tuple[str, Layout]]:
     """
     Values that were given channels-last and are contiguous, from which a value comes without another call.
 
     The nearest ones: those above them, as in a sum that runs through the whole network, pay for conversions of their
     own. With each the layout that it was given.
+
+    Args:
+        through_calls: Go on above convolutions that were given contiguous.
     """
     front, seen = [name], {name}
     while front:
@@ -98,11 +130,11 @@ def _ends_above(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]
                 continue
             given = values.given(one)
             if given is not None:
-                # A sum of a channels-last value and of one that a convolution returned contiguous did not lose it.
-                losing = [] if values.is_call(one) else _losing_calls(values, one)
+                # A sum of a channels-last value and of one that was made contiguous above did not lose it.
+                losing = [] if values.is_call(one) else _losing(values, one)
                 found += losing or [(one, given)]
-            elif not values.is_call(one):
-                further += [other for other in dict.fromkeys(values.reads(one)) if other not in seen]
+            elif through_calls or not values.is_call(one):
+                further += [other for other in dict.fromkeys(values.followed(one)) if other not in seen]
                 seen.update(further)
         if found:
             return found
@@ -110,15 +142,15 @@ def _ends_above(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]
     return []
 
 
-def _losing_calls(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
-    """Calls above a value that were given channels-last and returned a contiguous result."""
+def _losing(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
+    """Values above one that were given channels-last and are contiguous: the format was lost there already."""
 
     def above(one: str) -> Sequence[str]:
         is_end = not values.is_contiguous(one) or values.is_call(one) or values.given(one) is not None
         return () if is_end else values.reads(one)
 
-    calls = [one for one in _reached(values.reads(name), above) if values.is_contiguous(one) and values.is_call(one)]
-    return [(one, given) for one in calls if (given := values.given(one)) is not None]
+    lost = [one for one in _reached(values.reads(name), above) if values.is_contiguous(one)]
+    return [(one, given) for one in lost if (given := values.given(one)) is not None]
 
 
 def _reached(starts: Iterable[str], further: Callable[[str], Iterable[str]]) -> list[str]:
@@ -141,8 +173,12 @@ class _Buffers:
         made_by_convolutions: Buffers that hold a convolution's result, or come from one through channels-last ones.
     """
 
-    def __init__(self, flow: BufferGraph) -> None:
+    def __init__(self, flow: BufferGraph, conversions: Sequence[Conversion]) -> None:
         self.flow = flow
+        self._written: dict[str, list[Conversion]] = {}
+        for conversion in conversions:
+            if conversion.direction != "to_channels_last":
+                self._written.setdefault(str(conversion.value), []).append(conversion)
         convolutions = [name for name in flow.buffers if self._is_convolution(name)]
         required = (n for n in flow.buffers if any(is_convolution(flow.nodes[m].target) for m in flow.required_by(n)))
         self.read_by_convolutions = set(_reached(required, self._above))
@@ -169,14 +205,40 @@ class _Buffers:
         return self.flow.buffers[name].is_extern
 
     def reads(self, name: str) -> Sequence[str]:
-        return self.flow.buffers[name].reads
+        """What it is computed from; of a result of a custom operator, what that reads."""
+        reads = self.flow.buffers[name].reads
+        whole = self.flow.buffers.get(reads[0]) if self.is_call(name) and len(reads) == 1 else None
+        is_part = whole is not None and whole.is_extern and whole.layout is None
+        return whole.reads if whole is not None and is_part else reads
+
+    followed = reads
 
     def given(self, name: str) -> Layout | None:
-        """The layout of a channels-last value that it is made of, whole, in part or through a table of indices."""
-        if self.is_call(name) and not self._is_convolution(name):
+        """
+        The layout of a channels-last value that it is made of, whole, in part or through a table of indices.
+
+        A call of another library than the convolutions' is given what was converted for it, and answers with a tensor
+        of the same rank; products, which answer with a matrix, read tokens.
+        """
+        layouts: Iterable[Layout | None]
+        if self.is_call(name) and not self._is_convolution(name) and self.flow.graph.direction == "backward":
             return None
-        names = [read for read in self.reads(name) if not (self.is_call(name) and self._is_weight(read))]
-        return next((layout for layout in map(self.flow.layout_of, names) if is_only_channels_last(layout)), None)
+        if not self.is_call(name) or self._is_convolution(name):
+            names = [read for read in self.reads(name) if not (self.is_call(name) and self._is_weight(read))]
+            layouts = map(self.flow.layout_of, names)
+        else:
+            sources = [*self.reads(name), *(str(c.source_value) for c in self.ways_out(name) if c.owner != "user")]
+            layouts = [layout for layout in map(self.flow.layout_of, sources) if self._is_like(layout, name)]
+        return next((layout for layout in layouts if is_only_channels_last(layout)), None)
+
+    def _is_like(self, layout: Layout | None, name: str) -> bool:
+        own = self.flow.buffers[name].layout
+        return layout is not None and own is not None and layout.element_count == own.element_count
+
+    def ways_out(self, name: str) -> list[Conversion]:
+        """The conversions that end channels-last in a value, or in what a call reads."""
+        ends = self.reads(name) if self.is_call(name) and not self._is_convolution(name) else [name]
+        return [conversion for end in ends for conversion in self._written.get(end, ())]
 
     def _is_weight(self, name: str) -> bool:
         node, buffer = self.flow.inputs.get(name), self.flow.buffers.get(name)
@@ -186,31 +248,39 @@ class _Buffers:
 
     def breaker(self, name: str, given: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker | None:
         buffer = self.flow.buffers[name]
-        node = self.flow.node_of(buffer)
+        node = self.flow.extern_node(buffer) if buffer.is_extern else self.flow.node_of(buffer)
         if buffer.alias_of in self.flow.buffers:  # a branch is written where the whole wants it
             node = self.flow.node_of(self.flow.buffers[str(buffer.alias_of)]) or node
         if node is None or buffer.layout is None:
             return None
         who = "the library returns" if buffer.is_extern else "Inductor writes"
-        return _breaker(node, given, buffer.layout, conversions, f"{who} its result in {_words(buffer.layout)}")
+        reason = f"it is given {_words(given)}; {who} its result in {_words(buffer.layout)}"
+        if buffer.is_extern and not is_convolution(node.target) and self.ways_out(name):
+            needed = _words(self.ways_out(name)[0].target or buffer.layout)
+            reason = f"it needs {needed}, as traced, is given {_words(given)} and returns {_words(buffer.layout)}"
+        return _breaker(node, given, buffer.layout, conversions, reason)
 
 
 class _Nodes:
     """
-    The values of an eager iteration.
+    The values of an eager iteration, or of a graph as the compiler was given it.
 
     Attributes:
         region: Channels-last values that come from a convolution or from the caller, not from a permuted view by
-            chance.
+            chance; with the layout of each, or of the image of which it is a view.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.nodes = {node.name: node for node in graph.nodes}
-        self.region: set[str] = set()
+        self.who = "eager" if graph.name == "eager" else "it"
+        self.region: dict[str, Layout] = {}
         for node in graph.nodes:
             begins = self.is_call(node.name) or (node.op == "placeholder" and node.tensor == "activation")
-            if is_only_channels_last(node.layout) and (begins or not self.region.isdisjoint(node.inputs)):
-                self.region.add(node.name)
+            above = next((self.region[name] for name in node.inputs if name in self.region), None)
+            if node.layout is not None and is_only_channels_last(node.layout) and (begins or above is not None):
+                self.region[node.name] = node.layout
+            elif above is not None and _is_split(node.layout):
+                self.region[node.name] = above
 
     def is_contiguous(self, name: str) -> bool:
         node = self.nodes.get(name)
@@ -222,17 +292,43 @@ class _Nodes:
     def reads(self, name: str) -> Sequence[str]:
         return self.nodes[name].inputs
 
+    def followed(self, name: str) -> Sequence[str]:
+        """What decides about the layout of its result: of a convolution the first input."""
+        return self.reads(name)[:1] if self.is_call(name) else self.reads(name)
+
     def given(self, name: str) -> Layout | None:
-        names = self.reads(name)[:1] if self.is_call(name) else self.reads(name)
-        return next((self.nodes[read].layout for read in names if read in self.region), None)
+        found = next((self.region[read] for read in self.followed(name) if read in self.region), None)
+        return self._taken_for_contiguous(name) if found is None and self.is_call(name) else found
+
+    def _taken_for_contiguous(self, name: str) -> Layout | None:
+        """The layout of a convolution's input that satisfies both formats, as an image of one channel does."""
+        read = self.nodes.get(next(iter(self.followed(name)), ""))
+        layout = read.layout if read is not None else None
+        is_both = layout is not None and CHANNELS_LAST_BY_RANK.get(len(layout.shape)) in layout.memory_formats
+        return layout if is_both else None
 
     def breaker(self, name: str, given: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker | None:
         node = self.nodes[name]
         if node.layout is None:
             return None
-        return _breaker(node, given, node.layout, conversions, f"eager returns {_words(node.layout)}")
+        if "contiguous_format" in given.memory_formats:
+            reason = f"its input satisfies {_words(given)}, and is taken for contiguous_format"
+            return _breaker(node, given, node.layout, conversions, reason)
+        others = [other for other in self.reads(name) if self.is_contiguous(other)]
+        beside = f" and, from {_op(self.nodes[others[0]])}, contiguous_format" if others else ""
+        reason = f"it is given {_words(given)}{beside}; {self.who} returns {_words(node.layout)}"
+        return _breaker(node, given, node.layout, conversions, reason)
 
 
+def _is_split(layout: Layout | None) -> bool:
+    """Whether a layout is a channels-last image whose batch is seen as two dimensions: [T, B, C, H, W] of frames."""
+    known = known_numbers(layout)
+    if known is None or len(known[0]) != len(_SPLIT_ORDER):
+        return False
+    return stride_order(*known) == tuple(dimension for dimension in _SPLIT_ORDER if known[0][dimension] != 1)
+
+
+_SPLIT_ORDER = (0, 1, 3, 4, 2)
 _MIXING = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "mean", "sum", "amax", "cat")
 
 
@@ -253,14 +349,25 @@ def _breaker(
 ) -> LayoutBreaker:
     return LayoutBreaker(
         node=node.name,
-        op=node.called or base_name(node.target),
-        reason=f"it is given {_words(given)}; {reason}",
+        op=_op(node),
+        reason=reason,
         location=node.location,
         module=node.module,
-        source=given,
+        source=densified(given),
         target=returned,
         conversions=tuple(dict.fromkeys(conversion.id for conversion in conversions)),
     )
+
+
+def _op(node: FxNode) -> str:
+    """An operation as a person calls it; one that is not torch's own with its namespace."""
+    names = node.target.removeprefix("torch.ops.").split(".")
+    is_own = names[0] in _OWN_NAMESPACES or len(names) < _PARTS
+    return (node.called or base_name(node.target)) if is_own else f"{names[0]}::{names[1]}"
+
+
+_OWN_NAMESPACES = ("aten", "prims", "inductor", "mkldnn")
+_PARTS = 3  # namespace, name, overload
 
 
 def _words(layout: Layout) -> str:

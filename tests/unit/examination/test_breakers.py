@@ -102,7 +102,7 @@ BACK_FROM_N = last("back", a_read("n", PLAIN), origins=("conv_b",))
         ("it was contiguous all along", (A, plain("n", reads=("nowhere",)), RELU, BACK, B)),
         (
             "another library call lies between",
-            (A, call("m", "a", node="mm", layout=PLAIN), last("back", a_read("m", PLAIN)), B),
+            (A, call("m", "a", node="mm", layout=contiguous((72, 8))), last("back", a_read("m", PLAIN)), B),
         ),
         (
             "what the convolution reads is written in channels-last from it",
