@@ -275,7 +275,8 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
     """A finding that suggests its cure with the gain that was measured; as it is if none was tried."""
     for trial in diagnosis.trials:
         cures = trial.configuration.cures
-        if len(cures) == 1 and cures[0].answers == finding.code and not trial.configuration.library_switches:
+        is_own = len(cures) == 1 and cures[0].answers == finding.code and not trial.configuration.library_switches
+        if is_own and (finding.module is None or not cures[0].modules or finding.module in cures[0].modules):
             return msgspec.structs.replace(finding, suggestion=_cure_words(diagnosis, trial))
     return finding
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format
 from layoutdoctor.examination.costs import Place, all_conversions_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
@@ -47,11 +47,9 @@ _ADVICE = {
 _REPEATED = (
     "put the slice itself into the cat, as often as needed: torch.cat([x[:, :, :1]] * 2 + [x], 2) keeps the format"
 )
-_ONE_CHANNEL = (
-    "make its result channels_last: torch takes what satisfies both formats, as one channel does, for contiguous"
-)
 _SMALL = (
-    "ATen's own kernel for a small convolution of one image works on contiguous memory: stay contiguous, or use a batch"
+    "a CPU runs a small convolution of one image in a kernel of ATen's that returns contiguous: make its result "
+    "channels_last, or stay contiguous if the others are small as well"
 )
 _EAGER_ADVICE = {
     "cat": "give every input of the cat channels_last: one contiguous input makes the result contiguous",
@@ -179,8 +177,9 @@ def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreak
     is_traced = is_eager or _is_contiguous_as_traced(trial, breaker)
     if _is_foreign(breaker):
         return joined((_OPERATOR_ADVICE, _around_words(times, trial)))
-    if op == "convolution" and is_traced:
-        advice = _ONE_CHANNEL if "contiguous_format" in breaker.source.memory_formats else _SMALL
+    if op == "convolution" and is_traced and diagnosis.subject.device == "cpu":
+        taken = dispatched_format(breaker.source.shape, breaker.source.stride)
+        advice = "make its input channels_last by strides of its own" if taken == "contiguous_format" else _SMALL
     elif is_traced and op in _EAGER_ADVICE:
         advice = _EAGER_ADVICE[op]
     elif op in (*_VIEWS, *_PRODUCTS):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.graph import LayoutBreaker
-from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, stride_order
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format, stride_order
 from layoutdoctor.examination.graphs.buffers import (
     densified,
     is_only_channels_last,
@@ -49,6 +49,13 @@ def compiled_breakers(flow: BufferGraph, conversions: Sequence[Conversion]) -> t
         is_open = conversion.direction == "to_contiguous" and conversion.id not in known
         if is_open and is_between and conversion.source is not None:
             _add(found, values.breaker(value, conversion.source, (conversion,)))
+    # The same operator elsewhere, though no convolution follows there: what it needs is converted as well.
+    called = {flow.nodes[name].target for name in found if name in values.made_by_calls}
+    for node, name in values.made_by_calls.items():
+        out = values.ways_out(name) if flow.nodes[node].target in called else []
+        own = values.given(name) if out else None
+        if own is not None:
+            _add(found, values.breaker(name, own, out))
     return tuple(found.values())
 
 
@@ -171,6 +178,7 @@ class _Buffers:
     Attributes:
         read_by_convolutions: Buffers that a convolution reads, at once or through contiguous ones computed from them.
         made_by_convolutions: Buffers that hold a convolution's result, or come from one through channels-last ones.
+        made_by_calls: The result of each library call that is no convolution, by its node.
     """
 
     def __init__(self, flow: BufferGraph, conversions: Sequence[Conversion]) -> None:
@@ -183,6 +191,12 @@ class _Buffers:
         required = (n for n in flow.buffers if any(is_convolution(flow.nodes[m].target) for m in flow.required_by(n)))
         self.read_by_convolutions = set(_reached(required, self._above))
         self.made_by_convolutions = set(_reached(convolutions, self._below))
+        results = ((self.flow.extern_node(b), b.name) for b in flow.buffers.values() if self.is_contiguous(b.name))
+        self.made_by_calls = {
+            node.name: name
+            for node, name in results
+            if node is not None and self.is_call(name) and not is_convolution(node.target)
+        }
 
     def _is_convolution(self, name: str) -> bool:
         node = self.flow.extern_node(self.flow.buffers[name]) if self.is_call(name) else None
@@ -253,9 +267,10 @@ class _Buffers:
             node = self.flow.node_of(self.flow.buffers[str(buffer.alias_of)]) or node
         if node is None or buffer.layout is None:
             return None
-        who = "the library returns" if buffer.is_extern else "Inductor writes"
+        is_call = node.name in self.made_by_calls
+        who = "it returns" if is_call else "the library returns" if buffer.is_extern else "Inductor writes"
         reason = f"it is given {_words(given)}; {who} its result in {_words(buffer.layout)}"
-        if buffer.is_extern and not is_convolution(node.target) and self.ways_out(name):
+        if is_call and self.ways_out(name):
             needed = _words(self.ways_out(name)[0].target or buffer.layout)
             reason = f"it needs {needed}, as traced, is given {_words(given)} and returns {_words(buffer.layout)}"
         return _breaker(node, given, buffer.layout, conversions, reason)
@@ -298,9 +313,9 @@ class _Nodes:
 
     def given(self, name: str) -> Layout | None:
         found = next((self.region[read] for read in self.followed(name) if read in self.region), None)
-        return self._taken_for_contiguous(name) if found is None and self.is_call(name) else found
+        return self._of_both_formats(name) if found is None and self.is_call(name) else found
 
-    def _taken_for_contiguous(self, name: str) -> Layout | None:
+    def _of_both_formats(self, name: str) -> Layout | None:
         """The layout of a convolution's input that satisfies both formats, as an image of one channel does."""
         read = self.nodes.get(next(iter(self.followed(name)), ""))
         layout = read.layout if read is not None else None
@@ -311,12 +326,13 @@ class _Nodes:
         node = self.nodes[name]
         if node.layout is None:
             return None
-        if "contiguous_format" in given.memory_formats:
-            reason = f"its input satisfies {_words(given)}, and is taken for contiguous_format"
+        if dispatched_format(given.shape, given.stride) == "contiguous_format" in given.memory_formats:
+            reason = "its input satisfies both formats, and is taken for contiguous_format"
             return _breaker(node, given, node.layout, conversions, reason)
         others = [other for other in self.reads(name) if self.is_contiguous(other)]
         beside = f" and, from {_op(self.nodes[others[0]])}, contiguous_format" if others else ""
-        reason = f"it is given {_words(given)}{beside}; {self.who} returns {_words(node.layout)}"
+        last = next(one for one in densified(given).memory_formats if one != "contiguous_format")
+        reason = f"it is given {last}{beside}; {self.who} returns {_words(node.layout)}"
         return _breaker(node, given, node.layout, conversions, reason)
 
 
