@@ -21,7 +21,7 @@ from layoutdoctor.examination.graphs.buffers import (
     known_numbers,
 )
 from layoutdoctor.examination.graphs.join import is_convolution
-from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.examination.graphs.layout_agnostic import TURNING, base_name
 from layoutdoctor.units import known_sum
 
 if TYPE_CHECKING:
@@ -282,24 +282,32 @@ class _Nodes:
 
     Attributes:
         region: Channels-last values that come from a convolution or from the caller, not from a permuted view by
-            chance; with the layout of each, or of the image of which it is a view.
+            chance; with the layout of each, or of the image of which it is a view. One that was seen as [N, H, W, C],
+            as for a norm of its channels, is among them again.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.nodes = {node.name: node for node in graph.nodes}
         self.who = "eager" if graph.name == "eager" else "it"
         self.region: dict[str, Layout] = {}
+        self._turned = set[str]()
         for node in graph.nodes:
+            first = node.inputs[0] if node.inputs else ""
+            turns, comes_back = base_name(node.target) in TURNING, first in self._turned
             begins = self.is_call(node.name) or (node.op == "placeholder" and node.tensor == "activation")
             above = next((self.region[name] for name in node.inputs if name in self.region), None)
-            if node.layout is not None and is_only_channels_last(node.layout) and (begins or above is not None):
+            is_part = begins or above is not None or (turns and comes_back)
+            if node.layout is not None and is_only_channels_last(node.layout) and is_part:
                 self.region[node.name] = node.layout
             elif above is not None and _is_split(node.layout):
                 self.region[node.name] = above
+            elif is_only_contiguous(node.layout) and (comes_back or (turns and first in self.region)):
+                self._turned.add(node.name)
 
     def is_contiguous(self, name: str) -> bool:
         node = self.nodes.get(name)
-        return node is not None and node.op == "call_function" and is_only_contiguous(node.layout)
+        is_known = node is not None and node.op == "call_function" and name not in self._turned
+        return node is not None and is_known and is_only_contiguous(node.layout)
 
     def is_call(self, name: str) -> bool:
         return is_convolution(self.nodes[name].target)
