@@ -260,7 +260,7 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
     breakers = [breaker for graph in where.graphs for breaker in graph.breakers]
     ends = distinct(f"{b.op} ({line_words(b.location)})" for b in breakers if b.location is not None)
     words = f"the compiler brings {count} from channels_last_3d back to contiguous{size}"
-    words += f", which ends at {listing(ends, _ENDS_NAMED)}" if ends else ""
+    words += f"; the format ends at {listing(ends, _ENDS_NAMED)}" if ends else ""
     if where is trial and _is_cured_by_off(diagnosis, trial):
         left = _count_without(diagnosis, trial)
         converts = f"{left} of {len(_compiled_conversions(trial))}" if left else "none"

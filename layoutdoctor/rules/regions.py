@@ -47,6 +47,7 @@ _ADVICE = {
 _REPEATED = (
     "put the slice itself into the cat, as often as needed: torch.cat([x[:, :, :1]] * 2 + [x], 2) keeps the format"
 )
+_CONVERT_IT = "convert its input, whose sizes satisfy both formats: .to(memory_format=...) gives it the strides"
 _SMALL = (
     "a CPU runs a small convolution of one image in a kernel of ATen's that returns contiguous: make its result "
     "channels_last, or stay contiguous if the others are small as well"
@@ -179,7 +180,7 @@ def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreak
         return joined((_OPERATOR_ADVICE, _around_words(times, trial)))
     if op == "convolution" and is_traced and diagnosis.subject.device == "cpu":
         taken = dispatched_format(breaker.source.shape, breaker.source.stride)
-        advice = "make its input channels_last by strides of its own" if taken == "contiguous_format" else _SMALL
+        advice = _CONVERT_IT if taken == "contiguous_format" else _SMALL
     elif is_traced and op in _EAGER_ADVICE:
         advice = _EAGER_ADVICE[op]
     elif op in (*_VIEWS, *_PRODUCTS):
@@ -219,9 +220,9 @@ def _around_words(times: Times, trial: Trial) -> str | None:
     ratios = [ratio for other in clean if (ratio := times.ratio(other.name)) is not None]
     if ratios:
         best = speed_words(max(ratios, key=lambda ratio: ratio.median), times.baseline)
-        return f"nothing is converted around it in another configuration: {best}"
+        return f"{best} and converts nothing around it"
     names = listing([shown(other.name) for other in clean])
-    return f"{names}: nothing is converted around it, measure that" if clean else None
+    return f"nothing is converted around it in {names}: measure that" if clean else None
 
 
 def _converts_nothing_inside(trial: Trial, like: Trial) -> bool:
