@@ -47,7 +47,10 @@ _ADVICE = {
 _REPEATED = (
     "put the slice itself into the cat, as often as needed: torch.cat([x[:, :, :1]] * 2 + [x], 2) keeps the format"
 )
-_CONVERT_IT = "convert its input, whose sizes satisfy both formats: .to(memory_format=...) gives it the strides"
+_UNRECOGNIZED = (
+    "torch goes by the strides of dimensions of size 1 as well: .clone(memory_format=torch.{wanted}) of its input has "
+    "those of the format, .contiguous() leaves them"
+)
 _SMALL = (
     "a CPU runs a small convolution of one image in a kernel of ATen's that returns contiguous: make its result "
     "channels_last, or stay contiguous if the others are small as well"
@@ -56,7 +59,8 @@ _EAGER_ADVICE = {
     "cat": "give every input of the cat channels_last: one contiguous input makes the result contiguous",
     "repeat": _REPEATED,
     "expand": _REPEATED,
-    "instance_norm": "in eager, stay contiguous; or compile: Inductor fuses the norm, so that no conversion is left",
+    "instance_norm": "in eager, stay contiguous, or on a CPU use a group norm of one channel a group, which computes the "
+    "same; or compile: Inductor fuses the norm, so that no conversion is left",
 }
 _VIEWS = ("view", "unsafe_view", "reshape", "flatten", "unflatten", "permute", "transpose")
 _PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "scaled_dot_product_attention")
@@ -178,9 +182,10 @@ def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreak
     is_traced = is_eager or _is_contiguous_as_traced(trial, breaker)
     if _is_foreign(breaker):
         return joined((_OPERATOR_ADVICE, _around_words(times, trial)))
-    if op == "convolution" and is_traced and diagnosis.subject.device == "cpu":
-        taken = dispatched_format(breaker.source.shape, breaker.source.stride)
-        advice = _CONVERT_IT if taken == "contiguous_format" else _SMALL
+    if is_traced and dispatched_format(breaker.source.shape, breaker.source.stride) == "contiguous_format":
+        advice = _UNRECOGNIZED.format(wanted=_format(breaker))
+    elif op == "convolution" and is_traced and diagnosis.subject.device == "cpu":
+        advice = _SMALL
     elif is_traced and op in _EAGER_ADVICE:
         advice = _EAGER_ADVICE[op]
     elif op in (*_VIEWS, *_PRODUCTS):

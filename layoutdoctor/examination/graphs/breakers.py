@@ -334,12 +334,11 @@ class _Nodes:
         node = self.nodes[name]
         if node.layout is None:
             return None
-        if dispatched_format(given.shape, given.stride) == "contiguous_format" in given.memory_formats:
-            reason = "its input satisfies both formats, and is taken for contiguous_format"
-            return _breaker(node, given, node.layout, conversions, reason)
         others = [other for other in self.reads(name) if self.is_contiguous(other)]
         beside = f" and, from {_op(self.nodes[others[0]])}, contiguous_format" if others else ""
-        last = next(one for one in densified(given).memory_formats if one != "contiguous_format")
+        last: str = next(one for one in densified(given).memory_formats if one != "contiguous_format")
+        if dispatched_format(given.shape, given.stride) == "contiguous_format":
+            last += " with strides that are taken for contiguous_format"
         reason = f"it is given {last}{beside}; {self.who} returns {_words(node.layout)}"
         return _breaker(node, given, node.layout, conversions, reason)
 
