@@ -58,9 +58,8 @@ _SMALL = (
 _EAGER_ADVICE = {
     "cat": "give every input of the cat channels_last: one contiguous input makes the result contiguous",
     "repeat": _REPEATED,
-    "expand": _REPEATED,
-    "instance_norm": "in eager, stay contiguous, or on a CPU use a group norm of one channel a group, which computes the "
-    "same; or compile: Inductor fuses the norm, so that no conversion is left",
+    "instance_norm": "in eager, stay contiguous, or on a CPU use a group norm of one channel a group, which computes "
+    "the same; or compile: Inductor fuses the norm, so that no conversion is left",
 }
 _VIEWS = ("view", "unsafe_view", "reshape", "flatten", "unflatten", "permute", "transpose")
 _PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "scaled_dot_product_attention")

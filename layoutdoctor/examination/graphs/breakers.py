@@ -21,7 +21,7 @@ from layoutdoctor.examination.graphs.buffers import (
     known_numbers,
 )
 from layoutdoctor.examination.graphs.join import is_convolution
-from layoutdoctor.examination.graphs.layout_agnostic import TURNING, base_name
+from layoutdoctor.examination.graphs.layout_agnostic import TURNING, VIEWS, base_name
 from layoutdoctor.units import known_sum
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ class _Nodes:
             is_part = begins or above is not None or (turns and comes_back)
             if node.layout is not None and is_only_channels_last(node.layout) and is_part:
                 self.region[node.name] = node.layout
-            elif above is not None and _is_split(node.layout):
+            elif above is not None and (_is_split(node.layout) or _is_taken_apart(node)):
                 self.region[node.name] = above
             elif is_only_contiguous(node.layout) and (comes_back or (turns and first in self.region)):
                 self._turned.add(node.name)
@@ -307,7 +307,10 @@ class _Nodes:
     def is_contiguous(self, name: str) -> bool:
         node = self.nodes.get(name)
         is_known = node is not None and node.op == "call_function" and name not in self._turned
-        return node is not None and is_known and is_only_contiguous(node.layout)
+        if node is None or not is_known or node.layout is None:
+            return False
+        is_copied = len(node.layout.shape) > _MOST_DIMENSIONS and "contiguous_format" in node.layout.memory_formats
+        return is_copied or is_only_contiguous(node.layout)
 
     def is_call(self, name: str) -> bool:
         return is_convolution(self.nodes[name].target)
@@ -341,6 +344,17 @@ class _Nodes:
             last += " with strides that are taken for contiguous_format"
         reason = f"it is given {last}{beside}; {self.who} returns {_words(node.layout)}"
         return _breaker(node, given, node.layout, conversions, reason)
+
+
+def _is_taken_apart(node: FxNode) -> bool:
+    """Whether a node is a strided view in more dimensions, as for a pixel shuffle, which then copies it."""
+    layout = node.layout
+    if layout is None or len(layout.shape) <= _MOST_DIMENSIONS or base_name(node.target) not in VIEWS:
+        return False
+    return "contiguous_format" not in layout.memory_formats
+
+
+_MOST_DIMENSIONS = max(CHANNELS_LAST_BY_RANK)
 
 
 def _is_split(layout: Layout | None) -> bool:

@@ -100,7 +100,7 @@ _EVERY_BATCH_NORM = _BATCH_NORMS | {
 }
 _CALL = "batch_norm"
 TURNING = frozenset({"transpose", "permute", "t", "movedim", "swapaxes"})
-_VIEWS = TURNING | frozenset(
+VIEWS = TURNING | frozenset(
     "view _unsafe_view reshape unsqueeze squeeze expand select slice narrow split getitem unflatten flatten".split()
 )
 
@@ -152,7 +152,7 @@ def _maker(node: FxNode, nodes: Mapping[str, FxNode]) -> tuple[FxNode | None, bo
     here: FxNode | None = node
     while here is not None and here.op == "call_function" and steps < len(nodes):
         name = base_name(here.target)
-        if name not in _VIEWS and not is_layout_agnostic(here):
+        if name not in VIEWS and not is_layout_agnostic(here):
             return here, is_turned
         is_turned, steps = is_turned or name in TURNING, steps + 1
         here = nodes.get(here.inputs[0]) if here.inputs else None
