@@ -109,8 +109,8 @@ def _ends_for_convolutions(values: _Nodes, conversions: Iterable[Conversion]) ->
     """
     found: dict[str, LayoutBreaker] = {}
     for conversion in conversions:
-        if conversion.direction != "to_contiguous" or conversion.owner == "user":
-            continue
+        if conversion.direction != "to_contiguous" or conversion.owner == "user" or conversion.source_value is None:
+            continue  # or of its result
         names = [name for name in conversion.required_by if name in values.nodes and values.is_call(name)]
         for name, given in (end for one in names for end in _ends_above(values, one, through_calls=True)):
             _add(found, values.breaker(name, given, (conversion,)))

@@ -236,9 +236,9 @@ def convolved(name: str, given: str, layout: Any = FRAMES, **changes: Any) -> Fx
     return eager(name, "aten.convolution.default", given, "w", layout=layout, called="conv3d", **changes)
 
 
-def made_contiguous(node: str, tensor: str = "weight") -> Conversion:
-    fields = {"source": GIVEN, "target": FRAMES, "tensor": tensor, "required_by": (node,), "port": "input 1"}
-    return copied(node, **{**fields, "id": f"{tensor} of {node}"})
+def made_contiguous(node: str, tensor: str = "weight", **changes: Any) -> Conversion:
+    fields = {"source": GIVEN, "target": FRAMES, "tensor": tensor, "required_by": (node,), "source_value": "w"}
+    return copied(node, **{**fields, "id": f"{tensor} of {node}", **changes})
 
 
 PADDED = (
@@ -268,6 +268,7 @@ def test_what_is_made_contiguous_for_convolutions_is_paid_by_the_operation_above
         "it is given channels_last_3d and, from zeros, contiguous_format; eager returns contiguous_format",
     )
 
+    assert in_eager(made_contiguous("conv_1", source_value=None), nodes=PADDED) == ()  # of its result
     known = a_graph(nodes=PADDED, buffers=(call("a", "x", node="conv_1", layout=FRAMES),))
     assert [b.node for b in compiled_breakers(BufferGraph(known), paid)] == ["pad"]
     assert compiled_breakers(BufferGraph(msgspec.structs.replace(known, direction="backward")), paid) == ()
