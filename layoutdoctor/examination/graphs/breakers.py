@@ -112,12 +112,14 @@ def _ends_for_convolutions(values: _Nodes, conversions: Iterable[Conversion]) ->
         if conversion.direction != "to_contiguous" or conversion.owner == "user" or conversion.source_value is None:
             continue  # or of its result
         names = [name for name in conversion.required_by if name in values.nodes and values.is_call(name)]
-        for name, given in (end for one in names for end in _ends_above(values, one, through_calls=True)):
+        for name, given in (end for one in names for end in _ends_above(values, one, values.given_at_least)):
             _add(found, values.breaker(name, given, (conversion,)))
     return found
 
 
-def _ends_above(values: _Buffers | _Nodes, name: str, *, through_calls: bool = False) -> list[tuple[str, Layout]]:
+def _ends_above(
+    values: _Buffers | _Nodes, name: str, given_to: Callable[[str], Layout | None] | None = None
+) -> list[tuple[str, Layout]]:
     """
     Values that were given channels-last and are contiguous, from which a value comes without another call.
 
@@ -125,7 +127,8 @@ def _ends_above(values: _Buffers | _Nodes, name: str, *, through_calls: bool = F
     own. With each the layout that it was given.
 
     Args:
-        through_calls: Go on above convolutions that were given contiguous.
+        given_to: The layout that a value was given; with it, the search goes on above convolutions that were given
+            contiguous.
     """
     front, seen = [name], {name}
     while front:
@@ -135,12 +138,12 @@ def _ends_above(values: _Buffers | _Nodes, name: str, *, through_calls: bool = F
             # Of another rank, such as [N, H * W, C], it may hold the same bytes: there formats say nothing.
             if not values.is_contiguous(one):
                 continue
-            given = values.given(one)
+            given = (given_to or values.given)(one)
             if given is not None:
                 # A sum of a channels-last value and of one that was made contiguous above did not lose it.
                 losing = [] if values.is_call(one) else _losing(values, one)
                 found += losing or [(one, given)]
-            elif through_calls or not values.is_call(one):
+            elif given_to is not None or not values.is_call(one):
                 further += [other for other in dict.fromkeys(values.followed(one)) if other not in seen]
                 seen.update(further)
         if found:
@@ -323,11 +326,13 @@ class _Nodes:
         return self.reads(name)[:1] if self.is_call(name) else self.reads(name)
 
     def given(self, name: str) -> Layout | None:
-        found = next((self.region[read] for read in self.followed(name) if read in self.region), None)
-        return self._of_both_formats(name) if found is None and self.is_call(name) else found
+        return next((self.region[read] for read in self.followed(name) if read in self.region), None)
 
-    def _of_both_formats(self, name: str) -> Layout | None:
-        """The layout of a convolution's input that satisfies both formats, as an image of one channel does."""
+    def given_at_least(self, name: str) -> Layout | None:
+        """The same; of a convolution's input also a layout that satisfies both formats, as an image of one channel."""
+        given = self.given(name)
+        if given is not None or not self.is_call(name):
+            return given
         read = self.nodes.get(next(iter(self.followed(name)), ""))
         layout = read.layout if read is not None else None
         is_both = layout is not None and CHANNELS_LAST_BY_RANK.get(len(layout.shape)) in layout.memory_formats
