@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
-    from layoutdoctor.diagnosis.graph import FxNode, Graph
+    from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.examination.graphs.buffers import BufferGraph
 
@@ -143,7 +143,7 @@ def _ends_above(
                 # A sum of a channels-last value and of one that was made contiguous above did not lose it.
                 losing = [] if values.is_call(one) else _losing(values, one)
                 found += losing or [(one, given)]
-            elif given_to is not None or not values.is_call(one):
+            elif given_to is not None or not values.is_end(one):
                 further += [other for other in dict.fromkeys(values.followed(one)) if other not in seen]
                 seen.update(further)
         if found:
@@ -186,6 +186,10 @@ class _Buffers:
 
     def __init__(self, flow: BufferGraph, conversions: Sequence[Conversion]) -> None:
         self.flow = flow
+        self._flattened = set[str]()
+        for buffer in flow.graph.buffers:
+            if self._is_flattened(buffer):
+                self._flattened.add(buffer.name)
         self._written: dict[str, list[Conversion]] = {}
         for conversion in conversions:
             if conversion.direction != "to_channels_last":
@@ -214,12 +218,34 @@ class _Buffers:
         return [reader for reader in self.flow.readers[name] if not self.is_call(reader)] if is_followed else []
 
     def is_contiguous(self, name: str) -> bool:
-        """Whether it is known, and contiguous and not channels-last as well."""
-        return name in self.flow.buffers and is_only_contiguous(self.flow.buffers[name].layout)
+        """Whether it is known, and contiguous and not channels-last as well, or an image that was flattened so."""
+        return name in self._flattened or (
+            name in self.flow.buffers and is_only_contiguous(self.flow.buffers[name].layout)
+        )
+
+    def _is_flattened(self, buffer: Buffer) -> bool:
+        """Whether it has the elements of a channels-last image in the order of a contiguous one, as [N, C * H * W]."""
+        layout, count = buffer.layout, None if buffer.layout is None else buffer.layout.element_count
+        if (
+            layout is None
+            or len(layout.shape) in CHANNELS_LAST_BY_RANK
+            or "contiguous_format" not in layout.memory_formats
+        ):
+            return False
+        if buffer.is_extern:
+            reads = [self.flow.buffers.get(read) for read in self.reads(buffer.name)]
+            return any(read is not None and read.layout == layout and read.name in self._flattened for read in reads)
+        images = [source.name for source in self.flow.sources(buffer) if source.seen is None]
+        given = [layout for layout in map(self.flow.layout_of, images) if is_only_channels_last(layout)]
+        return any(layout is not None and layout.element_count == count for layout in given)
 
     def is_call(self, name: str) -> bool:
         """Whether a library call makes it, whose result says nothing about what it reads."""
         return self.flow.buffers[name].is_extern
+
+    def is_end(self, name: str) -> bool:
+        """Whether nothing is known about where its layout comes from."""
+        return self.is_call(name) and name not in self._flattened
 
     def reads(self, name: str) -> Sequence[str]:
         """What it is computed from; of a result of a custom operator, what that reads."""
@@ -317,6 +343,8 @@ class _Nodes:
 
     def is_call(self, name: str) -> bool:
         return is_convolution(self.nodes[name].target)
+
+    is_end = is_call
 
     def reads(self, name: str) -> Sequence[str]:
         return self.nodes[name].inputs

@@ -89,6 +89,23 @@ def test_where_a_value_has_to_be_converted_back_the_operation_that_lost_the_layo
     assert (breaker.op, breaker.node, breaker.conversions) == ("channel_shuffle", "shuffle", ("graph 0 conversion 0",))
 
 
+def test_an_image_that_is_flattened_in_the_order_of_contiguous_lost_the_format_there() -> None:
+    flat = contiguous((2, 288))
+    row = a_buffer("f", BufferRead(name="a", stride=None), layout=flat, source_node="shuffle")
+    called = call("m", "f", node="mm", layout=flat)
+    back = last("back", BufferRead(name="m", stride=(288, 36, 6, 1)), origins=("conv_b",))
+
+    (breaker,) = compiled(A, row, called, back, B)
+
+    assert (breaker.node, breaker.source, breaker.target) == ("shuffle", LAST, flat)
+    tokens = a_buffer(
+        "f", BufferRead(name="a", stride=(288, 8, 1)), layout=contiguous((2, 36, 8)), source_node="shuffle"
+    )
+    end = last("back", BufferRead(name="f", stride=(288, 1, 48, 8)), origins=("conv_b",))
+    for others in ((tokens, end), (row, call("m", "f", node="mm", layout=contiguous((2, 64))), back)):
+        assert compiled(A, *others, B) == ()
+
+
 BACK_FROM_N = last("back", a_read("n", PLAIN), origins=("conv_b",))
 
 
