@@ -55,9 +55,11 @@ _SMALL = (
     "a CPU runs a small convolution of one image in a kernel of ATen's that returns contiguous: make its result "
     "channels_last, or stay contiguous if the others are small as well"
 )
+_CAT = "give every input of the cat channels_last: one contiguous input makes the result contiguous"
 _EAGER_ADVICE = {
-    "cat": "give every input of the cat channels_last: one contiguous input makes the result contiguous",
+    **dict.fromkeys(("cat", "concat", "concatenate"), _CAT),
     "repeat": _REPEATED,
+    "new_zeros": "pad with torch.nn.functional.pad, or with torch.zeros_like of a slice: both keep the format",
     "instance_norm": "in eager, stay contiguous, or on a CPU use a group norm of one channel a group, which computes "
     "the same; or compile: Inductor fuses the norm, so that no conversion is left",
 }
