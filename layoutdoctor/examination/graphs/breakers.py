@@ -198,7 +198,8 @@ class _Buffers:
         required = (n for n in flow.buffers if any(is_convolution(flow.nodes[m].target) for m in flow.required_by(n)))
         self.read_by_convolutions = set(_reached(required, self._above))
         self.made_by_convolutions = set(_reached(convolutions, self._below))
-        results = ((self.flow.extern_node(b), b.name) for b in flow.buffers.values() if self.is_contiguous(b.name))
+        images = (buffer for buffer in flow.graph.buffers if self.is_contiguous(buffer.name))
+        results = ((flow.extern_node(self._call_of(buffer)), buffer.name) for buffer in images)
         self.made_by_calls = {
             node.name: name
             for node, name in results
@@ -249,12 +250,14 @@ class _Buffers:
 
     def reads(self, name: str) -> Sequence[str]:
         """What it is computed from; of a result of a custom operator, what that reads."""
-        reads = self.flow.buffers[name].reads
-        whole = self.flow.buffers.get(reads[0]) if self.is_call(name) and len(reads) == 1 else None
-        is_part = whole is not None and whole.is_extern and whole.layout is None
-        return whole.reads if whole is not None and is_part else reads
+        return self._call_of(self.flow.buffers[name]).reads
 
     followed = reads
+
+    def _call_of(self, buffer: Buffer) -> Buffer:
+        """The call of several results that a buffer is one of; itself if it is none."""
+        whole = self.flow.buffers.get(buffer.reads[0]) if buffer.is_extern and len(buffer.reads) == 1 else None
+        return whole if whole is not None and whole.is_extern and whole.layout is None else buffer
 
     def given(self, name: str) -> Layout | None:
         """
@@ -276,7 +279,10 @@ class _Buffers:
 
     def _is_like(self, layout: Layout | None, name: str) -> bool:
         own = self.flow.buffers[name].layout
-        return layout is not None and own is not None and layout.element_count == own.element_count
+        if layout is None or own is None:
+            return False
+        is_image = len(layout.shape) == len(own.shape) and layout.shape[0] == own.shape[0]
+        return is_image or layout.element_count == own.element_count
 
     def ways_out(self, name: str) -> list[Conversion]:
         """The conversions that end channels-last in a value, or in what a call reads."""
@@ -291,12 +297,12 @@ class _Buffers:
 
     def breaker(self, name: str, given: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker | None:
         buffer = self.flow.buffers[name]
-        node = self.flow.extern_node(buffer) if buffer.is_extern else self.flow.node_of(buffer)
+        is_call = buffer.is_extern and not self._is_convolution(name)
+        node = self.flow.extern_node(self._call_of(buffer)) if is_call else self.flow.node_of(buffer)
         if buffer.alias_of in self.flow.buffers:  # a branch is written where the whole wants it
             node = self.flow.node_of(self.flow.buffers[str(buffer.alias_of)]) or node
         if node is None or buffer.layout is None:
             return None
-        is_call = node.name in self.made_by_calls
         who = "it returns" if is_call else "the library returns" if buffer.is_extern else "Inductor writes"
         reason = f"it is given {_words(given)}; {who} its result in {_words(buffer.layout)}"
         if is_call and self.ways_out(name):

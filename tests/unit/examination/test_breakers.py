@@ -147,6 +147,7 @@ def test_what_costs_no_neighbour_anything_breaks_nothing(why: str, buffers: tupl
 OPERATOR = (
     *NODES,
     a_node("lif", "mine.lif.default", ("norm",), module="lif", location=a_location(9)),
+    a_node("spikes", "<built-in function getitem>", ("lif",), module="lif", location=a_location(9)),
     a_node("lif_1", "mine.lif.default", ("conv_b",), module="lif.1", location=a_location(9)),
 )
 
@@ -156,7 +157,7 @@ def test_an_operator_of_any_library_that_is_converted_for_is_named_with_what_it_
     seen = BufferRead(name="a", stride=(576, 288, 1, 48, 8))  # [N, C, H, W] as [T, N, C, H, W]
     given = a_buffer("n", seen, layout=frames, origins=("norm", "lif"), operations=("mul",))
     whole = call("l", "n", node="lif", layout=None)
-    part = call("m", "l", node="lif", layout=frames)
+    part = call("m", "l", node="spikes", layout=frames)
     after = a_buffer("s", a_read("m", frames), seen, layout=frames, source_node="relu", operations=("add",))
     back = last("back", BufferRead(name="s", stride=(288, 36, 6, 1)), origins=("conv_b",))
     end = plain("e", a_read("b", LAST), origins=("lif_1",))
