@@ -138,7 +138,10 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
         moved = sum_known(breaker.bytes_moved for breaker in breakers)
     cost = cost or wording.cost_words(trial, seconds) or wording.moved_words(moved)
     lost = distinct(_format(breaker) for breaker in breakers)
-    what = joined((f"{listing(lost)} {be(len(lost))} lost at {_breaker_words(breakers)}", worst.reason), ": ")
+    where = f"{listing(lost)} {be(len(lost))} lost at {_breaker_words(breakers)}"
+    what = joined((where + _place_words(breakers), worst.reason), ": ")
+    if _is_foreign(worst):  # its reason is what a reader needs first
+        what = joined((where, worst.reason), ": ") + _place_words(breakers)
     return LD104.finding(
         trial.name,
         joined((what, joined((_paid_words(paid), cost), ", "))),
@@ -152,11 +155,15 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
 
 
 def _breaker_words(breakers: Sequence[LayoutBreaker]) -> str:
+    is_layer = len(distinct(breaker.module for breaker in breakers)) == len(breakers)
+    return count_of(len(breakers), f"{breakers[0].op} {'layer' if is_layer else 'call'}")
+
+
+def _place_words(breakers: Sequence[LayoutBreaker]) -> str:
     modules = distinct(breaker.module for breaker in breakers)
     lines = distinct(line_words(b.location) for b in breakers if b.location is not None)
     places = joined((listing(modules, _MODULES_NAMED), listing(lines, _LINES_NAMED)))
-    noun = f"{breakers[0].op} {'layer' if len(modules) == len(breakers) else 'call'}"
-    return count_of(len(breakers), noun) + (f" ({places})" if places else "")
+    return f" ({places})" if places else ""
 
 
 def _paid_words(paid: Sequence[Conversion]) -> str:
