@@ -439,7 +439,7 @@ def _op(node: FxNode) -> str:
     """An operation as a person calls it; one that is not torch's own with its namespace."""
     names = node.target.removeprefix("torch.ops.").split(".")
     is_own = names[0] in _OWN_NAMESPACES or len(names) < _PARTS
-    return (node.called or base_name(node.target)) if is_own else f"{names[0]}::{names[1]}"
+    return (node.called or base_name(node.target)).removesuffix(".default") if is_own else f"{names[0]}::{names[1]}"
 
 
 _OWN_NAMESPACES = ("aten", "prims", "inductor", "mkldnn")
