@@ -95,6 +95,31 @@ class Normed(nn.Sequential):
         super().__init__(nn.Conv2d(4, 8, 3), nn.InstanceNorm2d(8), nn.Conv2d(8, 4, 3))
 
 
+class Causal(nn.Module):
+    """Video padded in time by its first frame repeated, module by module, with the frames kept for the next chunk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(nn.Conv3d(4, 4, 3, padding=(0, 1, 1)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs, caches = [], [x[:, :, :1].repeat(1, 1, 2, 1, 1), None]
+        for chunk in x.split(2, dim=2):
+            for number, convolution in enumerate(self.convolutions):
+                before = caches[number] if caches[number] is not None else torch.zeros(chunk.shape)
+                caches[number] = chunk[:, :, -2:].clone()
+                chunk = torch.relu(convolution(torch.concat([before, chunk], dim=2)))
+            outputs.append(chunk)
+        return torch.cat(outputs, dim=2)
+
+
+class OneChannel(nn.Sequential):
+    """One image of one channel, whose convolution a CPU runs contiguous, and a norm that returns contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv3d(1, 8, 3), nn.InstanceNorm3d(8, affine=True), nn.Conv3d(8, 4, 3))
+
+
 class Usual(nn.Sequential):
     """What no cure fits, in any format."""
 
@@ -121,6 +146,8 @@ class Case(NamedTuple):
     configuration: str
     modules: tuple[str, ...]
     shape: tuple[int, ...] = (2, 4, 8, 8)
+    beside: tuple[str, ...] = ()
+    """Further cures that fit."""
 
 
 CASES = (
@@ -129,6 +156,8 @@ CASES = (
     Case("autocast-dtype", Autocast, "eager", ("conv", "head")),
     Case("dense-batch-norm-input", Unfolded, "eager", ("norm",)),
     Case("without-contiguous", Contiguous, "eager-channels-last", ()),
-    Case("restored-format", Normed, "eager-channels-last", ("1",)),
+    Case("restored-format", OneChannel, "eager-channels-last", ("0", "1"), (1, 1, 6, 8, 8)),
+    Case("grouped-instance-norm", Normed, "eager-channels-last", ("1",), beside=("restored-format",)),
+    Case("channels-last-cat", Causal, "eager-channels-last", (), (2, 4, 4, 8, 8)),
     Case("view-as-reshape", Viewed, "eager-channels-last", ()),
 )

@@ -61,6 +61,13 @@ class EagerRecorder(TorchDispatchMode):
         self._counts: dict[str, int] = {}
         self._forward: dict[int, tuple[SourceLocation | None, str | None]] = {}
 
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Whether it lets an operation compile itself in eager mode, as flex_attention does."""
+        return True
+
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

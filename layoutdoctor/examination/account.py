@@ -38,6 +38,13 @@ if TYPE_CHECKING:
 _CALL = re.compile(r"conv|mm$|mv$|^addbmm|linear$|_linear_|matmul|inner_product|attention|rnn|lstm|gru")
 """Operations that libraries run, by their base names and by the names of oneDNN's primitives."""
 
+_MOVING = frozenset(
+    "cat concat concatenate stack repeat repeat_interleave clone contiguous copy_ copy pad constant_pad_nd roll flip "
+    "zeros zeros_like new_zeros full full_like fill fill_ zero_ zero".split()
+)
+"""Operations that move or set data and compute nothing, by the names of the user's calls and of ATen's."""
+_OF_ANY_OPERATION = ("operation", "generated_kernel", "missing_fusion")
+
 _LEAST_SHARE_OF_A_CALL = 0.03
 
 _MOST_ROWS = 30
@@ -389,14 +396,16 @@ def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
     layouts = [max(side, key=lambda piece: piece.seconds).layout if side else None for side in (slow, fast)]
     named = [piece for piece in slow if _is_call(piece)]
     generated = [piece.kernel.name for piece in first if piece.is_generated and is_dearer]
+    # A call is called after the operations that are fused into it: by the slower side, which has them apart.
+    operations = tuple(distinct(name for piece in (named or first) for name in piece.operations))
+    kind = _kind(dear, cheap, layouts)
     return AccountRow(
-        kind=_kind(dear, cheap, layouts),
+        kind="data_movement" if kind in _OF_ANY_OPERATION and _MOVING.issuperset(operations) else kind,
         source=sources.get(generated[0]) if generated and len(groups) == 1 else None,
         seconds=times[0] - times[1],
         slower_seconds=times[0],
         faster_seconds=times[1],
-        # A call is called after the operations that are fused into it: by the slower side, which has them apart.
-        operations=tuple(distinct(name for piece in (named or first) for name in piece.operations)),
+        operations=operations,
         backward=first[0].backward,
         module=first[0].module,
         locations=tuple(

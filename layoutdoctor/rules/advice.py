@@ -279,7 +279,8 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
     """
     for trial in diagnosis.trials:
         cures = trial.configuration.cures
-        if len(cures) == 1 and cures[0].answers == finding.code and not trial.configuration.library_switches:
+        is_own = len(cures) == 1 and cures[0].answers == finding.code and not trial.configuration.library_switches
+        if is_own and (finding.module is None or not cures[0].modules or finding.module in cures[0].modules):
             base, ratio = diagnosis.find_trial(base_name(trial.configuration)), None
             if base is not None and base.measurement is not None and trial.measurement is not None:
                 ratio = ratio_of(trial.name, base.measurement, trial.measurement)

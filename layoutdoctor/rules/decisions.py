@@ -257,12 +257,18 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
     moved = sum_known(conversion.bytes_moved for conversion in conversions)
     size = f", {format_bytes(moved)}" if moved is not None else ""
     count = count_of(len(conversions), "tensor")
+    breakers = [breaker for graph in where.graphs for breaker in graph.breakers]
+    ends = distinct(f"{b.op} ({line_words(b.location)})" for b in breakers if b.location is not None)
     words = f"the compiler brings {count} from channels_last_3d back to contiguous{size}"
+    words += f"; the format ends at {listing(ends, _ENDS_NAMED)}" if ends else ""
     if where is trial and _is_cured_by_off(diagnosis, trial):
         left = _count_without(diagnosis, trial)
         converts = f"{left} of {len(_compiled_conversions(trial))}" if left else "none"
         words += f"; with it off ({shown(OFF[0])}) it converts {converts}"
     return f"; under {shown(where.name)} {words}"
+
+
+_ENDS_NAMED = 3
 
 
 def _compiled_conversions(trial: Trial) -> list[Conversion]:

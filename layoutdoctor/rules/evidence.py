@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import all_conversions_of
+from layoutdoctor.examination.graphs.buffers import densified
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 
 if TYPE_CHECKING:
@@ -200,10 +201,9 @@ def upstream(node: FxNode | None, nodes: Mapping[str, FxNode]) -> Iterator[FxNod
 
 
 def channels_last_only(layout: Layout | None) -> MemoryFormat | None:
-    """The channels-last format of a layout that is not contiguous as well; None for any other layout."""
-    if layout is None or "contiguous_format" in layout.memory_formats:
-        return None
-    return next(iter(layout.memory_formats), None)
+    """The channels-last format of a layout, or part of one, that is not contiguous as well; None for any other."""
+    formats = densified(layout).memory_formats if layout is not None else ()
+    return None if "contiguous_format" in formats else next(iter(formats), None)
 
 
 def is_call_out_of_channels_last(conversion: Conversion) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format
 from layoutdoctor.examination.costs import Place, all_conversions_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
@@ -15,6 +16,7 @@ from layoutdoctor.rules.advice import (
     alternative_words,
     channels_last_ways,
     is_worth_trying,
+    speed_words,
     unless_refuted,
 )
 from layoutdoctor.rules.base import Rule
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Graph, LayoutBreaker
+    from layoutdoctor.diagnosis.layout import MemoryFormat
     from layoutdoctor.diagnosis.trial import Trial
 
 # ------------------------------------------------------------------------------------------- LD104: inside the model
+_CONVOLUTION_CALL = re.compile(r"(aten::)?(conv(_transpose)?\dd|convolution)")
 _MODULES_NAMED = 6
 _LINES_NAMED = 3
 _USER_CALLS = frozenset({"contiguous", "to", "clone"})
@@ -40,9 +44,24 @@ _ADVICE = {
     "channel_shuffle": "known as pytorch issue #197109: call .contiguous(memory_format=torch.channels_last) after it, "
     "or shuffle the last dimension of x.permute(0, 2, 3, 1); an index of the channels is contiguous as well",
 }
+_REPEATED = (
+    "put the slice itself into the cat, as often as needed: torch.cat([x[:, :, :1]] * 2 + [x], 2) keeps the format"
+)
+_UNRECOGNIZED = (
+    "torch goes by the strides of dimensions of size 1 as well: .clone(memory_format=torch.{wanted}) of its input has "
+    "those of the format, .contiguous() leaves them"
+)
+_SMALL = (
+    "a CPU runs a small convolution of one image in a kernel of ATen's that returns contiguous: make its result "
+    "channels_last, or stay contiguous if the others are small as well"
+)
+_CAT = "give every input of the cat channels_last: one contiguous input makes the result contiguous"
 _EAGER_ADVICE = {
-    "cat": "give every input of the cat channels_last: one contiguous input makes the result contiguous",
-    "instance_norm": "in eager, stay contiguous; or compile: Inductor fuses the norm, so that no conversion is left",
+    **dict.fromkeys(("cat", "concat", "concatenate"), _CAT),
+    "repeat": _REPEATED,
+    "new_zeros": "pad with torch.nn.functional.pad, or with torch.zeros_like of a slice: both keep the format",
+    "instance_norm": "in eager, stay contiguous, or on a CPU use a group norm of one channel a group, which computes "
+    "the same; or compile: Inductor fuses the norm, so that no conversion is left",
 }
 _VIEWS = ("view", "unsafe_view", "reshape", "flatten", "unflatten", "permute", "transpose")
 _PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "scaled_dot_product_attention")
@@ -53,19 +72,31 @@ _VIEW_ADVICE = (
 _COMPILED_ADVICE = (
     "Inductor chose the layout of this result: compare channels_last input, and layout optimization on and off"
 )
+_AGAINST_THE_MODEL = "Inductor chose this layout against the model's own: compare with eager (pytorch #177277)"
 _GENERAL_ADVICE = "stay contiguous around it, or use an operation there that keeps channels_last"
+_OPERATOR_ADVICE = (
+    "let the operator take and return channels_last, in its fake implementation too (torch.empty_like keeps the "
+    "format), or stay contiguous around it"
+)
 
 
 def layout_breakers(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per trial and kind of operation, the baseline's first; eager does not repeat the baseline's."""
+    """
+    One finding per trial and kind of operation, the baseline's first; the others do not repeat what one before has.
+
+    A compiled channels_last trial shows channels_last_3d, which layout optimization leaves to the model.
+    """
     main, seen = evidence.main_trial(diagnosis), set[tuple[str, str | None, str]]()
     for trial in evidence.own_trials(diagnosis):
+        found = _breakers(trial)
         if trial is not main and trial.configuration.backend != "eager":
-            continue
-        new = [b for b in _breakers(trial) if (b.op, b.module, str(b.location)) not in seen]
+            is_given = evidence.is_channels_last(trial)
+            found = [breaker for breaker in found if is_given and _format(breaker) == "channels_last_3d"]
+        new = [b for b in found if (b.op, b.module, str(b.location)) not in seen]
         seen.update((b.op, b.module, str(b.location)) for b in new)
-        for op in distinct(breaker.op for breaker in new):
-            yield _breaker_finding(diagnosis, trial, [breaker for breaker in new if breaker.op == op])
+        by_op = [[breaker for breaker in new if breaker.op == op] for op in distinct(breaker.op for breaker in new)]
+        for alike in sorted(by_op, key=lambda some: -sum(breaker.bytes_moved or 0 for breaker in some)):
+            yield _breaker_finding(diagnosis, trial, alike)
 
 
 def _breakers(trial: Trial) -> list[LayoutBreaker]:
@@ -76,13 +107,20 @@ def _breakers(trial: Trial) -> list[LayoutBreaker]:
         for graph in trial.graphs
         for breaker in graph.breakers
         if graph.direction != "backward"
-        and channels_last_only(breaker.source) is not None
+        and _format(breaker) is not None
         and _op(breaker) not in _USER_CALLS
         and (graph.name, breaker.node) not in asked
     ]
 
 
+def _format(breaker: LayoutBreaker) -> MemoryFormat | None:
+    """The channels-last format that is lost; an input that satisfies both formats may have been given it."""
+    return next((one for one in breaker.source.memory_formats if one != "contiguous_format"), None)
+
+
 def _op(breaker: LayoutBreaker) -> str:
+    if _CONVOLUTION_CALL.fullmatch(breaker.op):
+        return "convolution"
     name = base_name(breaker.op.replace("aten::", "aten."))
     return name.removeprefix("native_").lstrip("_")
 
@@ -99,8 +137,11 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
     if moved is None:
         moved = sum_known(breaker.bytes_moved for breaker in breakers)
     cost = cost or wording.cost_words(trial, seconds) or wording.moved_words(moved)
-    lost = distinct(channels_last_only(breaker.source) for breaker in breakers)
-    what = joined((f"{listing(lost)} {be(len(lost))} lost at {_breaker_words(breakers)}", worst.reason), ": ")
+    lost = distinct(_format(breaker) for breaker in breakers)
+    where = f"{listing(lost)} {be(len(lost))} lost at {_breaker_words(breakers)}"
+    what = joined((where + _place_words(breakers), worst.reason), ": ")
+    if _is_foreign(worst):  # its reason is what a reader needs first
+        what = joined((where, worst.reason), ": ") + _place_words(breakers)
     return LD104.finding(
         trial.name,
         joined((what, joined((_paid_words(paid), cost), ", "))),
@@ -114,41 +155,94 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
 
 
 def _breaker_words(breakers: Sequence[LayoutBreaker]) -> str:
+    is_layer = len(distinct(breaker.module for breaker in breakers)) == len(breakers)
+    return count_of(len(breakers), f"{breakers[0].op} {'layer' if is_layer else 'call'}")
+
+
+def _place_words(breakers: Sequence[LayoutBreaker]) -> str:
     modules = distinct(breaker.module for breaker in breakers)
     lines = distinct(line_words(b.location) for b in breakers if b.location is not None)
     places = joined((listing(modules, _MODULES_NAMED), listing(lines, _LINES_NAMED)))
-    noun = f"{breakers[0].op} {'layer' if len(modules) == len(breakers) else 'call'}"
-    return count_of(len(breakers), noun) + (f" ({places})" if places else "")
+    return f" ({places})" if places else ""
 
 
 def _paid_words(paid: Sequence[Conversion]) -> str:
     """The conversions around: ``"3 conversions out and 2 back in, 1 of them fused"``."""
-    if not paid:
-        return ""
-    directions, fused = [c.direction for c in paid], sum(c.fused for c in paid)
-    out, back = directions.count("to_contiguous"), directions.count("to_channels_last")
-    words = f"{count_of(len(paid), 'conversion')} {'out' if out else 'back in'}"
-    if out + back < len(paid):
-        words = f"{count_of(len(paid), 'conversion')} around it"
+    weights, values = (sum((c.tensor == "weight") is is_weight for c in paid) for is_weight in (True, False))
+    directions = [c.direction for c in paid if c.tensor != "weight"]
+    out, back, fused = (
+        directions.count("to_contiguous"),
+        directions.count("to_channels_last"),
+        sum(c.fused for c in paid),
+    )
+    words = f"{count_of(values, 'conversion')} {'out' if out else 'back in'}"
+    if out + back < values:
+        words = f"{count_of(values, 'conversion')} around it"
     elif out and back:
         words = f"{count_of(out, 'conversion')} out and {back} back in"
-    return words + ("" if not fused else ", fused" if fused == len(paid) else f", {fused} of them fused")
+    words += "" if not fused else ", fused" if fused == len(paid) else f", {fused} of them fused"
+    behind = f"{count_of(weights, 'weight')} made contiguous behind it"
+    return listing([*([words] if values else []), *([behind] if weights else [])])
 
 
 def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> str:
     op, is_eager, times = _op(breaker), trial.configuration.backend == "eager", Times(diagnosis)
-    if is_eager and op in _EAGER_ADVICE:
+    is_traced = is_eager or _is_contiguous_as_traced(trial, breaker)
+    if _is_foreign(breaker):
+        return joined((_OPERATOR_ADVICE, _around_words(times, trial)))
+    if is_traced and dispatched_format(breaker.source.shape, breaker.source.stride) == "contiguous_format":
+        advice = _UNRECOGNIZED.format(wanted=_format(breaker))
+    elif op == "convolution" and is_traced and diagnosis.subject.device == "cpu":
+        advice = _SMALL
+    elif is_traced and op in _EAGER_ADVICE:
         advice = _EAGER_ADVICE[op]
     elif op in (*_VIEWS, *_PRODUCTS):
         advice = _VIEW_ADVICE
     else:
-        advice = _ADVICE.get(op, _GENERAL_ADVICE if is_eager else _COMPILED_ADVICE)
+        advice = _ADVICE.get(op, _GENERAL_ADVICE if is_traced else _chosen_words(trial))
     other = times.clean_alternative(trial, lambda candidate: _is_without(candidate, breaker))
     if other is not None:
         return f"{advice}; {shown(other.name)} does not lose it there: {alternative_words(times, trial, other)}"
     if advice == _COMPILED_ADVICE:
-        return advised(times, trial, (*channels_last_ways(trial), *OFF), advice)
+        advice = advised(times, trial, (*channels_last_ways(trial), *OFF), advice)
+        return joined((advice, _around_words(times, trial))) if trial.is_static else advice
     return advice
+
+
+def _chosen_words(trial: Trial) -> str:
+    return _AGAINST_THE_MODEL if evidence.is_channels_last(trial) else _COMPILED_ADVICE
+
+
+def _is_contiguous_as_traced(trial: Trial, breaker: LayoutBreaker) -> bool:
+    """Whether the model itself, and not Inductor, makes a result contiguous."""
+    if not evidence.is_channels_last(trial):
+        return False
+    found = (node for graph in trial.graphs for node in graph.nodes if node.name == breaker.node)
+    return all(node.layout is not None and "contiguous_format" in node.layout.memory_formats for node in found)
+
+
+def _is_foreign(breaker: LayoutBreaker) -> bool:
+    """Whether an operation is not torch's own."""
+    namespace, separator, _ = breaker.op.partition("::")
+    return bool(separator) and namespace != "aten"
+
+
+def _around_words(times: Times, trial: Trial) -> str | None:
+    """The fastest trial that converts no activation inside the model, however fast; None if all do."""
+    clean = [other for other in times.diagnosis.trials if other is not trial and _converts_nothing_inside(other, trial)]
+    ratios = [ratio for other in clean if (ratio := times.ratio(other.name)) is not None]
+    if ratios:
+        best = speed_words(max(ratios, key=lambda ratio: ratio.median), times.baseline)
+        return f"{best} and converts nothing around it"
+    names = listing([shown(other.name) for other in clean])
+    return f"nothing is converted around it in {names}: measure that" if clean else None
+
+
+def _converts_nothing_inside(trial: Trial, like: Trial) -> bool:
+    found = (c for c in all_conversions_of(trial) if c.tensor != "weight" and c.owner != "library")
+    is_known = trial.status == "ok" and bool(trial.graphs) and all(g.hook_failure is None for g in trial.graphs)
+    is_like = is_known and trial.configuration.backend == like.configuration.backend
+    return is_like and all(conversion.role != "interior" for conversion in found)
 
 
 def _is_without(trial: Trial, breaker: LayoutBreaker) -> bool:

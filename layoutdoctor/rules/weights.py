@@ -99,7 +99,10 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training
         return use_instead(times, trial, other, _fewer(other))
     if of_a_gpu or trial.is_static:
         why = ", since a step changes their values and not their layout" if training else ""
-        return f"{_convert_once(weights)}{why}; and measure that"
+        every = times.diagnosis.trials if trial.is_static else ()
+        clean = next((o for o in every if o.status == "ok" and o.graphs and not conversions_of(o)), None)
+        also = f", or use {shown(clean.name)}, which converts nothing" if clean is not None else ""
+        return f"{_convert_once(weights)}{why}{also}; and measure that"
     tried = [other.name for other in times.diagnosis.trials if other.configuration.freezes]
     if tried or times.diagnosis.subject.device != "cpu":
         return refusal(times, trial, tried)

@@ -33,6 +33,7 @@ MOST_CURES = 3
 SWITCHED_COUNT = 2
 """How many of the best are tried under a library's switch."""
 
+_LAYOUT_BREAKER = "LD104"
 _SWITCH = "cudnn.benchmark"
 _LAUNCH_BOUND = 0.8
 """If the kernels take less than this share of a call, the GPU waits for launches."""
@@ -99,9 +100,20 @@ def single_cures(workers: Sequence[Worker], medians: Mapping[str, float]) -> tup
     found: list[Configuration] = []
     for best in _by_speed(workers, medians)[:1]:
         for base in (best, *_failed_like(best, workers)):
-            proposals = sorted(base.proposals, key=lambda proposal: -proposal.bytes_moved)
-            found += [with_cures(base.configuration, (proposal.cure,)) for proposal in proposals[:MOST_CURES]]
-    return tuple(found[:MOST_CURES])
+            found += [with_cures(base.configuration, (cure,)) for cure in _cures_of(base)[:MOST_CURES]]
+        losing = [] if _loses_its_format(best) else filter(_loses_its_format, _by_speed(workers, medians))
+        found = found[:MOST_CURES] + [with_cures(one.configuration, _cures_of(one)[:1]) for one in [*losing][:1]]
+    return tuple(found)
+
+
+def _cures_of(worker: Worker) -> list[Cure]:
+    """Those about the most bytes first."""
+    return [proposal.cure for proposal in sorted(worker.proposals, key=lambda proposal: -proposal.bytes_moved)]
+
+
+def _loses_its_format(worker: Worker) -> bool:
+    """Whether it is slower than the best because it pays for channels-last without getting it, as far as is known."""
+    return any(proposal.cure.answers == _LAYOUT_BREAKER for proposal in worker.proposals)
 
 
 def cures_together(workers: Sequence[Worker], medians: Mapping[str, float]) -> tuple[Configuration, ...]:

@@ -196,6 +196,11 @@ class _Operations(TorchDispatchMode):
 
     supports_higher_order_operators = True  # such as torch.cond: looked at like any other
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Whether it lets an operation compile itself in eager mode, as flex_attention does."""
+        return True
+
     def __init__(self) -> None:
         super().__init__()
         self.may_convolve = False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.diagnosis.trial import is_refused_view
 from layoutdoctor.errors import UsageError
@@ -19,6 +20,7 @@ from layoutdoctor.examination.graphs.buffers import is_only_channels_last, is_on
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, strided_norms
 from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
 from layoutdoctor.subjects.copies import CHANNELS_LAST, layout_of
+from layoutdoctor.words import distinct, listing
 from layoutdoctor.workers.messages import Proposal
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ READ_AND_WRITTEN = 2 * ELEMENT_BYTES
 """Bytes that a copy moves for each element."""
 
 _LONGEST_TEXT = 90
+_LINES_NAMED = 3
 _IN_ALL_RANKS = {"format": "torch.channels_last if output.dim() == 4 else torch.channels_last_3d", "edit": ""}
 """Words of the lines as they are run; a reader gets those of the model."""
 
@@ -247,10 +250,10 @@ for name in {modules}:
 # ------------------------------------------- weights held in the dtype that autocast casts them to on every call
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
 _NARROW_BYTES = 2
-_CAST_BY_AUTOCAST = (
-    *(*_PLAIN_CONVOLUTIONS, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-    nn.Linear,
-)
+_CONVOLUTIONS = (*_PLAIN_CONVOLUTIONS, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_NORMS = {nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
+"""Norms that return contiguous whatever they are given, with the rank of their input."""
+_CAST_BY_AUTOCAST = (*_CONVOLUTIONS, nn.Linear)
 
 
 def _casts_of_weights(seen: Seen) -> Iterator[tuple[str, str, int]]:
@@ -328,20 +331,32 @@ for name in {modules}:
 
 # ------------------- channels-last restored once behind the module that lost it, instead of by each one further down
 def _losses(graph: Graph, leaves: set[str]) -> Iterator[tuple[str, Layout]]:
-    """Modules without parts that are given channels-last and hand contiguous on, with the layout of the result."""
+    """
+    Modules without parts that are given channels-last and hand contiguous on, with the layout of the result.
+
+    A convolution is one in a channels-last model: a CPU runs small ones of one image in a kernel of ATen's.
+    """
     nodes = {node.name: node for node in graph.nodes}
+    is_last = any(node.tensor == "weight" and is_only_channels_last(node.layout) for node in graph.nodes)
     read_by: dict[str, set[str | None]] = {}
     for node in graph.nodes:
         for name in node.inputs:
             read_by.setdefault(name, set()).add(node.module)
     for node in graph.nodes:
-        if node.backward or node.module not in leaves or "convolution" in node.target:
+        if node.backward or node.module not in leaves:
             continue
         readers = read_by.get(node.name, set())
         is_handed_on = readers and node.module not in readers
         if not is_handed_on or node.layout is None or not is_only_contiguous(node.layout):
             continue
-        if any(is_only_channels_last(given.layout) for given in _given(node, nodes)):
+        if "convolution" in node.target:
+            first = nodes[node.inputs[0]].layout if node.inputs[0] in nodes else None
+            is_lost = (
+                is_last and first is not None and CHANNELS_LAST_BY_RANK.get(len(first.shape)) in first.memory_formats
+            )
+        else:
+            is_lost = any(is_only_channels_last(given.layout) for given in _given(node, nodes))
+        if is_lost:
             yield node.module, node.layout
 
 
@@ -358,9 +373,11 @@ def _given(node: FxNode, nodes: Mapping[str, FxNode]) -> Iterator[FxNode]:
 
 
 def _propose_restored_format(seen: Seen) -> Proposal | None:
-    leaves = {name for name, module in seen.module.named_modules() if name and not list(module.children())}
-    found = dict(loss for graph in seen.graphs for loss in _losses(graph, leaves))
-    ranks = {len(layout.shape) for layout in found.values()}
+    modules = {name: module for name, module in seen.module.named_modules() if name and not list(module.children())}
+    found: dict[str, Layout | None] = dict(loss for graph in seen.graphs for loss in _losses(graph, set(modules)))
+    if any(isinstance(modules[name], _CONVOLUTIONS) for name in found):  # the norms behind it were not given any yet
+        found |= {name: None for name, module in modules.items() if type(module) in _NORMS and name not in found}
+    ranks = {len(layout.shape) for layout in found.values() if layout is not None}
     if len(ranks) != 1:
         return None
     return RESTORED_FORMAT.proposal(found, _copied_bytes(found.values()), format=str(CHANNELS_LAST[ranks.pop()]))
@@ -383,7 +400,7 @@ for name in {modules}:
 _CALL = """\
 class {mode}(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is {function} and {condition}:
+        if {condition}:
             return {answer}
         return function(*args, **(kwargs or {}))
 forward = model.forward
@@ -418,12 +435,16 @@ def _propose_without_contiguous(seen: Seen) -> Proposal | None:
     found = list(_calls_of_contiguous(seen))
     if not found:
         return None
-    places = [node.location for node in found if node.location is not None]
-    lines = dict.fromkeys(f"{place.file.rpartition('/')[2]}:{place.line}" for place in places)
+    lines = _lines_of(found)
     return WITHOUT_CONTIGUOUS.proposal(
         bytes_moved=_copied_bytes(node.layout for node in found),
         edit=f"take .contiguous() out at {', '.join(lines)}" if lines else "take .contiguous() out",
     )
+
+
+def _lines_of(nodes: Iterable[FxNode]) -> list[str]:
+    places = [node.location for node in nodes if node.location is not None]
+    return distinct(f"{place.file.rpartition('/')[2]}:{place.line}" for place in places)
 
 
 def _propose_view_as_reshape(seen: Seen) -> Proposal | None:
@@ -437,8 +458,7 @@ WITHOUT_CONTIGUOUS = KnownCure(
     _filled(
         _CALL,
         mode="WithoutContiguous",
-        function="torch.Tensor.contiguous",
-        condition="len(args) == 1 and not kwargs",
+        condition="function is torch.Tensor.contiguous and len(args) == 1 and not kwargs",
         answer="args[0]",
     ),
     "LD501",
@@ -449,12 +469,78 @@ VIEW_AS_RESHAPE = KnownCure(
     _filled(
         _CALL,
         mode="ViewAsReshape",
-        function="torch.Tensor.view",
-        condition="not kwargs and not isinstance(args[1], torch.dtype)",
+        condition="function is torch.Tensor.view and not kwargs and not isinstance(args[1], torch.dtype)",
         answer="args[0].reshape(*args[1:])",
     ),
     "LD507",
     mends_a_failure=True,
+)
+
+
+# ------------------------------------------ what ends channels-last: a cat with a contiguous input, an instance norm
+def _mixed_cats(seen: Seen) -> Iterator[FxNode]:
+    """Every cat of channels-last and contiguous, such as of frames and their padding, whose result is contiguous."""
+    for graph in seen.graphs:
+        nodes = {node.name: node for node in graph.nodes}
+        for node in graph.nodes:
+            if base_name(node.target) != "cat" or node.backward or not is_only_contiguous(node.layout):
+                continue
+            given = [nodes[name].layout for name in node.inputs if name in nodes]
+            if any(map(is_only_channels_last, given)) and not all(map(is_only_channels_last, given)):
+                yield node
+
+
+def _propose_channels_last_cat(seen: Seen) -> Proposal | None:
+    found = list(_mixed_cats(seen))
+    ranks = {len(node.layout.shape) for node in found if node.layout is not None}
+    if len(ranks) != 1:
+        return None
+    wanted = str(CHANNELS_LAST[ranks.pop()])
+    lines = listing(_lines_of(found), _LINES_NAMED)
+    edit = f"give each input of the cat .contiguous(memory_format={wanted})" + (f": {lines}" if lines else "")
+    moved = _copied_bytes(node.layout for node in found)
+    modules = distinct(node.module for node in found if node.module is not None)
+    return CHANNELS_LAST_CAT.proposal(modules, moved, format=wanted, edit=edit)
+
+
+CHANNELS_LAST_CAT = KnownCure(
+    "channels-last-cat",
+    _propose_channels_last_cat,
+    _filled(
+        _CALL,
+        mode="ChannelsLastCat",
+        condition="function in (torch.cat, torch.concat, torch.concatenate) and any(\n"
+        "            output.dim() in (4, 5) and output.stride(1) == 1 for output in args[0]\n        )",
+        answer="function(\n                [output.contiguous(memory_format={format}) for output in args[0]],\n"
+        "                *args[1:], **(kwargs or {})\n            )",
+    ),
+    "LD104",
+)
+
+
+def _propose_grouped_norm(seen: Seen) -> Proposal | None:
+    """A group norm of one channel a group computes what an instance norm does, and keeps channels-last."""
+    norms = {
+        name: _NORMS[type(module)]
+        for name, module in seen.module.named_modules()
+        if type(module) in _NORMS and not getattr(module, "track_running_stats", True)
+    }
+    found = dict(
+        loss for graph in seen.graphs for loss in _losses(graph, set(norms)) if len(loss[1].shape) == norms[loss[0]]
+    )
+    return GROUPED_NORM.proposal(found, 2 * _copied_bytes(found.values())) if found else None
+
+
+GROUPED_NORM = KnownCure(
+    "grouped-instance-norm",
+    _propose_grouped_norm,
+    """\
+class GroupedInstanceNorm(torch.nn.InstanceNorm3d):
+    def forward(self, x):
+        return torch.nn.functional.group_norm(x, x.shape[1], self.weight, self.bias, self.eps)
+for name in {modules}:
+    model.get_submodule(name).__class__ = GroupedInstanceNorm""",
+    "LD104",
 )
 
 ALL_CURES = (
@@ -464,5 +550,7 @@ ALL_CURES = (
     DENSE_BATCH_NORM,
     WITHOUT_CONTIGUOUS,
     RESTORED_FORMAT,
+    CHANNELS_LAST_CAT,
+    GROUPED_NORM,
     VIEW_AS_RESHAPE,
 )

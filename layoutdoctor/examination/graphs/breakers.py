@@ -1,8 +1,9 @@
 """
 Layout breakers: the operations at which a channels-last region ends though its neighbours could have stayed in it.
 
-Found from the conversion that pays for it: where something is converted back into channels-last, the values it came
-from are followed upward to the operation that was given channels-last and returned another layout.
+Found from the conversion that pays for it: where something is converted back into channels-last, or a weight or input
+is made contiguous for a convolution, the values it came from are followed upward to the operation, of any library, that
+was given channels-last and returned another layout.
 """
 
 from __future__ import annotations
@@ -12,39 +13,49 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.graph import LayoutBreaker
-from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.graphs.buffers import densified, is_only_channels_last, is_only_contiguous
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format, stride_order
+from layoutdoctor.examination.graphs.buffers import (
+    densified,
+    is_only_channels_last,
+    is_only_contiguous,
+    known_numbers,
+)
 from layoutdoctor.examination.graphs.join import is_convolution
-from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.examination.graphs.layout_agnostic import TURNING, VIEWS, base_name
 from layoutdoctor.units import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
-    from layoutdoctor.diagnosis.graph import FxNode, Graph
+    from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.examination.graphs.buffers import BufferGraph
 
 
 def compiled_breakers(flow: BufferGraph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
     """The breakers of a compiled graph."""
-    found: dict[str, LayoutBreaker] = {}
-    values = _Buffers(flow)
-    by_value: dict[str, list[Conversion]] = {}
-    for conversion in conversions:
-        by_value.setdefault(str(conversion.value), []).append(conversion)
+    found = _ends_for_convolutions(_Nodes(flow.graph), [c for c in conversions if _runs_contiguous(flow, c)])
+    known = {id_ for breaker in found.values() for id_ in breaker.conversions}
+    values = _Buffers(flow, conversions)
     for conversion in conversions:
         source, value = str(conversion.source_value), str(conversion.value)
         if conversion.role != "interior" or conversion.tensor == "weight" or conversion.owner == "user":
             continue
         if conversion.direction == "to_channels_last":
             for name, given in _ends_above(values, source):
-                out = [c for c in by_value.get(name, ()) if c.direction != "to_channels_last"]
-                _add(found, values.breaker(name, given, (*out, conversion)))
+                _add(found, values.breaker(name, given, (*values.ways_out(name), conversion)))
         is_between = value in values.read_by_convolutions and source in values.made_by_convolutions
-        if conversion.direction == "to_contiguous" and is_between and conversion.source is not None:
+        is_open = conversion.direction == "to_contiguous" and conversion.id not in known
+        if is_open and is_between and conversion.source is not None:
             _add(found, values.breaker(value, conversion.source, (conversion,)))
+    # The same operator elsewhere, though no convolution follows there: what it needs is converted as well.
+    called = {flow.nodes[name].target for name in found if name in values.made_by_calls}
+    for node, name in values.made_by_calls.items():
+        out = values.ways_out(name) if flow.nodes[node].target in called else []
+        own = values.given(name) if out else None
+        if own is not None:
+            _add(found, values.breaker(name, own, out))
     return tuple(found.values())
 
 
@@ -52,11 +63,12 @@ def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[Lay
     """The breakers of an eager iteration, by the conversions that ran in its copies and inside libraries."""
     values = _Nodes(graph)
     nodes = values.nodes
-    mine = [c for c in conversions if c.graph == graph.name and c.node in nodes and c.tensor != "weight"]
+    mine_and_weights = [c for c in conversions if c.graph == graph.name and c.node in nodes]
+    mine = [c for c in mine_and_weights if c.tensor != "weight"]
     outward = {
         str(c.node): c for c in mine if c.direction == "to_contiguous" and not is_convolution(nodes[str(c.node)].target)
     }
-    found: dict[str, LayoutBreaker] = {}
+    found = _ends_for_convolutions(values, mine_and_weights)
     going_on = _going_on(graph)
     for name, conversion in outward.items():
         given = values.given(name)
@@ -74,6 +86,13 @@ def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[Lay
     return tuple(found.values())
 
 
+def _runs_contiguous(flow: BufferGraph, conversion: Conversion) -> bool:
+    """Whether what reads a conversion's result in a forward returns contiguous, as the graph that was traced has it."""
+    return flow.graph.direction != "backward" and all(
+        is_only_contiguous(flow.buffers[name].layout) for name in flow.extern_readers(str(conversion.value))
+    )
+
+
 def _add(found: dict[str, LayoutBreaker], breaker: LayoutBreaker | None) -> None:
     if breaker is not None:
         known = found.get(breaker.node, breaker)
@@ -81,12 +100,35 @@ def _add(found: dict[str, LayoutBreaker], breaker: LayoutBreaker | None) -> None
         found[breaker.node] = msgspec.structs.replace(known, conversions=ids)
 
 
-def _ends_above(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
+def _ends_for_convolutions(values: _Nodes, conversions: Iterable[Conversion]) -> dict[str, LayoutBreaker]:
+    """
+    The breakers that make convolutions of a channels-last model run contiguous, by their nodes.
+
+    Their weights, and what they read, are made contiguous: the cost of an operation however far above, for a contiguous
+    value stays contiguous through convolutions. One that lost the format by itself is its own breaker.
+    """
+    found: dict[str, LayoutBreaker] = {}
+    for conversion in conversions:
+        if conversion.direction != "to_contiguous" or conversion.owner == "user" or conversion.source_value is None:
+            continue  # or of its result
+        names = [name for name in conversion.required_by if name in values.nodes and values.is_call(name)]
+        for name, given in (end for one in names for end in _ends_above(values, one, values.given_at_least)):
+            _add(found, values.breaker(name, given, (conversion,)))
+    return found
+
+
+def _ends_above(
+    values: _Buffers | _Nodes, name: str, given_to: Callable[[str], Layout | None] | None = None
+) -> list[tuple[str, Layout]]:
     """
     Values that were given channels-last and are contiguous, from which a value comes without another call.
 
     The nearest ones: those above them, as in a sum that runs through the whole network, pay for conversions of their
     own. With each the layout that it was given.
+
+    Args:
+        given_to: The layout that a value was given; with it, the search goes on above convolutions that were given
+            contiguous.
     """
     front, seen = [name], {name}
     while front:
@@ -96,13 +138,13 @@ def _ends_above(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]
             # Of another rank, such as [N, H * W, C], it may hold the same bytes: there formats say nothing.
             if not values.is_contiguous(one):
                 continue
-            given = values.given(one)
+            given = (given_to or values.given)(one)
             if given is not None:
-                # A sum of a channels-last value and of one that a convolution returned contiguous did not lose it.
-                losing = [] if values.is_call(one) else _losing_calls(values, one)
+                # A sum of a channels-last value and of one that was made contiguous above did not lose it.
+                losing = [] if values.is_call(one) else _losing(values, one)
                 found += losing or [(one, given)]
-            elif not values.is_call(one):
-                further += [other for other in dict.fromkeys(values.reads(one)) if other not in seen]
+            elif given_to is not None or not values.is_end(one):
+                further += [other for other in dict.fromkeys(values.followed(one)) if other not in seen]
                 seen.update(further)
         if found:
             return found
@@ -110,15 +152,15 @@ def _ends_above(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]
     return []
 
 
-def _losing_calls(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
-    """Calls above a value that were given channels-last and returned a contiguous result."""
+def _losing(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
+    """Values above one that were given channels-last and are contiguous: the format was lost there already."""
 
     def above(one: str) -> Sequence[str]:
         is_end = not values.is_contiguous(one) or values.is_call(one) or values.given(one) is not None
         return () if is_end else values.reads(one)
 
-    calls = [one for one in _reached(values.reads(name), above) if values.is_contiguous(one) and values.is_call(one)]
-    return [(one, given) for one in calls if (given := values.given(one)) is not None]
+    lost = [one for one in _reached(values.reads(name), above) if values.is_contiguous(one)]
+    return [(one, given) for one in lost if (given := values.given(one)) is not None]
 
 
 def _reached(starts: Iterable[str], further: Callable[[str], Iterable[str]]) -> list[str]:
@@ -139,14 +181,30 @@ class _Buffers:
     Attributes:
         read_by_convolutions: Buffers that a convolution reads, at once or through contiguous ones computed from them.
         made_by_convolutions: Buffers that hold a convolution's result, or come from one through channels-last ones.
+        made_by_calls: The result of each library call that is no convolution, by its node.
     """
 
-    def __init__(self, flow: BufferGraph) -> None:
+    def __init__(self, flow: BufferGraph, conversions: Sequence[Conversion]) -> None:
         self.flow = flow
+        self._flattened = set[str]()
+        for buffer in flow.graph.buffers:
+            if self._is_flattened(buffer):
+                self._flattened.add(buffer.name)
+        self._written: dict[str, list[Conversion]] = {}
+        for conversion in conversions:
+            if conversion.direction != "to_channels_last":
+                self._written.setdefault(str(conversion.value), []).append(conversion)
         convolutions = [name for name in flow.buffers if self._is_convolution(name)]
         required = (n for n in flow.buffers if any(is_convolution(flow.nodes[m].target) for m in flow.required_by(n)))
         self.read_by_convolutions = set(_reached(required, self._above))
         self.made_by_convolutions = set(_reached(convolutions, self._below))
+        images = (buffer for buffer in flow.graph.buffers if self.is_contiguous(buffer.name))
+        results = ((flow.extern_node(self._call_of(buffer)), buffer.name) for buffer in images)
+        self.made_by_calls = {
+            node.name: name
+            for node, name in results
+            if node is not None and self.is_call(name) and not is_convolution(node.target)
+        }
 
     def _is_convolution(self, name: str) -> bool:
         node = self.flow.extern_node(self.flow.buffers[name]) if self.is_call(name) else None
@@ -161,22 +219,75 @@ class _Buffers:
         return [reader for reader in self.flow.readers[name] if not self.is_call(reader)] if is_followed else []
 
     def is_contiguous(self, name: str) -> bool:
-        """Whether it is known, and contiguous and not channels-last as well."""
-        return name in self.flow.buffers and is_only_contiguous(self.flow.buffers[name].layout)
+        """Whether it is known, and contiguous and not channels-last as well, or an image that was flattened so."""
+        return name in self._flattened or (
+            name in self.flow.buffers and is_only_contiguous(self.flow.buffers[name].layout)
+        )
+
+    def _is_flattened(self, buffer: Buffer) -> bool:
+        """Whether it has the elements of a channels-last image in the order of a contiguous one, as [N, C * H * W]."""
+        layout, count = buffer.layout, None if buffer.layout is None else buffer.layout.element_count
+        if (
+            layout is None
+            or len(layout.shape) in CHANNELS_LAST_BY_RANK
+            or "contiguous_format" not in layout.memory_formats
+        ):
+            return False
+        if buffer.is_extern:
+            reads = [self.flow.buffers.get(read) for read in self.reads(buffer.name)]
+            return any(read is not None and read.layout == layout and read.name in self._flattened for read in reads)
+        images = [source.name for source in self.flow.sources(buffer) if source.seen is None]
+        given = [layout for layout in map(self.flow.layout_of, images) if is_only_channels_last(layout)]
+        return any(layout is not None and layout.element_count == count for layout in given)
 
     def is_call(self, name: str) -> bool:
         """Whether a library call makes it, whose result says nothing about what it reads."""
         return self.flow.buffers[name].is_extern
 
+    def is_end(self, name: str) -> bool:
+        """Whether nothing is known about where its layout comes from."""
+        return self.is_call(name) and name not in self._flattened
+
     def reads(self, name: str) -> Sequence[str]:
-        return self.flow.buffers[name].reads
+        """What it is computed from; of a result of a custom operator, what that reads."""
+        return self._call_of(self.flow.buffers[name]).reads
+
+    followed = reads
+
+    def _call_of(self, buffer: Buffer) -> Buffer:
+        """The call of several results that a buffer is one of; itself if it is none."""
+        whole = self.flow.buffers.get(buffer.reads[0]) if buffer.is_extern and len(buffer.reads) == 1 else None
+        return whole if whole is not None and whole.is_extern and whole.layout is None else buffer
 
     def given(self, name: str) -> Layout | None:
-        """The layout of a channels-last value that it is made of, whole, in part or through a table of indices."""
-        if self.is_call(name) and not self._is_convolution(name):
+        """
+        The layout of a channels-last value that it is made of, whole, in part or through a table of indices.
+
+        A call of another library than the convolutions' is given what was converted for it, and answers with a tensor
+        of the same rank; products, which answer with a matrix, read tokens.
+        """
+        layouts: Iterable[Layout | None]
+        if self.is_call(name) and not self._is_convolution(name) and self.flow.graph.direction == "backward":
             return None
-        names = [read for read in self.reads(name) if not (self.is_call(name) and self._is_weight(read))]
-        return next((layout for layout in map(self.flow.layout_of, names) if is_only_channels_last(layout)), None)
+        if not self.is_call(name) or self._is_convolution(name):
+            names = [read for read in self.reads(name) if not (self.is_call(name) and self._is_weight(read))]
+            layouts = map(self.flow.layout_of, names)
+        else:
+            sources = [*self.reads(name), *(str(c.source_value) for c in self.ways_out(name) if c.owner != "user")]
+            layouts = [layout for layout in map(self.flow.layout_of, sources) if self._is_like(layout, name)]
+        return next((layout for layout in layouts if is_only_channels_last(layout)), None)
+
+    def _is_like(self, layout: Layout | None, name: str) -> bool:
+        own = self.flow.buffers[name].layout
+        if layout is None or own is None:
+            return False
+        is_image = len(layout.shape) == len(own.shape) and layout.shape[0] == own.shape[0]
+        return is_image or layout.element_count == own.element_count
+
+    def ways_out(self, name: str) -> list[Conversion]:
+        """The conversions that end channels-last in a value, or in what a call reads."""
+        ends = self.reads(name) if self.is_call(name) and not self._is_convolution(name) else [name]
+        return [conversion for end in ends for conversion in self._written.get(end, ())]
 
     def _is_weight(self, name: str) -> bool:
         node, buffer = self.flow.inputs.get(name), self.flow.buffers.get(name)
@@ -186,53 +297,114 @@ class _Buffers:
 
     def breaker(self, name: str, given: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker | None:
         buffer = self.flow.buffers[name]
-        node = self.flow.node_of(buffer)
+        is_call = buffer.is_extern and not self._is_convolution(name)
+        node = self.flow.extern_node(self._call_of(buffer)) if is_call else self.flow.node_of(buffer)
         if buffer.alias_of in self.flow.buffers:  # a branch is written where the whole wants it
             node = self.flow.node_of(self.flow.buffers[str(buffer.alias_of)]) or node
         if node is None or buffer.layout is None:
             return None
-        who = "the library returns" if buffer.is_extern else "Inductor writes"
-        return _breaker(node, given, buffer.layout, conversions, f"{who} its result in {_words(buffer.layout)}")
+        who = "it returns" if is_call else "the library returns" if buffer.is_extern else "Inductor writes"
+        reason = f"it is given {_words(given)}; {who} its result in {_words(buffer.layout)}"
+        if is_call and self.ways_out(name):
+            needed = _words(self.ways_out(name)[0].target or buffer.layout)
+            reason = f"it needs {needed}, as traced, is given {_words(given)} and returns {_words(buffer.layout)}"
+        return _breaker(node, given, buffer.layout, conversions, reason)
 
 
 class _Nodes:
     """
-    The values of an eager iteration.
+    The values of an eager iteration, or of a graph as the compiler was given it.
 
     Attributes:
         region: Channels-last values that come from a convolution or from the caller, not from a permuted view by
-            chance.
+            chance; with the layout of each, or of the image of which it is a view. One that was seen as [N, H, W, C],
+            as for a norm of its channels, is among them again.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.nodes = {node.name: node for node in graph.nodes}
-        self.region: set[str] = set()
+        self.who = "eager" if graph.name == "eager" else "it"
+        self.region: dict[str, Layout] = {}
+        self._turned = set[str]()
         for node in graph.nodes:
+            first = node.inputs[0] if node.inputs else ""
+            turns, comes_back = base_name(node.target) in TURNING, first in self._turned
             begins = self.is_call(node.name) or (node.op == "placeholder" and node.tensor == "activation")
-            if is_only_channels_last(node.layout) and (begins or not self.region.isdisjoint(node.inputs)):
-                self.region.add(node.name)
+            above = next((self.region[name] for name in node.inputs if name in self.region), None)
+            is_part = begins or above is not None or (turns and comes_back)
+            if node.layout is not None and is_only_channels_last(node.layout) and is_part:
+                self.region[node.name] = node.layout
+            elif above is not None and (_is_split(node.layout) or _is_taken_apart(node)):
+                self.region[node.name] = above
+            elif is_only_contiguous(node.layout) and (comes_back or (turns and first in self.region)):
+                self._turned.add(node.name)
 
     def is_contiguous(self, name: str) -> bool:
         node = self.nodes.get(name)
-        return node is not None and node.op == "call_function" and is_only_contiguous(node.layout)
+        is_known = node is not None and node.op == "call_function" and name not in self._turned
+        if node is None or not is_known or node.layout is None:
+            return False
+        is_copied = len(node.layout.shape) > _MOST_DIMENSIONS and "contiguous_format" in node.layout.memory_formats
+        return is_copied or is_only_contiguous(node.layout)
 
     def is_call(self, name: str) -> bool:
         return is_convolution(self.nodes[name].target)
 
+    is_end = is_call
+
     def reads(self, name: str) -> Sequence[str]:
         return self.nodes[name].inputs
 
+    def followed(self, name: str) -> Sequence[str]:
+        """What decides about the layout of its result: of a convolution the first input."""
+        return self.reads(name)[:1] if self.is_call(name) else self.reads(name)
+
     def given(self, name: str) -> Layout | None:
-        names = self.reads(name)[:1] if self.is_call(name) else self.reads(name)
-        return next((self.nodes[read].layout for read in names if read in self.region), None)
+        return next((self.region[read] for read in self.followed(name) if read in self.region), None)
+
+    def given_at_least(self, name: str) -> Layout | None:
+        """The same; of a convolution's input also a layout that satisfies both formats, as an image of one channel."""
+        given = self.given(name)
+        if given is not None or not self.is_call(name):
+            return given
+        read = self.nodes.get(next(iter(self.followed(name)), ""))
+        layout = read.layout if read is not None else None
+        is_both = layout is not None and CHANNELS_LAST_BY_RANK.get(len(layout.shape)) in layout.memory_formats
+        return layout if is_both else None
 
     def breaker(self, name: str, given: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker | None:
         node = self.nodes[name]
         if node.layout is None:
             return None
-        return _breaker(node, given, node.layout, conversions, f"eager returns {_words(node.layout)}")
+        others = [other for other in self.reads(name) if self.is_contiguous(other)]
+        beside = f" and, from {_op(self.nodes[others[0]])}, contiguous_format" if others else ""
+        last: str = next(one for one in densified(given).memory_formats if one != "contiguous_format")
+        if dispatched_format(given.shape, given.stride) == "contiguous_format":
+            last += " with strides that are taken for contiguous_format"
+        reason = f"it is given {last}{beside}; {self.who} returns {_words(node.layout)}"
+        return _breaker(node, given, node.layout, conversions, reason)
 
 
+def _is_taken_apart(node: FxNode) -> bool:
+    """Whether a node is a strided view in more dimensions, as for a pixel shuffle, which then copies it."""
+    layout = node.layout
+    if layout is None or len(layout.shape) <= _MOST_DIMENSIONS or base_name(node.target) not in VIEWS:
+        return False
+    return "contiguous_format" not in layout.memory_formats
+
+
+_MOST_DIMENSIONS = max(CHANNELS_LAST_BY_RANK)
+
+
+def _is_split(layout: Layout | None) -> bool:
+    """Whether a layout is a channels-last image whose batch is seen as two dimensions: [T, B, C, H, W] of frames."""
+    known = known_numbers(layout)
+    if known is None or len(known[0]) != len(_SPLIT_ORDER):
+        return False
+    return stride_order(*known) == tuple(dimension for dimension in _SPLIT_ORDER if known[0][dimension] != 1)
+
+
+_SPLIT_ORDER = (0, 1, 3, 4, 2)
 _MIXING = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "mean", "sum", "amax", "cat")
 
 
@@ -253,14 +425,25 @@ def _breaker(
 ) -> LayoutBreaker:
     return LayoutBreaker(
         node=node.name,
-        op=node.called or base_name(node.target),
-        reason=f"it is given {_words(given)}; {reason}",
+        op=_op(node),
+        reason=reason,
         location=node.location,
         module=node.module,
-        source=given,
+        source=densified(given),
         target=returned,
         conversions=tuple(dict.fromkeys(conversion.id for conversion in conversions)),
     )
+
+
+def _op(node: FxNode) -> str:
+    """An operation as a person calls it; one that is not torch's own with its namespace."""
+    names = node.target.removeprefix("torch.ops.").split(".")
+    is_own = names[0] in _OWN_NAMESPACES or len(names) < _PARTS
+    return (node.called or base_name(node.target)).removesuffix(".default") if is_own else f"{names[0]}::{names[1]}"
+
+
+_OWN_NAMESPACES = ("aten", "prims", "inductor", "mkldnn")
+_PARTS = 3  # namespace, name, overload
 
 
 def _words(layout: Layout) -> str:

@@ -99,8 +99,8 @@ _EVERY_BATCH_NORM = _BATCH_NORMS | {
     "_batch_norm_with_update",
 }
 _CALL = "batch_norm"
-_TURNING = frozenset({"transpose", "permute", "t", "movedim", "swapaxes"})
-_VIEWS = _TURNING | frozenset(
+TURNING = frozenset({"transpose", "permute", "t", "movedim", "swapaxes"})
+VIEWS = TURNING | frozenset(
     "view _unsafe_view reshape unsqueeze squeeze expand select slice narrow split getitem unflatten flatten".split()
 )
 
@@ -152,8 +152,8 @@ def _maker(node: FxNode, nodes: Mapping[str, FxNode]) -> tuple[FxNode | None, bo
     here: FxNode | None = node
     while here is not None and here.op == "call_function" and steps < len(nodes):
         name = base_name(here.target)
-        if name not in _VIEWS and not is_layout_agnostic(here):
+        if name not in VIEWS and not is_layout_agnostic(here):
             return here, is_turned
-        is_turned, steps = is_turned or name in _TURNING, steps + 1
+        is_turned, steps = is_turned or name in TURNING, steps + 1
         here = nodes.get(here.inputs[0]) if here.inputs else None
     return None, is_turned

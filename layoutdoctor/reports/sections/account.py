@@ -28,6 +28,7 @@ _KINDS = {
     "implementation": ("{} in other library code", "the library chose other code"),
     "missing_fusion": ("{}, not fused", "not fused"),
     "operation": ("{}", "the same operation"),
+    "data_movement": ("data moved by {}", "it moves data and computes nothing"),
     "not_aligned": ("operations without a counterpart", "no counterpart was found"),
     "small": ("{}", "small differences"),
     "outside_kernels": ("outside kernels", "cause not known"),

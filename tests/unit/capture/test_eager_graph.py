@@ -8,6 +8,7 @@ import torch
 
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.run.work import _Operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,15 @@ def test_operations_come_in_order_with_what_they_read() -> None:
     kinds = {node.name: node.tensor for node in graph.nodes if node.op == "placeholder"}
     assert (kinds["value"], kinds["weight"], kinds["weight_1"]) == ("activation", "weight", "weight")
     assert graph.hook_failure is None
+
+
+def test_an_operation_that_compiles_itself_in_eager_mode_as_flex_attention_does_runs_under_both_recorders() -> None:
+    compiled = torch.compile(lambda x: torch.relu(x) + 1, backend="eager", fullgraph=True)
+    graph = recorded(lambda x: compiled(x).neg(), image())
+
+    assert (operations(graph)[-1], graph.hook_failure) == ("neg", None)
+    with _Operations():
+        assert compiled(image().double()).shape == (2, 4, 8, 8)
 
 
 def test_a_value_changed_in_place_is_the_result_of_the_operation_that_changed_it() -> None:

@@ -108,6 +108,24 @@ def test_a_fused_kernel_stands_for_all_that_is_fused_into_it_also_for_parts_of_a
     assert row.faster_kernels == ("aten::relu",)
 
 
+def test_what_only_moves_data_has_rows_that_say_so() -> None:
+    nodes = (
+        at(1, "cat", "aten.cat.default"),
+        at(2, "kept", "aten.clone.default", called="clone"),
+        at(2, "zeros", "aten.new_zeros.default", called="new_zeros"),
+        at(3, "relu"),
+    )
+    slower = ran("eager", *(in_eager(node.name, 2.0) for node in nodes), takes=9, graph=eager(*nodes))
+    faster = ran("eager-channels-last", *(in_eager(node.name, 1.0) for node in nodes), takes=4, graph=eager(*nodes))
+
+    assert sorted(parts(told(slower, faster))) == [
+        ("data_movement", 1.0, ("cat",)),
+        ("data_movement", 2.0, ("clone", "new_zeros")),
+        ("operation", 1.0, ("relu",)),
+        ("outside_kernels", 1.0, ()),
+    ]
+
+
 def test_forward_and_backward_of_one_line_are_apart_and_other_lines_too() -> None:
     forward, backward = at(1, "relu"), at(1, "threshold", "aten.threshold_backward.default", backward=True)
     other = at(2, "gelu", "aten.gelu.default")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from builders import (
     a_buffer,
     a_conversion,
@@ -19,6 +20,7 @@ from builders import (
 from loops import for_each
 
 from layoutdoctor.diagnosis.graph import Buffer, BufferRead, FxNode, LayoutBreaker
+from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.examination.graphs.breakers import (
     compiled_breakers,
     eager_breakers,
@@ -87,6 +89,23 @@ def test_where_a_value_has_to_be_converted_back_the_operation_that_lost_the_layo
     assert (breaker.op, breaker.node, breaker.conversions) == ("channel_shuffle", "shuffle", ("graph 0 conversion 0",))
 
 
+def test_an_image_that_is_flattened_in_the_order_of_contiguous_lost_the_format_there() -> None:
+    flat = contiguous((2, 288))
+    row = a_buffer("f", BufferRead(name="a", stride=None), layout=flat, source_node="shuffle")
+    called = call("m", "f", node="mm", layout=flat)
+    back = last("back", BufferRead(name="m", stride=(288, 36, 6, 1)), origins=("conv_b",))
+
+    (breaker,) = compiled(A, row, called, back, B)
+
+    assert (breaker.node, breaker.source, breaker.target) == ("shuffle", LAST, flat)
+    tokens = a_buffer(
+        "f", BufferRead(name="a", stride=(288, 8, 1)), layout=contiguous((2, 36, 8)), source_node="shuffle"
+    )
+    end = last("back", BufferRead(name="f", stride=(288, 1, 48, 8)), origins=("conv_b",))
+    for others in ((tokens, end), (row, call("m", "f", node="mm", layout=contiguous((2, 64))), back)):
+        assert compiled(A, *others, B) == ()
+
+
 BACK_FROM_N = last("back", a_read("n", PLAIN), origins=("conv_b",))
 
 
@@ -102,7 +121,7 @@ BACK_FROM_N = last("back", a_read("n", PLAIN), origins=("conv_b",))
         ("it was contiguous all along", (A, plain("n", reads=("nowhere",)), RELU, BACK, B)),
         (
             "another library call lies between",
-            (A, call("m", "a", node="mm", layout=PLAIN), last("back", a_read("m", PLAIN)), B),
+            (A, call("m", "a", node="mm", layout=contiguous((72, 8))), last("back", a_read("m", PLAIN)), B),
         ),
         (
             "what the convolution reads is written in channels-last from it",
@@ -123,6 +142,42 @@ BACK_FROM_N = last("back", a_read("n", PLAIN), origins=("conv_b",))
 )
 def test_what_costs_no_neighbour_anything_breaks_nothing(why: str, buffers: tuple[Buffer, ...]) -> None:
     assert compiled(*buffers) == (), why
+
+
+OPERATOR = (
+    *NODES,
+    a_node("lif", "mine.lif.default", ("norm",), module="lif", location=a_location(9)),
+    a_node("spikes", "<built-in function getitem>", ("lif",), module="lif", location=a_location(9)),
+    a_node("lif_1", "mine.lif.default", ("conv_b",), module="lif.1", location=a_location(9)),
+)
+
+
+def test_an_operator_of_any_library_that_is_converted_for_is_named_with_what_it_needs_wherever_it_is_called() -> None:
+    frames = contiguous((1, 2, 8, 6, 6))
+    seen = BufferRead(name="a", stride=(576, 288, 1, 48, 8))  # [N, C, H, W] as [T, N, C, H, W]
+    given = a_buffer("n", seen, layout=frames, origins=("norm", "lif"), operations=("mul",))
+    whole = call("l", "n", node="lif", layout=None)
+    part = call("m", "l", node="spikes", layout=frames)
+    after = a_buffer("s", a_read("m", frames), seen, layout=frames, source_node="relu", operations=("add",))
+    back = last("back", BufferRead(name="s", stride=(288, 36, 6, 1)), origins=("conv_b",))
+    end = plain("e", a_read("b", LAST), origins=("lif_1",))
+    buffers = (A, given, whole, part, after, back, B, end, call("f", "e", node="lif_1", layout=PLAIN))
+    known = a_graph(nodes=OPERATOR, buffers=buffers)
+
+    found = compiled_breakers(BufferGraph(known), graph_conversions(known))
+
+    words = "it needs contiguous_format, as traced, is given channels_last and returns contiguous_format"
+    assert [(b.node, b.op, b.module, b.reason, len(b.conversions)) for b in found] == [
+        ("lif", "mine::lif", "lif", words, 2),  # in front of it, and back behind the sum, which did not lose it
+        ("lif_1", "mine::lif", "lif.1", words, 1),
+    ]
+    asked = (msgspec.structs.replace(c, owner="user") if c.value == "n" else c for c in graph_conversions(known))
+    assert [b.node for b in compiled_breakers(BufferGraph(known), tuple(asked))] == ["relu"]  # the call is LD501's
+    keeping = (A, call("k", "a", node="lif", layout=PLAIN), last("back", a_read("k", PLAIN), origins=("conv_b",)), B)
+    (breaker,) = compiled_breakers(
+        BufferGraph(kept := a_graph(nodes=OPERATOR, buffers=keeping)), graph_conversions(kept)
+    )
+    assert breaker.reason == "it is given channels_last; it returns its result in contiguous_format"
 
 
 def test_in_a_sum_that_runs_through_the_network_each_way_back_is_paid_by_the_nearest_breaker() -> None:
@@ -187,6 +242,91 @@ def test_an_eager_convolution_that_returns_contiguous_is_named_and_not_the_sum_b
     # One that was given contiguous is none: what stands in front of it is another matter.
     between = eager("conv_m", "aten.convolution.default", "norm", "w")
     assert in_eager(entering(), nodes=(*EAGER[:3], between, direct)) == ()
+
+
+VIDEO = (2, 4, 5, 6, 6)
+FRAMES, GIVEN = contiguous(VIDEO), channels_last(VIDEO)
+WEIGHT = a_placeholder("w", channels_last((4, 4, 3, 3, 3)), tensor="weight")
+ONE = (1, 1, 6, 6, 6)
+
+
+def convolved(name: str, given: str, layout: Any = FRAMES, **changes: Any) -> FxNode:
+    return eager(name, "aten.convolution.default", given, "w", layout=layout, called="conv3d", **changes)
+
+
+def made_contiguous(node: str, tensor: str = "weight", **changes: Any) -> Conversion:
+    fields = {"source": GIVEN, "target": FRAMES, "tensor": tensor, "required_by": (node,), "source_value": "w"}
+    return copied(node, **{**fields, "id": f"{tensor} of {node}", **changes})
+
+
+PADDED = (
+    a_placeholder("x", GIVEN),
+    WEIGHT,
+    eager("first", "aten.slice.Tensor", "x", layout=strided_layout((2, 4, 1, 6, 6), GIVEN.stride)),
+    eager("pad", "aten.repeat.default", "first", layout=contiguous((2, 4, 2, 6, 6)), called="repeat"),
+    eager("cat", "aten.cat.default", "pad", "x", layout=contiguous((2, 4, 7, 6, 6))),
+    convolved("conv_1", "cat"),
+    eager("relu", "aten.relu.default", "conv_1", layout=FRAMES),
+    convolved("conv_2", "relu"),
+)
+
+
+def test_what_is_made_contiguous_for_convolutions_is_paid_by_the_operation_above_that_ended_channels_last() -> None:
+    paid = tuple(made_contiguous(name) for name in ("conv_1", "conv_2"))
+
+    (breaker,) = in_eager(*paid, nodes=PADDED)
+    assert (breaker.node, breaker.reason) == ("pad", "it is given channels_last_3d; eager returns contiguous_format")
+    assert breaker.conversions == ("weight of conv_1", "weight of conv_2")
+    assert breaker.source.memory_formats == ("channels_last_3d",)  # of a slice, the format of its order
+
+    zeros = eager("pad", "aten.zeros.default", layout=contiguous((2, 4, 2, 6, 6)))
+    (breaker,) = in_eager(*paid, nodes=(*PADDED[:2], zeros, *PADDED[4:]))
+    assert (breaker.node, breaker.reason) == (
+        "cat",
+        "it is given channels_last_3d and, from zeros, contiguous_format; eager returns contiguous_format",
+    )
+
+    assert in_eager(made_contiguous("conv_1", source_value=None), nodes=PADDED) == ()  # of its result
+    known = a_graph(nodes=PADDED, buffers=(call("a", "x", node="conv_1", layout=FRAMES),))
+    assert [b.node for b in compiled_breakers(BufferGraph(known), paid)] == ["pad"]
+    assert compiled_breakers(BufferGraph(msgspec.structs.replace(known, direction="backward")), paid) == ()
+
+
+@for_each(
+    ("why", "layout", "reason"),
+    [
+        ("it is small", GIVEN, "it is given channels_last_3d; eager returns contiguous_format"),
+        (
+            "one channel, strided as channels-last",
+            strided_layout(ONE, (216, 1, 36, 6, 1)),
+            "it is given channels_last_3d; eager returns contiguous_format",
+        ),
+        (
+            "one channel",
+            contiguous(ONE),
+            "it is given channels_last_3d with strides that are taken for contiguous_format; "
+            "eager returns contiguous_format",
+        ),
+        ("it was given contiguous", FRAMES, None),
+    ],
+)
+def test_a_convolution_that_returns_contiguous_is_its_own_breaker(why: str, layout: Any, reason: str | None) -> None:
+    nodes = (a_placeholder("x", layout), WEIGHT, convolved("conv_1", "x"))
+    found = in_eager(made_contiguous("conv_1"), nodes=nodes)
+    assert [breaker.reason for breaker in found] == ([] if reason is None else [reason]), why
+
+
+def test_frames_that_are_seen_as_five_dimensions_are_channels_last_still() -> None:
+    split = strided_layout((1, 2, 8, 6, 6), (576, 288, 1, 48, 8))
+    nodes = (
+        *EAGER[:2],
+        eager("view", "aten.view.default", "conv_a", layout=split),
+        eager("lif", "mine.lif.default", "view", layout=contiguous((1, 2, 8, 6, 6))),
+        eager("flat", "aten.view.default", "lif"),
+        eager("conv_b", "aten.convolution.default", "flat", "w", layout=LAST),
+    )
+    (breaker,) = in_eager(entering(), nodes=nodes)
+    assert (breaker.node, breaker.op, breaker.source) == ("lif", "mine::lif", LAST)
 
 
 def test_an_eager_operation_that_returns_contiguous_is_a_breaker_with_its_copy_or_without() -> None:

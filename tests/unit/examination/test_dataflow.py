@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout
 
-IMAGE = (4, 32, 16, 16)
+IMAGE, LARGE = (4, 32, 16, 16), (4, 32, 32, 32)
 CONVOLUTION = "aten.convolution.default"
 BACKWARD = "aten.convolution_backward.default"
 ADD = "aten.add.Tensor"
@@ -244,6 +244,20 @@ def test_there_is_no_pair_where(why: str, own: Graph, conversions: list[Conversi
                 converted("there", "a", "output 0", channels_last(IMAGE), contiguous(IMAGE), "to_contiguous"),
                 converted("back", "b", "input 0", contiguous(IMAGE), channels_last(IMAGE), "to_channels_last"),
             ],
+        ),
+        (
+            "it is upsampled, and its branches are joined again",
+            graph(
+                argument(),
+                convolution("a", "x"),
+                value("u", "aten.upsample_nearest2d.default", "a", layout=contiguous(LARGE)),
+                value("s", "aten.sigmoid.default", "u", layout=contiguous(LARGE)),
+                value("m", "aten.mul.Tensor", "u", "s", layout=contiguous(LARGE)),
+                value("n", "aten._native_batch_norm_legit_no_training.default", "m", layout=contiguous(LARGE)),
+                convolution("b", "n", layout=contiguous(LARGE)),
+                outputs=("b",),
+            ),
+            [leaving("a"), entering("b", LARGE), leaving("b", LARGE)],
         ),
         (
             "a reduction reads it as it lies",

@@ -182,11 +182,11 @@ def test_another_trial_is_named_behind_what_is_recommended() -> None:
 # ---------------------------------------------------------------------------------------------------------- cures
 BASE = [10e-3 + index * 1e-6 for index in range(40)]
 CURED = "inductor+flat-conv3d"
-CURE = Cure(name="flat-conv3d", answers="LD503")
+CURE = Cure(name="flat-conv3d", answers="LD503", modules=("a",))
 
 
-def a_rule(code: str = "LD503", configuration: str = "inductor") -> Rule:
-    fields: dict[str, Any] = {"rule": "r", "severity": "note", "message": "m", "suggestion": "try something"}
+def a_rule(code: str = "LD503", configuration: str = "inductor", **changes: Any) -> Rule:
+    fields: dict[str, Any] = {"rule": "r", "severity": "note", "message": "m", "suggestion": "try something", **changes}
     return Rule(code, "r", lambda _: iter((Finding(code=code, configuration=configuration, **fields),)))
 
 
@@ -223,6 +223,7 @@ def test_what_a_cure_brought_takes_the_place_of_the_advice(trial: Trial, words: 
     diagnosis = a_diagnosis(base, trial, comparison=a_comparison())
     assert [f.suggestion for f in run_rules(diagnosis, (a_rule(),))] == [f"compiled + flat-conv3d{words}"]
     assert [f.suggestion for f in run_rules(diagnosis, (a_rule("LD501"),))] == ["try something"]
+    assert [f.suggestion for f in run_rules(diagnosis, (a_rule(module="b"),))] == ["try something"]
 
 
 def test_a_recommended_cure_that_shares_no_rounds_with_its_base_is_a_warning_with_their_ratio() -> None:

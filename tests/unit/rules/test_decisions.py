@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from builders import (
     Told,
+    a_breaker,
     a_comparison,
     a_configuration,
     a_conversion,
@@ -76,6 +77,8 @@ def test_what_is_said_without_effect(told: Told) -> None:
         "What the compiler brings back from channels last 3d is counted where it does so",
         idle(with_cards(IDLE), a_trial(LAST, graphs=(a_graph(IDLE, conversions=(RETURNED,)),))),
     )
+    ended = a_graph(IDLE, conversions=(RETURNED,), breakers=(a_breaker(op="repeat"), a_breaker(op="repeat")))
+    told("The line that ends the format is named", idle(with_cards(IDLE), a_trial(LAST, graphs=(ended,))))
     for ranks in ((1, 3), (2, 3)):
         decision = a_decision(*(volumes(1, rank)[0] for rank in ranks))
         told("The reason is given only where the ranks explain it", idle(with_cards(decision)))

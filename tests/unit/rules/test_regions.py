@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from builders import (
     Told,
     a_breaker,
@@ -97,6 +98,42 @@ def test_what_is_suggested_for_breakers(told: Told) -> None:
     )
     for op in ("aten::_unsafe_view", "bmm", "native_channel_shuffle", "avg_pool3d"):
         told("Each kind has its advice", broken(a_broken_trial(a_breaker(op=op))))
+
+
+VIDEO = (2, 4, 5, 6, 6)
+VOLUMES = {"source": channels_last(VIDEO), "target": contiguous(VIDEO), "reason": "", "module": None}
+
+
+def test_what_is_said_of_weights_that_are_made_contiguous_behind_a_breaker(told: Told) -> None:
+    weights = tuple(out(f"w{number}", tensor="weight", seconds=None) for number in range(2))
+    breaker = a_breaker("repeat", op="repeat", conversions=("w0", "w1", "e0"), **VOLUMES)
+    for conversions in (weights, (*weights, out("e0", seconds=None))):
+        told("Weights are counted apart", broken(a_broken_trial(breaker, conversions=conversions)))
+    for layout in (channels_last(VIDEO), contiguous((1, 1, 6, 6, 6))):
+        small = a_breaker("conv_1", **{**VOLUMES, "op": "conv3d", "source": layout})
+        told("A convolution has advice of its own", broken(a_broken_trial(small), subject=a_subject(device="cpu")))
+
+
+def test_a_compiled_channels_last_trial_shows_what_the_model_does_to_channels_last_3d(told: Told) -> None:
+    for layout in (contiguous(VIDEO), channels_last(VIDEO)):
+        node = a_node("cat", "aten.cat.default", layout=layout)
+        graph = a_graph(nodes=(node,), breakers=(a_breaker("cat", op="cat", **VOLUMES),), conversions=())
+        told("The model, or Inductor against it", broken(a_trial(), a_trial("inductor-channels-last", graphs=(graph,))))
+
+
+def test_what_is_suggested_for_an_operator_that_is_not_torchs_own(told: Told) -> None:
+    operators = (
+        a_breaker("stem", op="conv2d", conversions=("e0",), bytes_moved=1, module="stem"),
+        a_breaker("lif", op="mine::lif", conversions=("e1",), bytes_moved=9, module="lif"),
+    )
+    inside = a_copy("e1", "interior")
+    main = a_broken_trial(*operators, name="inductor", conversions=(inside,))
+    off = a_trial("inductor-layout-opt-off", graphs=(a_graph(conversions=(a_copy("x", "entry"),)),))
+    also = a_trial("inductor-channels-last", graphs=(a_graph(conversions=(inside,)),))
+    ratios = a_comparison(a_ratio(off.name, 0.92), a_ratio(also.name, 1.5))
+    told("The dearest first, with the speed of what converts nothing", broken(main, off, also, comparison=ratios))
+    static = [msgspec.structs.replace(trial, is_static=True, measurement=None) for trial in (main, off, also)]
+    told("Of a GPU that is not there, what to measure", broken(*static))
 
 
 # ---------------------------------------------------------------------------------------------------------- LD105

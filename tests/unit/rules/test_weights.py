@@ -123,6 +123,12 @@ def test_what_is_suggested_for_converted_weights(told: Told) -> None:
         converted(a_trial_with(*weights), **TRAINING),
         converted(a_trial_with(*weights, *FEW)),
     )
+    static = {"is_static": True, "measurement": None}
+    off = a_trial_with(name="inductor-layout-opt-off", graphs=(a_graph(),), **static)
+    told(
+        "On a gpu that is not there what converts nothing is named as well",
+        converted(a_trial_with(*FEW, **static), off),
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- LD106

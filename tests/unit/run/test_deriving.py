@@ -98,6 +98,18 @@ def test_the_fastest_gets_each_cure_that_was_proposed_for_it_the_dearest_first()
     assert {configuration.layout_optimization for configuration in chosen} == {"on"}
 
 
+def test_the_fastest_that_loses_its_format_is_tried_with_what_keeps_it_unless_the_best_does() -> None:
+    keeping = Proposal(cure=Cure(name="keep", answers="LD104"), bytes_moved=1)
+    medians = {"inductor": 1.0, "eager": 0.4, "inductor-channels-last": 0.9, "eager-channels-last": 0.8}
+    workers = [worker(name) for name in ("inductor", "eager")]
+    losing = [worker(name, keeping, a_proposal("z", 0)) for name in ("eager-channels-last", "inductor-channels-last")]
+
+    assert names(single_cures([*workers, *losing], medians)) == ["inductor-channels-last+keep"]
+    best = {**medians, "inductor-channels-last": 1.1}
+    chosen = names(single_cures([*workers, *losing], best))
+    assert chosen == ["inductor-channels-last+keep", "inductor-channels-last+z"]
+
+
 def test_what_is_wrong_or_did_not_run_is_no_base() -> None:
     workers = [
         worker("eager", a_proposal("a")),
