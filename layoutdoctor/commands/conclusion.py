@@ -24,7 +24,7 @@ from layoutdoctor.commands.output import (
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, say_error
 from layoutdoctor.diagnosis.accepted import accept, accept_all, load_accepted, save_accepted
 from layoutdoctor.diagnosis.saved import to_json
-from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError
+from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.words import count_of, listing
 
@@ -169,8 +169,6 @@ def prepare_conclusion(
     path, accepted, written = None, None, arguments.write_accepted
     if arguments.accepted is not None:
         path = Path(arguments.accepted)
-        if path.exists() and not path.is_file():
-            raise RecordError(f"cannot read accepted findings from {str(path)!r}: it is no file")
         accepted = load_accepted(path)
     elif written is not None:
         if arguments.redact:

@@ -14,6 +14,7 @@ from layoutdoctor.commands.diagnose import (
 )
 from layoutdoctor.commands.output import Words, for_others
 from layoutdoctor.commands.streams import print_text, say, terminal_width
+from layoutdoctor.diagnosis.writing import opened
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports.sections.wording import clean_name
 
@@ -54,8 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
     from layoutdoctor.workers.program import run_script
 
     script = Path(arguments.script)
-    if not script.is_file():
-        raise UsageError(f"cannot run {arguments.script!r}: there is no such file; give the path of a Python script")
+    try:
+        opened(script).close()
+    except OSError as error:
+        why = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        raise UsageError(f"cannot run {arguments.script!r}: {why}; give the path of a Python script") from error
     plan = prepare_diagnosis(arguments, [arguments.script])
     require_torch()
     with private_directory() as directory:

@@ -22,6 +22,7 @@ from layoutdoctor._version import __version__
 from layoutdoctor.commands.output import path_of_target, prepare_directory, save_recordings
 from layoutdoctor.commands.streams import say
 from layoutdoctor.diagnosis.diagnosis import Reproduction
+from layoutdoctor.diagnosis.writing import opened, write_file
 from layoutdoctor.errors import NO_TORCH, RecordError, UnsupportedTorchError, UsageError
 from layoutdoctor.recording.saved import SUFFIX, load_recording
 from layoutdoctor.reports.reproducer import NOT_REPRODUCED, REPRODUCED, build_reproducer
@@ -119,17 +120,24 @@ class Folder:
         """
         self._path = prepare_directory(str(path), "recordings")
         key, file = _key_of(request), self._path / _KEY
-        if not file.exists() and any(self._path.iterdir()):
-            raise UsageError(
-                f"cannot resume from {str(path)!r}: it holds other files; give a folder that --resume wrote, or an "
-                "empty or new one"
-            )
-        if file.exists() and file.read_bytes().strip() != key.encode():
-            raise UsageError(
-                f"cannot resume from {str(path)!r}: it is of another target, or of other options or versions; give "
-                "the same command line, or another folder"
-            )
-        file.write_text(key + "\n", encoding="utf-8")
+        cannot = f"cannot resume from {str(path)!r}:"
+        try:
+            with opened(file) as stream:
+                is_same = stream.read(2 * len(key)).strip() == key.encode()
+        except FileNotFoundError:
+            if any(self._path.iterdir()):
+                raise UsageError(
+                    f"{cannot} it holds other files; give a folder that --resume wrote, or an empty or new one"
+                ) from None
+            write_file(file, key + "\n")
+        except OSError as error:
+            raise UsageError(f"{cannot} {_KEY}: {error.strerror or error}; give another folder") from error
+        else:
+            if not is_same:
+                raise UsageError(
+                    f"{cannot} it is of another target, or of other options or versions; give the same command line, "
+                    "or another folder"
+                )
         files = sorted(self._path.glob(f"*{SUFFIX}"))
         found = []
         for one in files:

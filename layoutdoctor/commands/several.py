@@ -23,6 +23,7 @@ from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import encoded
 from layoutdoctor.diagnosis.trial import Failure
+from layoutdoctor.diagnosis.writing import opened
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
 from layoutdoctor.words import TARGET_FORMS
 
@@ -53,7 +54,8 @@ def targets_of(arguments: argparse.Namespace) -> list[str]:
     lines: list[str] = []
     if arguments.list is not None:
         try:
-            lines = Path(arguments.list).read_text(encoding="utf-8").splitlines()
+            with opened(arguments.list) as stream:
+                lines = stream.read().decode().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UsageError(

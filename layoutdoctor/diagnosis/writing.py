@@ -1,4 +1,8 @@
-"""Files are written under a private random name and renamed: a reader sees the old one or the new one, each whole."""
+"""
+Files are written under a private random name and renamed: a reader sees the old one or the new one, each whole.
+
+Only regular files are read or replaced.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +66,29 @@ def mode_of_file(path: Path) -> int | None:
         return None
     if stat.S_ISLNK(mode):
         return None
-    if not stat.S_ISREG(mode):
-        raise OSError(
-            errno.EINVAL, "it is a directory" if stat.S_ISDIR(mode) else "it is a pipe or a device", str(path)
-        )
+    _check_regular(mode, path)
     return stat.S_IMODE(mode)
+
+
+def _check_regular(mode: int, path: str | Path) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a directory", str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
+
+
+def opened(path: str | Path) -> BinaryIO:
+    """
+    A file to be read: nobody waits for a pipe, or reads a device without an end.
+
+    Raises:
+        OSError: It cannot be read, is a directory, a pipe or a device, or no such name is possible.
+    """
+    try:
+        _check_regular(os.stat(path).st_mode, path)  # noqa: PTH116 - a path may be a string
+    except ValueError as error:  # a NUL in the path
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    return open(path, "rb")  # noqa: PTH123
 
 
 def write_file(path: Path, text: str) -> None:

@@ -109,7 +109,7 @@ def test_what_is_no_recording_of_ours_or_too_large_is_said(tmp_path: Path, monke
     ):
         path.write_bytes(content)
         assert refused(path).startswith(reason)
-    assert refused(tmp_path / "missing.recording") == "No such file or directory"
+    assert refused(tmp_path / "missing.recording") == "No such file or directory; name a file that was saved"
     newer = "it is a recording of version 2, expected 1; update layoutdoctor"
     assert refused(changed(tmp_path, recording_version=2)) == newer
     older = "it is a recording of version 0, expected 1; examine it with the layoutdoctor that wrote it"
