@@ -13,8 +13,9 @@ from layoutdoctor.commands.diagnose import (
     with_options,
 )
 from layoutdoctor.commands.output import Words, for_others
+from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import print_text, say, terminal_width
-from layoutdoctor.diagnosis.writing import opened
+from layoutdoctor.diagnosis.writing import opened, private_directory
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports.sections.wording import clean_name
 
@@ -49,9 +50,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the script, then diagnoses the module, prints the report, and writes it to the output files."""
-    from layoutdoctor.commands.running import Interrupted, ending_signals, require_torch  # late: it takes its time
+    from layoutdoctor.commands.running import require_torch  # late: it takes its time
     from layoutdoctor.workers.messages import Request
-    from layoutdoctor.workers.processes import private_directory
     from layoutdoctor.workers.program import run_script
 
     script = Path(arguments.script)
@@ -67,8 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.quiet:
             say(f"running {script.name} until {until}")
         try:
-            with ending_signals():
-                outcome = run_script(script, arguments.module, arguments.words_of_script, Path(directory))
+            outcome = run_script(script, arguments.module, arguments.words_of_script, Path(directory))
         except Interrupted as stop:
             say(f"interrupted while {script.name} ran")
             return stop.exit_status

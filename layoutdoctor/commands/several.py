@@ -18,6 +18,7 @@ from layoutdoctor.commands.conclusion import (
     worst_of,
 )
 from layoutdoctor.commands.output import for_others
+from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import logger, print_text, say, terminal_width
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.record import Record
@@ -89,13 +90,13 @@ def diagnose_several(
     status_of: Callable[[Diagnosis], int],
 ) -> int:
     """Diagnoses one target after the other; each row is said as soon as it is known, the table printed at the end."""
-    from layoutdoctor.commands.running import Interrupted, Running, ending_signals  # late: it takes its time
+    from layoutdoctor.commands.running import Running  # late: it takes its time
 
     fail_on = check_fail_on(arguments.fail_on)
     found: dict[str, Diagnosis | Failure] = {}
     statuses: list[int] = []
     try:
-        with ending_signals(), Running() as running:
+        with Running() as running:
             for number, (target, name) in enumerate(zip(targets, _folder_names(targets), strict=True), 1):
                 resume = None if arguments.resume is None else str(Path(arguments.resume) / name)
                 one = argparse.Namespace(**{**vars(arguments), "target": target, "resume": resume})

@@ -16,7 +16,6 @@ import glob
 import os
 import re
 import tarfile
-import tempfile
 import zipfile
 from functools import partial
 from itertools import takewhile
@@ -27,7 +26,7 @@ import fsspec
 import msgspec
 
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
-from layoutdoctor.diagnosis.writing import opened, printable
+from layoutdoctor.diagnosis.writing import opened, printable, private_directory
 from layoutdoctor.errors import TraceError, UsageError, first_line
 from layoutdoctor.units import format_bytes
 
@@ -218,7 +217,7 @@ def local_files(source: Source) -> Iterator[tuple[str, Callable[[], Path]]]:
     if _URL.match(source.path) is None and not is_archive(source.path):
         yield source.name, lambda: Path(source.path)
         return
-    with tempfile.TemporaryDirectory(prefix="layoutdoctor-scan-", ignore_cleanup_errors=True) as folder:
+    with private_directory() as folder:
         place = Path(folder)
         if not is_archive(source.path):
             yield source.name, partial(_copied, partial(_opened, source.path), source.path, place, source)

@@ -29,7 +29,6 @@ from layoutdoctor.subjects.load import users_code
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
 from layoutdoctor.subjects.subject import LoadedSubject, unwrap
 from layoutdoctor.subjects.transport import save_subject
-from layoutdoctor.workers.processes import die_with
 from layoutdoctor.workers.program import ModuleTime, Outcome
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     Names = Mapping[str, Any]
 
 _MOST_LISTED = 12
+_LONGEST_END_SECONDS = 3.0
 _INDEX = re.compile(r"\[['\"]?(\w+)['\"]?\]")
 
 
@@ -51,12 +51,11 @@ def main(words: Sequence[str]) -> NoReturn:
     Runs the script and leaves the outcome in a file.
 
     Args:
-        words: Process id of the parent, a private directory, the module's path or nothing, the script, its arguments.
+        words: A private directory, the module's path or nothing, the script, its arguments.
     """
-    die_with(int(words[0]))
-    program = _Program(Path(words[3]), _INDEX.sub(r".\1", words[2]) or None, Path(words[1]))
+    program = _Program(Path(words[2]), _INDEX.sub(r".\1", words[1]) or None, Path(words[0]))
     try:
-        outcome = program.run(words[4:])
+        outcome = program.run(words[3:])
     except LayoutDoctorError as error:
         outcome = Outcome.of_error(error)
     program.leave(outcome)
@@ -81,6 +80,8 @@ class _Program:
         self._names: dict[int, tuple[str, nn.Module]] = {}  # the modules are kept, so that no id is used again
         self._looked_for: dict[int, nn.Module] = {}
         self._seconds: dict[int, list[float]] = {}
+        self._at_the_latest = threading.Timer(_LONGEST_END_SECONDS, self.leave)  # a script may catch everything
+        self._at_the_latest.daemon = True
 
     def run(self, arguments: Sequence[str]) -> Outcome:
         """
@@ -103,6 +104,8 @@ class _Program:
         except SubjectError as error:
             before = "" if self._path is None else f"; {self._path} was not called until then"
             raise SubjectError(f"{error}{before}") from error
+        finally:
+            self._at_the_latest.cancel()
         if self._outcome is not None:
             return self._outcome
         if self._path is None:
@@ -165,6 +168,8 @@ class _Program:
             self._outcome = Outcome.of_error(error)
         if threading.current_thread() is not threading.main_thread():
             self.leave(self._outcome)  # an exception would end no more than the thread
+        self._at_the_latest.args = (self._outcome,)
+        self._at_the_latest.start()
         raise _Recorded
 
     def _name(self, module: nn.Module) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from layoutdoctor import errors
 from layoutdoctor.diagnosis.trial import Failure
+from layoutdoctor.diagnosis.writing import private_directory
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
 from layoutdoctor.workers.messages import (
     NO_MESSAGE,
@@ -41,7 +42,6 @@ from layoutdoctor.workers.processes import (
     kill_with_all_it_started,
     last_seen,
     of_session,
-    private_directory,
     what_matters,
 )
 

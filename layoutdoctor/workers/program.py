@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 _CODE = """\
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
+from layoutdoctor.workers.processes import guard
+guard(int(sys.argv[2]), sys.argv[3])
 from layoutdoctor.run.program import main
-main(sys.argv[2:])"""
+main(sys.argv[3:])"""
 _OUTCOME = "outcome.json"
 
 

@@ -21,7 +21,7 @@ from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.diagnose import command_without_folders
-from layoutdoctor.commands.running import Interrupted
+from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import load

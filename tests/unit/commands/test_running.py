@@ -18,14 +18,13 @@ from layoutdoctor.commands.diagnose import _with_reproduction
 from layoutdoctor.commands.output import OutputFile, save_recordings
 from layoutdoctor.commands.running import (
     Folder,
-    Interrupted,
     Running,
     check_request,
-    ending_signals,
     is_reproducer_wanted,
     run_reproducer,
     with_reproduction,
 )
+from layoutdoctor.commands.signals import Interrupted, ending_signals
 from layoutdoctor.diagnosis.diagnosis import Reproduction
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.run.recorded import diagnose_recordings
@@ -249,5 +248,6 @@ def test_what_ends_it_costs_no_report(
     ):
         monkeypatch.setattr(running, "with_reproduction", lambda _, stop=stop: stop() or time.sleep(10))
 
-        assert _with_reproduction(record, outputs, quiet=True) is record
+        with ending_signals():
+            assert _with_reproduction(record, outputs, quiet=True) is record
         assert said in capsys.readouterr().err

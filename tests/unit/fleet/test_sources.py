@@ -72,7 +72,7 @@ def test_members_of_archives_are_traces_of_their_own(tmp_path: Path) -> None:
         for _, path_of in local_files(source):
             paths.append(path_of())
             assert paths[-1].read_bytes() == b"{}"
-            assert paths[-1].parent.name.startswith("layoutdoctor-scan-")
+            assert paths[-1].parent.name.startswith("layoutdoctor-")
     assert not [path for path in paths if path.exists()]
     (source,) = find_sources([str(tmp_path / "a.zip")], max_bytes=1)
     assert {rows.file.failure for rows in examine_source(source)} == {
