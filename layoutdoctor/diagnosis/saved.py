@@ -69,12 +69,17 @@ def unpack(data: bytes, max_bytes: int, cannot: str) -> bytes:
     Raises:
         RecordError: The data are damaged, or have more bytes than that.
     """
+    unpacked = b""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            unpacked = stream.read(max_bytes + 1)
+            if int.from_bytes(data[-4:], "little") > max_bytes:  # the size as gzip states it: nothing is kept
+                stream.seek(max_bytes + 1)
+            else:
+                unpacked = stream.read(max_bytes + 1)
+            is_too_large = stream.tell() > max_bytes
     except (EOFError, OSError, zlib.error) as error:
         raise RecordError(f"{cannot} it is cut off or damaged; copy or record it again") from error
-    if len(unpacked) > max_bytes:
+    if is_too_large:
         raise RecordError(f"{cannot} unpacked it has more than {format_bytes(max_bytes)}, which is too much")
     return unpacked
 

@@ -26,7 +26,7 @@ from torch import nn
 from layoutdoctor.capture.fx_graph import is_user_file
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError
 from layoutdoctor.subjects.load import users_code
-from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
+from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count, watched_calls
 from layoutdoctor.subjects.subject import LoadedSubject, unwrap
 from layoutdoctor.subjects.transport import save_subject
 from layoutdoctor.workers.program import ModuleTime, Outcome
@@ -93,7 +93,7 @@ class _Program:
         """
         how, begin = "came to its end", time.perf_counter()
         try:
-            with users_code(self._script.name, Path(self._file).parent, self._file, "run"), _watched(self._call):
+            with users_code(self._script.name, Path(self._file).parent, self._file, "run"), watched_calls(self._call):
                 sys.argv = [str(self._script), *arguments]
                 try:
                     runpy.run_path(self._file, run_name="__main__")
@@ -212,23 +212,6 @@ class _Program:
         )
         hint = "" if arguments else "; what follows -- are arguments for it"
         return UsageError(f"cannot find {path} in {script}, which {how}: {called}{hint}")
-
-
-@contextlib.contextmanager
-def _watched(on_call: Callable[..., Any]) -> Iterator[None]:
-    """A block in which every call of a module is watched; compiled callers run eagerly, or they would hide it."""
-    call = nn.Module.__call__
-
-    @functools.wraps(call)
-    def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return on_call(module, (args, kwargs), functools.partial(call, module, *args, **kwargs))
-
-    nn.Module.__call__ = watched
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        nn.Module.__call__ = call
 
 
 def _scopes(is_wanted: Callable[[FrameType], bool]) -> Iterator[Names]:

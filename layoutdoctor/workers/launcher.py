@@ -342,6 +342,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=_standard_error(),
                 stderr=_standard_error(),
+                cwd=None if Path(os.curdir).exists() else self.directory,  # torch does not load in a removed folder
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
