@@ -43,6 +43,7 @@ from layoutdoctor.workers.processes import (
     last_seen,
     of_session,
     what_matters,
+    working_folder,
 )
 
 if TYPE_CHECKING:
@@ -342,7 +343,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=_standard_error(),
                 stderr=_standard_error(),
-                cwd=None if Path(os.curdir).exists() else self.directory,  # torch does not load in a removed folder
+                cwd=working_folder(self.directory),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )

@@ -40,6 +40,14 @@ _MOST_BLOCKS = 40
 _KEEPS_MEMORY = ((-1, 2**31 - 1), (-4, 0))
 
 
+def working_folder(otherwise: Path) -> Path:
+    """The working folder, or another one if it was removed: torch does not load there."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return otherwise
+
+
 def how_it_ended(returncode: int) -> str:
     """
     The end of a process in words, such as ``the process died of signal 11 (SIGSEGV, segmentation fault)``.

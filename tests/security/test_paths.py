@@ -15,6 +15,7 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.commands.output import prepare_outputs
 from layoutdoctor.diagnosis.writing import file_name_of, replacing, write_file
 from layoutdoctor.errors import UsageError
+from layoutdoctor.workers.processes import working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,6 +125,27 @@ def test_a_path_that_is_no_file_is_refused_in_one_line_wherever_it_is_given(
         assert status != 2 or said.err.startswith("layoutdoctor: error: cannot "), name
         assert said.err.count("\n") == (status == 2 or not said.out), (name, said.err)
         assert mode is None or stat.S_ISLNK(mode) or path.lstat().st_mode == mode, name
+
+
+def test_a_working_folder_that_was_removed_costs_nothing_but_relative_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, gone = tmp_path / "good.json", tmp_path / "gone"
+    there.write_text(GOOD)
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for words, status in (
+        (["trace", str(there)], 0),
+        (["scan", str(there)], 0),
+        (["compare", str(there), str(there)], 0),
+        (["explain", "101"], 0),
+        (["render", "saved.json"], 3),
+        (["schema", "--output", "x.json"], 2),
+        (["run", "m.py", "--module", "x"], 2),
+    ):
+        assert main([*words, *(["-q"] if words[0] != "explain" else [])]) == status, capsys.readouterr()
+    assert working_folder(tmp_path) == tmp_path
 
 
 def test_lines_of_a_scan_take_the_place_of_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
