@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     groups = list(by_diagnosis(load_recordings(arguments.recordings)))
     refuse_outputs_of_several(arguments, len(groups), "diagnoses")
     if len(groups) > 1:
-        return conclude_several(conclusion, [partial(diagnose_recordings, group) for group in groups], _status_of)
+        makers = [(group[0].head.subject.name, partial(diagnose_recordings, group)) for group in groups]
+        return conclude_several(conclusion, makers, _status_of)
     diagnosis = diagnose_recordings(groups[0])
     return conclusion.conclude(diagnosis, _status_of(diagnosis))
 

@@ -11,6 +11,7 @@ from layoutdoctor.commands.conclusion import (
     EXIT_FAILED,
     EXIT_FOUND,
     EXIT_INCONCLUSIVE,
+    FailedTarget,
     check_fail_on,
     failing_findings,
     print_records,
@@ -41,13 +42,6 @@ class Found(Record, frozen=True, kw_only=True):
     """By target its diagnosis, or the reason that there is none."""
 
     targets: dict[str, Diagnosis | Failure]
-
-
-class FailedTarget(Record, frozen=True, kw_only=True):
-    """In a list of diagnoses as JSON, the entry of a target that has none."""
-
-    target: str
-    failure: Failure
 
 
 def targets_of(arguments: argparse.Namespace) -> list[str]:
