@@ -75,7 +75,7 @@ ODD: dict[str, Callable[[Path], object]] = {
     "device": lambda path: path.symlink_to("/dev/zero"),
     "nothing": lambda path: path.symlink_to("nowhere"),
     "x" * 300: lambda path: None,
-    "/".join("x" * 1500): lambda path: None,
+    "/".join("x" * 3000): lambda path: None,
 }
 """Paths that are no file, and what makes them."""
 
