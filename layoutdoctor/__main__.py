@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from layoutdoctor._version import __version__
 from layoutdoctor.commands import COMMANDS
+from layoutdoctor.commands.signals import Interrupted, ending_signals
 from layoutdoctor.commands.streams import logger, logging_to_stderr, open_standard_streams, print_text, say, say_error
 from layoutdoctor.errors import LayoutDoctorError
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 DEFAULT_COMMAND = "diagnose"
 _FILES = ("TARGET", "FILE", "TRACE", "OLD", "NEW", "DIR", "SCRIPT", "SAVED.json", "RECORDING", "PATH_OR_URL")
 """Arguments that are completed with files."""
@@ -82,16 +82,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.words = given
     arguments.words_of_script = words_of_script
     arguments.hint = parser.hint
-    with logging_to_stderr(quiet=arguments.quiet, verbose=arguments.verbose):
+    with logging_to_stderr(quiet=arguments.quiet, verbose=arguments.verbose), ending_signals():
         logger.debug("version %s, Python %s", __version__, sys.version.split()[0])
         try:
             status: int = _module_of(words[0]).run(arguments)
         except LayoutDoctorError as error:
             say_error(error)
             return error.exit_status
-        except KeyboardInterrupt:
+        except Interrupted as stop:
             say("interrupted")
-            return EXIT_INTERRUPTED
+            return stop.exit_status
         logger.debug("exit status %d", status)
     return status
 

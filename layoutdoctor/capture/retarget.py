@@ -16,9 +16,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import operator
-import os
 import re
-import tempfile
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +28,8 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import inductor_config, triton_version
 from layoutdoctor.capture.retarget_device import cudnn_formats, forget_fake_results, pretended_device
+from layoutdoctor.diagnosis.writing import private_directory
 from layoutdoctor.errors import first_line
-from layoutdoctor.workers.processes import scratch_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,7 +108,7 @@ class TargetLowering:
 
         with (
             cudnn_formats(),
-            tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid())) as directory,
+            private_directory() as directory,
             mock.patch.object(GraphLowering, "compile_to_module", compile_to_module),
             # The gradient of a convolution's bias is then a sum of its own: ``convolution_backward`` asks for it.
             mock.patch.object(decomposition, "is_gpu", return_value=True),

@@ -23,8 +23,10 @@ from layoutdoctor.commands.output import (
 )
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, say_error
 from layoutdoctor.diagnosis.accepted import accept, accept_all, load_accepted, save_accepted
-from layoutdoctor.diagnosis.saved import to_json
-from layoutdoctor.errors import LayoutDoctorError, RecordError, UsageError
+from layoutdoctor.diagnosis.record import Record
+from layoutdoctor.diagnosis.saved import encoded, to_json
+from layoutdoctor.diagnosis.trial import Failure
+from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.words import count_of, listing
 
@@ -66,6 +68,18 @@ def add_conclusion_options(parser: argparse.ArgumentParser) -> None:
         "reasons kept",
     )
     add_output_options(parser)
+
+
+class FailedTarget(Record, frozen=True, kw_only=True):
+    """In a list of diagnoses as JSON, the entry of a target, or a trace, that has none."""
+
+    target: str
+    failure: Failure
+
+    @classmethod
+    def of_error(cls, target: str, error: LayoutDoctorError) -> FailedTarget:
+        """The entry with an error's text."""
+        return cls(target=target, failure=Failure(kind=type(error).__name__, message=str(error)))
 
 
 @dataclass(frozen=True)
@@ -169,8 +183,6 @@ def prepare_conclusion(
     path, accepted, written = None, None, arguments.write_accepted
     if arguments.accepted is not None:
         path = Path(arguments.accepted)
-        if path.exists() and not path.is_file():
-            raise RecordError(f"cannot read accepted findings from {str(path)!r}: it is no file")
         accepted = load_accepted(path)
     elif written is not None:
         if arguments.redact:
@@ -259,7 +271,7 @@ def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: s
 
 
 def conclude_several(
-    conclusion: Conclusion, makers: Iterable[Callable[[], Diagnosis]], status_of: Callable[[Diagnosis], int]
+    conclusion: Conclusion, makers: Iterable[tuple[str, Callable[[], Diagnosis]]], status_of: Callable[[Diagnosis], int]
 ) -> int:
     """
     Makes and reports one diagnosis after the other, as JSON in one list; one that cannot be made is named.
@@ -278,12 +290,13 @@ def conclude_several(
             print_text("\n")
         print_report(diagnosis, conclusion.report_format)
 
-    for make in makers:
+    for name, make in makers:
         try:
             diagnosis = make()
         except LayoutDoctorError as error:
             say_error(error)
             statuses.append(error.exit_status)
+            records.append(encoded(conclusion.for_others(FailedTarget.of_error(name, error))))
         else:
             statuses.append(conclusion.conclude(diagnosis, status_of(diagnosis), show=show))
             del diagnosis  # the next one needs the memory

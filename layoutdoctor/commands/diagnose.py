@@ -18,6 +18,7 @@ import msgspec
 from layoutdoctor.commands import several
 from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE, add_conclusion_options, prepare_conclusion
 from layoutdoctor.commands.output import files_of_target, prepare_raw, print_report, save_recordings, save_reports
+from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
 from layoutdoctor.diagnosis.configurations import (
     ALL,
@@ -318,12 +319,12 @@ def prepare_diagnosis(arguments: argparse.Namespace, targets: list[str]) -> Plan
 
 def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> int:
     """Diagnoses, and prints and writes the report; if it is stopped, the report of what was measured until then."""
-    from layoutdoctor.commands.running import Interrupted, Running, ending_signals, say_how_to_continue
+    from layoutdoctor.commands.running import Running, say_how_to_continue
 
     record, folder = RecordSoFar(plan.conclusion), _folder(arguments, request)
     with Running() as running:
         try:
-            with ending_signals(), showing_progress(quiet=arguments.quiet) as display:
+            with showing_progress(quiet=arguments.quiet) as display:
                 diagnosis = running.diagnose(request, display, record, record.show_table, folder)
         except BaseException as error:
             how = str(error) if isinstance(error, Interrupted) else first_line(error)
@@ -351,13 +352,13 @@ def _save_recordings(plan: Plan, running: Running, interrupted: str | None = Non
 
 def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], *, quiet: bool) -> Diagnosis:
     """With the output of the reproducer if a report will hold one; an interruption costs only that."""
-    from layoutdoctor.commands.running import Interrupted, ending_signals, is_reproducer_wanted, with_reproduction
+    from layoutdoctor.commands.running import is_reproducer_wanted, with_reproduction
     from layoutdoctor.workers.messages import Progress
 
     if not is_reproducer_wanted(outputs, diagnosis):
         return diagnosis
     try:
-        with ending_signals(), showing_progress(quiet=quiet) as display:
+        with showing_progress(quiet=quiet) as display:
             display(Progress(stage="running the reproducer", done=99))
             return with_reproduction(diagnosis)
     except (Interrupted, OSError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     groups = list(by_diagnosis(load_recordings(arguments.recordings)))
     refuse_outputs_of_several(arguments, len(groups), "diagnoses")
     if len(groups) > 1:
-        return conclude_several(conclusion, [partial(diagnose_recordings, group) for group in groups], _status_of)
+        makers = [(group[0].head.subject.name, partial(diagnose_recordings, group)) for group in groups]
+        return conclude_several(conclusion, makers, _status_of)
     diagnosis = diagnose_recordings(groups[0])
     return conclusion.conclude(diagnosis, _status_of(diagnosis))
 
@@ -65,8 +67,10 @@ def load_recordings(names: Sequence[str]) -> list[Recording]:
     found: list[Recording] = []
     problems: list[str] = []
     for name in names:
-        path = Path(name)
-        files = sorted(path.rglob(f"*{RECORDING_SUFFIX}")) if path.is_dir() else [path]
+        path, is_folder = Path(name), False
+        with contextlib.suppress(OSError):  # reading it says why
+            is_folder = path.is_dir()
+        files = sorted(path.rglob(f"*{RECORDING_SUFFIX}")) if is_folder else [path]
         if not files:
             problems.append(
                 f"cannot examine {name!r}: no file in it ends in {RECORDING_SUFFIX}; name a folder of recordings"

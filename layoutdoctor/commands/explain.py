@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _find_rule(name: str, rules: Sequence[Rule]) -> Rule:
     for rule in rules:
-        if name.upper() == rule.code or name.lower() == rule.name:
+        if rule.code in (name.upper(), f"LD{name}") or name.lower() == rule.name:
             return rule
     raise UsageError(f"cannot explain rule {name!r}: expected one of {', '.join(sorted(rule.code for rule in rules))}")
 

@@ -198,10 +198,9 @@ def prepare_directory(name: str, what: str) -> Path:
         Path(name).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=name):
             return Path(name).absolute()  # the model may change the current folder
-    except OSError as error:
-        raise UsageError(
-            f"cannot save {what} in {name!r}: {error.strerror or error}; name another directory"
-        ) from error
+    except (OSError, RecursionError) as error:  # RecursionError: a folder in a thousand others
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot save {what} in {name!r}: {reason}; name another directory") from error
 
 
 def prepare_raw(arguments: argparse.Namespace, what: str) -> Path | None:

@@ -13,7 +13,9 @@ from layoutdoctor.commands.diagnose import (
     with_options,
 )
 from layoutdoctor.commands.output import Words, for_others
+from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import print_text, say, terminal_width
+from layoutdoctor.diagnosis.writing import opened, private_directory
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports.sections.wording import clean_name
 
@@ -48,14 +50,16 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the script, then diagnoses the module, prints the report, and writes it to the output files."""
-    from layoutdoctor.commands.running import Interrupted, ending_signals, require_torch  # late: it takes its time
+    from layoutdoctor.commands.running import require_torch  # late: it takes its time
     from layoutdoctor.workers.messages import Request
-    from layoutdoctor.workers.processes import private_directory
     from layoutdoctor.workers.program import run_script
 
     script = Path(arguments.script)
-    if not script.is_file():
-        raise UsageError(f"cannot run {arguments.script!r}: there is no such file; give the path of a Python script")
+    try:
+        opened(script).close()
+    except OSError as error:
+        why = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        raise UsageError(f"cannot run {arguments.script!r}: {why}; give the path of a Python script") from error
     plan = prepare_diagnosis(arguments, [arguments.script])
     require_torch()
     with private_directory() as directory:
@@ -63,8 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.quiet:
             say(f"running {script.name} until {until}")
         try:
-            with ending_signals():
-                outcome = run_script(script, arguments.module, arguments.words_of_script, Path(directory))
+            outcome = run_script(script, arguments.module, arguments.words_of_script, Path(directory))
         except Interrupted as stop:
             say(f"interrupted while {script.name} ran")
             return stop.exit_status

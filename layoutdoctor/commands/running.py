@@ -1,4 +1,4 @@
-"""How commands run a diagnosis: signals that end it, its launcher, a folder to go on from, and the reproducer."""
+"""How commands run a diagnosis: its launcher, a folder to go on from, and the reproducer."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import shlex
-import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,6 +19,7 @@ from layoutdoctor._version import __version__
 from layoutdoctor.commands.output import path_of_target, prepare_directory, save_recordings
 from layoutdoctor.commands.streams import say
 from layoutdoctor.diagnosis.diagnosis import Reproduction
+from layoutdoctor.diagnosis.writing import opened, private_directory, write_file
 from layoutdoctor.errors import NO_TORCH, RecordError, UnsupportedTorchError, UsageError
 from layoutdoctor.recording.saved import SUFFIX, load_recording
 from layoutdoctor.reports.reproducer import NOT_REPRODUCED, REPRODUCED, build_reproducer
@@ -32,57 +30,16 @@ from layoutdoctor.workers.launcher import Launcher
 from layoutdoctor.workers.processes import kill_with_all_it_started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
+    from collections.abc import Callable, Sequence
 
     from layoutdoctor.commands.output import OutputFile
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.workers.messages import Progress, Request
 
-_ENDING = {
-    "SIGINT": "interrupted from the keyboard",
-    "SIGTERM": "ended from outside (SIGTERM)",
-    "SIGHUP": "its terminal was closed (SIGHUP)",
-}
 _KEY, _DONE = "request.sha256", "done"
 _REPRODUCER_SECONDS = 600.0
 _MOST_LINES = 12
-
-
-class Interrupted(KeyboardInterrupt):
-    """
-    The command was stopped by a signal, from the keyboard or from outside; its text says which.
-
-    Attributes:
-        exit_status: 128 and the signal's number, as shells have it.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(_ENDING[signal.Signals(number).name])
-        self.exit_status = 128 + number
-
-
-@contextlib.contextmanager
-def ending_signals() -> Iterator[None]:
-    """Meanwhile the signals that end a process become an exception, so that the results so far are written first."""
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in _ENDING:
-            number = getattr(signal, name, None)
-            # Under nohup it is ignored.
-            if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-                before[number] = signal.signal(number, _raise_interrupted)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _raise_interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    del frame
-    raise Interrupted(number)
 
 
 def check_request(request: Request) -> None:
@@ -119,17 +76,24 @@ class Folder:
         """
         self._path = prepare_directory(str(path), "recordings")
         key, file = _key_of(request), self._path / _KEY
-        if not file.exists() and any(self._path.iterdir()):
-            raise UsageError(
-                f"cannot resume from {str(path)!r}: it holds other files; give a folder that --resume wrote, or an "
-                "empty or new one"
-            )
-        if file.exists() and file.read_bytes().strip() != key.encode():
-            raise UsageError(
-                f"cannot resume from {str(path)!r}: it is of another target, or of other options or versions; give "
-                "the same command line, or another folder"
-            )
-        file.write_text(key + "\n", encoding="utf-8")
+        cannot = f"cannot resume from {str(path)!r}:"
+        try:
+            with opened(file) as stream:
+                is_same = stream.read(2 * len(key)).strip() == key.encode()
+        except FileNotFoundError:
+            if any(self._path.iterdir()):
+                raise UsageError(
+                    f"{cannot} it holds other files; give a folder that --resume wrote, or an empty or new one"
+                ) from None
+            write_file(file, key + "\n")
+        except OSError as error:
+            raise UsageError(f"{cannot} {_KEY}: {error.strerror or error}; give another folder") from error
+        else:
+            if not is_same:
+                raise UsageError(
+                    f"{cannot} it is of another target, or of other options or versions; give the same command line, "
+                    "or another folder"
+                )
         files = sorted(self._path.glob(f"*{SUFFIX}"))
         found = []
         for one in files:
@@ -251,7 +215,7 @@ def with_reproduction(diagnosis: Diagnosis) -> Diagnosis:
 
 def run_reproducer(script: str, limit_seconds: float = _REPRODUCER_SECONDS) -> Reproduction:
     """Runs a script in a folder of its own, and ends it and all that it started after so many seconds."""
-    with tempfile.TemporaryDirectory(prefix="layoutdoctor-") as folder:
+    with private_directory() as folder:
         here = Path(folder, "reproducer.py")
         here.write_text(script, encoding="utf-8")
         process = subprocess.Popen(

@@ -11,6 +11,7 @@ from layoutdoctor.commands.conclusion import (
     EXIT_FAILED,
     EXIT_FOUND,
     EXIT_INCONCLUSIVE,
+    FailedTarget,
     check_fail_on,
     failing_findings,
     print_records,
@@ -18,11 +19,13 @@ from layoutdoctor.commands.conclusion import (
     worst_of,
 )
 from layoutdoctor.commands.output import for_others
+from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import logger, print_text, say, terminal_width
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import encoded
 from layoutdoctor.diagnosis.trial import Failure
+from layoutdoctor.diagnosis.writing import opened
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
 from layoutdoctor.words import TARGET_FORMS, count_of
 
@@ -43,19 +46,13 @@ class Found(Record, frozen=True, kw_only=True):
     targets: dict[str, Diagnosis | Failure]
 
 
-class FailedTarget(Record, frozen=True, kw_only=True):
-    """In a list of diagnoses as JSON, the entry of a target that has none."""
-
-    target: str
-    failure: Failure
-
-
 def targets_of(arguments: argparse.Namespace) -> list[str]:
     """The targets on the command line, then the lines of the list, each once."""
     lines: list[str] = []
     if arguments.list is not None:
         try:
-            lines = Path(arguments.list).read_text(encoding="utf-8").splitlines()
+            with opened(arguments.list) as stream:
+                lines = stream.read().decode().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UsageError(
@@ -137,13 +134,13 @@ def diagnose_several(
         targets: By name the arguments that are its own.
         conclude: Called with what was found; None prints the table.
     """
-    from layoutdoctor.commands.running import Interrupted, Running, ending_signals  # late: it takes its time
+    from layoutdoctor.commands.running import Running  # late: it takes its time
 
     fail_on = check_fail_on(arguments.fail_on)
     found: dict[str, Diagnosis | Failure] = {}
     statuses: list[int] = []
     try:
-        with ending_signals(), Running() as running:
+        with Running() as running:
             for number, (target, name) in enumerate(zip(targets, _folder_names(list(targets)), strict=True), 1):
                 resume = None if arguments.resume is None else str(Path(arguments.resume) / name)
                 one = argparse.Namespace(**{**vars(arguments), **targets[target], "resume": resume})

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     makers: list[Callable[[], Diagnosis]] = [partial(_examine, file, arguments.max_bytes) for file in arguments.files]
     _import_numpy()
     if len(makers) > 1:
-        return conclude_several(conclusion, makers, _status_of)
+        return conclude_several(conclusion, zip(arguments.files, makers, strict=True), _status_of)
     from layoutdoctor.recording.reading import garbage_collection_paused  # late, as the analysis is
 
     with garbage_collection_paused():

@@ -18,7 +18,7 @@ import msgspec
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import UNREADABLE
-from layoutdoctor.diagnosis.writing import printable, replacing
+from layoutdoctor.diagnosis.writing import opened, printable, replacing
 from layoutdoctor.errors import RecordError
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def load_accepted(path: str | Path) -> AcceptedFile:
     """
     doing = f"cannot read accepted findings from {str(path)!r}"
     try:
-        with Path(path).open("rb") as stream:
+        with opened(path) as stream:
             data = stream.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise RecordError(

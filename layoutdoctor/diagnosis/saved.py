@@ -7,17 +7,18 @@ import io
 import re
 import zlib
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from layoutdoctor.diagnosis.diagnosis import SCHEMA_VERSION, Diagnosis
+from layoutdoctor.diagnosis.writing import opened
 from layoutdoctor.errors import RecordError
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from layoutdoctor.diagnosis.graph import Graph
     from layoutdoctor.diagnosis.record import Record
@@ -46,13 +47,10 @@ def read_saved(path: str | Path, max_bytes: int) -> bytes:
     """
     cannot = f"cannot read {str(path)!r}:"
     try:
-        if Path(path).exists() and not Path(path).is_file():
-            kind = "a directory" if Path(path).is_dir() else "no file"
-            raise RecordError(f"{cannot} it is {kind}; name a file that was saved")
-        with Path(path).open("rb") as stream:
+        with opened(path) as stream:
             data = stream.read(max_bytes + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise RecordError(f"{cannot} {getattr(error, 'strerror', None) or error}") from error
+    except OSError as error:
+        raise RecordError(f"{cannot} {error.strerror or error}; name a file that was saved") from error
     if len(data) > max_bytes:
         raise RecordError(
             f"{cannot} it has more than {format_bytes(max_bytes)}, which is the limit of a saved diagnosis; if it is "
@@ -71,12 +69,17 @@ def unpack(data: bytes, max_bytes: int, cannot: str) -> bytes:
     Raises:
         RecordError: The data are damaged, or have more bytes than that.
     """
+    unpacked = b""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            unpacked = stream.read(max_bytes + 1)
+            if int.from_bytes(data[-4:], "little") > max_bytes:  # the size as gzip states it: nothing is kept
+                stream.seek(max_bytes + 1)
+            else:
+                unpacked = stream.read(max_bytes + 1)
+            is_too_large = stream.tell() > max_bytes
     except (EOFError, OSError, zlib.error) as error:
         raise RecordError(f"{cannot} it is cut off or damaged; copy or record it again") from error
-    if len(unpacked) > max_bytes:
+    if is_too_large:
         raise RecordError(f"{cannot} unpacked it has more than {format_bytes(max_bytes)}, which is too much")
     return unpacked
 

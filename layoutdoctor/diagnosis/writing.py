@@ -1,4 +1,8 @@
-"""Files are written under a private random name and renamed: a reader sees the old one or the new one, each whole."""
+"""
+Files are written under a private random name and renamed: a reader sees the old one or the new one, each whole.
+
+Only regular files are read or replaced.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,22 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import stat
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from layoutdoctor.errors import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path, PurePath
+    from pathlib import PurePath
     from typing import BinaryIO
 
 _IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_.+=,@-]")
 _LONGEST_FILE_NAME = 120
+_SCRATCH_PREFIX = "layoutdoctor-"
 
 TRACE_SUFFIX = ".json.gz"
 
@@ -62,11 +72,29 @@ def mode_of_file(path: Path) -> int | None:
         return None
     if stat.S_ISLNK(mode):
         return None
-    if not stat.S_ISREG(mode):
-        raise OSError(
-            errno.EINVAL, "it is a directory" if stat.S_ISDIR(mode) else "it is a pipe or a device", str(path)
-        )
+    _check_regular(mode, path)
     return stat.S_IMODE(mode)
+
+
+def _check_regular(mode: int, path: str | Path) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a directory", str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
+
+
+def opened(path: str | Path) -> BinaryIO:
+    """
+    A file to be read: nobody waits for a pipe, or reads a device without an end.
+
+    Raises:
+        OSError: It cannot be read, is a directory, a pipe or a device, or no such name is possible.
+    """
+    try:
+        _check_regular(os.stat(path).st_mode, path)  # noqa: PTH116 - a path may be a string
+    except ValueError as error:  # a NUL in the path
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    return open(path, "rb")  # noqa: PTH123
 
 
 def write_file(path: Path, text: str) -> None:
@@ -107,3 +135,26 @@ def file_name_of(name: str) -> str:
 def trace_name(configuration: str) -> str:
     """The name of the file that keeps a configuration's profiler trace."""
     return f"{file_name_of(configuration)}{TRACE_SUFFIX}"
+
+
+def private_directory() -> tempfile.TemporaryDirectory[str]:
+    """
+    A directory for the files of one run; those of runs that were killed are removed.
+
+    Raises:
+        TransportError: There is no room for one.
+    """
+    import psutil  # late: most of what reads and writes files makes no folder
+
+    for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}[0-9]*-*"):
+        with contextlib.suppress(OSError, ValueError):
+            is_ours = path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
+            if is_ours and not psutil.pid_exists(int(path.name.split("-")[1])):
+                shutil.rmtree(path, ignore_errors=True)
+    try:
+        return tempfile.TemporaryDirectory(prefix=f"{_SCRATCH_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise TransportError(
+            f"cannot make a folder for temporary files in {tempfile.gettempdir()!r}: {error.strerror or error}; "
+            "set TMPDIR to a folder with room"
+        ) from error

@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
 import tempfile
 import threading
 from concurrent.futures import (
@@ -25,9 +26,11 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor._version import __version__
+from layoutdoctor.diagnosis.writing import private_directory
 from layoutdoctor.errors import UsageError, first_line
 from layoutdoctor.fleet.examining import examine_source, failed
 from layoutdoctor.fleet.sources import Source
@@ -38,10 +41,12 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.scan import ScannedRows
 
     Result = tuple[Source, list[ScannedRows]]
+    _Left = tuple[list[Source], list[Source]]
 
 _WAITING_IN_ALL = 64
 _WAITING_PER_WORKER = 4
 _CONNECT_SECONDS = 10
+_LOOK_SECONDS = 0.2
 _KILLED = "the process that examined it was killed twice; it may be too large for the memory"
 _BROKEN = "the executor broke before it was examined"
 
@@ -72,32 +77,40 @@ def examined(
 
 
 def _in_processes(sources: Sequence[Source], jobs: int) -> Iterator[Result]:
-    with tempfile.TemporaryDirectory(prefix="layoutdoctor-scan-", ignore_cleanup_errors=True) as folder:
+    with private_directory() as folder:
 
         def pool_of(jobs: int) -> Executor:
             return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (folder,))
 
-        left = sources
+        def results(pool: Executor, sources: Sequence[Source], most: int) -> Generator[Result, None, _Left]:
+            try:
+                return (yield from _results(pool, sources, most, cancels=False))
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)  # what is under way is not waited for
+                raise
+
+        left = list(sources)
         while left:
             with pool_of(min(jobs, len(left))) as pool:
-                lost, left = yield from _results(pool, left, 2 * jobs)
+                lost, left = yield from results(pool, left, 2 * jobs)
             for source in lost:
                 with pool_of(1) as pool:
-                    lost_again, _ = yield from _results(pool, [source], 1)
+                    lost_again, _ = yield from results(pool, [source], 1)
                 if lost_again:
                     yield source, [failed(source.name, _KILLED)]
 
 
 def _begin(folder: str) -> None:
-    """A process of the pool puts its copies of files into the scan's folder, and does not outlive the scan."""
+    """A process of the pool puts its copies of files into the scan's folder, and outlives neither scan nor folder."""
     tempfile.tempdir = folder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scan gets it too, and ends this process
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
-        if parent is not None:
-            parent.join()
-            shutil.rmtree(folder, ignore_errors=True)
-            os._exit(1)
+        while parent is not None and parent.is_alive() and Path(folder).is_dir():
+            parent.join(_LOOK_SECONDS)
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
@@ -109,10 +122,13 @@ def _by_executor(executor: Executor, sources: Sequence[Source], most_waiting: in
 
 
 def _results(
-    executor: Executor, sources: Sequence[Source], most_waiting: int
-) -> Generator[Result, None, tuple[list[Source], list[Source]]]:
+    executor: Executor, sources: Sequence[Source], most_waiting: int, *, cancels: bool = True
+) -> Generator[Result, None, _Left]:
     """
     Each result as it ends.
+
+    Args:
+        cancels: Whether what waits is cancelled at an interruption; a pool whose processes end then fails at it.
 
     Returns:
         Of an executor that broke: the sources that were handed out, and those that were not.
@@ -139,7 +155,7 @@ def _results(
                 else:
                     yield source, found
     finally:
-        for future in running:
+        for future in running if cancels else ():
             future.cancel()
     return lost, left[::-1]
 

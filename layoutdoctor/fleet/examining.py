@@ -52,11 +52,13 @@ def examine_source(source: Source) -> list[ScannedRows]:
     except Exception as error:  # so has each kind of archive
         what = "the archive" if is_archive(source.path) else "it"
         found.append(failed(source.name, f"{what} cannot be read: {_said(error)}"))
+    if not found and source.is_named:
+        found.append(failed(source.name, f"there is nothing in it that is called {' or '.join(source.patterns)}"))
     return found
 
 
 def _said(error: Exception) -> str:
-    return getattr(error, "strerror", None) or text_of(error).partition("\n")[0] or type(error).__name__
+    return getattr(error, "strerror", None) or text_of(error).partition("\n")[0].rstrip(":") or type(error).__name__
 
 
 def _examined(name: str, path: Path, max_bytes: int) -> ScannedRows:

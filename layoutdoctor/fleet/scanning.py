@@ -12,7 +12,7 @@ import msgspec
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, encoded, reason_of
 from layoutdoctor.diagnosis.scan import ScannedRows, ScanSum
-from layoutdoctor.diagnosis.writing import replacing
+from layoutdoctor.diagnosis.writing import opened, replacing
 from layoutdoctor.errors import UsageError
 from layoutdoctor.fleet.engines import examined
 from layoutdoctor.fleet.sources import find_sources, fingerprint_of, rank_reader
@@ -113,8 +113,9 @@ def _resumed(
         kept = read_lines(folder / RESULTS)
         keep = lines_file(folder / RESULTS, is_continued=True)
         keep([])
-    except OSError as error:
-        raise UsageError(f"cannot resume from {str(folder)!r}: {error.strerror or error}") from error
+    except (OSError, RecursionError) as error:  # RecursionError: a folder in a thousand others
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot resume from {str(folder)!r}: {reason}; name another folder") from error
     return {fingerprint: kept[fingerprint] for fingerprint in known.values() if fingerprint in kept}, keep, known
 
 
@@ -136,13 +137,13 @@ def lines_file(path: Path, *, is_continued: bool = False) -> Add:
     Args:
         is_continued: Whether the lines of an old file are kept.
     """
-    mode = "ab" if is_continued else "wb"
+    is_begun = is_continued
 
     def add(found: Sequence[ScannedRows]) -> None:
-        nonlocal mode
-        with path.open(mode) as stream:
+        nonlocal is_begun
+        with path.open("ab") if is_begun else replacing(path) as stream:
             stream.write(b"".join(map(encoded, found)))
-        mode = "ab"
+        is_begun = True
 
     return add
 
@@ -155,8 +156,9 @@ def read_lines(path: Path) -> dict[str, list[ScannedRows]]:
         UsageError: The file holds something else.
     """
     found: dict[str, list[ScannedRows]] = {}
-    data = path.read_bytes() if path.exists() else b""
-    start = 0
+    start, data = 0, b""
+    with contextlib.suppress(FileNotFoundError), opened(path) as stream:
+        data = stream.read()
     for number, line in enumerate(data.splitlines(keepends=True), start=1):
         try:
             rows = msgspec.json.decode(line, type=ScannedRows)

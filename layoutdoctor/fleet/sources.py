@@ -15,20 +15,18 @@ import fnmatch
 import glob
 import os
 import re
-import stat
 import tarfile
-import tempfile
 import zipfile
 from functools import partial
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import fsspec
 import msgspec
 
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
-from layoutdoctor.diagnosis.writing import printable
+from layoutdoctor.diagnosis.writing import opened, printable, private_directory
 from layoutdoctor.errors import TraceError, UsageError, first_line
 from layoutdoctor.units import format_bytes
 
@@ -43,7 +41,7 @@ TRACE_PATTERNS = ("*.json", "*.json.gz", "*.sqlite")
 _RARER_PATTERNS = ("*.csv", "*.log", "*.txt", "*.nsys-rep", "*.qdrep")
 """Names taken if there is none of the others: any text may be called so, and a report may be beside its export."""
 
-_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _RANK_IN_NAME = re.compile(r"(?i)(?:^|[^a-z])rank[_.-]?(\d{1,9})(?!\d)|^r(\d{1,9})(?=\.)")
 _RANK_OF_FOLDER = re.compile(r"(?i)(?:.*[^a-z])?rank[_.-]?(\d{1,9})|r(\d{1,9})|(\d{1,9})")
 _LARGEST_RANK = 1 << 31
@@ -60,6 +58,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         name: Its name in reports, unique in the scan.
         patterns: Names to take in an archive.
         max_bytes: How much of a trace to read, unpacked.
+        is_named: Whether the user named it, so that an archive without traces is worth a word.
         failure: Why it cannot be examined; None if no reason is known.
     """
 
@@ -67,6 +66,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     patterns: tuple[str, ...] = TRACE_PATTERNS
     max_bytes: int = DEFAULT_MOST_BYTES
+    is_named: bool = False
     failure: str | None = None
 
 
@@ -121,7 +121,7 @@ def _sources_of(path: str, patterns: Sequence[str]) -> Iterator[Source]:
             if files.isdir(entry):
                 yield from _in_folder(files, entry, patterns)
             else:
-                yield Source(path=_whole_path(files, entry))
+                yield Source(path=_whole_path(files, entry), is_named=True)
     except Exception as error:  # each file system has exceptions of its own
         yield Source(path=path, failure=f"it cannot be listed: {_reason(error)}")
 
@@ -222,7 +222,7 @@ def local_files(source: Source) -> Iterator[tuple[str, Callable[[], Path]]]:
     if _URL.match(source.path) is None and not is_archive(source.path):
         yield source.name, lambda: Path(source.path)
         return
-    with tempfile.TemporaryDirectory(prefix="layoutdoctor-scan-", ignore_cleanup_errors=True) as folder:
+    with private_directory() as folder:
         place = Path(folder)
         if not is_archive(source.path):
             yield source.name, partial(_copied, partial(_opened, source.path), source.path, place, source)
@@ -230,16 +230,17 @@ def local_files(source: Source) -> Iterator[tuple[str, Callable[[], Path]]]:
         members = _members_of_zip if source.path.lower().endswith(".zip") else _members_of_tar
         with _opened(source.path) as stream:
             for member, opened in members(stream):
+                name = str(printable(f"{source.name}!{member}"))
                 if _is_asked(member, source.patterns):
-                    yield str(printable(f"{source.name}!{member}")), partial(_copied, opened, member, place, source)
+                    yield name, partial(_copied, opened, member, place, source)
+                elif is_archive(member):
+                    yield name, _refuse_inner
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
     files, inner = _file_system(path)
-    if "file" in files.protocol and not stat.S_ISREG(Path(path).stat().st_mode):
-        raise TraceError("it is no regular file")
-    with files.open(inner, "rb") as stream:
+    with opened(path) if "file" in files.protocol else files.open(inner, "rb") as stream:
         yield stream
 
 
@@ -252,10 +253,29 @@ def _members_of_zip(stream: IO[bytes]) -> Iterator[tuple[str, Opened]]:
 
 def _members_of_tar(stream: IO[bytes]) -> Iterator[tuple[str, Opened]]:
     """In the order of the archive: a packed one is not unpacked once more for each member."""
-    with tarfile.open(fileobj=stream) as archive:
+    with tarfile.open(fileobj=stream, tarinfo=_TarMember) as archive:
         for entry in archive:
             if entry.isfile():
                 yield entry.name, partial(archive.extractfile, entry)  # type: ignore[misc]  # a file has content
+        if archive.fileobj is not None:
+            archive.fileobj.read(_COPY_BYTES)  # to the end, where packed data have their check sum
+
+
+class _TarMember(tarfile.TarInfo):
+    """A member; ``tarfile`` takes a damaged one for the end of the archive."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Any:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.HeaderError as error:
+            if type(error).__name__ in ("EOFHeaderError", "EmptyHeaderError"):  # its end
+                raise
+            raise tarfile.ReadError(f"what follows its first {format_bytes(archive.offset)} is damaged") from error
+
+
+def _refuse_inner() -> NoReturn:
+    raise TraceError("it is an archive within an archive; unpack the outer one")
 
 
 def _copied(opened: Opened, name: str, folder: Path, source: Source) -> Path:

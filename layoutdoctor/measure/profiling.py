@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layoutdoctor.diagnosis.writing import replacing
+from layoutdoctor.diagnosis.writing import private_directory, replacing
 from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
 from layoutdoctor.measure.timing import kind_of
@@ -27,7 +27,6 @@ from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import read_onednn_log
 from layoutdoctor.recording.recording import Iteration, busy_nanoseconds, unrest
 from layoutdoctor.state.switches import profiler_is_running
-from layoutdoctor.workers.processes import scratch_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -68,7 +67,7 @@ def record_iterations(
     """
     start = time.perf_counter()
     found: list[Iteration] = []
-    with tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid())) as directory:
+    with private_directory() as directory:
         traces = [Path(directory) / f"{number}.json" for number in range(MOST_ITERATIONS)]
         for number, trace in enumerate(traces):
             if number >= _LEAST_ITERATIONS and time.perf_counter() - start > _ENOUGH_SECONDS:
@@ -107,7 +106,7 @@ def record_iteration(
     if kind_of(device) == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()))))
+        directory = Path(stack.enter_context(private_directory()))
         stack.enter_context(quiet_profiler())
         _synchronize(device)  # work that was queued before, such as copies of the inputs, is no part of the iteration
         with (

@@ -288,7 +288,7 @@ def recognize(head: bytes, name: str) -> TraceKind:
         raise _refusal(name, *found)
     if is_json:
         return "chrome"
-    raise _refusal(name, f"text of another kind (it begins {text[:40].splitlines()[0]!r})", _RECORD)
+    raise _refusal(name, f"text of another kind (it begins {(text[:40].splitlines() or [''])[0]!r})", _RECORD)
 
 
 def _first_sign(signs: Iterable[tuple[AnyStr, str, str]], given: AnyStr) -> tuple[str, str] | None:

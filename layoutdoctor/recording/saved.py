@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 SUFFIX = ".recording"
 VERSION = 1
 _MOST_UNPACKED_BYTES = 16 * DEFAULT_MOST_SAVED_BYTES
+_HIGHEST_RATIO = 50
+"""A recording unpacks to 16 times its size at the most, as far as any is known; a crafted file to a thousand."""
 _DIFFERENCES = 16
 """In the first byte of a packed column, beside the bytes of one number: whether differences are stored."""
 
@@ -78,7 +80,8 @@ def load_recording(path: str | Path) -> Recording:
     data = read_saved(path, DEFAULT_MOST_SAVED_BYTES)
     if not data.startswith(GZIP_MAGIC):
         raise RecordError(f"{cannot} {'it is empty' if not data else 'it is no recording'}; {_EXPECTED}")
-    unpacked = unpack_gzip(data, _MOST_UNPACKED_BYTES, cannot)
+    most = min(_MOST_UNPACKED_BYTES, DEFAULT_MOST_SAVED_BYTES + _HIGHEST_RATIO * len(data))
+    unpacked = unpack_gzip(data, most, cannot)
     try:
         version = msgspec.msgpack.decode(unpacked, type=_Version).recording_version
     except UNREADABLE as error:

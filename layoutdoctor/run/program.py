@@ -26,10 +26,9 @@ from torch import nn
 from layoutdoctor.capture.fx_graph import is_user_file
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError
 from layoutdoctor.subjects.load import users_code
-from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
+from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count, watched_calls
 from layoutdoctor.subjects.subject import LoadedSubject, unwrap
 from layoutdoctor.subjects.transport import save_subject
-from layoutdoctor.workers.processes import die_with
 from layoutdoctor.workers.program import ModuleTime, Outcome
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     Names = Mapping[str, Any]
 
 _MOST_LISTED = 12
+_LONGEST_END_SECONDS = 3.0
 _INDEX = re.compile(r"\[['\"]?(\w+)['\"]?\]")
 
 
@@ -51,12 +51,11 @@ def main(words: Sequence[str]) -> NoReturn:
     Runs the script and leaves the outcome in a file.
 
     Args:
-        words: Process id of the parent, a private directory, the module's path or nothing, the script, its arguments.
+        words: A private directory, the module's path or nothing, the script, its arguments.
     """
-    die_with(int(words[0]))
-    program = _Program(Path(words[3]), _INDEX.sub(r".\1", words[2]) or None, Path(words[1]))
+    program = _Program(Path(words[2]), _INDEX.sub(r".\1", words[1]) or None, Path(words[0]))
     try:
-        outcome = program.run(words[4:])
+        outcome = program.run(words[3:])
     except LayoutDoctorError as error:
         outcome = Outcome.of_error(error)
     program.leave(outcome)
@@ -81,6 +80,8 @@ class _Program:
         self._names: dict[int, tuple[str, nn.Module]] = {}  # the modules are kept, so that no id is used again
         self._looked_for: dict[int, nn.Module] = {}
         self._seconds: dict[int, list[float]] = {}
+        self._at_the_latest = threading.Timer(_LONGEST_END_SECONDS, self.leave)  # a script may catch everything
+        self._at_the_latest.daemon = True
 
     def run(self, arguments: Sequence[str]) -> Outcome:
         """
@@ -92,7 +93,7 @@ class _Program:
         """
         how, begin = "came to its end", time.perf_counter()
         try:
-            with users_code(self._script.name, Path(self._file).parent, self._file, "run"), _watched(self._call):
+            with users_code(self._script.name, Path(self._file).parent, self._file, "run"), watched_calls(self._call):
                 sys.argv = [str(self._script), *arguments]
                 try:
                     runpy.run_path(self._file, run_name="__main__")
@@ -103,6 +104,8 @@ class _Program:
         except SubjectError as error:
             before = "" if self._path is None else f"; {self._path} was not called until then"
             raise SubjectError(f"{error}{before}") from error
+        finally:
+            self._at_the_latest.cancel()
         if self._outcome is not None:
             return self._outcome
         if self._path is None:
@@ -166,6 +169,8 @@ class _Program:
             self._outcome = Outcome.of_error(error)
         if threading.current_thread() is not threading.main_thread():
             self.leave(self._outcome)  # an exception would end no more than the thread
+        self._at_the_latest.args = (self._outcome,)
+        self._at_the_latest.start()
         raise _Recorded
 
     def _name(self, module: nn.Module) -> None:
@@ -208,23 +213,6 @@ class _Program:
         )
         hint = "" if arguments else "; what follows -- are arguments for it"
         return UsageError(f"cannot find {path} in {script}, which {how}: {called}{hint}")
-
-
-@contextlib.contextmanager
-def _watched(on_call: Callable[..., Any]) -> Iterator[None]:
-    """A block in which every call of a module is watched; compiled callers run eagerly, or they would hide it."""
-    call = nn.Module.__call__
-
-    @functools.wraps(call)
-    def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return on_call(module, (args, kwargs), functools.partial(call, module, *args, **kwargs))
-
-    nn.Module.__call__ = watched
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        nn.Module.__call__ = call
 
 
 def _scopes(is_wanted: Callable[[FrameType], bool]) -> Iterator[Names]:

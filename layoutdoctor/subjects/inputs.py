@@ -68,8 +68,8 @@ def parse_dtype(name: str, where: str = "--dtype") -> torch.dtype:
     Raises:
         UsageError: No such dtype.
     """
-    plain = name.removeprefix("torch.").lower()
-    if plain not in (*_SHORT_DTYPES, *_LONG_DTYPES):
+    plain = re.sub(r"^fp(?=\d)", "f", name.removeprefix("torch.").lower())
+    if DTYPES.get(plain) not in _LONG_DTYPES or len(plain) < 2:  # one letter is of a kernel's mangled name
         close = difflib.get_close_matches(plain, [*_SHORT_DTYPES, *_LONG_DTYPES], n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise UsageError(f"cannot read {where}: got dtype {name!r}, expected one of {', '.join(_SHORT_DTYPES)}{hint}")

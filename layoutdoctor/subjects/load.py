@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from layoutdoctor.diagnosis.writing import opened
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
 from layoutdoctor.measure.environment import why_no_gpu
 from layoutdoctor.measure.memory import out_of_memory
@@ -164,13 +165,16 @@ def _find(target: str, name: str, config: Sequence[str], *, needs_input: bool) -
         return _find_exported(Path(target))
     if target.endswith(".py") or ".py:" in target:
         stem, _, attribute = target.partition(".py:") if ".py:" in target else (target[:-3], "", "")
-        path = Path(f"{stem}.py").resolve()
+        path = Path(f"{stem}.py").absolute()
         _check_there(path)
+        path = path.resolve()
         with users_code(name, path.parent, str(path), "load"):
             return _in_module(execute_file(path), attribute, path.name)._replace(source=str(path))
     if not after or not all(part.isidentifier() for part in before.split(".")):
-        path = Path(target)
-        what = " it is a folder," if path.is_dir() else " its name does not end in .py," if path.is_file() else ""
+        what = ""
+        with contextlib.suppress(OSError):
+            path = Path(target)
+            what = " it is a folder," if path.is_dir() else " its name does not end in .py," if path.is_file() else ""
         raise UsageError(f"cannot load {target!r}:{what} expected {TARGET_FORMS}")
     with users_code(target, Path.cwd(), None, "load"):
         module = _imported(before)
@@ -222,12 +226,17 @@ def _what_happened(error: BaseException, name: str, file: str | None) -> str:
 
 
 def _check_there(path: Path) -> None:
-    if path.is_dir():
-        raise UsageError(f"cannot load {str(path)!r}: it is a folder, expected a Python file such as model.py")
-    if not path.exists():
-        near = sorted(other.name for other in path.parent.glob("*.py"))[:6] if path.parent.is_dir() else []
+    cannot = f"cannot load {str(path)!r}:"
+    try:
+        opened(path).close()
+    except IsADirectoryError as error:
+        raise UsageError(f"{cannot} it is a folder, expected a Python file such as model.py") from error
+    except FileNotFoundError as error:
+        near = sorted(other.name for other in path.parent.glob("*.py"))[:6]
         hint = f"; Python files in that folder: {', '.join(near)}" if near else "; give the path of the model file"
-        raise UsageError(f"cannot load {str(path)!r}: there is no such file{hint}")
+        raise UsageError(f"{cannot} there is no such file{hint}") from error
+    except OSError as error:
+        raise UsageError(f"{cannot} {error.strerror}; give the path of the model file") from error
 
 
 def execute_file(path: Path) -> types.ModuleType:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +17,10 @@ from layoutdoctor.subjects.copies import copy_inputs, input_tensors
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+    OnCall = Callable[[nn.Module, Inputs, Callable[[], Any]], Any]
 
 MOST_SHOWN = 8
 
@@ -65,6 +70,47 @@ class RecordedInputs:
         return contextlib.nullcontext() if self.device is None else torch.autocast(self.device, enabled=False)
 
 
+_watchers: list[OnCall] = []
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def watched_calls(on_call: OnCall) -> Iterator[None]:
+    """
+    A block in which every call of a module is watched; compiled callers run eagerly, or they would hide it.
+
+    No module holds anything of this, so that it can be copied, saved and scripted meanwhile.
+
+    Args:
+        on_call: Gets the module, its positional and keyword arguments, and what carries out the call.
+    """
+    with _lock:
+        if not _watchers:
+            _watch_calls()
+        _watchers.append(on_call)
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        with _lock:
+            _watchers.remove(on_call)
+            if not _watchers:
+                nn.Module.__call__ = nn.Module.__call__.__wrapped__
+
+
+def _watch_calls() -> None:
+    call = nn.Module.__call__
+
+    @functools.wraps(call)
+    def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        go_on = functools.partial(call, module, *args, **kwargs)
+        for on_call in tuple(_watchers):
+            go_on = functools.partial(on_call, module, (args, kwargs), go_on)
+        return go_on()
+
+    nn.Module.__call__ = watched
+
+
 @contextlib.contextmanager
 def record_inputs(module: nn.Module, *, call: int | Literal["largest"] = "largest") -> Iterator[RecordedInputs]:
     """
@@ -85,8 +131,19 @@ def record_inputs(module: nn.Module, *, call: int | Literal["largest"] = "larges
         raise UsageError(f"cannot record call {call!r}: expected 'largest' or a number from 1 on")
     name, recorded, most = type(inner).__name__, RecordedInputs(), -1
     problems: list[SubjectError] = []
+    here = threading.local()
 
-    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def keep(called: nn.Module, inputs: Inputs, go_on: Callable[[], Any]) -> Any:
+        if getattr(called, "_orig_mod", called) is not inner or getattr(here, "is_inside", False):
+            return go_on()
+        look_at(*inputs)
+        here.is_inside = True  # a compiled module calls the one inside
+        try:
+            return go_on()
+        finally:
+            here.is_inside = False
+
+    def look_at(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal most
         recorded.call_count += 1
         try:
@@ -97,13 +154,8 @@ def record_inputs(module: nn.Module, *, call: int | Literal["largest"] = "larges
         except Exception as error:  # nothing of this may end the caller's program
             problems.append(error if isinstance(error, SubjectError) else SubjectError(first_line(error)))
 
-    handle = inner.register_forward_pre_hook(keep, with_kwargs=True, prepend=True)
-    try:
-        # Compiled code does not see a hook that was added after it was compiled.
-        with torch.compiler.set_stance("force_eager"):
-            yield recorded
-    finally:
-        handle.remove()
+    with watched_calls(keep):
+        yield recorded
     if not recorded.call:
         times = f"called {count_of(recorded.call_count, 'time')}" if recorded.call_count else "not called"
         why = f"it was {times}; a call of its .forward() is none: expected module(...)"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from layoutdoctor import errors
 from layoutdoctor.diagnosis.trial import Failure
+from layoutdoctor.diagnosis.writing import private_directory
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
 from layoutdoctor.workers.messages import (
     NO_MESSAGE,
@@ -41,8 +42,8 @@ from layoutdoctor.workers.processes import (
     kill_with_all_it_started,
     last_seen,
     of_session,
-    private_directory,
     what_matters,
+    working_folder,
 )
 
 if TYPE_CHECKING:
@@ -342,6 +343,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=_standard_error(),
                 stderr=_standard_error(),
+                cwd=working_folder(self.directory),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )

@@ -9,13 +9,11 @@ import random
 import re
 import shutil
 import signal
-import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
-
-from layoutdoctor.errors import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,8 +31,8 @@ _SIGNAL_WORDS = {
 }
 _STACK = re.compile(r"^(Fatal Python error: |Current thread 0x|Thread 0x)")
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)')
-_SCRATCH_PREFIX = "layoutdoctor-"
 _GRACE_SECONDS = 0.5
+_LOOK_SECONDS = 0.05
 # Below the size from which glibc's allocator first maps memory of its own, so that all of them lie on the heap.
 _BLOCK_BYTES = 100_000
 _MOST_BLOCKS = 40
@@ -42,30 +40,12 @@ _MOST_BLOCKS = 40
 _KEEPS_MEMORY = ((-1, 2**31 - 1), (-4, 0))
 
 
-def scratch_prefix(pid: int) -> str:
-    """How the names of a process's own temporary files begin."""
-    return f"{_SCRATCH_PREFIX}{pid}-"
-
-
-def private_directory() -> tempfile.TemporaryDirectory[str]:
-    """
-    A directory for the files of one run; those of runs that were killed are removed.
-
-    Raises:
-        TransportError: There is no room for one.
-    """
-    for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}[0-9]*-*"):
-        with contextlib.suppress(OSError, ValueError):
-            is_ours = path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
-            if is_ours and not psutil.pid_exists(int(path.name.split("-")[1])):
-                shutil.rmtree(path, ignore_errors=True)
+def working_folder(otherwise: Path) -> Path:
+    """The working folder, or another one if it was removed: torch does not load there."""
     try:
-        return tempfile.TemporaryDirectory(prefix=scratch_prefix(os.getpid()), ignore_cleanup_errors=True)
-    except OSError as error:
-        raise TransportError(
-            f"cannot make a folder for temporary files in {tempfile.gettempdir()!r}: {error.strerror or error}; "
-            "set TMPDIR to a folder with room"
-        ) from error
+        return Path.cwd()
+    except OSError:
+        return otherwise
 
 
 def how_it_ended(returncode: int) -> str:
@@ -182,6 +162,33 @@ def adopt_orphans() -> None:
     """Makes this process the parent of all that its descendants leave behind when they end (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def guard(parent: int, directory: str) -> None:
+    """
+    Goes on in a fork; when the fork or ``parent`` ends, this process ends all that the fork leaves behind.
+
+    Whatever a user's script starts, in a session of its own too, ends with the script and with us (Linux).
+    """
+    adopt_orphans()
+    own, child = os.getpid(), os.fork()
+    if child == 0:
+        die_with(own)
+        return
+    ended, status = 0, 0
+    while not ended and os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    for pid in started_by(own):
+        kill_with_all_it_started(pid)
+    if not ended:  # nobody else removes it
+        shutil.rmtree(directory, ignore_errors=True)
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        with contextlib.suppress(OSError):  # this one cannot be caught
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(own, -code)
+    os._exit(code)
 
 
 def be_first_to_go() -> None:

@@ -13,7 +13,7 @@ import msgspec
 from layoutdoctor import errors
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
 from layoutdoctor.workers.messages import Message
-from layoutdoctor.workers.processes import how_it_ended, kill_with_all_it_started
+from layoutdoctor.workers.processes import how_it_ended, kill_with_all_it_started, working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 _CODE = """\
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
+from layoutdoctor.workers.processes import guard
+guard(int(sys.argv[2]), sys.argv[3])
 from layoutdoctor.run.program import main
-main(sys.argv[2:])"""
+main(sys.argv[3:])"""
 _OUTCOME = "outcome.json"
 
 
@@ -85,6 +87,7 @@ def run_script(script: Path, module: str | None, arguments: Sequence[str], direc
             [sys.executable, "-c", _CODE, json.dumps(sys.path), *words],
             stdin=subprocess.DEVNULL,
             stdout=2,
+            cwd=working_folder(directory),
             start_new_session=True,
         )
     except (OSError, ValueError) as error:

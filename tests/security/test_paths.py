@@ -1,20 +1,26 @@
-"""Where reports go: links, names and permissions that somebody else prepared cost nobody a file."""
+"""What is read and where reports go: links, pipes, names and permissions of somebody else cost nobody a file."""
 
 from __future__ import annotations
 
 import os
+import socket
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from loops import for_each
 
+from layoutdoctor.__main__ import main
 from layoutdoctor.commands.output import prepare_outputs
 from layoutdoctor.diagnosis.writing import file_name_of, replacing, write_file
 from layoutdoctor.errors import UsageError
+from layoutdoctor.workers.processes import working_folder
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
+
+GOOD = """{"traceEvents":[{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":2}]}"""
 
 
 def refusal(name: str, *, force: bool = True) -> str:
@@ -53,6 +59,105 @@ def test_pipes_and_devices_are_no_files(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="it is a pipe or a device"):
         output.write("report")
     assert (tmp_path / "late.json").is_fifo()
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(path.name)  # a whole path may be too long for it
+
+
+ODD: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "socket": a_socket,
+    "folder": Path.mkdir,
+    "link-to-a-pipe": lambda path: (os.mkfifo(f"{path}.fifo"), path.symlink_to(f"{path.name}.fifo")),
+    "loop": lambda path: path.symlink_to(path.name),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "nothing": lambda path: path.symlink_to("nowhere"),
+    "x" * 300: lambda path: None,
+    "/".join("x" * 3000): lambda path: None,
+}
+"""Paths that are no file, and what makes them."""
+
+
+@for_each(
+    "words",
+    [
+        "trace X.json",
+        "trace X.sqlite",
+        "trace good.json --accepted X",
+        "trace good.json --write-accepted X --force",
+        "trace good.json --output X.html --force",
+        "examine X.recording",
+        "render X.json",
+        "render saved.json --recheck --recordings X",
+        "compare good.json X.json",
+        "compare saved.json X.json",
+        "scan X.json",
+        "scan X.zip",
+        "scan X.tar.gz",
+        "scan good.json --output X.jsonl --force",
+        "scan good.json --output X.parquet --force",
+        "scan good.json --resume X",
+        "run X.py --module m",
+        "diagnose --list X",
+    ],
+)
+def test_a_path_that_is_no_file_is_refused_in_one_line_wherever_it_is_given(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = tmp_path / words.replace("/", "")
+    here.mkdir()
+    monkeypatch.chdir(here)
+    Path("good.json").write_text(GOOD)
+    assert main(["trace", "good.json", "-q", "--output", "saved.json"]) == 0
+    before = next(word for word in words.split() if word.startswith("X"))
+    for name, make in ODD.items():
+        path = Path(f"{name}{before[1:]}")
+        make(path)
+        mode = path.lstat().st_mode if len(name) < 256 and os.path.lexists(path) else None
+        capsys.readouterr()
+
+        status = main([str(path) if word == before else word for word in [*words.split(), "-q"]])
+
+        said = capsys.readouterr()
+        assert status in (0, 2, 3), (name, said)
+        assert status != 2 or said.err.startswith("layoutdoctor: error: cannot "), name
+        assert said.err.count("\n") == (status == 2 or not said.out), (name, said.err)
+        assert mode is None or stat.S_ISLNK(mode) or path.lstat().st_mode == mode, name
+
+
+def test_a_working_folder_that_was_removed_costs_nothing_but_relative_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, gone = tmp_path / "good.json", tmp_path / "gone"
+    there.write_text(GOOD)
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for words, status in (
+        (["trace", str(there)], 0),
+        (["scan", str(there)], 0),
+        (["compare", str(there), str(there)], 0),
+        (["explain", "101"], 0),
+        (["render", "saved.json"], 3),
+        (["schema", "--output", "x.json"], 2),
+        (["run", "m.py", "--module", "x"], 2),
+    ):
+        assert main([*words, *(["-q"] if words[0] != "explain" else [])]) == status, capsys.readouterr()
+    assert working_folder(tmp_path) == tmp_path
+
+
+def test_lines_of_a_scan_take_the_place_of_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("good.json").write_text(GOOD)
+    Path("keep").write_text("keep")
+    Path("rows.jsonl").symlink_to("keep")
+
+    assert main(["scan", "good.json", "-q", "--output", "rows.jsonl", "--force"]) == 0
+
+    assert (Path("keep").read_text(), Path("rows.jsonl").is_symlink()) == ("keep", False)
+    assert Path("rows.jsonl").read_text().count("\n") == 1
 
 
 @for_each(

@@ -19,7 +19,7 @@ from layoutdoctor.capture.retarget_device import (
     pretended_device,
     python_tensor_methods,
 )
-from layoutdoctor.diagnosis.configurations import find_target
+from layoutdoctor.diagnosis.configurations import TARGETS, find_target
 
 H100 = find_target("cuda:90")
 
@@ -37,6 +37,16 @@ def test_a_device_is_pretended_within_the_block_only() -> None:
 
         assert before == (torch.cuda.get_device_capability, _triton.has_triton(), dict(vars(FakeTensor)))
         assert DeviceProperties.create.cache_info().currsize == 0
+
+
+def test_every_target_is_pretended_with_a_capability_that_triton_knows() -> None:
+    for target in TARGETS:
+        major, minor = target.capability
+        with pretended_device(target):
+            properties = DeviceProperties.create(torch.device("cuda", 0))
+        assert (target.name, properties.cc) == (f"cuda:{properties.cc}", 10 * major + minor)
+        assert target.shared_bytes_per_block <= target.shared_bytes_per_multiprocessor
+    assert [target.name for target in TARGETS] == sorted({t.name for t in TARGETS}, key=lambda name: int(name[5:]))
 
 
 def test_a_convolution_of_random_layout_gets_the_strides_that_the_rule_states() -> None:

@@ -21,7 +21,7 @@ from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.diagnose import command_without_folders
-from layoutdoctor.commands.running import Interrupted
+from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import load
@@ -126,7 +126,7 @@ def test_standard_output_holds_the_report_only_and_standard_error_as_much_as_was
         (["m.py", "--output", "there.md"], "cannot write 'there.md': it exists already; pass --force to replace it"),
         (["m.py", "--save-traces", "there.md"], "cannot save traces in 'there.md': File exists"),
         (["m.py", "--save-traces", "t", "--redact"], "with --redact: they hold the names of modules and files"),
-        (["m.py", "--target", "cuda:91"], "cannot lower for target 'cuda:91': expected one of cuda:80, cuda:89, cu"),
+        (["m.py", "--target", "cuda:91"], "cannot lower for target 'cuda:91': expected one of cuda:75, cuda:80, cu"),
         (["m.py", "--target", "cuda:90", "--device", "cuda"], "cannot lower for --target cuda:90 with --device cuda"),
         (["explain", "LD999"], "cannot explain rule 'LD999': expected one of LD101"),
         (["render"], "the following arguments are required: SAVED.json"),

@@ -11,7 +11,7 @@ import pytest
 from recorded_builders import a_recording
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands.running import Interrupted
+from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.recording.saved import load_recording, pack, save_recording
 from layoutdoctor.run.recorded import diagnose_recordings

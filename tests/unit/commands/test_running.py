@@ -18,14 +18,13 @@ from layoutdoctor.commands.diagnose import _with_reproduction
 from layoutdoctor.commands.output import OutputFile, save_recordings
 from layoutdoctor.commands.running import (
     Folder,
-    Interrupted,
     Running,
     check_request,
-    ending_signals,
     is_reproducer_wanted,
     run_reproducer,
     with_reproduction,
 )
+from layoutdoctor.commands.signals import Interrupted, ending_signals
 from layoutdoctor.diagnosis.diagnosis import Reproduction
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.run.recorded import diagnose_recordings
@@ -146,6 +145,19 @@ def test_a_folder_with_files_of_somebody_else_is_refused_and_left_alone(tmp_path
     assert [one.name for one in tmp_path.iterdir()] == ["eager.recording"]
 
 
+def test_a_folder_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "request.sha256")
+    with pytest.raises(UsageError, match=r"cannot resume from '.*': request.sha256: it is a pipe or a device; give"):
+        Folder(tmp_path, REQUEST)
+
+    def recurse(*args: object, **options: object) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("pathlib.Path.mkdir", recurse)
+    with pytest.raises(UsageError, match=r"cannot save recordings in '.*': too deep; name another directory"):
+        Folder(tmp_path, REQUEST)
+
+
 def test_diagnoses_of_one_command_share_a_launcher_that_is_closed_at_the_end(engine: FakeEngine) -> None:
     def diagnose_with_errors() -> None:
         with Running() as running:
@@ -241,5 +253,6 @@ def test_what_ends_it_costs_no_report(
     ):
         monkeypatch.setattr(running, "with_reproduction", lambda _, stop=stop: stop() or time.sleep(10))
 
-        assert _with_reproduction(record, outputs, quiet=True) is record
+        with ending_signals():
+            assert _with_reproduction(record, outputs, quiet=True) is record
         assert said in capsys.readouterr().err

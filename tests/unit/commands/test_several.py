@@ -22,7 +22,8 @@ from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands import diagnose as diagnose_module
-from layoutdoctor.commands.running import Interrupted, Running
+from layoutdoctor.commands.running import Running
+from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.diagnosis.trial import Equivalence
 from layoutdoctor.errors import SubjectError
 

@@ -153,3 +153,19 @@ def test_what_is_no_trace_is_refused_in_one_sentence_and_a_saved_diagnosis_is_se
 
     assert main(["trace", str(tmp_path / "d.json")]) == 3
     assert "layoutdoctor render" in capsys.readouterr().err
+
+
+def test_of_several_traces_as_json_one_that_cannot_be_read_has_an_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_file(tmp_path)
+
+    assert main(["trace", "t.json", "gone.json", "--format", "json", "-q"]) == 3
+
+    _, failed = json.loads(capsys.readouterr().out)
+    assert (failed["target"], failed["failure"]["kind"], failed["failure"]["message"]) == (
+        "gone.json",
+        "TraceError",
+        "cannot read 'gone.json': there is no such file; check the path",
+    )

@@ -89,6 +89,28 @@ def test_a_killed_process_of_the_pool_leaves_no_copies(tmp_path: Path, monkeypat
     assert list((tmp_path / "copies").iterdir()) == []
 
 
+def test_a_scan_that_is_interrupted_ends_its_processes_and_removes_their_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "copies").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "copies"))
+    (tmp_path / "a.json").write_bytes(b"no trace")
+    with zipfile.ZipFile(tmp_path / "b.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(3):
+            archive.writestr(f"{number}.json", b"no trace" * 10_000_000)
+
+    def interrupt(found: ScannedRows, total: int) -> None:
+        raise KeyboardInterrupt
+
+    before = psutil.Process().children()
+    with pytest.raises(KeyboardInterrupt):
+        scan(tmp_path / "a.json", tmp_path / "b.zip", jobs=2, listener=interrupt)
+
+    left = [child for child in psutil.Process().children() if child not in before]
+    assert not [child for child in left if "spawn_main" in " ".join(child.cmdline())]
+    assert list((tmp_path / "copies").iterdir()) == []
+
+
 def killing(pids: list[int], after: int) -> Any:
     """A listener that kills a process once some files are done."""
     done: list[str] = []

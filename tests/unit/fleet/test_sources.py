@@ -72,7 +72,7 @@ def test_members_of_archives_are_traces_of_their_own(tmp_path: Path) -> None:
         for _, path_of in local_files(source):
             paths.append(path_of())
             assert paths[-1].read_bytes() == b"{}"
-            assert paths[-1].parent.name.startswith("layoutdoctor-scan-")
+            assert paths[-1].parent.name.startswith("layoutdoctor-")
     assert not [path for path in paths if path.exists()]
     (source,) = find_sources([str(tmp_path / "a.zip")], max_bytes=1)
     assert {rows.file.failure for rows in examine_source(source)} == {
@@ -114,6 +114,53 @@ def test_a_broken_archive_is_a_row_with_its_reason(tmp_path: Path, name: str, co
     assert all(str(rows.file.failure) for rows in found)
 
 
+def tar_of(*names: str, mode: str = "w") -> bytearray:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode) as archive:  # type: ignore[call-overload]  # a mode from a table
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 2
+            archive.addfile(member, io.BytesIO(b"{}"))
+    return bytearray(stream.getvalue())
+
+
+def damaged(data: bytearray, place: int) -> bytearray:
+    data[place] ^= 255
+    return data
+
+
+@for_each(
+    ("name", "content", "expected"),
+    [
+        ("a.tbz2", tar_of("a.json", "b.json", mode="w:bz2"), {"a.tbz2!a.json": None, "a.tbz2!b.json": None}),
+        ("a.txz", tar_of("notes.txt", mode="w:xz"), {"a.txz": "there is nothing in it that is called *.json"}),
+        ("a.tar", tar_of("a.tar.gz", "b/c.zip"), {
+            "a.tar!a.tar.gz": "it cannot be read: it is an archive within an archive; unpack the outer one",
+            "a.tar!b/c.zip": "it cannot be read: it is an archive within an archive; unpack the outer one",
+        }),
+        ("a.tar", damaged(tar_of("a.json", "b.json", "c.json"), 1030), {
+            "a.tar!a.json": None,
+            "a.tar": "the archive cannot be read: what follows its first 1.00 KiB is damaged",
+        }),
+        ("a.tar.gz", damaged(tar_of("a.json", mode="w:gz"), -6), {
+            "a.tar.gz!a.json": None,
+            "a.tar.gz": "the archive cannot be read: CRC check failed",
+        }),
+    ],
+)  # fmt: skip
+def test_no_member_of_an_archive_is_dropped_silently(
+    tmp_path: Path, name: str, content: bytearray, expected: dict[str, str | None]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    (source,) = find_sources([str(tmp_path / name)])
+    failures = {rows.file.name: str(rows.file.failure) for rows in examine_source(source)}
+
+    assert set(failures) == set(expected)
+    for member, why in expected.items():
+        assert failures[member].startswith(why or "cannot read "), failures  # an empty object is no trace
+
+
 @pytest.mark.timeout(20)
 def test_a_pipe_that_is_called_as_an_archive_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.zip")
@@ -121,7 +168,7 @@ def test_a_pipe_that_is_called_as_an_archive_is_not_waited_for(tmp_path: Path) -
     (source,) = find_sources([str(tmp_path)])
 
     assert [rows.file.failure for rows in examine_source(source)] == [
-        "the archive cannot be read: it is no regular file"
+        "the archive cannot be read: it is a pipe or a device"
     ]
 
 

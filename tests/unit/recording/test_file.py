@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def test_what_is_no_recording_of_ours_or_too_large_is_said(tmp_path: Path, monke
     ):
         path.write_bytes(content)
         assert refused(path).startswith(reason)
-    assert refused(tmp_path / "missing.recording") == "No such file or directory"
+    assert refused(tmp_path / "missing.recording") == "No such file or directory; name a file that was saved"
     newer = "it is a recording of version 2, expected 1; update layoutdoctor"
     assert refused(changed(tmp_path, recording_version=2)) == newer
     older = "it is a recording of version 0, expected 1; examine it with the layoutdoctor that wrote it"
@@ -120,6 +121,12 @@ def test_what_is_no_recording_of_ours_or_too_large_is_said(tmp_path: Path, monke
         path.write_bytes(whole[:length])
         assert refused(path) == "it is cut off or damaged; copy or record it again"
     path.write_bytes(whole)
+    bomb = tmp_path / "bomb.recording"
+    bomb.write_bytes(gzip.compress(bytes(200 << 20), 1))
+    tracemalloc.start()
+    assert refused(bomb).endswith(" MiB, which is too much")
+    assert tracemalloc.get_traced_memory()[1] < 140 << 20  # 128 of them for the packed file
+    tracemalloc.stop()
     monkeypatch.setattr("layoutdoctor.recording.saved._MOST_UNPACKED_BYTES", 1000)
     assert refused(path) == "unpacked it has more than 1000 B, which is too much"
 

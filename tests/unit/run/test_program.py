@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import torch
 from loops import for_each
@@ -194,3 +195,27 @@ def test_a_process_of_its_own_says_what_came_of_it(tmp_path: Path, capfd: pytest
     assert (out, "so far" in err) == ("", True)
     with pytest.raises(UsageError, match=r"did you mean pipe\.vae\.decoder"):
         run_script(script(tmp_path), "pipe.vae.decodr", [], again)
+
+
+def test_a_script_that_catches_everything_ends_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    action = """\
+import subprocess
+for is_apart in (False, True):
+    print(subprocess.Popen(["sleep", "4242"], start_new_session=is_apart).pid, file=open("pids", "a"))
+while True:
+    try:
+        pipe(z)
+    except BaseException:
+        pass"""
+    directory = private(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    run_script(script(tmp_path, action), "pipe.vae.decoder", [], directory)
+
+    assert load_subject(directory).args[0].shape == (2, 4, 8, 4)
+    started = [int(line) for line in (tmp_path / "pids").read_text().split()]
+    left = [one for one in psutil.process_iter(["status"]) if one.pid in started]
+    assert len(started) == 2
+    assert {one.info["status"] for one in left} <= {psutil.STATUS_ZOMBIE}

@@ -5,7 +5,7 @@ import torch
 from loops import for_each
 
 from layoutdoctor.errors import UsageError
-from layoutdoctor.subjects.inputs import EXPECTED_FORM, InputSpec, make_inputs, parse_input
+from layoutdoctor.subjects.inputs import EXPECTED_FORM, InputSpec, make_inputs, parse_dtype, parse_input
 
 
 def test_an_input_is_read_as_written() -> None:
@@ -86,3 +86,16 @@ def test_inputs_are_the_same_every_time_and_leave_the_global_generator_alone() -
 def test_one_keyword_cannot_be_given_twice() -> None:
     with pytest.raises(UsageError, match="cannot give the input 'x' twice"):
         make_inputs([parse_input("x=f32[2]"), parse_input("x=f32[3]")])
+
+
+@for_each(
+    ("name", "expected"),
+    [
+        *((name, torch.float16) for name in ("half", "float16", "fp16", "F16", "torch.float16")),
+        *((name, torch.float32) for name in ("float", "float32", "fp32")),
+        *((name, torch.float64) for name in ("double", "fp64")),
+        *((name, torch.bfloat16) for name in ("bf16", "bfloat16")),
+    ],
+)
+def test_a_dtype_has_all_its_usual_names(name: str, expected: torch.dtype) -> None:
+    assert parse_dtype(name) == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,3 +185,33 @@ def test_the_page_on_pipelines_says_what_works() -> None:
     exec(code, names)
 
     assert names["recorded"].args[0].shape == (2, 8, 30, 30)
+
+
+def test_a_module_can_be_copied_saved_and_scripted_while_its_inputs_are_recorded() -> None:
+    module, x = nn.Sequential(nn.Conv2d(3, 4, 3)), torch.randn(1, 3, 8, 8)
+    with record_inputs(module) as outer, record_inputs(module) as seen:
+        module(x)
+        copies = (copy.deepcopy(module), pickle.loads(pickle.dumps(module)), torch.jit.trace(module[0], x))
+        for one in copies:
+            one(x)
+        assert not any((one._forward_pre_hooks, one._forward_hooks) != ({}, {}) for one in (module, *copies[:2]))
+    assert (outer.call_count, seen.call_count) == (1, 1)
+
+
+def test_a_scripted_module_is_recorded_too() -> None:
+    scripted = torch.jit.trace(nn.Conv2d(3, 4, 3), torch.randn(1, 3, 8, 8))
+    with record_inputs(scripted) as seen:
+        scripted(torch.randn(2, 3, 8, 8))
+    assert seen.args[0].shape == (2, 3, 8, 8)
+
+
+def test_blocks_that_end_in_any_order_leave_nothing_behind() -> None:
+    call, module = nn.Module.__call__, nn.Conv2d(3, 4, 3)
+    first, second = record_inputs(module), record_inputs(module)
+    first.__enter__()
+    seen = second.__enter__()
+    module(torch.randn(1, 3, 8, 8))
+    first.__exit__(None, None, None)
+    module(torch.randn(1, 3, 8, 8))
+    second.__exit__(None, None, None)
+    assert (seen.call_count, nn.Module.__call__ is call) == (2, True)

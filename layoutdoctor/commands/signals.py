@@ -1,0 +1,53 @@
+"""The signals that end a process, as an exception: what was begun is cleaned up, and what is known is reported."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+_ENDING = {
+    "SIGINT": "interrupted from the keyboard",
+    "SIGTERM": "ended from outside (SIGTERM)",
+    "SIGHUP": "its terminal was closed (SIGHUP)",
+}
+
+
+class Interrupted(KeyboardInterrupt):
+    """
+    The command was stopped by a signal, from the keyboard or from outside; its text says which.
+
+    Attributes:
+        exit_status: 128 and the signal's number, as shells have it.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(_ENDING[signal.Signals(number).name])
+        self.exit_status = 128 + number
+
+
+@contextlib.contextmanager
+def ending_signals() -> Iterator[None]:
+    """Meanwhile the signals that end a process become an exception, so that the results so far are written first."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in _ENDING:
+            number = getattr(signal, name, None)
+            # Under nohup it is ignored.
+            if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                before[number] = signal.signal(number, _raise_interrupted)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise_interrupted(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise Interrupted(number)
