@@ -13,7 +13,7 @@ from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.units import format_ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.answer import Ratio
     from layoutdoctor.diagnosis.layout import Layout, Size
@@ -244,3 +244,14 @@ STATUS_WORDS = {"failed": "failed", "timed_out": "timed out", "crashed": "crashe
 
 SWITCH_WORDS = {True: "on", False: "off", None: NOT_RECORDED}
 """A decision of the compiler, or a setting."""
+
+
+def described(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """One line for each kind of thing: what it is, and where."""
+    return tuple(f"{what}: {first_of(names)}" for what, names in found.items())
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
