@@ -158,8 +158,11 @@ class GeneratedCode:
                 written += _IN_PLACE if written in self.inputs else ""
                 self._store(kernel, store, written, names, name, launch)
                 names[f"@{position}"] = written
+        wholes = {whole for whole, _ in self._parts.values()}
         for unread in dict.fromkeys(given):
-            if unread and unread not in self.buffers and unread not in self.inputs:
+            if unread in wholes and unread not in self.buffers:
+                self._written(unread, None)
+            elif unread and unread not in self.buffers and unread not in self.inputs:
                 self._written(unread, name, launch=launch, problem="generated kernel of an unknown form")
 
     def _before(self, name: str, count: int) -> str:
@@ -173,10 +176,10 @@ class GeneratedCode:
     ) -> None:
         known, own = known_numbers(self.layout_of(written)), dict(store.steps or {})
         looping = {place for place, count in kernel.counts.items() if count != 1}
-        reduced = {p for read in store.value.reads if read.is_reduced for p, _ in read.steps or ()} & looping
+        reduced = {p for read in store.reads if read.is_reduced for p, _ in read.steps or ()} & looping
         is_reduction = (own.keys() & looping) < reduced
         reads: dict[BufferRead, None] = {}
-        for read in store.value.reads:
+        for read in store.reads:
             steps, seen, run = dict(read.steps or ()), None, None
             places = (own.keys() | steps.keys()) & looping
             is_known = store.steps is not None and read.steps is not None and all(kernel.counts[p] for p in places)
@@ -196,7 +199,7 @@ class GeneratedCode:
             name,
             reads=tuple(sorted({read.name for read in reads})),
             accesses=tuple(reads),
-            operations=tuple(sorted(store.value.operations)),
+            operations=store.operations,
             is_reduction=is_reduction,
             launch=launch,
             is_output=written.endswith(_IN_PLACE),

@@ -33,30 +33,31 @@ class Read:
     is_reduced: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Value:
-    """What a name in a kernel was computed from."""
+    """What a name in a kernel was computed from: other values, or a load."""
 
-    reads: tuple[Read, ...] = ()
-    operations: frozenset[str] = frozenset()
-
-    def joined(self, others: Sequence[_Value], operation: str | None) -> _Value:
-        values = (self, *others)
-        reads = dict.fromkeys(read for value in values for read in value.reads)
-        done = frozenset().union(*(value.operations for value in values), () if operation is None else (operation,))
-        return _Value(tuple(reads), done)
-
-    def marked(self, **marks: bool) -> _Value:
-        return _Value(tuple(replace(read, **marks) for read in self.reads), self.operations)
+    parents: tuple[_Value, ...] = ()
+    read: Read | None = None
+    operation: str | None = None
+    is_reduced: bool = False
 
 
 @dataclass(frozen=True)
 class Store:
-    """One store of a kernel; its steps are None if no steps describe it, as when it scatters."""
+    """
+    One store of a kernel.
+
+    Attributes:
+        steps: None if no steps describe it, as when it scatters.
+        reads: The loads that its value was computed from, back to what was stored before.
+        operations: The operations between these and the store; a cast is ``to_dtype``.
+    """
 
     pointer: str
     steps: Steps | None
-    value: _Value
+    reads: tuple[Read, ...]
+    operations: tuple[str, ...]
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Kernel:
     A kernel while it is read.
 
     Attributes:
-        counts: How many times each loop variable steps.
+        counts: How many times each loop variable steps; 0 if that is no number.
         values: What is known of the names in it.
     """
 
@@ -74,20 +75,33 @@ class Kernel:
     counts: dict[str, int] = field(default_factory=dict)
     values: dict[str, _Value] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
-    _written: dict[str, int] = field(default_factory=dict)
+    _stored: dict[_Value, Read] = field(default_factory=dict)
 
     def load(self, pointer: str, steps: Steps | None, *, is_masked: bool = False) -> _Value:
+        """The value of a load: of what the kernel has stored there last, if it has."""
         pointer = self.aliases.get(pointer, pointer)
-        name = f"@{self._written[pointer]}" if pointer in self._written else pointer
-        return _Value((Read(name, None if steps is None else tuple(sorted(steps.items())), is_masked),))
+        last = max((number for number, store in enumerate(self.stores) if store.pointer == pointer), default=None)
+        name = pointer if last is None else f"@{last}"
+        return _Value(read=Read(name, None if steps is None else tuple(sorted(steps.items())), is_masked))
 
     def store(self, pointer: str, steps: Steps | None, value: _Value) -> None:
+        """Notes a store: whoever uses the value later reads this buffer, though the value is still in a register."""
+        reads: dict[Read, None] = {}
+        operations: set[str] = set()
+        left, seen = [(value, False)], {(value, False)}
+        while left:
+            one, is_reduced = left.pop()
+            if (read := self._stored.get(one) or one.read) is not None:
+                reads[replace(read, is_reduced=is_reduced)] = None
+                continue
+            operations |= {one.operation} - {None}  # type: ignore[arg-type]
+            new = [(parent, is_reduced or one.is_reduced) for parent in reversed(one.parents)]
+            left += [entry for entry in new if entry not in seen]
+            seen.update(new)
         pointer = self.aliases.get(pointer, pointer)
-        self._written[pointer] = len(self.stores)
-        self.stores.append(Store(pointer, steps, value))
-        stored = self.load(pointer, steps)
-        # Whoever uses the value later reads this buffer, whose elements happen to be in a register still.
-        self.values |= {name: stored for name, known in self.values.items() if known is value and value.reads}
+        self.stores.append(Store(pointer, steps, tuple(reads), tuple(sorted(operations))))
+        if operations or len(reads) != 1:  # else whoever reads it goes on reading what it is a copy of
+            self._stored[value] = self.load(pointer, steps).read  # type: ignore[assignment]
 
 
 def _linear(node: ast.AST, known: Mapping[str, Steps]) -> Steps | None:
@@ -159,10 +173,12 @@ class _Triton:
                     for name in (part.id for part in ast.walk(target) if isinstance(part, ast.Name)):
                         values[name] = found
                 case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name), args=[place, value, *_])):
-                    if found := self._place(place) if name in ("store", "atomic_add") else None:
-                        stored = values.get(value.id) if isinstance(value, ast.Name) else None
-                        steps = found[1] if name == "store" else None
-                        self.kernel.store(found[0], steps, stored or self._value(value))
+                    found = self._place(place) if name in ("store", "atomic_add") else None
+                    if found is not None and name == "store":
+                        self.kernel.store(*found, self._value(value))
+                    elif found is not None:
+                        scattered = _Value((self._value(value), self._value(place)), operation="scatter")
+                        self.kernel.store(found[0], None, scattered)
                 case ast.For(body=inner) | ast.If(body=inner) | ast.While(body=inner):
                     self._read(inner)
 
@@ -183,24 +199,25 @@ class _Triton:
                 if (found := self._place(place)) is None:
                     return _Value()
                 names = {part.id for mask in masks for part in ast.walk(mask) if isinstance(part, ast.Name)}
-                return self.kernel.load(*found, is_masked=any(name.startswith("tmp") for name in names))
+                load = self.kernel.load(*found, is_masked=any(name.startswith("tmp") for name in names))
+                return load if found[1] is not None else _Value((load, self._value(place)))
             case ast.Call(func=ast.Attribute(value=of, attr=name), args=arguments):
                 parts = [self._value(part) for part in (of, *arguments)]
                 if name == "to":
-                    return parts[0].joined((), "to_dtype")
+                    return _Value((parts[0],), operation="to_dtype")
                 if _TRITON_REDUCTIONS.fullmatch(name):
-                    return _Value().joined(parts, name).marked(is_reduced=True)
-                return _Value().joined(parts, None if name in _TRITON_NEUTRAL else name)
+                    return _Value(tuple(parts), operation=name, is_reduced=True)
+                return _Value(tuple(parts), operation=None if name in _TRITON_NEUTRAL else name)
             case ast.Subscript(value=inner):
                 return self._value(inner)
             case ast.BinOp() | ast.UnaryOp() | ast.Compare():
                 operation = type(getattr(node, "op", node)).__name__.lower()
-        return _Value().joined([self._value(part) for part in ast.iter_child_nodes(node)], operation)
+        return _Value(tuple(self._value(part) for part in ast.iter_child_nodes(node)), operation=operation)
 
 
 _FOR = re.compile(r"for ?\((?:int64_t|long|int) (\w+) ?= ?([^;]*);[^;<]*<([^;]*); ?\w+ ?(?:\+=[^{]*|\+\+)\)")
 _ACCESS = re.compile(r"&?(\w*ptr\d+)(?: \+ |\[)(?=\()")
-_LOADED = re.compile(r"[\w:<>]*::loadu\(@(?:, \(?\d+\)?)?\)")
+_LOADED = re.compile(r"[\w:<>]*::loadu\((?:@|\w+(?: \+ \([^()]*\))?)(?:, \(?\d+\)?)?\)")
 _CASTS = re.compile(r"(?:static_cast|c10::convert|at::vec::convert|decltype)(?:<[\w:, ]+>|\(\w+\)(?=\())")
 _NAMES = re.compile(r"\b\w*(?:tmp|welford)\w*")
 
@@ -214,7 +231,7 @@ class _Cpp:
 
     def __init__(self, source: str) -> None:
         text = re.sub(r"//.*|^\s*#.*", "", source, flags=re.MULTILINE).replace("static_cast<int64_t>", "")
-        text = re.sub(r"(\d)L\b", r"\1", text)
+        text = re.sub(r"(\d)L\b", r"\1", re.sub(r"\[\]\([^()]*\) *\{[^{}]*\}", "reduced", text))
         head, _, body = text.partition("kernel(")[2].partition(")")
         self.kernel = Kernel(tuple(re.findall(r"(\w+)\s*(?:,|\Z)", head)))
         self._steps: dict[str, Steps] = {}
@@ -263,7 +280,7 @@ class _Cpp:
             names = [name for kind, name in self._scopes if kind == "lambda"]
             if names:
                 values[names[-1]] = self._value(found[1])
-        elif (found := re.match(r"(\w+)\.store\((.*)\)$", text)) or "transpose_mxn<" in text:
+        elif (found := re.match(r"(\w+)(?:\.\w+)?\.store\((.*)\)$", text)) or "transpose_mxn<" in text:
             if found is None:
                 source, _, target, *_ = _arguments(text.partition(">(")[2])
                 self._store(target, values.get(source) or self._value(source))
@@ -282,15 +299,20 @@ class _Cpp:
             value, name = self._value(found["value"]), found["name"]
             if "acc" in name or "welford" in name:
                 known = _Value() if found["type"] else values.get(name, _Value())
-                value = known.joined([value], None if found["type"] else "reduction").marked(is_reduced=True)
+                value = _Value((known, value), operation=None if found["type"] else "reduction", is_reduced=True)
             values[name] = value
 
     def _store(self, target: str, value: _Value, *, scattered: bool = False) -> None:
         if found := _ACCESS.match(target):
-            steps = None if scattered else self._index(_balanced(target, found.end()))
-            self.kernel.store(found[1], steps, value)
+            index = _balanced(target, found.end())
+            if scattered:
+                value = _Value((value, *self._names(index)), operation="scatter")
+            self.kernel.store(found[1], None if scattered else self._index(index), value)
         elif found := re.match(r"\w+", target):  # an array on the stack
             self.kernel.values[found[0]] = value
+
+    def _names(self, text: str) -> list[_Value]:
+        return [self.kernel.values[name] for name in _NAMES.findall(text) if name in self.kernel.values]
 
     def _index(self, text: str) -> Steps | None:
         try:
@@ -303,13 +325,13 @@ class _Cpp:
         loads = []
         while found := _ACCESS.search(text):
             index = _balanced(text, found.end())
-            loads.append(self.kernel.load(found[1], self._index(index), is_masked=is_masked))
+            loads += [self.kernel.load(found[1], self._index(index), is_masked=is_masked), *self._names(index)]
             end = found.end() + len(index)
             text = f"{text[: found.start()]}@{text[end:].removeprefix(']')}"
-        names = [self.kernel.values[name] for name in _NAMES.findall(text) if name in self.kernel.values]
+        names = self._names(text)
         plain = _CASTS.sub("", _LOADED.sub("@", text)).strip(" ()")
         is_moved = plain == "@" or re.fullmatch(r"\w+(\.template cast<[^()]*>|\(\))?", plain)
-        return _Value().joined([*loads, *names], None if is_moved else "computed")
+        return _Value((*loads, *names), operation=None if is_moved else "computed")
 
 
 def _balanced(text: str, start: int) -> str:

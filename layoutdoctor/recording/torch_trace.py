@@ -241,6 +241,8 @@ def _sizes(text: str | None) -> list[int | str]:
 
 def _base(target: str) -> str:
     """``convolution`` of ``aten.convolution.default`` and ``extern_kernels.convolution`` alike."""
+    if target.endswith("getitem>"):
+        return "getitem"
     parts = target.removeprefix("torch.ops.").removeprefix("bias_").split(".")
     return parts[1].removeprefix("bias_") if len(parts) > 1 else parts[0]
 
@@ -250,7 +252,14 @@ _SAME = frozenset(
     "expand slice select".split()
 )
 """Operations whose result is their first argument's elements, seen, cast or copied."""
+_REDUCTIONS = frozenset("sum mean var var_mean amax amin max min prod any all argmax argmin std".split())
+_MOST_TRIED = 24
 _VIEWS = _SAME - {"_to_copy", "convert_element_type", "clone"}
+
+
+def _only_moves(buffer: Buffer) -> bool:
+    """Whether a loop copies one other buffer, or casts it."""
+    return not buffer.is_extern and len(buffer.reads) == 1 and {"to_dtype"}.issuperset(buffer.operations)
 
 
 class _Flow:
@@ -261,10 +270,22 @@ class _Flow:
         self.code = code
         self.value: dict[str, str] = {name: name for name in code.inputs if name in self.nodes}
         self.called: dict[str, str] = {}
+        self.order = {name: position for position, name in enumerate(self.nodes)}
+        self.users: dict[str, list[str]] = defaultdict(list)
+        self.constants: set[str] = set()
+        self.of_views: set[str] = set()
+        for node in self.nodes.values():
+            for name in node.inputs:
+                self.users[name].append(node.name)
+            if node.op == "call_function" and self.constants.issuperset(node.inputs):
+                self.constants.add(node.name)
         self._match_calls()
         for name, node in zip(code.returned, returned, strict=False):
             if name is not None and node is not None:
                 self.value.setdefault(name, self._behind(node, _VIEWS))
+        for buffer in reversed(list(code.buffers.values())):
+            if buffer.name in self.value and _only_moves(buffer) and buffer.reads[0] in code.buffers:
+                self.value.setdefault(buffer.reads[0], self.value[buffer.name])
         self._match_loops()
 
     def _behind(self, name: str, through: frozenset[str]) -> str:
@@ -278,9 +299,7 @@ class _Flow:
     def _origin(self, name: str) -> str:
         """The buffer or input that a buffer was only moved from."""
         buffer = self.code.buffers.get(name)
-        while buffer is not None and not buffer.is_extern and len(buffer.reads) == 1 and buffer.reads[0] != name:
-            if not {"to_dtype"}.issuperset(buffer.operations):
-                break
+        while buffer is not None and _only_moves(buffer):
             name = buffer.reads[0]
             buffer = self.code.buffers.get(name)
         return name
@@ -301,32 +320,70 @@ class _Flow:
             self.called[name] = self.value[name] = node.name
             if len(given) == len(node.inputs):
                 for part, argument in zip(given, node.inputs, strict=True):
-                    self.value.setdefault(part, self._behind(argument, _VIEWS))
+                    if part not in self.value:
+                        self.value[part] = self._behind(argument, _VIEWS)
+                        self._note_view(part, argument)
             for (call, index), result in self.code.results.items():
                 if call == name and (node.name, index) in parts:
                     self.value[result] = parts[node.name, index]
+
+    def _note_view(self, name: str, argument: str) -> None:
+        """A buffer that was made for a call which reads a view: it holds the view, and no node in memory."""
+        layouts = self.code.layout_of(name), self.nodes[argument].layout, self.nodes[self.value[name]].layout
+        shapes = [layout.shape if layout is not None else None for layout in layouts]
+        if shapes[0] == shapes[1] != shapes[2]:
+            self.of_views.add(name)
 
     def _inputs_behind(self, node: FxNode) -> set[str]:
         return {name for name in (self._behind(one, _SAME) for one in node.inputs) if name in self.code.inputs}
 
     def _match_loops(self) -> None:
-        """A buffer that no call reads and no output is: the last node that is computed from what its loop reads."""
+        """
+        Buffers that no call reads and that are no output: a node computed from what the loop reads, and from no more.
+
+        Of several the one from which the loops behind it can go on; of these the last.
+        """
         for buffer in self.code.buffers.values():
-            sizes = known_numbers(buffer.layout)
-            if buffer.name in self.value or sizes is None or sum(size > 1 for size in sizes[0]) < 3:
-                continue
-            wanted = {self.value[name] for name in buffer.reads if name in self.value}
-            if len(wanted) < len(buffer.reads):
+            if buffer.name in self.value or buffer.is_extern or (wanted := self._values_of(buffer)) is None:
                 continue
             values = set(self.value.values())
-            behind: dict[str, set[str]] = {}
-            for node in self.nodes.values():
-                behind[node.name] = set().union(
-                    *(({name} if name in values else behind.get(name, set())) for name in node.inputs)
-                )
-                if node.name not in values and node.layout is not None and behind[node.name] == wanted:
-                    if node.layout.element_count == buffer.layout.element_count:  # type: ignore[union-attr]
-                        self.value[buffer.name] = node.name
+            fitting = self._computed_from(buffer, wanted, values)
+            readers = [one for one in self.code.buffers.values() if buffer.name in one.reads and not one.is_extern]
+
+            def going_on(name: str) -> int:
+                known = {**self.value, buffer.name: name}
+                given = ((one, self._values_of(one, known)) for one in readers[:_MOST_TRIED])
+                return sum(bool(self._computed_from(one, its, {*values, name})) for one, its in given if its)
+
+            if fitting:
+                last = fitting[-_MOST_TRIED:]
+                self.value[buffer.name] = max(reversed(last), key=going_on) if len(last) > 1 and readers else last[-1]
+
+    def _values_of(self, buffer: Buffer, known: Mapping[str, str] | None = None) -> frozenset[str] | None:
+        """The nodes whose values a loop reads; None if one is not known."""
+        found = [(known or self.value).get(name) for name in buffer.reads]
+        return None if None in found else frozenset(name for name in found if name is not None)
+
+    def _computed_from(self, buffer: Buffer, wanted: frozenset[str], values: set[str]) -> list[str]:
+        """Nodes of a buffer's size that loops can compute from values that are known, each of which they need."""
+        behind: dict[str, frozenset[str]] = {}
+        left = list(wanted)
+        while left:
+            for user in self.users[left.pop()]:
+                if user not in behind and user not in values:
+                    behind[user] = frozenset()
+                    left.append(user)
+        size, found = buffer.layout.element_count if buffer.layout is not None else None, []
+        for name in sorted(behind, key=self.order.__getitem__):
+            node, reads = self.nodes[name], set[str]()
+            for one in node.inputs:
+                reads |= {one} if one in values else behind.get(one, {one} - self.constants)
+            if _base(node.target) in _REDUCTIONS and not buffer.is_reduction:
+                reads.add(name)
+            behind[name] = frozenset(reads)
+            if reads == wanted and node.layout is not None and node.layout.element_count == size:
+                found.append(name)
+        return found[:1] if buffer.is_reduction else found
 
     def buffers(self) -> tuple[Buffer, ...]:
         """The buffers with the nodes that they come from."""
@@ -341,7 +398,7 @@ class _Flow:
                 msgspec.structs.replace(
                     buffer,
                     dtype=buffer.dtype or (node.dtype if node is not None else None),
-                    source_node=node.name if node is not None else None,
+                    source_node=node.name if node is not None and buffer.name not in self.of_views else None,
                     origins=tuple(origins) if buffer.is_extern else (*origins, *readers),
                     is_output=buffer.is_output or buffer.name in returned,
                 )
