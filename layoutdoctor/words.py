@@ -72,6 +72,7 @@ LIBRARY_NAMES = {
 KINETO_TRACE = "Kineto trace"
 TOTALS_TABLE = "table of kernel totals"
 ONEDNN_LOG = "oneDNN verbose log"
+TORCH_TRACE_LOG = "TORCH_TRACE log"
 
 ITEM_BYTES = {
     "complex128": 16,

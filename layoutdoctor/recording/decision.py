@@ -263,7 +263,7 @@ def derived_decision(
     written: Mapping[str, Layout],
 ) -> Decision:
     """
-    The decision card where nobody saw torch decide: by the rules that need no flops, and by the strides that came of it.
+    The decision card of a compile that nobody watched: by the rules that need no flops, and by the strides in the code.
 
     Args:
         written: The layouts that library calls write, by node.
@@ -298,8 +298,8 @@ def _by_strides(forward: Sequence[Call], written: Mapping[str, Layout]) -> bool 
         if call.is_aten and _rank(call) == 2 and given is not None and layout is not None:
             if layout.memory_formats == ("contiguous_format",):
                 return False
-            found += [True] * (given.memory_formats == ("contiguous_format",) and "channels_last" in layout.memory_formats)
-    return True if found else None
+            found.append(given.memory_formats == ("contiguous_format",) and "channels_last" in layout.memory_formats)
+    return True if any(found) else None
 
 
 def _veto(counted: Sequence[Call], node_count: int, *, is_inference: bool) -> str:

@@ -20,6 +20,7 @@ from layoutdoctor.recording.loops import Loop, reduction_run, seen_strides
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from layoutdoctor.diagnosis.layout import Size
     from layoutdoctor.recording.kernels_text import Kernel, Store
 
 _IN_PLACE = " (in place)"
@@ -87,6 +88,8 @@ class GeneratedCode:
                     self._called(call)
                 case ast.Return(value=ast.Tuple(elts=values)):
                     self.returned = tuple(next(self._names(value), None) for value in values)
+                case _:
+                    pass
 
     def _assigned(self, name: str, value: ast.expr, *, takes_over: bool) -> None:
         match value:
@@ -211,8 +214,9 @@ def _layout(shape: ast.AST, stride: ast.AST) -> Layout | None:
     """A layout in the code's words; what is no number stays an expression."""
     if not isinstance(shape, ast.Tuple) or not isinstance(stride, ast.Tuple) or len(shape.elts) != len(stride.elts):
         return None
-    sizes, steps = (
-        [part.value if isinstance(part, ast.Constant) else ast.unparse(part) for part in of.elts]  # type: ignore[misc]
-        for of in (shape, stride)
-    )
-    return strided_layout(sizes, steps)  # type: ignore[arg-type]
+    return strided_layout(_sizes(shape), _sizes(stride))
+
+
+def _sizes(node: ast.Tuple) -> list[Size]:
+    numbers = [part.value if isinstance(part, ast.Constant) else None for part in node.elts]
+    return [n if isinstance(n, int) else ast.unparse(part) for n, part in zip(numbers, node.elts, strict=True)]

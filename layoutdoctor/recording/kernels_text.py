@@ -122,7 +122,8 @@ def _linear(node: ast.AST, known: Mapping[str, Steps]) -> Steps | None:
                 return {name: step * factor.get("", 0) for name, step in steps.items()} if set(factor) <= {""} else None
             sign = -1 if isinstance(op, ast.Sub) else 1
             return {name: one.get(name, 0) + sign * other.get(name, 0) for name in (*one, *other)}
-    return None
+        case _:
+            return None
 
 
 _TRITON_NEUTRAL = frozenset({"broadcast_to", "reshape", "to", "full", "debug_barrier"})
@@ -173,14 +174,15 @@ class _Triton:
                     for name in (part.id for part in ast.walk(target) if isinstance(part, ast.Name)):
                         values[name] = found
                 case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name), args=[place, value, *_])):
-                    found = self._place(place) if name in ("store", "atomic_add") else None
-                    if found is not None and name == "store":
-                        self.kernel.store(*found, self._value(value))
-                    elif found is not None:
-                        scattered = _Value((self._value(value), self._value(place)), operation="scatter")
-                        self.kernel.store(found[0], None, scattered)
+                    written, stored = self._place(place), self._value(value)
+                    if written is not None and name == "store":
+                        self.kernel.store(*written, stored)
+                    elif written is not None and name == "atomic_add":
+                        self.kernel.store(written[0], None, _Value((stored, self._value(place)), operation="scatter"))
                 case ast.For(body=inner) | ast.If(body=inner) | ast.While(body=inner):
                     self._read(inner)
+                case _:
+                    pass
 
     def _place(self, node: ast.expr) -> tuple[str, Steps | None] | None:
         match node:
@@ -188,7 +190,8 @@ class _Triton:
                 return pointer, _linear(inner, self._steps)  # tl.broadcast_to(index, ...)
             case ast.BinOp(left=ast.Name(id=pointer), op=ast.Add(), right=index):
                 return pointer, _linear(index, self._steps)
-        return None
+            case _:
+                return None
 
     def _value(self, node: ast.AST) -> _Value:
         operation = None
@@ -212,6 +215,8 @@ class _Triton:
                 return self._value(inner)
             case ast.BinOp() | ast.UnaryOp() | ast.Compare():
                 operation = type(getattr(node, "op", node)).__name__.lower()
+            case _:
+                pass
         return _Value(tuple(self._value(part) for part in ast.iter_child_nodes(node)), operation=operation)
 
 
@@ -266,7 +271,7 @@ class _Cpp:
                 self._steps[name] = {place: 1} if end.isdigit() else self._steps.pop(name, {place: 1})
             else:
                 self._steps[name] = {}
-        elif "C10_UNLIKELY" in before:
+        elif re.search(r"C10_UNLIKELY\(.*>= \(?[1-9]", before):
             scope = ("left out", "")
         elif found := re.search(r"(\w+) = (?:.*\? .* : )?\[&\]", " ".join(before.split())):
             scope = ("lambda", found[1])
@@ -287,14 +292,10 @@ class _Cpp:
             else:
                 self._store(_arguments(found[2])[0], values.get(found[1], _Value()))
         elif found := re.match(r"(?:\w*atomic_add\w*(?:<[^(]*>)?\(|)(&?\w*ptr\d+\[.*)", text):
-            target, balance = found[1], 0
-            for position, character in enumerate(target):
-                balance += (character == "[") - (character == "]")
-                if character == "]" and not balance:
-                    break
-            rest = target[position + 1 :].lstrip(" ,=")
-            value = values.get(rest) or self._value(rest)
-            self._store(target, value, scattered=text.startswith(("atomic", "at")))
+            target = found[1]
+            bracket = target.index("[") + 1
+            rest = target[bracket + len(_balanced(target, bracket)) :].lstrip("] ,=")
+            self._store(target, values.get(rest) or self._value(rest), scattered="atomic_add" in text)
         elif found := re.match(r"(?:(?P<type>[\w:<>,* ]+?) )?(?P<name>\w+)(?:\[[^=]*\])? = (?P<value>.*)", text):
             value, name = self._value(found["value"]), found["name"]
             if "acc" in name or "welford" in name:

@@ -305,7 +305,7 @@ class KernelTotals:
     problems: list[Problem] = field(default_factory=list)
 
 
-Source = Literal["live", "static", "trace", "table", "log"]
+Source = Literal["live", "static", "trace", "table", "log", "compiles"]
 
 
 class Head(Record, frozen=True, kw_only=True):

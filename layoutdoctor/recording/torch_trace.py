@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from layoutdoctor.diagnosis.graph import FxNode, Graph
-from layoutdoctor.diagnosis.layout import known_numbers, strided_layout
+from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.recording.decision import Call, Tensor, derived_decision
 from layoutdoctor.recording.generated_code import GeneratedCode
@@ -179,6 +179,8 @@ def _text_lines(text: str) -> tuple[list[_Line], tuple[str | None, ...]]:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     found.append(_of_value(name, "", value, known, place))
                     known.add(name)
+                case _:
+                    pass
     return found, returned
 
 
@@ -192,6 +194,8 @@ def _of_value(name: str, note: str, value: ast.expr | None, known: set[str], pla
             target, index = "<built-in function getitem>", number
         case ast.Attribute(value=ast.Name(id="self"), attr=attribute):
             target, op = attribute, "get_attr"
+        case _:
+            pass
     return _line(name, op, target, note, value, index, inputs, *place)
 
 
@@ -280,9 +284,9 @@ class _Flow:
             if node.op == "call_function" and self.constants.issuperset(node.inputs):
                 self.constants.add(node.name)
         self._match_calls()
-        for name, node in zip(code.returned, returned, strict=False):
-            if name is not None and node is not None:
-                self.value.setdefault(name, self._behind(node, _VIEWS))
+        for written, result in zip(code.returned, returned, strict=False):
+            if written is not None and result is not None:
+                self.value.setdefault(written, self._behind(result, _VIEWS))
         for buffer in reversed(list(code.buffers.values())):
             if buffer.name in self.value and _only_moves(buffer) and buffer.reads[0] in code.buffers:
                 self.value.setdefault(buffer.reads[0], self.value[buffer.name])
@@ -313,9 +317,10 @@ class _Flow:
         for name, (function, given) in self.code.calls.items():
             inputs = {part for part in map(self._origin, given) if part in self.code.inputs}
             fitting = left[_base(function)]
-            same = (node for node in fitting if self._inputs_behind(node) == inputs)
-            if (node := next(same, next(iter(fitting), None))) is None:
+            same = [one for one in fitting if self._inputs_behind(one) == inputs] or fitting
+            if not same:
                 continue
+            node = same[0]
             fitting.remove(node)
             self.called[name] = self.value[name] = node.name
             if len(given) == len(node.inputs):
@@ -348,16 +353,17 @@ class _Flow:
                 continue
             values = set(self.value.values())
             fitting = self._computed_from(buffer, wanted, values)
-            readers = [one for one in self.code.buffers.values() if buffer.name in one.reads and not one.is_extern]
-
-            def going_on(name: str) -> int:
-                known = {**self.value, buffer.name: name}
-                given = ((one, self._values_of(one, known)) for one in readers[:_MOST_TRIED])
-                return sum(bool(self._computed_from(one, its, {*values, name})) for one, its in given if its)
-
             if fitting:
-                last = fitting[-_MOST_TRIED:]
-                self.value[buffer.name] = max(reversed(last), key=going_on) if len(last) > 1 and readers else last[-1]
+                last = fitting[: -_MOST_TRIED - 1 : -1]
+                counts = [self._goes_on(buffer, name, values) for name in last] if len(last) > 1 else [0]
+                self.value[buffer.name] = last[counts.index(max(counts))]
+
+    def _goes_on(self, buffer: Buffer, name: str, values: set[str]) -> int:
+        """How many of the loops that read a buffer compute a node of the graph, if it holds this node's value."""
+        readers = [one for one in self.code.buffers.values() if buffer.name in one.reads and not one.is_extern]
+        known = {**self.value, buffer.name: name}
+        given = ((one, self._values_of(one, known)) for one in readers[:_MOST_TRIED])
+        return sum(bool(self._computed_from(one, wanted, {*values, name})) for one, wanted in given if wanted)
 
     def _values_of(self, buffer: Buffer, known: Mapping[str, str] | None = None) -> frozenset[str] | None:
         """The nodes whose values a loop reads; None if one is not known."""
@@ -392,7 +398,8 @@ class _Flow:
         found = []
         for buffer in self.code.buffers.values():
             node = self.nodes.get(self.value.get(buffer.name, ""))
-            readers = [self.called[n] for n, (_, given) in self.code.calls.items() if buffer.name in given and n in self.called]
+            calls = self.code.calls.items()
+            readers = [self.called[call] for call, (_, given) in calls if buffer.name in given and call in self.called]
             origins = dict.fromkeys(self._between(node.name, values) if node is not None else ())
             found.append(
                 msgspec.structs.replace(
@@ -449,8 +456,8 @@ def _graph(
     buffers = _with_outputs(flow.buffers(), code, direction, of_compile.get("aot_forward_graph_fw_metadata"))
     problems: dict[str, list[str]] = {}
     for one in nodes:
-        if one.layout is not None and any(isinstance(size, str) for size in one.layout.shape):
-            problems.setdefault("symbolic sizes", []).append(one.name)
+        if (problem := _problem(one)) is not None:
+            problems.setdefault(problem, []).append(one.name)
     for buffer in buffers:
         if buffer.problem is not None:
             problems.setdefault(buffer.problem, []).append(buffer.name)
@@ -476,6 +483,22 @@ def _graph(
         output_names=tuple(one for one in returned if one is not None),
         not_understood=described(problems),
     )
+
+
+_KNOWN_NAMESPACES = frozenset("aten prims inductor inductor_prims prim mkldnn onednn rngprims".split())
+
+
+def _problem(node: FxNode) -> str | None:
+    """Why a node cannot be followed; None if it can."""
+    namespace, dot, _ = node.target.partition(".")
+    if node.op == "call_function" and node.target.isidentifier():
+        return f"sub-graph ({node.target})"
+    if node.op == "call_function" and dot and namespace.isidentifier() and namespace not in _KNOWN_NAMESPACES:
+        return f"custom operation ({node.target})"
+    if "as_strided" in node.target and "as_strided" in (node.called or ""):
+        return "aliasing view (as_strided)"
+    has_symbols = node.layout is not None and any(isinstance(size, str) for size in node.layout.shape)
+    return "symbolic sizes" if has_symbols else None
 
 
 def _calls(lines: Sequence[_Line]) -> Iterator[Call]:

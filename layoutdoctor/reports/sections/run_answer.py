@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.examination.costs import count_by_tensor, counted_conversions, launch_count, sum_seconds
 from layoutdoctor.examination.kernels.host import OF_A_CPU
 from layoutdoctor.examination.kernels.names import are_of_an_engine
+from layoutdoctor.reports.sections.account import decision_sentence
 from layoutdoctor.reports.sections.answer import Answer
 from layoutdoctor.reports.sections.wording import (
     clean,
@@ -22,7 +23,7 @@ from layoutdoctor.reports.sections.wording import (
     wasted_seconds,
 )
 from layoutdoctor.units import format_seconds, format_share
-from layoutdoctor.words import OWNER_WORDS, PROOF_WORDS, TENSOR_WORDS, count_of, joined, listing
+from layoutdoctor.words import OWNER_WORDS, PROOF_WORDS, TENSOR_WORDS, TORCH_TRACE_LOG, count_of, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -59,6 +60,8 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
     if trial is None:
         return Answer(f"Nothing can be said: {clean(failure_clause(diagnosis.trials[0]), 300)}")
     kernels, counted = trial.kernels, counted_conversions(trial)
+    if kind == "compiles":
+        return _of_compiles(trial, counted)
     if kernels is None or not (kernels.count or counted):
         return _no_kernels(diagnosis.subject.device, kernels, kind)
     notes = [*_waiting_note(kernels), *_convolution_note(kernels)]
@@ -71,6 +74,20 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
     can_tell = has_operations and not (kernels.undecided_count or kernels.lacks or kernels.not_understood_count)
     start = "No layout conversion" if can_tell else "No layout conversion can be shown"
     return Answer(f"{start} in {count_of(kernels.count, 'kernel')}{seconds}", notes=tuple(notes))
+
+
+def _of_compiles(trial: Trial, counted: Sequence[Conversion]) -> Answer:
+    """Of graphs that were compiled elsewhere: their conversions, and the compiler's decision."""
+    graphs = count_of(len(trial.graphs), "graph")
+    if not any(graph.buffers for graph in trial.graphs):
+        return Answer(
+            f"Nothing can be said: none of {graphs} in the {TORCH_TRACE_LOG} could be read", notes=(_TO_DIAGNOSE,)
+        )
+    conversions = count_of(len(counted), "conversion")
+    claim = f"{graphs}, {conversions} per call in compiled code; no times in a {TORCH_TRACE_LOG}"
+    notes = [("Decision", decision_sentence(trial, in_full=True))] if decision_sentence(trial, in_full=True) else []
+    notes += _conversion_notes(trial, "compiles", counted) if counted else []
+    return Answer(claim, notes=(*notes, _TO_DIAGNOSE))
 
 
 def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) -> Answer:
