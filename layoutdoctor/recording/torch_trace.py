@@ -405,7 +405,7 @@ class _Flow:
                 msgspec.structs.replace(
                     buffer,
                     dtype=buffer.dtype or (node.dtype if node is not None else None),
-                    source_node=node.name if node is not None and buffer.name not in self.of_views else None,
+                    source_node=node.name if node is not None and buffer.name not in self.of_views - returned else None,
                     origins=tuple(origins) if buffer.is_extern else (*origins, *readers),
                     is_output=buffer.is_output or buffer.name in returned,
                 )
