@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.kernels_text import Kernel, Store
 
 _IN_PLACE = " (in place)"
+_LIBRARIES = ("extern_kernels.", "torch.ops.", "aten.", "inductor_ops.")
 
 
 class GeneratedCode:
@@ -106,11 +107,13 @@ class GeneratedCode:
                 texts = [ast.unparse(part) for part in (*types, *(keyword.value for keyword in value.keywords))]
                 dtype = next((text[6:] for text in texts if text.startswith("torch.")), None)
                 self._layouts[name] = (_layout(shape, stride), dtype)
-            case ast.Call():
+            case ast.Call(func=function) if ast.unparse(function).startswith(_LIBRARIES):
                 self._library_call(name, value)
             case ast.Subscript(value=ast.Name(id=other), slice=ast.Constant(value=int(index))) if other in self.buffers:
                 self.results[other, index] = name
                 self._written(name, "MultiOutput", reads=(other,), is_extern=True)
+            case _:
+                pass
 
     def _library_call(self, name: str, call: ast.Call) -> None:
         given = (*call.args, *(keyword.value for keyword in call.keywords if keyword.arg != "out"))

@@ -178,7 +178,7 @@ class _Triton:
                     if written is not None and name == "store":
                         self.kernel.store(*written, stored)
                     elif written is not None and name == "atomic_add":
-                        self.kernel.store(written[0], None, _Value((stored, self._value(place)), operation="scatter"))
+                        self.kernel.store(written[0], None, _Value((stored, *self._named(place)), operation="scatter"))
                 case ast.For(body=inner) | ast.If(body=inner) | ast.While(body=inner):
                     self._read(inner)
                 case _:
@@ -193,6 +193,10 @@ class _Triton:
             case _:
                 return None
 
+    def _named(self, node: ast.AST) -> list[_Value]:
+        names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+        return [self.kernel.values[name] for name in names if name in self.kernel.values]
+
     def _value(self, node: ast.AST) -> _Value:
         operation = None
         match node:
@@ -203,7 +207,7 @@ class _Triton:
                     return _Value()
                 names = {part.id for mask in masks for part in ast.walk(mask) if isinstance(part, ast.Name)}
                 load = self.kernel.load(*found, is_masked=any(name.startswith("tmp") for name in names))
-                return load if found[1] is not None else _Value((load, self._value(place)))
+                return load if found[1] is not None else _Value((load, *self._named(place)), operation="indirect")
             case ast.Call(func=ast.Attribute(value=of, attr=name), args=arguments):
                 parts = [self._value(part) for part in (of, *arguments)]
                 if name == "to":
@@ -326,7 +330,8 @@ class _Cpp:
         loads = []
         while found := _ACCESS.search(text):
             index = _balanced(text, found.end())
-            loads += [self.kernel.load(found[1], self._index(index), is_masked=is_masked), *self._names(index)]
+            load, indices = self.kernel.load(found[1], self._index(index), is_masked=is_masked), self._names(index)
+            loads.append(_Value((load, *indices), operation="indirect") if indices else load)
             end = found.end() + len(index)
             text = f"{text[: found.start()]}@{text[end:].removeprefix(']')}"
         names = self._names(text)

@@ -24,6 +24,7 @@ import msgspec
 from layoutdoctor.diagnosis.graph import FxNode, Graph
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.subject import SourceLocation
+from layoutdoctor.errors import first_line
 from layoutdoctor.recording.decision import Call, Tensor, derived_decision
 from layoutdoctor.recording.generated_code import GeneratedCode
 from layoutdoctor.recording.recording import Problem
@@ -108,17 +109,20 @@ def read_torch_trace(file: TraceFile) -> TorchTrace:
             if path := ".".join(re.findall(r"_modules\['([^']+)'\]", source)):
                 modules[_mangled(source)] = path
         elif name == "torch_version":
-            trace.torch = str(json.loads(payload).get("torch_version") or "") or None if payload else None
+            version = re.search(r'"pytorch_version": "([^"]+)"', payload or "")
+            trace.torch = version[1] if version else None
         elif name in ("dynamo_graph_break_reason", "recompile_reasons"):
             reasons = trace.break_reasons if name.startswith("dynamo") else trace.recompile_reasons
             reasons.append(next((line.strip() for line in (payload or "").splitlines() if line.strip()), "not said"))
         elif name == _CODE:
-            number = len(trace.graphs)
-            text = of_compile.pop(_GRAPH, None)
-            if payload is None:
-                trace.problems.append(Problem(f"the log ends within graph {number}", is_loss=True))
-            else:
-                trace.graphs.append(_graph(f"graph {number}", text, payload, of_compile, modules, trace))
+            graph, text = f"graph {len(trace.graphs)}", of_compile.pop(_GRAPH, None)
+            try:
+                if payload is None:
+                    trace.problems.append(Problem(f"{graph} is cut off or damaged in the log", is_loss=True))
+                trace.graphs.append(_graph(graph, text, payload or "", of_compile, modules, trace))
+            except Exception as error:  # a graph of a form that nobody here has seen costs only itself
+                what = f"nothing of it could be read: {first_line(error)}"
+                trace.graphs.append(Graph(name=graph, direction="inference", decision=None, hook_failure=what))
         else:
             of_compile[name] = payload
     for left in seen.values():
@@ -435,7 +439,7 @@ def _graph(
     modules: Mapping[str, str],
     trace: TorchTrace,
 ) -> Graph:
-    """A compiled graph; without its text, or with code of another kind, only that there was one."""
+    """A compiled graph; without its text it has buffers alone."""
     found = re.search(r"^# AOT ID: \['\d+_(inference|forward|backward)'", code_text, re.MULTILINE)
     lines, returned = _text_lines(text) if text else ([], ())
     names = [line.node.name for line in lines]
@@ -444,10 +448,7 @@ def _graph(
         direction = "backward"
     elif any(one.startswith("primals") for one in names) or (found is not None and found[1] == "forward"):
         direction = "forward"
-    try:
-        code = GeneratedCode(code_text)
-    except (SyntaxError, RecursionError):
-        return Graph(name=name, direction=direction, decision=None, hook_failure="its generated code is no Python")
+    code = GeneratedCode(code_text)
     lines = _with_names(lines, _text_lines(of_compile.get(_TRACED) or "")[0], modules)
     trace.devices += [line.device.partition(":")[0] for line in lines if line.device]
     kinds = _kinds(lines, direction)
@@ -481,6 +482,7 @@ def _graph(
         buffers=buffers,
         kernel_names=tuple(code.kernels),
         output_names=tuple(one for one in returned if one is not None),
+        hook_failure=None if lines else "the log lacks its text, so it has no lines and no decision",
         not_understood=described(problems),
     )
 
