@@ -35,7 +35,7 @@ def examine_trace(
 
     Args:
         path: A Chrome trace of ``torch.profiler`` (``.json`` or ``.json.gz``, any version since 2020), an SQLite export
-            or a kernel summary in CSV of Nsight Systems, or a verbose log of oneDNN.
+            or a kernel summary in CSV of Nsight Systems, a verbose log of oneDNN, or a log that ``TORCH_TRACE`` wrote.
         max_bytes: How many bytes to read at the most, after unpacking.
 
     Returns:

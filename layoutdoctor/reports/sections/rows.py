@@ -128,7 +128,7 @@ def _places_in_graphs(trial: Trial) -> tuple[Table, ...]:
     ]
     head, title = ("line", "conversions", "of", "moves"), "Conversions by line"
     table = Table(head, tuple(rows[:MOST_PLACES]), title=title, left_out=max(0, len(rows) - MOST_PLACES))
-    return (table,) if rows else ()
+    return (table,) if rows and any(graph.buffers for graph in trial.graphs) else ()
 
 
 def _kinds(conversions: Sequence[Conversion]) -> str:

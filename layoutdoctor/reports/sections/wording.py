@@ -151,10 +151,15 @@ def recorded_trial(diagnosis: Diagnosis) -> Trial | None:
 
 def sources_of(diagnosis: Diagnosis) -> list[str]:
     """The kinds of files that kernels were read from, each once, in order."""
-    lists = [trial.kernels for trial in diagnosis.trials if trial.status == "ok"]
-    if lists == [None] and is_recording(diagnosis):  # it lists no kernels, so its graphs were read
+    ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
+    if is_recording(diagnosis) and any(trial.kernels is None and _was_compiled(trial) for trial in ran):
         return [TORCH_TRACE_LOG]
-    return distinct(source for kernels in lists if kernels for source in kernels.sources)
+    return distinct(source for trial in ran if trial.kernels for source in trial.kernels.sources)
+
+
+def _was_compiled(trial: Trial) -> bool:
+    """Whether the graphs are a compiler's, read or not: that of a trace holds only what its kernels prove."""
+    return not trial.graphs or any(graph.buffers or graph.hook_failure for graph in trial.graphs)
 
 
 def kind_of_file(diagnosis: Diagnosis) -> Literal["trace", "table", "log", "compiles"]:
