@@ -8,9 +8,11 @@ from loops import for_each
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.examination.graphs.buffers import BufferGraph
+from layoutdoctor.fleet.scanning import scan
 from layoutdoctor.recording.kernels_text import read_kernel
+from layoutdoctor.reports.sections.scanned import build_scan_view
 from layoutdoctor.reports.text import render_text
-from layoutdoctor.run.recorded import examine_trace
+from layoutdoctor.run.recorded import compare, examine_trace
 
 LOGS = Path(__file__).parent.parent.parent / "traces" / "torch_trace"
 
@@ -169,3 +171,13 @@ def test_a_kernel_of_another_kind_is_not_read() -> None:
     assert read_kernel("template<typename T> void gemm() {}") is None
     with pytest.raises(SyntaxError):
         read_kernel("@triton.jit\ndef broken(")
+
+
+def test_logs_are_scanned_and_compared_as_compiled_graphs(tmp_path: Path) -> None:
+    for name in ("inference", "training"):
+        (tmp_path / f"dedicated_log_torch_trace_{name}.log").write_bytes((LOGS / f"{name}.log").read_bytes())
+    found = compare(*sorted(tmp_path.iterdir()))  # inference, training
+
+    assert str(found).splitlines()[3].startswith("recorded: went: 1 to channels_last, activation 2x8x16x16")
+    headline = "11 conversions in compiled code of 2 files; no kernel was recorded, so no time."
+    assert build_scan_view(scan(tmp_path)).headline == headline
