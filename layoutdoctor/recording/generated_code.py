@@ -4,7 +4,7 @@ Inductor's generated code, read as text: the buffers that its kernels and librar
 What cannot be followed is a buffer with a problem, never a guess. Nothing of the text is run.
 
 Source:
-    ``PythonWrapperCodegen``, torch/_inductor/codegen/wrapper.py, torch 2.7 to 2.15.
+    ``PythonWrapperCodegen``, torch/_inductor/codegen/wrapper.py, torch 2.13.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class GeneratedCode:
 
     def _assigned(self, name: str, value: ast.expr, *, takes_over: bool) -> None:
         match value:
-            case ast.Name(id=other):
-                self._layouts[name], self._former[name] = self._layouts.get(other, (None, None)), other
+            case ast.Name(id=other) if other in self._layouts:  # else a size
+                self._layouts[name], self._former[name] = self._layouts[other], other
             case ast.Call(func=ast.Name(id="reinterpret_tensor"), args=[ast.Name(id=other), shape, stride, *offset]):
                 self._layouts[name] = (_layout(shape, stride), self._layouts.get(other, (None, None))[1])
                 if takes_over:

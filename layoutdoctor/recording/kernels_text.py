@@ -4,8 +4,7 @@ The text of Inductor's generated kernels: each store, and the loads that its val
 Nothing of the text is run. An index that is no sum of whole multiples of loop variables is not known, never guessed.
 
 Source:
-    ``CppKernel``, ``CppTile2DKernel`` and ``TritonKernel``, torch/_inductor/codegen/, torch
-    2.7 to 2.15; code that these wrote for convolutional models on CPUs and GPUs.
+    ``CppKernel``, ``CppTile2DKernel`` and ``TritonKernel``, torch/_inductor/codegen/, torch 2.13.
 """
 
 from __future__ import annotations

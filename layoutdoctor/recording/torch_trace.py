@@ -6,7 +6,7 @@ Inductor's passes and the code generated from it are read; which node a buffer h
 
 Source:
     ``trace_structured``, torch/_logging/_internal.py; its calls in torch/_dynamo, torch/_functorch and torch/_inductor;
-    torch 2.7 to 2.13.
+    torch 2.13.
 """
 
 from __future__ import annotations

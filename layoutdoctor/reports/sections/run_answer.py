@@ -84,7 +84,8 @@ def _of_compiles(trial: Trial, counted: Sequence[Conversion]) -> Answer:
             f"Nothing can be said: none of {graphs} in the {TORCH_TRACE_LOG} could be read", notes=(_TO_DIAGNOSE,)
         )
     conversions = count_of(len(counted), "conversion")
-    claim = f"{graphs}, {conversions} per call in compiled code; no times in a {TORCH_TRACE_LOG}"
+    per_call = "" if trial.recompile_count else " per call"  # graphs that were compiled again replace each other
+    claim = f"{graphs}, {conversions}{per_call} in compiled code; no times in a {TORCH_TRACE_LOG}"
     notes = [("Decision", decision_sentence(trial, in_full=True))] if decision_sentence(trial, in_full=True) else []
     notes += _conversion_notes(trial, "compiles", counted) if counted else []
     return Answer(claim, notes=(*notes, _TO_DIAGNOSE))
