@@ -55,6 +55,7 @@ CONFIDENCE_WORDS: dict[str | None, str] = {
 """Proof of the direction and tensor of a conversion."""
 
 PROOF_WORDS = {
+    "graph": "by the data flow of the compiled graph",
     "shapes": "with shapes that agree all along the way",
     "grid": "by launch grids that agree",
     "order": "by the order of kernels only",
