@@ -13,7 +13,7 @@ from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.units import format_ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.answer import Ratio
     from layoutdoctor.diagnosis.layout import Layout, Size
@@ -55,6 +55,7 @@ CONFIDENCE_WORDS: dict[str | None, str] = {
 """Proof of the direction and tensor of a conversion."""
 
 PROOF_WORDS = {
+    "graph": "by the data flow of the compiled graph",
     "shapes": "with shapes that agree all along the way",
     "grid": "by launch grids that agree",
     "order": "by the order of kernels only",
@@ -74,6 +75,7 @@ TOTALS_TABLE = "table of kernel totals"
 ONEDNN_LOG = "oneDNN verbose log"
 KEY_AVERAGES = "table of torch.profiler's key_averages"
 OPERATION_AVERAGES = "operations of torch.profiler's key_averages"
+TORCH_TRACE_LOG = "TORCH_TRACE log"
 
 ITEM_BYTES = {
     "complex128": 16,
@@ -246,3 +248,14 @@ STATUS_WORDS = {"failed": "failed", "timed_out": "timed out", "crashed": "crashe
 
 SWITCH_WORDS = {True: "on", False: "off", None: NOT_RECORDED}
 """A decision of the compiler, or a setting."""
+
+
+def described(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """One line for each kind of thing: what it is, and where."""
+    return tuple(f"{what}: {first_of(names)}" for what, names in found.items())
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

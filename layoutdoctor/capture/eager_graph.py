@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_leaves
 
 from layoutdoctor.capture.compat import private
 from layoutdoctor.capture.fx_graph import (
-    described,
     dtype_name,
     first_tensor,
     is_user_file,
@@ -31,6 +30,7 @@ from layoutdoctor.capture.fx_graph import (
 )
 from layoutdoctor.diagnosis.graph import FxNode, Graph
 from layoutdoctor.errors import first_line
+from layoutdoctor.words import described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

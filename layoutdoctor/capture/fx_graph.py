@@ -14,6 +14,7 @@ import torch
 from layoutdoctor.diagnosis.graph import FxNode
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.diagnosis.subject import SourceLocation
+from layoutdoctor.words import described
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -199,7 +200,6 @@ _SUB_GRAPHS = frozenset(
     "associative_scan autograd_function_apply checkpoint cond flex_attention flex_attention_backward foreach_map "
     "invoke_subgraph map map_impl scan tag_activation_checkpoint while_loop wrap wrap_with_set_grad_enabled".split()
 )
-_MOST_NAMED = 3
 
 
 def not_understood_in(graph_module: Any, buffers: Sequence[Buffer]) -> tuple[str, ...]:
@@ -212,17 +212,6 @@ def not_understood_in(graph_module: Any, buffers: Sequence[Buffer]) -> tuple[str
         if buffer.problem is not None:
             found.setdefault(buffer.problem, []).append(buffer.name)
     return described(found)
-
-
-def described(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """One line for each kind of thing: what it is, and where."""
-    return tuple(f"{what}: {first_of(names)}" for what, names in found.items())
-
-
-def first_of(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 def _problems(node: Any) -> Iterator[str]:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from layoutdoctor.capture.compat import InductorHooks, guard_failure_reasons, private
-from layoutdoctor.capture.decision import RawDecision, describe_decision, record_decision
+from layoutdoctor.capture.decision import calls_of, record_decision
 from layoutdoctor.capture.fx_graph import fx_nodes, not_understood_in, output_names
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, kernel_sources
 from layoutdoctor.capture.traced import traced_model
 from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.recording.decision import RawDecision, describe_decision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -164,11 +165,11 @@ def _graph_record(
     targets = _extern_targets(fields.get("buffers", ()))
     with part("decision"):
         fields["decision"] = describe_decision(
-            graph_module,
+            tuple(calls_of(graph_module, targets)),
+            len(graph_module.graph.nodes),
             raw,
             bool(lowering.layout_opt),
             lowering.num_channels_last_conv,
-            targets,
             _written_layouts(fields.get("buffers", ())),
         )
     with part("FX nodes"):

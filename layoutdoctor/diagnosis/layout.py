@@ -151,6 +151,16 @@ def _is_dense_in_order(shape: Sequence[Size], stride: Sequence[Size], order: Seq
     return True
 
 
+def known_numbers(layout: Layout | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Sizes and strides as whole numbers; None if one is symbolic or there are none."""
+    if layout is None or layout.stride is None:
+        return None
+    values = (*layout.shape, *layout.stride)
+    if not all(isinstance(value, int) for value in values):
+        return None
+    return tuple(int(size) for size in layout.shape), tuple(int(step) for step in layout.stride)
+
+
 def stride_order(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[int, ...] | None:
     """
     The dimensions larger than one, slowest first: what has to differ for a layout conversion to move anything.

@@ -58,7 +58,8 @@ def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
     Without the generated kernels of a trace, which may be copies: nobody has read their code.
     """
     ran = {conversion.id for conversion in (trial.kernels.conversions if trial.kernels is not None else ())}
-    unsure = "compiler" if trial.configuration.backend == "recorded" else None
+    was_read = any(graph.buffers for graph in trial.graphs)
+    unsure = "compiler" if trial.configuration.backend == "recorded" and not was_read else None
     return tuple(c for c in conversions_of(trial) if (c.owner != "library" or c.id in ran) and c.owner != unsure)
 
 

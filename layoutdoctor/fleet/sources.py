@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     Opened = Callable[[], contextlib.AbstractContextManager[IO[bytes]]]
 
-TRACE_PATTERNS = ("*.json", "*.json.gz", "*.sqlite")
+TRACE_PATTERNS = ("*.json", "*.json.gz", "*.sqlite", "dedicated_log_torch_trace_*.log*")
 """Names taken in folders and archives if no pattern is given; a file that is named itself is always examined."""
 
 _RARER_PATTERNS = ("*.csv", "*.log", "*.txt", "*.nsys-rep", "*.qdrep")

@@ -1,5 +1,5 @@
 """
-A recorded run from elsewhere as a recording: a trace, a table of kernels, or a log of oneDNN.
+A recorded run from elsewhere as a recording: a trace, a table of kernels, a log of oneDNN or one of torch.compile.
 
 The kind of a file is known by its first bytes. A wrong file is the commonest mistake, so the error names the kind that
 the file seems to have, and what to do.
@@ -27,6 +27,7 @@ from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import VERBOSE_LINE, OnednnLog, read_onednn_log
 from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, RecordedTrace, Recording
 from layoutdoctor.recording.table import has_kernel_table, read_kernel_csv, text_encoding
+from layoutdoctor.recording.torch_trace import FIRST_LINE, TorchTrace, read_torch_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Problem
 
 
-def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrace | KernelTotals | OnednnLog:
+def read_trace(
+    path: Path, most_bytes: int = DEFAULT_MOST_BYTES
+) -> RecordedTrace | KernelTotals | OnednnLog | TorchTrace:
     """
     Reads a recorded run of any known kind.
 
@@ -59,6 +62,8 @@ def read_trace(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> RecordedTrac
         return read_nsys_export(path)
     if kind == "kernel_csv":
         return read_kernel_csv(file)
+    if kind == "torch_trace":
+        return read_torch_trace(file)
     if kind == "onednn_log":
         text = b"".join(file.pieces()).decode("utf-8", "replace")
         return read_onednn_log(text)
@@ -108,9 +113,30 @@ def read_recorded(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> Recording
     if isinstance(found, KernelTotals):
         head = _head(path.name, Environment(torch=None), found.device, found.problems)
         return Recording(head=head, trial=trial, source="table", totals=found)
+    if isinstance(found, TorchTrace):
+        return _of_compiles(found, path.name)
     environment = Environment(torch=None, onednn=found.version, onednn_isa=found.isa)
     device = "xpu" if found.is_of_a_gpu else "cpu"
     return Recording(head=_head(path.name, environment, device, ()), trial=trial, source="log", log=found)
+
+
+def _of_compiles(found: TorchTrace, name: str) -> Recording:
+    if not found.graphs and not found.problems:
+        raise TraceError(
+            f"cannot examine {name!r}: the TORCH_TRACE log has no graph that Inductor compiled; "
+            "record a run in which the model is compiled, with TORCHINDUCTOR_FORCE_DISABLE_CACHES=1"
+        )
+    trial = Trial(
+        configuration=RECORDED,
+        status="ok",
+        graphs=tuple(found.graphs),
+        graph_break_reasons=tuple(found.break_reasons),
+        recompile_reasons=tuple(found.recompile_reasons),
+        recompile_count=len(found.recompile_reasons),
+    )
+    device = max(set(found.devices), key=found.devices.count, default=None)
+    head = _head(name, Environment(torch=found.torch), device, found.problems)
+    return Recording(head=head, trial=trial, source="compiles", was_profiled=True)
 
 
 def _head(name: str, environment: Environment, device: str | None, problems: Sequence[Problem]) -> Head:
@@ -189,7 +215,7 @@ def _text(value: object) -> str:
 
 _SQLITE = b"SQLite format 3\0"
 _OF_NSYS = re.compile(r"\.(?:nsys-rep|qdrep)\Z", re.IGNORECASE)
-TraceKind = Literal["chrome", "nsys_sqlite", "kernel_csv", "onednn_log", "diagnosis"]
+TraceKind = Literal["chrome", "nsys_sqlite", "kernel_csv", "onednn_log", "torch_trace", "diagnosis"]
 
 _EXPORT = "export it with nsys export --type sqlite"
 _UNPACK = "unpack it first"
@@ -263,7 +289,8 @@ def recognize(head: bytes, name: str) -> TraceKind:
 
     Returns:
         ``chrome`` for a Chrome trace in JSON, also if its events come later than ``head`` ends; ``nsys_sqlite`` for
-        any SQLite database; ``kernel_csv`` for a table that ``read_kernel_csv`` reads; ``onednn_log``; ``diagnosis``
+        any SQLite database; ``kernel_csv`` for a table that ``read_kernel_csv`` reads; ``onednn_log``; ``torch_trace``
+        for the structured log that ``TORCH_TRACE`` writes; ``diagnosis``
         for a saved diagnosis of ours.
 
     Raises:
@@ -275,6 +302,8 @@ def recognize(head: bytes, name: str) -> TraceKind:
     if encoding == "utf-8" and not _is_text(head):
         raise _refusal(name, *(_first_sign(_NAMES, name) or _first_sign(_BINARY, head)))  # type: ignore[misc]
     text = head.decode(encoding, "replace").lstrip()
+    if FIRST_LINE.match(text):
+        return "torch_trace"
     if VERBOSE_LINE.search(text):
         return "onednn_log"
     is_json = text.startswith(("{", "["))

@@ -316,7 +316,7 @@ class KernelTotals:
     is_nested: bool = False
 
 
-Source = Literal["live", "static", "trace", "table", "log"]
+Source = Literal["live", "static", "trace", "table", "log", "compiles"]
 
 
 class Head(Record, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from layoutdoctor.privacy import scrub
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.reading import read_recorded, recognize
 from layoutdoctor.rules import run_rules
+from layoutdoctor.words import TORCH_TRACE_LOG
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
@@ -35,7 +36,8 @@ def examine_trace(
 
     Args:
         path: A Chrome trace of ``torch.profiler`` (``.json`` or ``.json.gz``, any version since 2020), an SQLite export
-            of Nsight Systems, a table of kernels as CSV or text, or a verbose log of oneDNN.
+            of Nsight Systems, a table of kernels as CSV or text, a verbose log of oneDNN, or a log that ``TORCH_TRACE``
+            wrote.
         max_bytes: How many bytes to read at the most, after unpacking.
 
     Returns:
@@ -81,16 +83,21 @@ def compare(old: Diagnosis | str | Path, new: Diagnosis | str | Path) -> TraceCo
     """
     # A saved one was scrubbed: both must be, or paths and settings would differ that are the same.
     before, after = scrub(_as_diagnosis(old)), scrub(_as_diagnosis(new))
-    of_traces = [diagnosis.subject.mode == "trace" for diagnosis in (before, after)]
-    if all(of_traces):
-        return compare_traces(before, after)
-    if not any(of_traces):
-        return compare_models(before, after)
-    trace, model = (before, after) if of_traces[0] else (after, before)
+    kinds = [_kind(before), _kind(after)]
+    if kinds[0] == kinds[1]:
+        return compare_traces(before, after) if kinds[0] == "a recorded trace" else compare_models(before, after)
+    one, other = sorted((before, after), key=lambda diagnosis: diagnosis.subject.mode != "trace")
     raise UsageError(
-        f"cannot compare {trace.subject.name!r}, a recorded trace, with {model.subject.name!r}, a diagnosis of a model:"
+        f"cannot compare {one.subject.name!r}, {_kind(one)}, with {other.subject.name!r}, {_kind(other)}:"
         " expected two of the same kind; give two traces, or two diagnoses of models"
     )
+
+
+def _kind(diagnosis: Diagnosis) -> str:
+    if diagnosis.subject.mode != "trace":
+        return "a diagnosis of a model"
+    was_compiled = any(graph.buffers for trial in diagnosis.trials for graph in trial.graphs)
+    return f"a {TORCH_TRACE_LOG}" if was_compiled else "a recorded trace"
 
 
 def _as_diagnosis(given: Diagnosis | str | Path) -> Diagnosis:

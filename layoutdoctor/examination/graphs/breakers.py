@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.graph import LayoutBreaker
-from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format, stride_order
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format, known_numbers, stride_order
 from layoutdoctor.examination.graphs.buffers import (
     densified,
     is_only_channels_last,
     is_only_contiguous,
-    known_numbers,
 )
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import TURNING, VIEWS, base_name

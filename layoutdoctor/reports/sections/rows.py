@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +17,7 @@ from layoutdoctor.reports.sections.wording import (
     NAME_LENGTH,
     clean,
     clean_name,
+    direction_words,
     failure_clause,
     find_ratio,
     format_error,
@@ -24,12 +26,13 @@ from layoutdoctor.reports.sections.wording import (
     shown_name,
 )
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share
-from layoutdoctor.words import NOT_RECORDED, count_of, joined, listing
+from layoutdoctor.words import NOT_RECORDED, TENSOR_WORDS, count_of, joined, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from layoutdoctor.diagnosis.answer import Ratio
+    from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Graph
     from layoutdoctor.diagnosis.kernel import KernelSummary, Total, TotalKind
@@ -108,7 +111,30 @@ def build_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
     if not is_recording(diagnosis):
         return (_configurations(diagnosis),)
     trial = recorded_trial(diagnosis)
-    return _places(trial.kernels) if trial is not None and trial.kernels is not None else ()
+    if trial is None:
+        return ()
+    return _places(trial.kernels) if trial.kernels is not None else _places_in_graphs(trial)
+
+
+def _places_in_graphs(trial: Trial) -> tuple[Table, ...]:
+    """Of a run without kernels: the lines whose conversions move most, and what each of these conversions is."""
+    found: dict[str, list[Conversion]] = {}
+    for conversion in counted_conversions(trial):
+        place = clean_name(line_words(conversion.location)) if conversion.location is not None else NOT_RECORDED
+        found.setdefault(place, []).append(conversion)
+    moved = {place: sum(conversion.bytes_moved or 0 for conversion in own) for place, own in found.items()}
+    rows = [
+        TableRow((place, str(len(found[place])), _kinds(found[place]), format_bytes(moved[place])))
+        for place in sorted(moved, key=lambda place: -moved[place])
+    ]
+    head, title = ("line", "conversions", "of", "moves"), "Conversions by line"
+    table = Table(head, tuple(rows[:MOST_PLACES]), title=title, left_out=max(0, len(rows) - MOST_PLACES))
+    return (table,) if rows and any(graph.buffers for graph in trial.graphs) else ()
+
+
+def _kinds(conversions: Sequence[Conversion]) -> str:
+    counts = Counter((one.tensor, direction_words(one)) for one in conversions)
+    return listing([f"{count_of(count, TENSOR_WORDS[kind])} {words}" for (kind, words), count in counts.items()])
 
 
 def _configurations(diagnosis: Diagnosis) -> Table:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.examination.costs import count_by_tensor, counted_conversions, launch_count, sum_seconds
 from layoutdoctor.examination.kernels.host import OF_A_CPU
 from layoutdoctor.examination.kernels.names import are_of_an_engine
+from layoutdoctor.reports.sections.account import decision_sentence
 from layoutdoctor.reports.sections.answer import Answer
 from layoutdoctor.reports.sections.wording import (
     clean,
@@ -22,7 +23,16 @@ from layoutdoctor.reports.sections.wording import (
     wasted_seconds,
 )
 from layoutdoctor.units import format_seconds, format_share
-from layoutdoctor.words import OPERATION_AVERAGES, OWNER_WORDS, PROOF_WORDS, TENSOR_WORDS, count_of, joined, listing
+from layoutdoctor.words import (
+    OPERATION_AVERAGES,
+    OWNER_WORDS,
+    PROOF_WORDS,
+    TENSOR_WORDS,
+    TORCH_TRACE_LOG,
+    count_of,
+    joined,
+    listing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -66,6 +76,8 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
     if trial is None:
         return Answer(f"Nothing can be said: {clean(failure_clause(diagnosis.trials[0]), 300)}")
     kernels, counted = trial.kernels, counted_conversions(trial)
+    if kind == "compiles":
+        return _of_compiles(trial, counted)
     if kernels is None or not (kernels.count or counted):
         return _no_kernels(diagnosis.subject.device, kernels, kind)
     first = _creation_claim(kernels, sum_seconds(counted) or 0.0)
@@ -122,6 +134,21 @@ def _creation_notes(creations: Creations | None, claim: str) -> Iterator[tuple[s
     yield "Created", joined(parts)
     if count and claim:
         yield "Reuse", _REUSE[different < count]
+
+
+def _of_compiles(trial: Trial, counted: Sequence[Conversion]) -> Answer:
+    """Of graphs that were compiled elsewhere: their conversions, and the compiler's decision."""
+    graphs = count_of(len(trial.graphs), "graph")
+    if not any(graph.buffers for graph in trial.graphs):
+        return Answer(
+            f"Nothing can be said: none of {graphs} in the {TORCH_TRACE_LOG} could be read", notes=_to_diagnose()
+        )
+    conversions = count_of(len(counted), "conversion")
+    per_call = "" if trial.recompile_count else " per call"  # graphs that were compiled again replace each other
+    claim = f"{graphs}, {conversions}{per_call} in compiled code; no times in a {TORCH_TRACE_LOG}"
+    notes = [("Decision", decision_sentence(trial, in_full=True))] if decision_sentence(trial, in_full=True) else []
+    notes += _conversion_notes(trial, "compiles", counted) if counted else []
+    return Answer(claim, notes=(*notes, *_to_diagnose()))
 
 
 def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) -> Answer:

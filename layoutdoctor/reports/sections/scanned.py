@@ -73,6 +73,8 @@ def _headline(scan: Scan, whole: int) -> str:
     if not examined:
         return f"None of {count_of(len(scan.files), 'file')} could be examined."
     if not any(file.kernel_count for file in examined):
+        if count := sum(file.conversion_count for file in examined):
+            return f"{count_of(count, 'conversion')} in compiled code of {files}; no kernel was recorded, so no time."
         return f"No kernel was recorded in any of {files}, so nothing can be said of layouts."
     spent = sum(file.conversion_nanoseconds for file in examined)
     unknown = sum(file.undecided_nanoseconds for file in examined)

@@ -45,6 +45,7 @@ _TIMES = {
     "trace": "kernel times from the profiler, which slows small kernels",
     "table": "times added up as the table has them",
     "log": "times from oneDNN's own log",
+    "compiles": "no times, as a log of compiles has none",
 }
 
 

@@ -18,6 +18,7 @@ from layoutdoctor.words import (
     DIRECTION_WORDS,
     ONEDNN_LOG,
     STATUS_WORDS,
+    TORCH_TRACE_LOG,
     TOTALS_TABLE,
     distinct,
     joined,
@@ -150,12 +151,22 @@ def recorded_trial(diagnosis: Diagnosis) -> Trial | None:
 
 def sources_of(diagnosis: Diagnosis) -> list[str]:
     """The kinds of files that kernels were read from, each once, in order."""
-    return distinct(source for trial in diagnosis.trials if trial.kernels for source in trial.kernels.sources)
+    ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
+    if is_recording(diagnosis) and any(trial.kernels is None and _was_compiled(trial) for trial in ran):
+        return [TORCH_TRACE_LOG]
+    return distinct(source for trial in ran if trial.kernels for source in trial.kernels.sources)
 
 
-def kind_of_file(diagnosis: Diagnosis) -> Literal["trace", "table", "log"]:
+def _was_compiled(trial: Trial) -> bool:
+    """Whether the graphs are a compiler's, read or not: that of a trace holds only what its kernels prove."""
+    return not trial.graphs or any(graph.buffers or graph.hook_failure for graph in trial.graphs)
+
+
+def kind_of_file(diagnosis: Diagnosis) -> Literal["trace", "table", "log", "compiles"]:
     """The kind of file that a recorded run was read from."""
     sources = sources_of(diagnosis)
+    if TORCH_TRACE_LOG in sources:
+        return "compiles"
     return "log" if ONEDNN_LOG in sources else "table" if TOTALS_TABLE in sources else "trace"
 
 

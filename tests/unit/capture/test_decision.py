@@ -15,7 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from layoutdoctor.capture.compat import InductorHooks, inductor_config
-from layoutdoctor.capture.decision import RawDecision, convolution_class, describe_decision, record_decision
+from layoutdoctor.capture.decision import calls_of, record_decision
+from layoutdoctor.recording.decision import RawDecision, convolution_class, describe_decision
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,10 +66,15 @@ def asked(graph_module: Any, *, is_inference: bool, **settings: bool) -> tuple[b
     return result, raw
 
 
+def explained(graph_module: Any, raw: RawDecision | None, applied: bool, count: int, *more: Any) -> Decision:
+    calls = tuple(calls_of(graph_module, more[0] if more else {}))
+    return describe_decision(calls, len(graph_module.graph.nodes), raw, applied, count)
+
+
 def card(graph_module: Any, *, is_inference: bool, onednn: bool = False, **settings: bool) -> Decision:
     with torch.backends.mkldnn.flags(enabled=onednn):
         result, raw = asked(graph_module, is_inference=is_inference, **settings)
-        decision = describe_decision(graph_module, raw, result, 0)
+        decision = explained(graph_module, raw, result, 0)
     assert decision.applied == result
     return decision
 
@@ -131,11 +137,11 @@ def test_a_switch_that_is_off_decides_before_anything_else() -> None:
 def test_only_as_many_two_dimensional_convolutions_count_as_channels_last_as_torch_made() -> None:
     graph_module = convolutions((128, 64, 3, 3), (8, 8, 3, 3), (8, 8, 1, 1))
     _, raw = asked(graph_module, is_inference=True)
-    decision = describe_decision(graph_module, raw, True, 2)
+    decision = explained(graph_module, raw, True, 2)
 
     assert decision.channels_last_convolution_count == 2
     assert [c.channels_last for c in decision.convolutions] == [True, True, False]
-    assert describe_decision(graph_module, raw, True, 0).channels_last_convolution_count == 0
+    assert explained(graph_module, raw, True, 0).channels_last_convolution_count == 0
 
 
 def torchs_own(name: str) -> Callable[[Any], bool]:
@@ -202,7 +208,7 @@ def test_a_backward_graph_is_explained_by_what_this_torch_counts(
     names = tuple(node.name for node in graph_module.graph.nodes if "convolution_backward" in str(node.target))
     raw = RawDecision(applied, log, False, enabled=True, forced=False, has_onednn=True, counts_backward=counts)
 
-    decision = describe_decision(graph_module, raw, applied, int(applied))
+    decision = explained(graph_module, raw, applied, int(applied))
 
     assert (decision.rule, decision.applied) == (rule, applied)
     assert decision.deciding_nodes == (names if rule == "small-channels" else ())

@@ -1,0 +1,467 @@
+"""
+The decision card: which rule of Inductor's layout heuristic decided for a graph, explained; torch itself decided.
+
+The same for a compile that was watched and for one whose log was read; it needs no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from layoutdoctor.diagnosis.graph import Convolution, ConvolutionClass, Decision
+from layoutdoctor.words import first_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from layoutdoctor.diagnosis.layout import Layout, Size
+    from layoutdoctor.diagnosis.subject import SourceLocation
+
+
+SMALL_CHANNELS = 64
+"""``decide_layout_opt``: up to this many input and output channels a convolution counts as small."""
+
+NODES_PER_CONVOLUTION = 300
+"""``decide_layout_opt``: from this many FX nodes a convolution on, too few convolutions for a switch."""
+
+
+def _explanation(
+    rule: str,
+    log: Sequence[str],
+    *,
+    applied: bool,
+    convolutions: tuple[Convolution, ...],
+    count: int,
+    deciding: tuple[str, ...],
+    node_count: int,
+) -> str:
+    """The rule that decided about a graph, in a sentence; ``count`` is how many convolutions this torch decides by."""
+    plural = "" if count == 1 else "s"
+    which = _names(convolutions, deciding)
+    texts = {
+        "config-off": "layout_optimization is switched off for this compile",
+        "forced": "force_layout_optimization is set, so Inductor asks no further",
+        "no-convolution": "the graph has no convolution, so there is nothing to optimize",
+        "only-backward-convolutions": (
+            f"the graph has {len(convolutions)} convolution_backward and no convolution; this torch counts "
+            "only the latter, so it is lowered without layout optimization, whatever the forward was (pytorch #189239)"
+        ),
+        "cpu-onednn": (
+            f"all {count} convolution{plural} run on a CPU with oneDNN, where Inductor always chooses channels-last"
+            if count != 1
+            else "the convolution runs on a CPU with oneDNN, where Inductor always chooses channels-last"
+        ),
+        "few-convolutions": (
+            f"{count} convolution{plural} among {node_count} FX nodes: Inductor skips graphs with at least "
+            f"{NODES_PER_CONVOLUTION} nodes per convolution"
+        ),
+        "dynamic-shape": f"a convolution has symbolic sizes{which}: Inductor skips dynamic shapes (pytorch #102670)",
+        "weighted-flops": _flops_text(applied, log),
+        "grouped-convolution": (
+            f"a grouped convolution has more than one channel per group{which}; "
+            "in training Inductor skips the whole graph for it"
+        ),
+        "smaller-out-channels": (
+            "the first dimension of a weight is at most half its second, with a kernel larger than 1 (few output for "
+            f"many input channels, the reverse where transposed){which}; in training Inductor skips the whole graph "
+            "for it"
+        ),
+        "small-channels": (
+            f"all convolutions have at most {SMALL_CHANNELS} input and output channels; "
+            "in training Inductor skips such graphs"
+        ),
+        "no-veto": f"no rule speaks against it for {count} convolution{plural} in training",
+        "packed": (
+            f"freezing packed the {'convolutions' if plural else 'convolution'} for oneDNN, which chooses their layout "
+            "itself: nothing is left to decide"
+        ),
+        "not-recorded": "the log does not record it, and the strides fit either decision",
+        "set-from-outside": "the decision was made before this graph was lowered (freezing passes it in)",
+    }
+    return texts.get(rule, "torch did not say how it decided")
+
+
+def _names(convolutions: tuple[Convolution, ...], deciding: tuple[str, ...]) -> str:
+    named = [
+        f"{c.module or c.node} {list(c.weight_shape)}" if c.weight_shape else (c.module or c.node)
+        for c in convolutions
+        if c.node in deciding
+    ]
+    return f" ({first_of(named)})" if named else ""
+
+
+def _flops_text(applied: bool, log: Sequence[str]) -> str:
+    numbers = re.findall(r"(default|channels last): (\d+)", " ".join(log))
+    figures = f" ({', '.join(f'{name} {int(value):,}' for name, value in numbers)} weighted flops)" if numbers else ""
+    outcome = "predict no slowdown" if applied else "predict a slowdown"
+    return f"in inference Inductor weighs each convolution's flops by its class; the weighted flops {outcome}{figures}"
+
+
+_LOGGED_RULES = (
+    ("only a few conv", "few-convolutions"),
+    ("dynamic shape", "dynamic-shape"),
+    ("weighted flops", "weighted-flops"),
+    ("grouped convolution", "grouped-convolution"),
+    ("smaller out_channel", "smaller-out-channels"),
+    ("channels are too small", "small-channels"),
+)
+"""Torch's log lines when it declines, and our names for the rules (torch/_inductor/graph.py, torch 2.7 to 2.15)."""
+
+
+@dataclass(frozen=True)
+class RawDecision:
+    """
+    One call of ``decide_layout_opt``.
+
+    Attributes:
+        is_inference: Inductor uses another heuristic outside training.
+        enabled: ``config.layout_optimization`` as in effect for this compile.
+        forced: ``config.force_layout_optimization`` likewise.
+        has_onednn: Whether oneDNN could be used (``torch.backends.mkldnn``).
+        counts_backward: Whether this torch decides by ``convolution_backward``, too.
+    """
+
+    applied: bool
+    log: tuple[str, ...]
+    is_inference: bool
+    enabled: bool
+    forced: bool
+    has_onednn: bool = True
+    counts_backward: bool = False
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor among the arguments of a call."""
+
+    layout: Layout | None
+    device: str | None
+
+
+@dataclass(frozen=True)
+class Call:
+    """
+    A call of an FX graph.
+
+    Attributes:
+        target: The operator.
+        args: Its arguments: tensors, numbers, lists of numbers; None for what is none of these.
+        result: Its (first) result.
+        is_aten: Whether it is ATen's, not one that freezing packed for oneDNN (which decides the layout itself).
+    """
+
+    name: str
+    target: str
+    args: tuple[Any, ...]
+    result: Tensor | None
+    is_aten: bool = True
+    location: SourceLocation | None = None
+    module: str | None = None
+
+
+def _is_forward(target: str) -> bool:
+    """Whether Inductor's heuristic counts an operator: ``aten.convolution``, and oneDNN's packed convolutions."""
+    return target == "aten.convolution.default" or ("mkldnn" in target and "convolution" in target)
+
+
+def _is_backward(node: Call) -> bool:
+    return "convolution_backward" in node.target
+
+
+def describe_decision(
+    calls: Sequence[Call],
+    node_count: int,
+    raw: RawDecision | None,
+    applied: bool,
+    channels_last_count: int,
+    written: Mapping[str, Layout] = {},
+    rule: str | None = None,
+) -> Decision:
+    """
+    The decision card of a graph.
+
+    Args:
+        calls: Those of the graph, in order.
+        node_count: FX nodes of the graph, whatever they are.
+        raw: The heuristic's answer; None if it was not asked.
+        rule: The rule that decided, if it was not torch's log that names it.
+        applied: ``GraphLowering.layout_opt``, what was in effect in the end.
+        channels_last_count: ``GraphLowering.num_channels_last_conv``.
+        written: The layouts that calls of a library write, by node, where the node's own is not what came of it.
+    """
+    forward = [node for node in calls if _is_forward(node.target)]
+    backward = [node for node in calls if _is_backward(node)]
+    nodes = forward + backward
+    counted = nodes if raw is not None and raw.counts_backward else forward
+    rule = rule or _rule(raw, counted, backward, applied=applied)
+    forced = _forced_names(nodes, applied, channels_last_count, written)
+    convolutions = tuple(_convolution(node, channels_last=node.name in forced) for node in nodes)
+    deciding = tuple(node.name for node in counted if _vetoes(node, rule))
+    return Decision(
+        applied=applied,
+        rule=rule,
+        explanation=_explanation(
+            rule,
+            raw.log if raw is not None else (),
+            applied=applied,
+            convolutions=convolutions,
+            count=len(counted),
+            deciding=deciding,
+            node_count=node_count,
+        ),
+        convolution_count=len(nodes),
+        channels_last_convolution_count=len(forced),
+        convolutions=convolutions,
+        deciding_nodes=deciding,
+        log="\n".join(raw.log) if raw is not None and raw.log else None,
+    )
+
+
+def _rule(raw: RawDecision | None, counted: Sequence[Call], backward: Sequence[Call], *, applied: bool) -> str:
+    """The rule that decided, by what torch logged, or by the only one that is left where it logs nothing."""
+    if raw is None or raw.applied != applied:
+        return "set-from-outside"
+    if not raw.enabled:
+        return "config-off"
+    if raw.forced:
+        return "forced"
+    for line in raw.log:
+        for part, rule in _LOGGED_RULES:
+            if part in line:
+                return rule
+    if not raw.applied:
+        return _unsaid_rule(raw, counted, backward)
+    if raw.has_onednn and all(_is_on_cpu(node) for node in [*counted, *backward]):
+        return "cpu-onednn"
+    return "weighted-flops" if raw.is_inference else "no-veto"
+
+
+def _unsaid_rule(raw: RawDecision, counted: Sequence[Call], backward: Sequence[Call]) -> str:
+    """The rule by which Inductor decided against it without a word."""
+    if counted and not any(node.is_aten for node in counted):
+        return "packed"
+    if counted:
+        return "not-said"
+    return "only-backward-convolutions" if backward else "no-convolution"
+
+
+FROM_STRIDES = "derived from the graph and the strides of its generated code"
+
+
+def derived_decision(
+    calls: Sequence[Call],
+    node_count: int,
+    *,
+    is_inference: bool,
+    enabled: bool,
+    forced: bool,
+    counts_backward: bool,
+    written: Mapping[str, Layout],
+) -> Decision:
+    """
+    The decision card of a compile that nobody watched: by the rules that need no flops, and by the strides in the code.
+
+    Args:
+        written: The layouts that library calls write, by node.
+    """
+    forward = [call for call in calls if _is_forward(call.target)]
+    backward = [call for call in calls if _is_backward(call)]
+    counted = forward + backward if counts_backward else forward
+    applied, rule = _by_strides(forward, written), None
+    if not counted or not any(call.is_aten for call in counted):
+        applied = False
+    elif not enabled or forced:
+        applied = enabled
+    elif applied is not False and all(map(_is_on_cpu, counted)):
+        applied, rule = True, "cpu-onednn"
+    elif applied is None:
+        rule = "not-recorded"
+    elif not applied:
+        rule = _veto(counted, node_count, is_inference=is_inference)
+    raw = RawDecision(bool(applied), (), is_inference, enabled, forced, False, counts_backward)
+    planar = sum(_rank(call) == 2 and call.is_aten for call in counted)
+    decision = describe_decision(calls, node_count, raw, bool(applied), planar, written, rule)
+    if not counted:
+        return decision
+    return msgspec.structs.replace(decision, applied=applied, explanation=f"{decision.explanation} ({FROM_STRIDES})")
+
+
+def _by_strides(forward: Sequence[Call], written: Mapping[str, Layout]) -> bool | None:
+    """Whether convolutions are channels-last in the code that are not in the graph; None if no stride says."""
+    found: list[bool] = []
+    for call in forward:
+        given, layout = call.result.layout if call.result is not None else None, written.get(call.name)
+        if call.is_aten and _rank(call) == 2 and given is not None and layout is not None:
+            if layout.memory_formats == ("contiguous_format",):
+                return False
+            found.append(given.memory_formats == ("contiguous_format",) and "channels_last" in layout.memory_formats)
+    return True if any(found) else None
+
+
+def _veto(counted: Sequence[Call], node_count: int, *, is_inference: bool) -> str:
+    """The rule by which Inductor declines, in its own order."""
+    if node_count >= NODES_PER_CONVOLUTION * len(counted):
+        return "few-convolutions"
+    if any(_vetoes(call, "dynamic-shape") for call in counted):
+        return "dynamic-shape"
+    if is_inference:
+        return "weighted-flops"
+    for rule in ("grouped-convolution", "smaller-out-channels"):
+        if any(_vetoes(call, rule) for call in counted):
+            return rule
+    return "small-channels" if all(_vetoes(call, "small-channels") for call in counted) else "not-said"
+
+
+def _is_on_cpu(node: Call) -> bool:
+    return node.result is not None and node.result.device == "cpu"
+
+
+def _forced_names(nodes: Iterable[Call], applied: bool, count: int, written: Mapping[str, Layout]) -> set[str]:
+    """Which convolutions layout optimization made channels-last: torch counts them, and takes the 2-D ones only."""
+    packed = {node.name for node in nodes if not node.is_aten and _is_channels_last(node, written)}
+    if not applied:
+        return packed
+    two_dimensional = [node.name for node in nodes if _rank(node) == 2 and node.name not in packed]
+    return packed.union(two_dimensional[:count])
+
+
+def _is_channels_last(node: Call, written: Mapping[str, Layout]) -> bool:
+    layout = written.get(node.name) or (node.result.layout if node.result is not None else None)
+    return layout is not None and any(name.startswith("channels_last") for name in layout.memory_formats)
+
+
+def _shape(value: object) -> tuple[Size, ...] | None:
+    return value.layout.shape if isinstance(value, Tensor) and value.layout is not None else None
+
+
+def _whole_weight_shape(node: Call) -> tuple[Size, ...] | None:
+    position = 2 if _is_backward(node) else 1
+    return _shape(node.args[position]) if len(node.args) > position else None
+
+
+def _groups(node: Call) -> int | None:
+    value = _argument(node, "groups")
+    return value if isinstance(value, int) else None
+
+
+def _rank(node: Call) -> int | None:
+    shape = _whole_weight_shape(node) if _is_backward(node) else _shape(node.result)
+    return None if shape is None else len(shape) - 2
+
+
+def _weight_shape(node: Call) -> tuple[int, ...] | None:
+    whole = _whole_weight_shape(node) or ()
+    shape = tuple(size for size in whole if isinstance(size, int))
+    if not shape or len(shape) < len(whole):
+        return None
+    groups = _groups(node)
+    if groups and not node.is_aten and _is_packed_transposed(node):
+        return (shape[1] * groups, shape[0] // groups, *shape[2:])  # packed as if it were not transposed
+    return shape
+
+
+def _traits(shape: tuple[int, ...] | None, groups: int | None) -> dict[ConvolutionClass, bool]:
+    """
+    The classes by which Inductor weighs a convolution, in its own order, and whether each fits.
+
+    Args:
+        shape: Weight shape ``[C_out, C_in / groups, ...]``; None if not recorded.
+
+    Source:
+        ``decide_layout_opt``: ``is_grouped``, ``is_small_channel``, ``is_in_out_channel``; torch 2.7 to 2.15.
+    """
+    if shape is None:
+        return {}
+    return {
+        "grouped": (groups or 1) > 1 and shape[1] > 1,
+        "small": shape[0] <= SMALL_CHANNELS and shape[1] <= SMALL_CHANNELS,
+        "in_out": len(shape) > 2 and shape[0] * 2 <= shape[1] and shape[2] > 1,
+    }
+
+
+def convolution_class(shape: tuple[int, ...] | None, groups: int | None) -> ConvolutionClass:
+    """The first class that fits a convolution."""
+    return next((name for name, fits in _traits(shape, groups).items() if fits), "default")
+
+
+_VETOES: dict[str, ConvolutionClass] = {
+    "grouped-convolution": "grouped",
+    "smaller-out-channels": "in_out",
+    "small-channels": "small",
+}
+"""Rules by which convolutions of a class decide against layout optimization."""
+
+
+def _vetoes(node: Call, rule: str) -> bool:
+    if rule in _VETOES:
+        return _traits(_weight_shape(node), _groups(node)).get(_VETOES[rule], False)
+    if rule == "dynamic-shape":
+        first = 1 if _is_backward(node) else 0  # its input comes after the gradient
+        shapes = map(_shape, node.args[first : first + 2])
+        return any(isinstance(size, str) for shape in shapes for size in shape or ())
+    return False
+
+
+def _convolution(node: Call, *, channels_last: bool) -> Convolution:
+    shape, groups = _weight_shape(node), _groups(node)
+    return Convolution(
+        node=node.name,
+        class_=convolution_class(shape, groups),
+        channels_last=channels_last,
+        rank=_rank(node),
+        location=node.location,
+        module=node.module,
+        weight_shape=shape,
+        groups=groups,
+        stride=_spatial(node, "stride"),
+        padding=_spatial(node, "padding"),
+        dilation=_spatial(node, "dilation"),
+        is_transposed=_is_transposed(node),
+        is_backward=_is_backward(node),
+    )
+
+
+_FORWARD_POSITIONS = {"stride": 3, "padding": 4, "dilation": 5, "transposed": 6, "groups": 8}
+"""``aten.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)``."""
+
+_PACKED_POSITIONS = {"padding": 3, "stride": 4, "dilation": 5, "groups": 6}
+"""``mkldnn._convolution_pointwise(input, weight, bias, padding, stride, dilation, groups, ...)``."""
+
+_PACKED_TRANSPOSED_POSITIONS = {"padding": 3, "stride": 5, "dilation": 6, "groups": 7}
+"""``mkldnn._convolution_transpose_pointwise(input, weight, bias, padding, output_padding, stride, ...)``."""
+
+
+def _argument(node: Call, name: str) -> Any:
+    if _is_backward(node):
+        position = _FORWARD_POSITIONS[name] + 1  # the sizes of the bias stand in front
+    elif node.is_aten:
+        position = _FORWARD_POSITIONS[name]
+    else:
+        positions = _PACKED_TRANSPOSED_POSITIONS if _is_packed_transposed(node) else _PACKED_POSITIONS
+        position = positions[name]
+    return node.args[position] if position < len(node.args) else None
+
+
+def _spatial(node: Call, name: str) -> tuple[int, ...] | None:
+    values = _argument(node, name)
+    if not isinstance(values, (list, tuple)) or not all(isinstance(value, int) for value in values):
+        return None
+    rank = _rank(node)
+    repeated = len(values) == 1 and rank is not None and rank > 1
+    return tuple(values) * rank if repeated and rank is not None else tuple(values)
+
+
+def _is_packed_transposed(node: Call) -> bool:
+    """By its arguments, as fused ones have another target: the dilation where others have the groups."""
+    return len(node.args) > 6 and isinstance(node.args[6], (list, tuple))
+
+
+def _is_transposed(node: Call) -> bool | None:
+    if not node.is_aten:
+        return _is_packed_transposed(node)
+    value = _argument(node, "transposed")
+    return value if isinstance(value, bool) else None

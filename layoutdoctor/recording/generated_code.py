@@ -1,0 +1,225 @@
+"""
+Inductor's generated code, read as text: the buffers that its kernels and library calls write, and how these are read.
+
+What cannot be followed is a buffer with a problem, never a guess. Nothing of the text is run.
+
+Source:
+    ``PythonWrapperCodegen``, torch/_inductor/codegen/wrapper.py, torch 2.13.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from layoutdoctor.diagnosis.graph import Buffer, BufferRead
+from layoutdoctor.diagnosis.layout import Layout, known_numbers, strided_layout
+from layoutdoctor.recording.kernels_text import read_kernel
+from layoutdoctor.recording.loops import Loop, reduction_run, seen_strides
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from layoutdoctor.diagnosis.layout import Size
+    from layoutdoctor.recording.kernels_text import Kernel, Store
+
+_IN_PLACE = " (in place)"
+_LIBRARIES = ("extern_kernels.", "torch.ops.", "aten.", "inductor_ops.")
+
+
+class GeneratedCode:
+    """
+    The module that calls a graph's kernels.
+
+    Attributes:
+        inputs: Names of the graph's inputs.
+        buffers: In the order in which they are written.
+        calls: Of each library call the buffer that it makes, its function, and the tensors it is given, in order.
+        results: The buffer that is one result of a library call, by that call's and its number.
+        returned: The buffer or input of each output; None for what is no tensor.
+        kernels: The text of each generated kernel, by name.
+
+    Raises:
+        SyntaxError: The text is no whole Python module.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.inputs: tuple[str, ...] = ()
+        self.buffers: dict[str, Buffer] = {}
+        self.calls: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self.results: dict[tuple[str, int], str] = {}
+        self.returned: tuple[str | None, ...] = ()
+        self.kernels: dict[str, str] = {}
+        self._read_kernels: dict[str, Kernel | None] = {}
+        self._layouts: dict[str, tuple[Layout | None, str | None]] = {}
+        self._former: dict[str, str] = {}  # whose memory a buffer has taken over
+        self._parts: dict[str, tuple[str, int]] = {}  # the memory that a buffer is a part of, and where it starts
+        self._launch_count = 0
+        for node in ast.walk(ast.parse(source)):
+            match node:
+                case ast.Assign(
+                    targets=[ast.Name(id=name)],
+                    value=ast.Call(func=ast.Attribute(value=ast.Name(id="async_compile")), args=arguments),
+                ):
+                    texts = [str(part.value) for part in arguments if isinstance(part, ast.Constant)]
+                    self.kernels[name] = next((text for text in reversed(texts) if "\n" in text), "")
+                    self._read_kernels[name] = read_kernel(self.kernels[name])
+                case ast.FunctionDef(name=name, body=body) if name == "call" or name.startswith("partition_"):
+                    self._read(body)
+        for whole in dict.fromkeys(whole for whole, _ in self._parts.values()):
+            if whole not in self.buffers and whole not in self.inputs:
+                self._written(whole, None)
+
+    def layout_of(self, name: str) -> Layout | None:
+        """Layout of a buffer or input in the code."""
+        return self._layouts.get(name.removesuffix(_IN_PLACE), (None, None))[0]
+
+    def _read(self, body: Sequence[ast.stmt]) -> None:
+        for statement, behind in zip(body, [*body[1:], None], strict=True):
+            match statement:
+                case ast.With(body=inner):
+                    self._read(inner)
+                case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Name(id="args")):
+                    found = (name.id for name in names if isinstance(name, ast.Name))
+                    self.inputs = tuple(dict.fromkeys((*self.inputs, *found)))
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    gone = isinstance(behind, ast.Delete) and behind.lineno == statement.lineno
+                    self._assigned(name, value, takes_over=gone)
+                case ast.Expr(value=ast.Call() as call):
+                    self._called(call)
+                case ast.Return(value=ast.Tuple(elts=values)):
+                    self.returned = tuple(next(self._names(value), None) for value in values)
+                case _:
+                    pass
+
+    def _assigned(self, name: str, value: ast.expr, *, takes_over: bool) -> None:
+        match value:
+            case ast.Name(id=other) if other in self._layouts:  # else a size
+                self._layouts[name], self._former[name] = self._layouts[other], other
+            case ast.Call(func=ast.Name(id="reinterpret_tensor"), args=[ast.Name(id=other), shape, stride, *offset]):
+                self._layouts[name] = (_layout(shape, stride), self._layouts.get(other, (None, None))[1])
+                if takes_over:
+                    self._former[name] = other
+                else:
+                    start = offset[0].value if offset and isinstance(offset[0], ast.Constant) else 0
+                    self._parts[name] = (other, start if isinstance(start, int) else 0)
+            case ast.Call(func=ast.Name(id=function), args=[shape, stride, *types]) if function.startswith("empty_str"):
+                texts = [ast.unparse(part) for part in (*types, *(keyword.value for keyword in value.keywords))]
+                dtype = next((text[6:] for text in texts if text.startswith("torch.")), None)
+                self._layouts[name] = (_layout(shape, stride), dtype)
+            case ast.Call(func=function) if ast.unparse(function).startswith(_LIBRARIES):
+                self._library_call(name, value)
+            case ast.Subscript(value=ast.Name(id=other), slice=ast.Constant(value=int(index))) if other in self.buffers:
+                self.results[other, index] = name
+                self._written(name, "MultiOutput", reads=(other,), is_extern=True)
+            case _:
+                pass
+
+    def _library_call(self, name: str, call: ast.Call) -> None:
+        given = (*call.args, *(keyword.value for keyword in call.keywords if keyword.arg != "out"))
+        reads = tuple(read for part in given for read in self._names(part))
+        self.calls[name] = (ast.unparse(call.func), reads)
+        self._written(name, self.calls[name][0], reads=tuple(sorted(set(reads))), is_extern=True)
+
+    def _written(self, name: str, kernel: str | None, **facts: Any) -> None:
+        layout, dtype = self._layouts.setdefault(name.removesuffix(_IN_PLACE), (None, None))
+        whole, offset = self._parts.get(name, (None, 0))
+        self.buffers[name] = Buffer(
+            name=name, layout=layout, dtype=dtype, kernel=kernel, alias_of=whole, offset=offset, **facts
+        )
+
+    def _called(self, call: ast.Call) -> None:
+        function = ast.unparse(call.func)
+        if (name := function.removesuffix(".run")) in self.kernels:
+            self._launched(name, [next(self._names(part), "") for part in call.args])
+        elif function == "assert_size_stride" and isinstance(call.args[0], ast.Name):
+            name, layout = call.args[0].id, _layout(*call.args[1:3])
+            self._layouts[name] = (layout, self._layouts.get(name, (None, None))[1])
+            if (known := self.buffers.get(name)) is not None and known.layout is None:
+                self._written(name, known.kernel, reads=known.reads, is_extern=True)
+        else:
+            out = [name for keyword in call.keywords if keyword.arg == "out" for name in self._names(keyword.value)]
+            if out:
+                self._library_call(out[0], call)
+
+    def _names(self, node: ast.AST) -> Iterator[str]:
+        """Buffers and inputs in an expression, in order."""
+        if isinstance(node, ast.Name):
+            if node.id in self._layouts or node.id in self.inputs:
+                yield node.id
+        else:
+            for part in ast.iter_child_nodes(node):
+                yield from self._names(part)
+
+    def _launched(self, name: str, given: Sequence[str]) -> None:
+        kernel, launch = self._read_kernels[name], self._launch_count
+        self._launch_count += 1
+        if kernel is not None:
+            of = dict(zip(kernel.parameters, given, strict=False))
+            left = {pointer: sum(store.pointer == pointer for store in kernel.stores) for pointer in of}
+            names = {pointer: self._before(of[pointer], count) for pointer, count in left.items()}
+            for position, store in enumerate(kernel.stores):
+                left[store.pointer] -= 1
+                written = self._before(of[store.pointer], left[store.pointer])
+                written += _IN_PLACE if written in self.inputs else ""
+                self._store(kernel, store, written, names, name, launch)
+                names[f"@{position}"] = written
+        wholes = {whole for whole, _ in self._parts.values()}
+        for unread in dict.fromkeys(given):
+            if unread in wholes and unread not in self.buffers:
+                self._written(unread, None)
+            elif unread and unread not in self.buffers and unread not in self.inputs:
+                self._written(unread, name, launch=launch, problem="generated kernel of an unknown form")
+
+    def _before(self, name: str, count: int) -> str:
+        """The buffer that had this memory before some others took it over, one after the other."""
+        for _ in range(count):
+            name = self._former.get(name, name)
+        return name
+
+    def _store(
+        self, kernel: Kernel, store: Store, written: str, names: Mapping[str, str], name: str, launch: int
+    ) -> None:
+        known, own = known_numbers(self.layout_of(written)), dict(store.steps or {})
+        looping = {place for place, count in kernel.counts.items() if count != 1}
+        reduced = {p for read in store.reads if read.is_reduced for p, _ in read.steps or ()} & looping
+        is_reduction = (own.keys() & looping) < reduced
+        reads: dict[BufferRead, None] = {}
+        for read in store.reads:
+            steps, seen, run = dict(read.steps or ()), None, None
+            places = (own.keys() | steps.keys()) & looping
+            is_known = store.steps is not None and read.steps is not None and all(kernel.counts[p] for p in places)
+            if is_known and known is not None and (is_reduction or not read.is_reduced):
+                loops = [Loop(kernel.counts[place], own.get(place, 0), steps.get(place, 0)) for place in places]
+                seen, run = seen_strides(*known, loops), reduction_run(loops)
+            found = BufferRead(
+                name=names[read.pointer],
+                stride=seen,
+                offset=steps.get("", 0),
+                is_masked=read.is_masked,
+                reduction_run=run,
+            )
+            reads[found] = None
+        self._written(
+            written,
+            name,
+            reads=tuple(sorted({read.name for read in reads})),
+            accesses=tuple(reads),
+            operations=store.operations,
+            is_reduction=is_reduction,
+            launch=launch,
+            is_output=written.endswith(_IN_PLACE),
+            problem="symbolic sizes" if known is None else None,
+        )
+
+
+def _layout(shape: ast.AST, stride: ast.AST) -> Layout | None:
+    """A layout in the code's words; what is no number stays an expression."""
+    if not isinstance(shape, ast.Tuple) or not isinstance(stride, ast.Tuple) or len(shape.elts) != len(stride.elts):
+        return None
+    return strided_layout(_sizes(shape), _sizes(stride))
+
+
+def _sizes(node: ast.Tuple) -> list[Size]:
+    numbers = [part.value if isinstance(part, ast.Constant) else None for part in node.elts]
+    return [n if isinstance(n, int) else ast.unparse(part) for n, part in zip(numbers, node.elts, strict=True)]
