@@ -61,10 +61,10 @@ def test_every_term_of_a_record_has_a_word() -> None:
         (words.OWNER_WORDS, conversion.Owner),
         (words.DIRECTION_WORDS, conversion.ConversionDirection),
         (words.TENSOR_WORDS, conversion.TensorKind),
-        (words.PROOF_WORDS, conversion.Confidence),
     )
     for table, terms in tables:
         assert set(table) == set(get_args(terms))
+    assert set(words.PROOF_WORDS) == {*get_args(conversion.Confidence), "graph"}
     assert set(words.CONFIDENCE_WORDS) == {*get_args(conversion.Confidence), None}
 
 
