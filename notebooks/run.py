@@ -136,7 +136,8 @@ def gpu_diagnosis(trace: Path):
 
     diagnosis = layoutdoctor.examine_trace(trace)
     (trial,) = diagnosis.trials
-    totals = tuple(total for total in trial.kernels.totals if total.conversion_count)
+    sums = ("possible", "beside", "moved")
+    totals = tuple(one for one in trial.kernels.totals if one.conversion_count or one.kind in sums)
     summary = msgspec.structs.replace(trial.kernels, kernels=(), totals=totals)
     trial = msgspec.structs.replace(trial, kernels=summary)
     return msgspec.structs.replace(diagnosis, trials=(trial,), created_at=_SAVED_AT)
