@@ -14,13 +14,12 @@ from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, ke
 from layoutdoctor.capture.traced import traced_model
 from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.errors import first_line
-from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.recording.decision import RawDecision, describe_decision
+from layoutdoctor.recording.weights import placeholder_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.conversion import TensorKind
     from layoutdoctor.diagnosis.graph import Buffer, GraphDirection
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.trial import TracedModel
@@ -173,7 +172,8 @@ def _graph_record(
             _written_layouts(fields.get("buffers", ())),
         )
     with part("FX nodes"):
-        fields["nodes"] = fx_nodes(graph_module, placeholder_kinds(graph_module, direction), targets)
+        kinds = placeholder_kinds(fx_nodes(graph_module), direction)
+        fields["nodes"] = fx_nodes(graph_module, kinds, targets)
         fields["output_names"] = output_names(graph_module)
     with part("what is not understood"):
         fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
@@ -228,36 +228,3 @@ def _direction(lowering: Any) -> GraphDirection:
     if lowering.is_inference:
         return "inference"
     return "backward" if lowering.is_backward else "forward"
-
-
-def placeholder_kinds(graph_module: Any, direction: GraphDirection) -> dict[str, TensorKind]:
-    """
-    The kind of each graph input: the weight of a convolution, a gradient, or an activation.
-
-    Args:
-        direction: A backward graph's ``tangents`` are gradients.
-    """
-    weights: set[str] = set()
-    for node in graph_module.graph.nodes:
-        target = str(node.target)
-        if "convolution" not in target or node.op != "call_function":
-            continue
-        position = 2 if "convolution_backward" in target else 1
-        weight = _behind_casts(node.args[position]) if len(node.args) > position else None
-        if weight is not None and getattr(weight, "op", "") in ("placeholder", "get_attr"):
-            weights.add(weight.name)
-    inputs = [node.name for node in graph_module.graph.nodes if node.op in ("placeholder", "get_attr")]
-    kinds: dict[str, TensorKind] = dict.fromkeys(inputs, "activation")
-    if direction == "backward":
-        kinds |= {name: "gradient" for name in inputs if "tangents" in name}
-    return kinds | dict.fromkeys(weights, "weight")
-
-
-_SAME_WEIGHT = "_to_copy convert_element_type clone alias detach view reshape unsqueeze squeeze".split()
-
-
-def _behind_casts(node: Any) -> Any:
-    """The graph input that a weight comes from, through the casts of autocast and views."""
-    while getattr(node, "op", "") == "call_function" and base_name(str(node.target)) in _SAME_WEIGHT and node.args:
-        node = node.args[0]
-    return node

@@ -101,6 +101,15 @@ class FxNode(Record, frozen=True, kw_only=True, omit_defaults=True):
     is_called_directly: bool | None = None
 
 
+def base_name(target: str) -> str:
+    """The operator's name without namespace, overload and in-place underscore: ``aten.relu_.default`` is ``relu``."""
+    if "getitem" in target:
+        return "getitem"
+    parts = target.removeprefix("torch.ops.").split(".")
+    name = parts[1] if len(parts) > 1 else parts[0]
+    return name if name.startswith("_") and name.endswith("__") else name.rstrip("_") or name
+
+
 class BufferRead(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
     How the loop that writes one buffer reads another one.

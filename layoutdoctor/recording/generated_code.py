@@ -97,7 +97,7 @@ class GeneratedCode:
             case ast.Name(id=other) if other in self._layouts:  # else a size
                 self._layouts[name], self._former[name] = self._layouts[other], other
             case ast.Call(func=ast.Name(id="reinterpret_tensor"), args=[ast.Name(id=other), shape, stride, *offset]):
-                self._layouts[name] = (_layout(shape, stride), self._layouts.get(other, (None, None))[1])
+                self._layouts[name] = (layout_in(shape, stride), self._layouts.get(other, (None, None))[1])
                 if takes_over:
                     self._former[name] = other
                 else:
@@ -106,7 +106,7 @@ class GeneratedCode:
             case ast.Call(func=ast.Name(id=function), args=[shape, stride, *types]) if function.startswith("empty_str"):
                 texts = [ast.unparse(part) for part in (*types, *(keyword.value for keyword in value.keywords))]
                 dtype = next((text[6:] for text in texts if text.startswith("torch.")), None)
-                self._layouts[name] = (_layout(shape, stride), dtype)
+                self._layouts[name] = (layout_in(shape, stride), dtype)
             case ast.Call(func=function) if ast.unparse(function).startswith(_LIBRARIES):
                 self._library_call(name, value)
             case ast.Subscript(value=ast.Name(id=other), slice=ast.Constant(value=int(index))) if other in self.buffers:
@@ -133,7 +133,7 @@ class GeneratedCode:
         if (name := function.removesuffix(".run")) in self.kernels:
             self._launched(name, [next(self._names(part), "") for part in call.args])
         elif function == "assert_size_stride" and isinstance(call.args[0], ast.Name):
-            name, layout = call.args[0].id, _layout(*call.args[1:3])
+            name, layout = call.args[0].id, layout_in(*call.args[1:3])
             self._layouts[name] = (layout, self._layouts.get(name, (None, None))[1])
             if (known := self.buffers.get(name)) is not None and known.layout is None:
                 self._written(name, known.kernel, reads=known.reads, is_extern=True)
@@ -144,12 +144,7 @@ class GeneratedCode:
 
     def _names(self, node: ast.AST) -> Iterator[str]:
         """Buffers and inputs in an expression, in order."""
-        if isinstance(node, ast.Name):
-            if node.id in self._layouts or node.id in self.inputs:
-                yield node.id
-        else:
-            for part in ast.iter_child_nodes(node):
-                yield from self._names(part)
+        return (name for name in names_in(node) if name in self._layouts or name in self.inputs)
 
     def _launched(self, name: str, given: Sequence[str]) -> None:
         kernel, launch = self._read_kernels[name], self._launch_count
@@ -213,13 +208,20 @@ class GeneratedCode:
         )
 
 
-def _layout(shape: ast.AST, stride: ast.AST) -> Layout | None:
+def names_in(node: ast.AST | None) -> Iterator[str]:
+    """Names in an expression, in order."""
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif node is not None:
+        for part in ast.iter_child_nodes(node):
+            yield from names_in(part)
+
+
+def layout_in(shape: ast.AST, stride: ast.AST) -> Layout | None:
     """A layout in the code's words; what is no number stays an expression."""
-    if not isinstance(shape, ast.Tuple) or not isinstance(stride, ast.Tuple) or len(shape.elts) != len(stride.elts):
-        return None
-    return strided_layout(_sizes(shape), _sizes(stride))
+    sizes = [[_size(part) for part in node.elts] for node in (shape, stride) if isinstance(node, (ast.Tuple, ast.List))]
+    return strided_layout(*sizes) if len(sizes) == 2 and len(sizes[0]) == len(sizes[1]) else None
 
 
-def _sizes(node: ast.Tuple) -> list[Size]:
-    numbers = [part.value if isinstance(part, ast.Constant) else None for part in node.elts]
-    return [n if isinstance(n, int) else ast.unparse(part) for n, part in zip(numbers, node.elts, strict=True)]
+def _size(node: ast.expr) -> Size:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else ast.unparse(node)

@@ -27,7 +27,7 @@ from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import VERBOSE_LINE, OnednnLog, read_onednn_log
 from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, RecordedTrace, Recording
 from layoutdoctor.recording.table import has_kernel_table, read_kernel_csv, text_encoding
-from layoutdoctor.recording.torch_trace import FIRST_LINE, TorchTrace, read_torch_trace
+from layoutdoctor.recording.torch_trace import RECORD, TorchTrace, read_torch_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -302,7 +302,7 @@ def recognize(head: bytes, name: str) -> TraceKind:
     if encoding == "utf-8" and not _is_text(head):
         raise _refusal(name, *(_first_sign(_NAMES, name) or _first_sign(_BINARY, head)))  # type: ignore[misc]
     text = head.decode(encoding, "replace").lstrip()
-    if FIRST_LINE.match(text):
+    if RECORD.match(text):
         return "torch_trace"
     if VERBOSE_LINE.search(text):
         return "onednn_log"

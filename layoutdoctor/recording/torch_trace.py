@@ -16,29 +16,27 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.diagnosis.graph import FxNode, Graph
-from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.diagnosis.graph import FxNode, Graph, base_name
 from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.errors import first_line
 from layoutdoctor.recording.decision import Call, Tensor, derived_decision
-from layoutdoctor.recording.generated_code import GeneratedCode
+from layoutdoctor.recording.generated_code import GeneratedCode, layout_in, names_in
 from layoutdoctor.recording.recording import Problem
+from layoutdoctor.recording.weights import SAME, behind, placeholder_kinds, weight_of
 from layoutdoctor.words import DTYPES, described
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.conversion import TensorKind
     from layoutdoctor.diagnosis.graph import Buffer, GraphDirection
     from layoutdoctor.recording.files import TraceFile
 
-FIRST_LINE = re.compile(r"(?:\[rank\d+\]:)?[VDIWEC]\d{4} [\d:.]+ \d+ [^\n]*\] \{")
-_RECORD = re.compile(r"(?:\[rank\d+\]:)?[VDIWEC]\d{4} [\d:.]+ \d+ .*?\] (\{.*)", re.DOTALL)
+RECORD = re.compile(r"^(?:\[rank\d+\]:)?[VDIWEC]\d{4} [\d:.]+ \d+ .*?\] (\{.*)((?:\n\t.*)*)", re.MULTILINE)
 _GRAPH, _CODE, _TRACED = "inductor_post_grad_graph", "inductor_output_code", "dynamo_output_graph"
 _WANTED = frozenset(
     f"{_GRAPH} {_CODE} {_TRACED} torch_version describe_source aot_forward_graph_fw_metadata fx_graph_runnable "
@@ -67,33 +65,17 @@ class TorchTrace:
 
 def _records(file: TraceFile) -> Iterator[tuple[str, dict[str, Any], str | None]]:
     """Names, objects and payloads of the records wanted; the payload is None if the log ends within it."""
-    head: tuple[str, dict[str, Any]] | None = None
-    payload: list[str] = []
-    for line in (*_lines(file), ""):
-        if line.startswith("\t"):
-            payload.append(line[1:])
+    for found in RECORD.finditer(b"".join(file.pieces()).decode("utf-8", "replace")):
+        try:
+            record = json.loads(found[1])
+        except ValueError:
             continue
-        if head is not None:
-            text, known = "\n".join(payload), head[1].get("has_payload")
-            is_whole = known is None or hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() == known
-            yield *head, text if is_whole else None
-        head, payload = None, []
-        if found := _RECORD.match(line):
-            try:
-                record = json.loads(found[1])
-            except ValueError:
-                continue
-            name = record["artifact"].get("name") if isinstance(record.get("artifact"), dict) else None
-            name = name or next((key for key in record if key in _WANTED), None)
-            head = (name, record) if name in _WANTED else None
-
-
-def _lines(file: TraceFile) -> Iterator[str]:
-    rest = b""
-    for piece in file.pieces():
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from (line.decode("utf-8", "replace") for line in lines)
-    yield rest.decode("utf-8", "replace")
+        artifact = record.get("artifact")
+        names = [artifact.get("name")] if isinstance(artifact, dict) else list(record)
+        for name in _WANTED.intersection(names):
+            payload, known = found[2].replace("\n\t", "\n")[1:], record.get("has_payload")
+            is_whole = known is None or hashlib.md5(payload.encode(), usedforsecurity=False).hexdigest() == known
+            yield name, record, payload if is_whole else None
 
 
 def read_torch_trace(file: TraceFile) -> TorchTrace:
@@ -142,56 +124,50 @@ class _Line:
 
     node: FxNode
     call: ast.expr | None
-    device: str | None
+    device: str
 
 
-_ANNOTATED = re.compile(r"(\w+)\[([^\]]*)\](?:\[([^\]]*)\])?(\w*)")
+_ANNOTATED = re.compile(r"(\w+)(\[[^\]]*\])(\[[^\]]*\])?(\w*)")
 _FILE = re.compile(r"\s*# File: (.*):(\d+)(?: in .*?)?, code: (.*)")
 _OF_TORCH = re.compile(r"/torch/(?:_\w+|nn|functional|utils|fx|autograd|amp|ao|optim|distributed|overrides)\b|^<")
 
 
 def _text_lines(text: str) -> tuple[list[_Line], tuple[str | None, ...]]:
     """The nodes of a graph in torch's own readable text, and those it returns."""
-    text = re.split(r"\n\s*class ", text.lstrip().removeprefix("class "))[0]  # sub-graphs follow
+    text = re.split(r"\n\s*class ", text.lstrip())[0]  # sub-graphs follow
     head, _, body = text.partition("):\n        ")
-    found = [
-        _line(name, "placeholder", name, note, None, None, ())
-        for name, note in re.findall(r"(\w+)\s*:\s*\"([^\"]*)\"", head.partition("forward(")[2])
-    ]
-    known = {line.node.name for line in found}
-    place: tuple[SourceLocation | None, bool | None] = (None, None)
+    given = re.findall(r"\w+\s*:\s*\"[^\"]*\"", head.partition("forward(")[2])
+    found: dict[str, _Line] = {}
+    place: dict[str, Any] = {}
     returned: tuple[str | None, ...] = ()
-    for line in body.split("\n"):
+    for line in (*given, *body.split("\n")):
         if of_file := _FILE.match(line):
             is_users = _OF_TORCH.search(of_file[1]) is None
             location = SourceLocation(file=of_file[1], line=int(of_file[2]), code=of_file[3].strip() or None)
-            place = (location if is_users else None, is_users)
+            place = {"location": location if is_users else None, "is_called_directly": is_users}
         elif "No stacktrace" in line:
-            place = (None, None)
-        elif line.strip() and not line.lstrip().startswith("#"):
-            try:
-                statement = ast.parse(line.strip()).body[0]
-            except SyntaxError:
-                continue
-            match statement:
-                case ast.Return(value=value) if value is not None:
-                    parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value]
-                    returned = tuple(part.id if isinstance(part, ast.Name) else None for part in parts)
-                case ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Constant(value=note), value=value):
-                    found.append(_of_value(name, str(note), value, known, place))
-                    known.add(name)
-                case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    found.append(_of_value(name, "", value, known, place))
-                    known.add(name)
-                case _:
-                    pass
-    return found, returned
+            place = {}
+        try:
+            statements = ast.parse(line.strip()).body
+        except SyntaxError:
+            continue
+        match statements[:1]:
+            case [ast.Return(value=ast.Tuple(elts=parts) | ast.List(elts=parts))]:
+                returned = tuple(part.id if isinstance(part, ast.Name) else None for part in parts)
+            case [ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Constant(value=str(note)), value=value)]:
+                found[name] = _line(name, note, value, found, place)
+            case [ast.Assign(targets=[ast.Name(id=name)], value=value)]:
+                found[name] = _line(name, "", value, found, place)
+            case _:
+                pass
+    return list(found.values()), returned
 
 
-def _of_value(name: str, note: str, value: ast.expr | None, known: set[str], place: tuple[Any, Any]) -> _Line:
-    inputs = tuple(_named(value, known)) if value is not None else ()
-    target, op, index = ast.unparse(value) if value is not None else "", "call_function", None
+def _line(name: str, note: str, value: ast.expr | None, known: Mapping[str, _Line], place: Mapping[str, Any]) -> _Line:
+    op, target, index = "call_function", name if value is None else ast.unparse(value), None
     match value:
+        case None:
+            op = "placeholder"
         case ast.Call(func=function):
             target = ast.unparse(function).removeprefix("torch.ops.").removeprefix("higher_order.")
         case ast.Subscript(value=ast.Name(), slice=ast.Constant(value=int(number))):
@@ -200,69 +176,27 @@ def _of_value(name: str, note: str, value: ast.expr | None, known: set[str], pla
             target, op = attribute, "get_attr"
         case _:
             pass
-    return _line(name, op, target, note, value, index, inputs, *place)
-
-
-def _named(node: ast.AST, known: set[str]) -> Iterator[str]:
-    for part in ast.iter_child_nodes(node):
-        if isinstance(part, ast.Name):
-            if part.id in known:
-                yield part.id
-        else:
-            yield from _named(part, known)
-
-
-def _line(
-    name: str,
-    op: str,
-    target: str,
-    note: str,
-    value: ast.expr | None,
-    index: int | None,
-    inputs: tuple[str, ...],
-    location: SourceLocation | None = None,
-    is_users: bool | None = None,
-) -> _Line:
-    layout, dtype, device = None, None, None
-    if found := _ANNOTATED.match(note):
-        sizes, steps = (_sizes(part) for part in (found[2], found[3]))
-        layout = strided_layout(sizes, steps) if found[3] is not None and len(sizes) == len(steps) else None
-        dtype, device = {"b8": "bool"}.get(found[1]) or DTYPES.get(found[1], found[1]), found[4] or None
+    written = _ANNOTATED.match(note)
     node = FxNode(
         name=name,
         op=op,
         target=target,
-        inputs=inputs,
-        layout=layout,
-        dtype=dtype,
-        location=location,
+        inputs=tuple(one for one in names_in(value) if one in known),
+        layout=layout_in(_parsed(written[2]), _parsed(written[3] or "")) if written else None,
+        dtype=({"b8": "bool"}.get(written[1]) or DTYPES.get(written[1], written[1])) if written else None,
         result_index=index,
-        is_called_directly=is_users,
+        **place,
     )
-    return _Line(node, value, device)
+    return _Line(node, value, written[4] if written else "")
 
 
-def _sizes(text: str | None) -> list[int | str]:
-    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
-    return [int(part) if part.isdigit() else part for part in parts]
+def _parsed(sizes: str) -> ast.expr:
+    return ast.parse(sizes or "None", mode="eval").body
 
 
-def _base(target: str) -> str:
-    """``convolution`` of ``aten.convolution.default`` and ``extern_kernels.convolution`` alike."""
-    if target.endswith("getitem>"):
-        return "getitem"
-    parts = target.removeprefix("torch.ops.").removeprefix("bias_").split(".")
-    return parts[1].removeprefix("bias_") if len(parts) > 1 else parts[0]
-
-
-_SAME = frozenset(
-    "_to_copy convert_element_type clone alias detach view _unsafe_view reshape unsqueeze squeeze permute transpose t "
-    "expand slice select".split()
-)
-"""Operations whose result is their first argument's elements, seen, cast or copied."""
 _REDUCTIONS = frozenset("sum mean var var_mean amax amin max min prod any all argmax argmin std".split())
 _MOST_TRIED = 24
-_VIEWS = _SAME - {"_to_copy", "convert_element_type", "clone"}
+_VIEWS = SAME - {"_to_copy", "convert_element_type", "clone"}
 
 
 def _only_moves(buffer: Buffer) -> bool:
@@ -273,36 +207,19 @@ def _only_moves(buffer: Buffer) -> bool:
 class _Flow:
     """A graph's text and its code together: which node's value a buffer holds."""
 
-    def __init__(self, lines: Sequence[_Line], returned: Sequence[str | None], code: GeneratedCode) -> None:
-        self.nodes = {line.node.name: line.node for line in lines}
+    def __init__(self, nodes: Sequence[FxNode], returned: Sequence[str | None], code: GeneratedCode) -> None:
+        self.nodes = {node.name: node for node in nodes}
         self.code = code
         self.value: dict[str, str] = {name: name for name in code.inputs if name in self.nodes}
-        self.called: dict[str, str] = {}
-        self.order = {name: position for position, name in enumerate(self.nodes)}
-        self.users: dict[str, list[str]] = defaultdict(list)
-        self.constants: set[str] = set()
         self.of_views: set[str] = set()
-        for node in self.nodes.values():
-            for name in node.inputs:
-                self.users[name].append(node.name)
-            if node.op == "call_function" and self.constants.issuperset(node.inputs):
-                self.constants.add(node.name)
         self._match_calls()
         for written, result in zip(code.returned, returned, strict=False):
             if written is not None and result is not None:
-                self.value.setdefault(written, self._behind(result, _VIEWS))
+                self.value.setdefault(written, behind(result, self.nodes, _VIEWS))
         for buffer in reversed(list(code.buffers.values())):
             if buffer.name in self.value and _only_moves(buffer) and buffer.reads[0] in code.buffers:
                 self.value.setdefault(buffer.reads[0], self.value[buffer.name])
         self._match_loops()
-
-    def _behind(self, name: str, through: frozenset[str]) -> str:
-        """The node that a value comes from through views, or through copies and casts as well."""
-        node = self.nodes.get(name)
-        while node is not None and node.op == "call_function" and _base(node.target) in through and node.inputs:
-            name = node.inputs[0]
-            node = self.nodes.get(name)
-        return name
 
     def _origin(self, name: str) -> str:
         """The buffer or input that a buffer was only moved from."""
@@ -316,21 +233,21 @@ class _Flow:
         left: dict[str, list[FxNode]] = defaultdict(list)
         for node in self.nodes.values():
             if node.op == "call_function":
-                left[_base(node.target)].append(node)
+                left[base_name(node.target)].append(node)
         parts = {(node.inputs[0], node.result_index): node.name for node in left["getitem"] if node.inputs}
         for name, (function, given) in self.code.calls.items():
             inputs = {part for part in map(self._origin, given) if part in self.code.inputs}
-            fitting = left[_base(function)]
-            same = [one for one in fitting if self._inputs_behind(one) == inputs] or fitting
+            fitting = left[base_name(function).removeprefix("bias_")]
+            same = [node for node in fitting if self._inputs_behind(node) == inputs] or fitting
             if not same:
                 continue
             node = same[0]
             fitting.remove(node)
-            self.called[name] = self.value[name] = node.name
+            self.value[name] = node.name
             if len(given) == len(node.inputs):
                 for part, argument in zip(given, node.inputs, strict=True):
                     if part not in self.value:
-                        self.value[part] = self._behind(argument, _VIEWS)
+                        self.value[part] = behind(argument, self.nodes, _VIEWS)
                         self._note_view(part, argument)
             for (call, index), result in self.code.results.items():
                 if call == name and (node.name, index) in parts:
@@ -344,7 +261,7 @@ class _Flow:
             self.of_views.add(name)
 
     def _inputs_behind(self, node: FxNode) -> set[str]:
-        return {name for name in (self._behind(one, _SAME) for one in node.inputs) if name in self.code.inputs}
+        return {behind(one, self.nodes, SAME) for one in node.inputs}.intersection(self.code.inputs)
 
     def _match_loops(self) -> None:
         """
@@ -353,58 +270,45 @@ class _Flow:
         Of several the one from which the loops behind it can go on; of these the last.
         """
         for buffer in self.code.buffers.values():
-            if buffer.name in self.value or buffer.is_extern or (wanted := self._values_of(buffer)) is None:
+            if buffer.name in self.value or buffer.is_extern:
                 continue
-            values = set(self.value.values())
-            fitting = self._computed_from(buffer, wanted, values)
-            if fitting:
-                last = fitting[: -_MOST_TRIED - 1 : -1]
-                counts = [self._goes_on(buffer, name, values) for name in last] if len(last) > 1 else [0]
-                self.value[buffer.name] = last[counts.index(max(counts))]
+            readers = [one for one in self.code.buffers.values() if buffer.name in one.reads and not one.is_extern]
+            counts: dict[str, int] = {}
+            for name in self._computed_by(buffer)[: -_MOST_TRIED - 1 : -1]:
+                self.value[buffer.name] = name
+                counts[name] = sum(bool(self._computed_by(reader)) for reader in readers[:_MOST_TRIED])
+            if counts:
+                self.value[buffer.name] = max(counts, key=counts.__getitem__)
 
-    def _goes_on(self, buffer: Buffer, name: str, values: set[str]) -> int:
-        """How many of the loops that read a buffer compute a node of the graph, if it holds this node's value."""
-        readers = [one for one in self.code.buffers.values() if buffer.name in one.reads and not one.is_extern]
-        known = {**self.value, buffer.name: name}
-        given = ((one, self._values_of(one, known)) for one in readers[:_MOST_TRIED])
-        return sum(bool(self._computed_from(one, wanted, {*values, name})) for one, wanted in given if wanted)
-
-    def _values_of(self, buffer: Buffer, known: Mapping[str, str] | None = None) -> frozenset[str] | None:
-        """The nodes whose values a loop reads; None if one is not known."""
-        found = [(known or self.value).get(name) for name in buffer.reads]
-        return None if None in found else frozenset(name for name in found if name is not None)
-
-    def _computed_from(self, buffer: Buffer, wanted: frozenset[str], values: set[str]) -> list[str]:
-        """Nodes of a buffer's size that loops can compute from values that are known, each of which they need."""
-        behind: dict[str, frozenset[str]] = {}
-        left = list(wanted)
-        while left:
-            for user in self.users[left.pop()]:
-                if user not in behind and user not in values:
-                    behind[user] = frozenset()
-                    left.append(user)
-        size, found = buffer.layout.element_count if buffer.layout is not None else None, []
-        for name in sorted(behind, key=self.order.__getitem__):
-            node, reads = self.nodes[name], set[str]()
-            for one in node.inputs:
-                reads |= {one} if one in values else behind.get(one, {one} - self.constants)
-            if _base(node.target) in _REDUCTIONS and not buffer.is_reduction:
-                reads.add(name)
-            behind[name] = frozenset(reads)
-            if reads == wanted and node.layout is not None and node.layout.element_count == size:
-                found.append(name)
+    def _computed_by(self, buffer: Buffer) -> list[str]:
+        """Nodes of a buffer's size that its loop can compute from the values that it reads, all of which they need."""
+        wanted, values = {self.value.get(name) for name in buffer.reads}, set(self.value.values())
+        if not wanted or None in wanted or buffer.layout is None:
+            return []
+        reads_of: dict[str, set[str]] = {}
+        found = []
+        for node in self.nodes.values():
+            is_new = node.op == "call_function" and node.name not in values
+            if not is_new or (node.inputs and not any(one in wanted or one in reads_of for one in node.inputs)):
+                continue
+            reads = {read for one in node.inputs for read in reads_of.get(one, {one})}
+            if base_name(node.target) in _REDUCTIONS and not buffer.is_reduction:
+                reads.add(node.name)
+            reads_of[node.name] = reads
+            if reads == wanted and node.layout and node.layout.element_count == buffer.layout.element_count:
+                found.append(node.name)
         return found[:1] if buffer.is_reduction else found
 
-    def buffers(self) -> tuple[Buffer, ...]:
-        """The buffers with the nodes that they come from."""
+    def buffers(self, visible: set[str | None] | None) -> tuple[Buffer, ...]:
+        """The buffers with the nodes that they come from; ``visible`` are those that the caller sees, if known."""
         values = set(self.value.values())
         returned = set(self.code.returned)
         found = []
         for buffer in self.code.buffers.values():
             node = self.nodes.get(self.value.get(buffer.name, ""))
             calls = self.code.calls.items()
-            readers = [self.called[call] for call, (_, given) in calls if buffer.name in given and call in self.called]
-            origins = dict.fromkeys(self._between(node.name, values) if node is not None else ())
+            readers = [self.value[call] for call, (_, given) in calls if buffer.name in given and call in self.value]
+            origins = self._between(node.name, values) if node is not None else []
             found.append(
                 msgspec.structs.replace(
                     buffer,
@@ -412,20 +316,17 @@ class _Flow:
                     source_node=node.name if node is not None and buffer.name not in self.of_views - returned else None,
                     origins=tuple(origins) if buffer.is_extern else (*origins, *readers),
                     is_output=buffer.is_output or buffer.name in returned,
+                    is_user_output=None if visible is None else buffer.name in visible,
                 )
             )
         return tuple(found)
 
-    def _between(self, name: str, values: set[str]) -> Iterator[str]:
+    def _between(self, name: str, values: set[str]) -> list[str]:
         """A node, and those behind it whose values no buffer holds."""
-        left, seen = [name], {name}
-        while left:
-            name = left.pop()
-            if self.nodes[name].op != "placeholder":
-                yield name
-                new = [one for one in self.nodes[name].inputs if one not in seen and one not in values]
-                seen.update(new)
-                left += new
+        found = [name]
+        for one in found:
+            found += [two for two in dict.fromkeys(self.nodes[one].inputs) if two not in found and two not in values]
+        return [one for one in found if self.nodes[one].op != "placeholder"]
 
 
 _CONFIG = re.compile(r"^torch\._inductor\.config\.(\w+) = (True|False)$", re.MULTILINE)
@@ -449,12 +350,16 @@ def _graph(
     elif any(one.startswith("primals") for one in names) or (found is not None and found[1] == "forward"):
         direction = "forward"
     code = GeneratedCode(code_text)
-    lines = _with_names(lines, _text_lines(of_compile.get(_TRACED) or "")[0], modules)
+    lines = _with_names(lines, _text_lines(of_compile.get(_TRACED) or "")[0], modules, direction)
     trace.devices += [line.device.partition(":")[0] for line in lines if line.device]
-    kinds = _kinds(lines, direction)
-    nodes = tuple(msgspec.structs.replace(line.node, tensor=kinds.get(line.node.name)) for line in lines)
-    flow = _Flow(lines, returned, code)
-    buffers = _with_outputs(flow.buffers(), code, direction, of_compile.get("aot_forward_graph_fw_metadata"))
+    nodes = tuple(line.node for line in lines)
+    visible: set[str | None] | None = set(code.returned) if direction == "inference" else None
+    if direction == "forward" and (metadata := of_compile.get("aot_forward_graph_fw_metadata")) is not None:
+        changed = re.search(r"mutated_inp_runtime_indices=\[([^\]]*)\]", metadata)
+        first = len(re.findall(r"\d+", changed[1])) if changed else 0
+        visible = set(code.returned[first : first + metadata.count("OutputAliasInfo(")])
+    flow = _Flow(nodes, returned, code)
+    buffers = flow.buffers(visible)
     problems: dict[str, list[str]] = {}
     for one in nodes:
         if (problem := _problem(one)) is not None:
@@ -504,7 +409,7 @@ def _problem(node: FxNode) -> str | None:
 
 
 def _calls(lines: Sequence[_Line]) -> Iterator[Call]:
-    tensors = {line.node.name: Tensor(line.node.layout, (line.device or "").partition(":")[0]) for line in lines}
+    tensors = {line.node.name: Tensor(line.node.layout, line.device.partition(":")[0]) for line in lines}
     for line in lines:
         if isinstance(line.call, ast.Call):
             node = line.node
@@ -522,66 +427,31 @@ def _argument(node: ast.expr, tensors: Mapping[str, Tensor]) -> Any:
         return None
 
 
-def _kinds(lines: Sequence[_Line], direction: GraphDirection) -> dict[str, TensorKind]:
-    """The kind of each graph input, as ``capture.session.placeholder_kinds`` has it."""
-    nodes = {line.node.name: line.node for line in lines}
-    inputs = [node.name for node in nodes.values() if node.op in ("placeholder", "get_attr")]
-    kinds: dict[str, TensorKind] = dict.fromkeys(inputs, "activation")
-    if direction == "backward":
-        kinds |= {name: "gradient" for name in inputs if "tangents" in name}
-    for node in nodes.values():
-        if weight := _weight(node, nodes):
-            kinds[weight] = "weight"
-    return kinds
-
-
-def _weight(node: FxNode, nodes: Mapping[str, FxNode]) -> str | None:
-    """The graph input that is a convolution's weight, through casts and views."""
-    position = 2 if "convolution_backward" in node.target else 1
-    if "convolution" not in node.target or len(node.inputs) <= position:
-        return None
-    name = node.inputs[position]
-    while nodes[name].op == "call_function" and _base(nodes[name].target) in _SAME and nodes[name].inputs:
-        name = nodes[name].inputs[0]
-    return name if nodes[name].op in ("placeholder", "get_attr") else None
-
-
 _NUMBER = re.compile(r"(?:arg(\d+)_1|primals_(\d+))$")
 
 
-def _with_names(lines: list[_Line], traced: Sequence[_Line], modules: Mapping[str, str]) -> list[_Line]:
-    """The lines with what the traced graph says: which function the model called, and the module of a weight."""
-    at_line: dict[SourceLocation | None, list[_Line]] = defaultdict(list)
+def _with_names(
+    lines: Sequence[_Line], traced: Sequence[_Line], modules: Mapping[str, str], direction: GraphDirection
+) -> list[_Line]:
+    """The lines with the kinds of inputs, the functions that the model called, and the modules of weights."""
+    at_line: dict[SourceLocation | None, list[FxNode]] = defaultdict(list)
     for line in traced:
         if isinstance(line.call, ast.Call) and line.node.location is not None:
-            at_line[line.node.location].append(line)
+            at_line[line.node.location].append(line.node)
     given = [line.node for line in traced if line.node.op == "placeholder"]
     nodes = {line.node.name: line.node for line in lines}
+    kinds = placeholder_kinds(nodes.values(), direction)
     found = []
     for line in lines:
         node, module, called = line.node, None, None
         if node.op == "call_function":
             fitting = at_line.get(node.location, [])
-            same = [other for other in fitting if other.node.layout == node.layout] or fitting
-            names = {other.node.target.rpartition(".")[2] for other in same}
+            same = [other for other in fitting if other.layout == node.layout] or fitting
+            names = {other.target.rpartition(".")[2] for other in same}
             called = names.pop() if len(names) == 1 else None
-            if (number := _NUMBER.match(_weight(node, nodes) or "")) is not None:
+            if (number := _NUMBER.match(weight_of(node, nodes) or "")) is not None:
                 index = int(number[1]) if number[1] else int(number[2]) - 1
                 module = modules.get(_mangled(given[index].name)) if index < len(given) else None
-        found.append(_Line(msgspec.structs.replace(node, called=called, module=module), line.call, line.device))
+        node = msgspec.structs.replace(node, called=called, module=module, tensor=kinds.get(node.name))
+        found.append(replace(line, node=node))
     return found
-
-
-def _with_outputs(
-    buffers: Iterable[Buffer], code: GeneratedCode, direction: GraphDirection, metadata: str | None
-) -> tuple[Buffer, ...]:
-    """The buffers, and which of them the caller sees; the other outputs are saved for the backward."""
-    visible: set[str | None] | None = set(code.returned) if direction == "inference" else None
-    if direction == "forward" and metadata is not None:
-        changed = re.search(r"mutated_inp_runtime_indices=\[([^\]]*)\]", metadata)
-        first = len(re.findall(r"\d+", changed[1])) if changed else 0
-        visible = set(code.returned[first : first + metadata.count("OutputAliasInfo(")])
-    return tuple(
-        msgspec.structs.replace(buffer, is_user_output=None if visible is None else buffer.name in visible)
-        for buffer in buffers
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from layoutdoctor.diagnosis.graph import base_name as base_name
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 
 if TYPE_CHECKING:
@@ -68,15 +69,6 @@ Source:
     ``aten/src/ATen/native/group_norm.cpp`` (before pytorch's pull request 191945), pytorch issue 111824;
     ``aiter/ops/groupnorm.py``.
 """
-
-
-def base_name(target: str) -> str:
-    """The operator's name without namespace, overload and in-place underscore: ``aten.relu_.default`` is ``relu``."""
-    if "getitem" in target:
-        return "getitem"
-    parts = target.removeprefix("torch.ops.").split(".")
-    name = parts[1] if len(parts) > 1 else parts[0]
-    return name if name.startswith("_") and name.endswith("__") else name.rstrip("_") or name
 
 
 def is_layout_agnostic(node: FxNode) -> bool:

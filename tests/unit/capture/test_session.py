@@ -9,8 +9,10 @@ from packaging.version import Version
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from layoutdoctor.capture.compat import compile_settings
+from layoutdoctor.capture.fx_graph import fx_nodes
 from layoutdoctor.capture.inductor_graph import code_fingerprint
-from layoutdoctor.capture.session import CompileCapture, placeholder_kinds
+from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.recording.weights import placeholder_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -184,7 +186,15 @@ def test_weights_and_gradients_among_a_graphs_inputs_are_known_by_their_place() 
         return torch.ops.aten.convolution_backward(tangents, x, weight, *arguments)[:2]
 
     forward = traced(lambda x, w, b: torch.conv2d(x, w, b), (1, 4, 8, 8), (6, 4, 3, 3), (6,))
-    assert placeholder_kinds(forward, "inference") == {"x_1": "activation", "w_1": "weight", "b_1": "activation"}
+    assert placeholder_kinds(fx_nodes(forward), "inference") == {
+        "x_1": "activation",
+        "w_1": "weight",
+        "b_1": "activation",
+    }
     graph = traced(backward, (2, 8, 6, 6), (2, 4, 8, 8), (8, 4, 3, 3))
 
-    assert placeholder_kinds(graph, "backward") == {"tangents_1": "gradient", "x_1": "activation", "weight_1": "weight"}
+    assert placeholder_kinds(fx_nodes(graph), "backward") == {
+        "tangents_1": "gradient",
+        "x_1": "activation",
+        "weight_1": "weight",
+    }

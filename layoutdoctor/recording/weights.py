@@ -1,0 +1,54 @@
+"""Which inputs of a graph are weights, seen through casts and views."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.graph import base_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from layoutdoctor.diagnosis.conversion import TensorKind
+    from layoutdoctor.diagnosis.graph import FxNode, GraphDirection
+
+SAME = frozenset(
+    "_to_copy convert_element_type clone alias detach view _unsafe_view reshape unsqueeze squeeze permute transpose t "
+    "expand slice select".split()
+)
+"""Operations whose result is their first argument's elements, seen, cast or copied."""
+
+_SAME_WEIGHT = frozenset("_to_copy convert_element_type clone alias detach view reshape unsqueeze squeeze".split())
+
+
+def behind(name: str, nodes: Mapping[str, FxNode], through: frozenset[str]) -> str:
+    """The node that a value comes from through some operations, each of its first argument."""
+    node = nodes.get(name)
+    while node is not None and node.op == "call_function" and base_name(node.target) in through and node.inputs:
+        name = node.inputs[0]
+        node = nodes.get(name)
+    return name
+
+
+def weight_of(node: FxNode, nodes: Mapping[str, FxNode]) -> str | None:
+    """The graph input that is a convolution's weight; None for other operations."""
+    position = 2 if "convolution_backward" in node.target else 1
+    if node.op != "call_function" or "convolution" not in node.target or len(node.inputs) <= position:
+        return None
+    weight = behind(node.inputs[position], nodes, _SAME_WEIGHT)
+    return weight if weight in nodes and nodes[weight].op in ("placeholder", "get_attr") else None
+
+
+def placeholder_kinds(nodes: Iterable[FxNode], direction: GraphDirection) -> dict[str, TensorKind]:
+    """
+    The kind of each graph input: the weight of a convolution, a gradient, or an activation.
+
+    Args:
+        direction: A backward graph's ``tangents`` are gradients.
+    """
+    by_name = {node.name: node for node in nodes}
+    inputs = [name for name, node in by_name.items() if node.op in ("placeholder", "get_attr")]
+    kinds: dict[str, TensorKind] = dict.fromkeys(inputs, "activation")
+    if direction == "backward":
+        kinds |= {name: "gradient" for name in inputs if "tangents" in name}
+    return kinds | {name: "weight" for node in by_name.values() if (name := weight_of(node, by_name)) is not None}
