@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from layoutdoctor.errors import TraceError
@@ -134,6 +134,7 @@ def test_a_file_that_ends_too_early_keeps_every_event_that_is_whole(
     data, texts, ends = written
     first = data.index(b"[") + 1
     cut = first + math.floor(share * (len(data) - 1 - first))
+    assume(not data[:cut].endswith(b"}]"))  # which may as well close the events, the last of them damaged
     whole = [json.loads(text) for text, end in zip(texts, ends, strict=True) if end <= cut]
 
     found, stream = read(data[:cut], batch_bytes, piece_bytes)
