@@ -244,7 +244,13 @@ def _diagnose_calls(arguments: argparse.Namespace, target: str, calls: Mapping[s
             several.print_table(found, arguments)
         done = [(one, weight) for one, weight in zip(found.values(), weights or [1.0] * len(found), strict=True)]
         measured = [(one, weight) for one, weight in done if not isinstance(one, Failure)]
-        made = make_policy([one for one, _ in measured], [weight for _, weight in measured])
+        try:
+            made = make_policy([one for one, _ in measured], [weight for _, weight in measured])
+        except UsageError as error:  # such as of a model without a convolution, which has no times
+            say(f"no policy: {error}")
+            if arguments.format == "json":
+                several.print_table(found, arguments)
+            return
         policy.conclude(made, arguments, outputs)
 
     return several.diagnose_several(

@@ -102,6 +102,8 @@ def refuse_raw_files(arguments: argparse.Namespace, count: int) -> None:
     given = next((name.replace("_", "-") for name in _FILES_OF_ONE if getattr(arguments, name)), None)
     if given is not None:
         raise UsageError(f"cannot use --{given} with {count} kinds of call: it is about one diagnosis; leave it out")
+    if arguments.lower_for is not None:
+        raise UsageError(f"cannot make a policy for --target {arguments.lower_for}: nothing is measured; leave it out")
     if arguments.format not in ("text", "markdown", "json"):
         raise UsageError(f"cannot print a policy as {arguments.format}: expected text, markdown or json")
 

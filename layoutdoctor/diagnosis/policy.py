@@ -12,6 +12,7 @@ from layoutdoctor.diagnosis.record import Count, Factor, PositiveSeconds, Record
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES, UNREADABLE, read_saved, reason_of
 from layoutdoctor.diagnosis.subject import Configuration, Mode
 from layoutdoctor.errors import RecordError
+from layoutdoctor.units import known_sum
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,20 +44,6 @@ class Case(Record, frozen=True, kw_only=True):
     ratios: tuple[Ratio, ...]
     use: str
 
-    def seconds_of(self, name: str, *, at_most: bool = False) -> float | None:
-        """
-        Time of a call in another configuration than the baseline: the baseline's over its ratio.
-
-        Args:
-            at_most: Over the lower end of the ratio's interval.
-
-        Returns:
-            None if it was not measured with right outputs.
-        """
-        ratio = next((ratio for ratio in self.ratios if ratio.name == name), None)
-        times = 0.0 if ratio is None else ratio.low if at_most else ratio.median
-        return self.baseline_seconds / times if times else None
-
 
 class Policy(Record, frozen=True, kw_only=True):
     """
@@ -77,26 +64,38 @@ class Policy(Record, frozen=True, kw_only=True):
     configurations: tuple[Configuration, ...]
     cases: tuple[Case, ...]
 
+    def seconds_of(self, case: Case, name: str, *, at_most: bool = False) -> float | None:
+        """
+        Time of a call in a configuration: the baseline's own, or that over the configuration's ratio.
+
+        Args:
+            at_most: Over the lower end of the ratio's interval.
+
+        Returns:
+            None if it was not measured with right outputs.
+        """
+        if name == self.baseline:
+            return case.baseline_seconds
+        ratio = next((ratio for ratio in case.ratios if ratio.name == name), None)
+        times = 0.0 if ratio is None else ratio.low if at_most else ratio.median
+        return case.baseline_seconds / times if times else None
+
     def seconds(self, name: str | None, *, at_most: bool = False) -> float | None:
         """
         Time of all calls, each as often as its weight says.
 
         Args:
             name: One configuration for all calls, None for the one that each case uses.
-            at_most: As for ``Case.seconds_of``.
+            at_most: As for ``seconds_of``.
 
         Returns:
             None if it was not measured in every case.
         """
-        total = 0.0
+        weighted: list[float | None] = []
         for case in self.cases:
-            wanted = case.use if name is None else name
-            is_baseline = wanted == self.baseline
-            seconds = case.baseline_seconds if is_baseline else case.seconds_of(wanted, at_most=at_most)
-            if seconds is None:
-                return None
-            total += case.weight * seconds
-        return total
+            seconds = self.seconds_of(case, case.use if name is None else name, at_most=at_most)
+            weighted.append(None if seconds is None else case.weight * seconds)
+        return known_sum(*weighted)
 
 
 def load_policy(path: str | Path) -> Policy:

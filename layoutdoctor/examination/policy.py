@@ -36,15 +36,15 @@ def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None 
         )
     cases = [_case(diagnosis, weight) for diagnosis, weight in zip(diagnoses, weights, strict=True)]
     first = diagnoses[0]
-    for diagnosis, case in zip(diagnoses[1:], cases[1:], strict=True):
+    for diagnosis in diagnoses[1:]:
         own, other = _identity(diagnosis), _identity(first)
         if own != other:
             raise UsageError(f"cannot make a policy of {_words(own)} and {_words(other)}: expected one model and mode")
-        if sum(_key(case) == _key(one) for one in cases) > 1:
-            raise UsageError(
-                "cannot make a policy of two diagnoses with the same input shapes, device and number of threads: "
-                "leave one of them out"
-            )
+    if len({_key(case) for case in cases}) < len(cases):
+        raise UsageError(
+            "cannot make a policy of two diagnoses with the same input shapes, device and number of threads: "
+            "leave one of them out"
+        )
     assert first.comparison is not None
     baseline = first.comparison.baseline
     policy = Policy(
@@ -57,7 +57,7 @@ def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None 
         cases=tuple(cases),
     )
     best = _best_single(policy)
-    cases = [msgspec.structs.replace(case, use=_use(case, baseline, best)) for case in cases]
+    cases = [msgspec.structs.replace(case, use=_use(policy, case, best)) for case in cases]
     used = {best, *(case.use for case in cases)}
     known = {trial.name: trial.configuration for diagnosis in diagnoses for trial in diagnosis.trials}
     configurations = tuple(configuration for name, configuration in known.items() if name in used)
@@ -76,9 +76,10 @@ def _best_single(policy: Policy) -> str:
     return best
 
 
-def _use(case: Case, baseline: str, best: str) -> str:
+def _use(policy: Policy, case: Case, best: str) -> str:
     is_slower = any(ratio.name == best and ratio.verdict == SLOWER for ratio in case.ratios)
-    return best if case.use == baseline and not is_slower and case.seconds_of(best) is not None else case.use
+    is_known = policy.seconds_of(case, best) is not None
+    return best if case.use == policy.baseline and not is_slower and is_known else case.use
 
 
 def _case(diagnosis: Diagnosis, weight: float) -> Case:

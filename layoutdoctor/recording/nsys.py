@@ -19,7 +19,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from contextlib import closing
 from functools import lru_cache
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from layoutdoctor.diagnosis.writing import private_directory
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.recording import (
     NONE,
@@ -108,7 +108,7 @@ def read_nsys_export(path: Path) -> RecordedTrace:
 
 def read_nsys_report(path: Path, nsys: str) -> RecordedTrace:
     """Reads a report by the export of ``nsys``, a program, which writes into a temporary folder; else a TraceError."""
-    with tempfile.TemporaryDirectory(prefix="layoutdoctor-") as folder:
+    with private_directory() as folder:
         database = Path(folder) / "export.sqlite"
         options = ["--type", "sqlite", "--force-overwrite", "true", "--output", str(database)]
         command = [nsys, "export", *options, str(path.absolute())]

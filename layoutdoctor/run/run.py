@@ -324,9 +324,11 @@ class Run:
         name = None if advice is None else advice.configuration
         pair = [baseline, *(one for one in self.workers if one.name == name and one is not baseline and one.forks)]
         measured = next((trial.measurement for trial in trials if trial.name == baseline.name), None)
-        for _ in range(UNKEPT_STARTS if measured is not None else 0):
+        if measured is None:
+            return
+        for _ in range(UNKEPT_STARTS):
             rounds = time_start([baseline], baseline.calls, self._meter, giving_back=pair)
-            if rounds is None or measured is None:
+            if rounds is None:
                 return
             kept, *given_back = map(statistics.median, rounds)
             for worker, seconds in zip(pair, given_back, strict=True):  # beside the baseline, as all times are compared

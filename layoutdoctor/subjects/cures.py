@@ -20,7 +20,7 @@ from layoutdoctor.examination.graphs.buffers import is_only_channels_last, is_on
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, strided_norms
 from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
 from layoutdoctor.subjects.copies import CHANNELS_LAST, layout_of
-from layoutdoctor.words import distinct, listing
+from layoutdoctor.words import distinct, line_words, listing
 from layoutdoctor.workers.messages import Proposal
 
 if TYPE_CHECKING:
@@ -444,7 +444,7 @@ def _propose_without_contiguous(seen: Seen) -> Proposal | None:
 
 def _lines_of(nodes: Iterable[FxNode]) -> list[str]:
     places = [node.location for node in nodes if node.location is not None]
-    return distinct(f"{place.file.rpartition('/')[2]}:{place.line}" for place in places)
+    return distinct(map(line_words, places))
 
 
 def _propose_view_as_reshape(seen: Seen) -> Proposal | None:

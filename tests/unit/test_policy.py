@@ -191,6 +191,7 @@ def test_a_policy_of_another_device_is_refused_and_one_of_other_threads_warned_o
         (["--threads", "1,2", "--weights", "1"], "cannot use 1 weights for 2 kinds of call: expected one for each"),
         (["--weights", "1"], "cannot use --weights for one kind of call"),
         (["--threads", "1,2", "--save-traces", "x"], "cannot use --save-traces with 2 kinds of call"),
+        (["--threads", "1,2", "--target", "cuda:90"], "cannot make a policy for --target cuda:90: nothing is measured"),
         (["--threads", "1,2", "--format", "sarif"], "cannot print a policy as sarif: expected text, markdown or json"),
         (["--threads", "1,2", "--output", "x.html"], "cannot render a policy as 'html'"),
     ],
@@ -217,3 +218,17 @@ def test_two_shapes_are_diagnosed_and_make_a_policy(tmp_path: Path, capsys: pyte
     assert all([ratio.name for ratio in case.ratios] == [EAGER] for case in policy.cases)
     assert isinstance(policy.cases[0].ratios[0], Ratio)
     assert "layoutdoctor policy · model.py · inference" in capsys.readouterr().out
+
+
+@pytest.mark.compile
+def test_calls_without_times_make_no_policy_and_are_still_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.py").write_text("import torch\nmodel = torch.nn.ReLU()\n")
+    sets = ["--input", "f32[1,4]", "--or", "--input", "f32[2,4]"]
+
+    assert main([str(tmp_path / "model.py"), *sets, "--format", "json"]) == 0
+
+    printed = capsys.readouterr()
+    assert [one["subject"]["name"] for one in json.loads(printed.out)] == ["model.py"] * 2
+    assert "no policy: cannot make a policy of the diagnosis of model.py: it has no times" in printed.err

@@ -9,7 +9,7 @@ from layoutdoctor.examination.costs import counted_conversions, launch_count, su
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, tensors_in_short
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
 from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import be, count_of, layout_words, line_words, listing
+from layoutdoctor.words import be, count_of, layout_words, line_words, listing, shown
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Account, AccountRow
@@ -63,10 +63,10 @@ def account_sentence(account: Account) -> str:
     """The rows that contribute most, in short, and the rest, so that they add up to the difference."""
     difference = account.slower_seconds - account.faster_seconds
     costly = sorted(account.rows, key=lambda row: -row.seconds)
-    shown = [row for row in costly if row.seconds >= _WORTH_A_SENTENCE * abs(difference) and row.seconds > 0]
+    named = [row for row in costly if row.seconds >= _WORTH_A_SENTENCE * abs(difference) and row.seconds > 0]
     parts: list[str] = []
     rest = difference
-    for row in shown[:MOST_ROWS]:
+    for row in named[:MOST_ROWS]:
         part = f"{format_seconds(row.seconds)} {_in_short(row)}"
         if parts and len(", ".join((*parts, part))) > _LONGEST:
             break
@@ -74,7 +74,7 @@ def account_sentence(account: Account) -> str:
         rest -= row.seconds
     if abs(rest) >= _WORTH_A_SENTENCE * abs(difference):
         parts.append(f"{signed_seconds(rest)} the rest")
-    slower = "the default" if account.slower == BASELINE else shown_name(account.slower)
+    slower = clean_name(shown(account.slower))
     return f"{slower} is slower by {format_seconds(difference)}: {', '.join(parts)}"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.reports.sections.rows import UNKNOWN, Overview, Table, TableRow, format_interval
 from layoutdoctor.reports.sections.wording import baseline_phrase, clean, clean_name, shown_name
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import count_of, distinct, shape_words
+from layoutdoctor.words import count_of, distinct, shape_words, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ def build_policy_view(policy: Policy) -> Overview:
             (
                 call_words(policy, case),
                 format_seconds(case.baseline_seconds),
-                _use_words(policy, case.use),
+                clean_name(shown(case.use)),
                 *(_ratio_cell(case, name) for name in columns),
             )
         )
@@ -53,10 +53,6 @@ def call_words(policy: Policy, case: Case) -> str:
     return ", ".join(words)
 
 
-def _use_words(policy: Policy, name: str) -> str:
-    return "the default" if name == policy.baseline else shown_name(name)
-
-
 def _ratio_cell(case: Case, name: str) -> str:
     ratio = next((ratio for ratio in case.ratios if ratio.name == name), None)
     return UNKNOWN if ratio is None else format_interval(ratio)
@@ -71,7 +67,7 @@ def _headline(policy: Policy) -> str:
     if policy.everywhere == policy.baseline:
         first = f"{baseline_phrase(policy.baseline)} is the best single choice for {kinds}"
     else:
-        speed = f"{format_ratio(default / single)} faster than the default"
+        speed = f"{format_ratio(default / single)} faster than {clean_name(shown(policy.baseline))}"
         first = f"{shown_name(policy.everywhere)} is the best single choice for {kinds}: {speed}"
     gain = single / each
     by_call = (
@@ -88,9 +84,8 @@ def _lines(policy: Policy) -> Iterator[str]:
             (seconds / best, name, case)
             for case in policy.cases
             for name in {other.use for other in policy.cases} | {policy.everywhere}
-            if (seconds := case.baseline_seconds if name == policy.baseline else case.seconds_of(name)) is not None
-            and (best := case.baseline_seconds if case.use == policy.baseline else case.seconds_of(case.use))
-            is not None
+            if (seconds := policy.seconds_of(case, name)) is not None
+            and (best := policy.seconds_of(case, case.use)) is not None
         ),
         key=lambda entry: entry[0],
         default=None,
@@ -98,7 +93,7 @@ def _lines(policy: Policy) -> Iterator[str]:
     if worst is not None and worst[0] > 1.05:
         factor, name, case = worst
         yield (
-            f"The worst exchange of choices: {_use_words(policy, name)} takes {format_ratio(factor)} as long as "
-            f"{_use_words(policy, case.use)} for {call_words(policy, case)}"
+            f"The worst exchange of choices: {clean_name(shown(name))} takes {format_ratio(factor)} as long as "
+            f"{clean_name(shown(case.use))} for {call_words(policy, case)}"
         )
     yield clean('Apply it: model = layoutdoctor.apply_policy(model, "policy.json")  # what --output policy.json wrote')

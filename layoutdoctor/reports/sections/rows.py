@@ -26,7 +26,7 @@ from layoutdoctor.reports.sections.wording import (
     shown_name,
 )
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share
-from layoutdoctor.words import NOT_RECORDED, TENSOR_WORDS, count_of, joined, line_words, listing
+from layoutdoctor.words import NOT_RECORDED, TENSOR_WORDS, count_of, joined, line_words, listing, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -142,7 +142,7 @@ def _configurations(diagnosis: Diagnosis) -> Table:
     is_timed = diagnosis.subject.target is None
     baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
     recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
-    against = f"against {'the default' if baseline == BASELINE else shown_name(baseline)}"
+    against = f"against {clean_name(shown(baseline))}"
     equal = (t for t in diagnosis.trials if t.equivalence is not None and t.equivalence.status == "equal")
     is_less_exact = any(map(times_less_exact, equal))
     cells: dict[str, Callable[[Trial], str]] = {
