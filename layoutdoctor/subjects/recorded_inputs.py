@@ -71,6 +71,7 @@ class RecordedInputs:
 
 
 _watchers: list[OnCall] = []
+_watching = contextlib.ExitStack()
 _lock = threading.Lock()
 
 
@@ -89,16 +90,16 @@ def watched_calls(on_call: OnCall) -> Iterator[None]:
             _watch_calls()
         _watchers.append(on_call)
     try:
-        with torch.compiler.set_stance("force_eager"):
-            yield
+        yield
     finally:
         with _lock:
             _watchers.remove(on_call)
             if not _watchers:
-                nn.Module.__call__ = nn.Module.__call__.__wrapped__
+                _watching.close()
 
 
 def _watch_calls() -> None:
+    """Begins it, for all threads: a stance of torch.compile holds in all of them."""
     call = nn.Module.__call__
 
     @functools.wraps(call)
@@ -108,7 +109,9 @@ def _watch_calls() -> None:
             go_on = functools.partial(on_call, module, (args, kwargs), go_on)
         return go_on()
 
+    _watching.enter_context(torch.compiler.set_stance("force_eager"))
     nn.Module.__call__ = watched
+    _watching.callback(setattr, nn.Module, "__call__", call)
 
 
 @contextlib.contextmanager

@@ -215,3 +215,6 @@ def test_blocks_that_end_in_any_order_leave_nothing_behind() -> None:
     module(torch.randn(1, 3, 8, 8))
     second.__exit__(None, None, None)
     assert (seen.call_count, nn.Module.__call__ is call) == (2, True)
+    compiled: list[Any] = []
+    torch.compile(torch.relu, backend=lambda graph, _: compiled.append(graph) or graph.forward)(torch.ones(2))
+    assert len(compiled) == 1
