@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BASELINE
 from layoutdoctor.units import format_ratio
 
 if TYPE_CHECKING:
@@ -217,9 +217,12 @@ _CONFIGURATIONS = {
 def name_in_words(name: str) -> str:
     """A configuration in words: ``"compiled + channels_last"``; a name that is not built in stays as it is."""
     base, *added = name.split("+")
-    if base not in _CONFIGURATIONS:
+    built_in = base.removeprefix(AHEAD_OF_TIME)
+    if built_in not in _CONFIGURATIONS:
         return name
-    words = _CONFIGURATIONS[base]
+    words = _CONFIGURATIONS[built_in]
+    if base != built_in:
+        words = words.replace("compiled", "AOTInductor").removesuffix(" (the default)")
     return " + ".join((words.removesuffix(" (the default)"), *added)) if added else words
 
 

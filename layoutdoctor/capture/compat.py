@@ -58,6 +58,7 @@ class PrivateName:
 _CACHES = "fresh compiles of every configuration (a cache may answer, and then no graph is seen)"
 _DECISION = "why Inductor chose or left channels-last"
 _GRAPHS = "compiled graphs: their nodes, buffers, conversions and generated code"
+_PACKAGES = "graphs that AOTInductor compiles"
 _BUFFERS = "buffers and conversions inside compiled graphs"
 _KERNELS = "names of generated kernels, and which buffers each of them writes"
 _BREAKS = "graph breaks and their reasons"
@@ -79,6 +80,7 @@ PRIVATE_NAMES: tuple[PrivateName, ...] = (
     PrivateName("torch._inductor.cpp_builder", "get_cpp_compiler", "a clear word about a missing C++ compiler"),
     PrivateName("torch._inductor.graph", "GraphLowering.decide_layout_opt", _DECISION),
     PrivateName("torch._inductor.graph", "GraphLowering.compile_to_module", _GRAPHS),
+    PrivateName("torch._inductor.graph", "GraphLowering.codegen_with_cpp_wrapper", _PACKAGES),
     PrivateName("torch._inductor.scheduler", "BaseScheduling", _KERNELS),
     PrivateName("torch._inductor.codegen.cpp", "CppScheduling.define_kernel", _KERNELS),
     PrivateName("torch._inductor.codegen.triton", "TritonScheduling.define_kernel", _KERNELS),
@@ -345,18 +347,20 @@ _SPURIOUS_LOG_LINE = "Conv inputs meta not found"
 
 class InductorHooks:
     """
-    Four wraps around Inductor, all undone on exit.
+    Five wraps around Inductor, all undone on exit.
 
     Attributes:
         on_traced: Called with each graph that dynamo hands to Inductor, before Inductor changes it.
         on_decision: Called with (graph module, result, log lines, is_inference) after each layout decision.
-        on_graph: Called with (GraphLowering, module, [(kernel name, node names, source)]) after code generation.
+        on_graph: Called with (GraphLowering, generated code, [(kernel name, node names, source)]) after code
+            generation. The code is a loaded Python module; of AOTInductor the texts of the wrapper and the kernels.
         lowered_count: Graphs that were lowered; None where this torch does not let us see them.
 
     Source:
         ``compile_fx`` (torch/_inductor/compile_fx.py), ``GraphLowering.decide_layout_opt`` (static method) and
         ``GraphLowering.compile_to_module`` (torch/_inductor/graph.py), ``define_kernel`` of every ``BaseScheduling``
-        (torch/_inductor/scheduler.py); torch 2.7, 2.11, 2.13 and 2.15.
+        (torch/_inductor/scheduler.py); torch 2.7, 2.11, 2.13 and 2.15. ``GraphLowering.codegen_with_cpp_wrapper`` of
+        AOTInductor, torch 2.13.
     """
 
     def __init__(
@@ -383,7 +387,8 @@ class InductorHooks:
         for what, install in (
             ("traced model", self._wrap_tracing),
             ("layout decisions", self._wrap_decision),
-            ("compiled graphs", self._wrap_compile),
+            ("compiled graphs", lambda: self._wrap_compile("compile_to_module", is_package=False)),
+            ("packaged graphs", lambda: self._wrap_compile("codegen_with_cpp_wrapper", is_package=True)),
             ("generated kernels", self._wrap_kernels),
         ):
             with self.guard(what):
@@ -445,27 +450,32 @@ class InductorHooks:
 
         self._wrap(importlib.import_module("torch._inductor.graph").GraphLowering, "decide_layout_opt", recording)
 
-    def _wrap_compile(self) -> None:
-        private("torch._inductor.graph.GraphLowering.compile_to_module")
+    def _wrap_compile(self, name: str, *, is_package: bool) -> None:
+        private(f"torch._inductor.graph.GraphLowering.{name}")
 
         def recording(original: Callable[..., Any]) -> Callable[..., Any]:
-            def compile_to_module(*args: Any, **keywords: Any) -> Any:
+            def generate(*args: Any, **keywords: Any) -> Any:
+                lowering = args[0]
+                if bool(lowering.aot_mode) != is_package:  # the one calls the other on its way
+                    return original(*args, **keywords)
                 # A graph may be lowered while another one is (autotuning, sub-graphs): each has kernels of its own.
                 outer, self._kernels = self._kernels, []
                 try:
-                    module = original(*args, **keywords)
+                    generated = original(*args, **keywords)
                     own = self._kernels
                 finally:
                     self._kernels = outer
-                self.lowered_count = (self.lowered_count or 0) + 1
-                with self.guard("a compiled graph"):
-                    self.on_graph(args[0], module, own)
-                return module
+                if not lowering.is_const_graph:
+                    self.lowered_count = (self.lowered_count or 0) + 1
+                    with self.guard("a compiled graph"):
+                        self.on_graph(lowering, generated, own)
+                return generated
 
-            return compile_to_module
+            return generate
 
-        self._wrap(importlib.import_module("torch._inductor.graph").GraphLowering, "compile_to_module", recording)
-        self.lowered_count = self.lowered_count or 0
+        self._wrap(importlib.import_module("torch._inductor.graph").GraphLowering, name, recording)
+        if not is_package:
+            self.lowered_count = self.lowered_count or 0
 
     def _wrap_kernels(self) -> None:
         base = private("torch._inductor.scheduler.BaseScheduling")

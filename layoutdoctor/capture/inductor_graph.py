@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from layoutdoctor.capture.fx_graph import output_node, size_of
 from layoutdoctor.diagnosis.graph import Buffer, BufferRead
 from layoutdoctor.diagnosis.layout import known_numbers, strided_layout
@@ -19,7 +21,7 @@ from layoutdoctor.errors import first_line
 from layoutdoctor.recording.loops import Loop, reduction_run, seen_strides
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.layout import Layout
 
@@ -48,7 +50,29 @@ def buffers_of(graph: Any, kernels: Sequence[tuple[str, list[str], str]]) -> tup
         for node in outer.get_nodes():
             if getattr(node, "node", None) is not None:
                 found += _buffers_of_node(node, facts)
-    return tuple(found)
+    constants = _renamed_constants(graph)
+    return tuple(_with_names(buffer, constants) for buffer in found) if constants else tuple(found)
+
+
+def _renamed_constants(graph: Any) -> dict[str, str]:
+    """
+    The nodes of constants, by the names that the generated code has for them where these differ.
+
+    Source:
+        ``GraphLowering.allocate_non_dup_const_name``: ``constant_0_weight`` for ``0.weight``, torch 2.13.
+    """
+    node_of = {node.target: str(node.name) for node in graph.orig_gm.graph.nodes if node.op == "get_attr"}
+    allocated = getattr(graph, "allocated_constant_name", {})
+    return {name: node_of[own] for name, own in allocated.items() if node_of.get(own, name) != name}
+
+
+def _with_names(buffer: Buffer, names: Mapping[str, str]) -> Buffer:
+    accesses = (msgspec.structs.replace(read, name=names.get(read.name, read.name)) for read in buffer.accesses)
+    return msgspec.structs.replace(
+        buffer,
+        reads=tuple(sorted(names.get(name, name) for name in buffer.reads)),
+        accesses=tuple(accesses),
+    )
 
 
 @dataclass(frozen=True)

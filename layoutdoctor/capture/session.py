@@ -30,10 +30,10 @@ _FRAME_NUMBER = re.compile(r"\s*(\d+)/\d+: ")
 
 
 class CapturedGraph(NamedTuple):
-    """A graph's record, and the generated Python module that runs it: its globals hold the compiled kernels."""
+    """A graph's record, and the generated code: a Python module, whose globals hold the compiled kernels, or texts."""
 
     graph: Graph
-    module: Any
+    generated: Any
 
 
 class CompileCapture:
@@ -111,15 +111,15 @@ class CompileCapture:
     def _on_decision(self, graph_module: Any, applied: bool, log: list[str], is_inference: bool) -> None:
         self._decisions.append((graph_module, record_decision(applied, log, is_inference)))
 
-    def _on_graph(self, lowering: Any, module: Any, kernels: list[tuple[str, list[str], str]]) -> None:
+    def _on_graph(self, lowering: Any, generated: Any, kernels: list[tuple[str, list[str], str]]) -> None:
         decision = self._decision_of(lowering)
         name = f"graph {len(self.captured)}"
         try:
-            graph = _graph_record(name, lowering, module, kernels, decision)
+            graph = _graph_record(name, lowering, generated, kernels, decision)
         except Exception as error:  # a graph that cannot be read at all still counts as one that was compiled
             problem = f"nothing of it could be read: {first_line(error)}"
             graph = Graph(name=name, direction="inference", decision=None, nodes=(), hook_failure=problem)
-        self.captured.append(CapturedGraph(graph, module))
+        self.captured.append(CapturedGraph(graph, generated))
 
     def _decision_of(self, lowering: Any) -> RawDecision | None:
         """The decision made about the graph that was lowered, not about a sub-graph of it."""
@@ -140,7 +140,7 @@ def _first_words(reason: str) -> str:
 def _graph_record(
     name: str,
     lowering: Any,
-    module: Any,
+    generated: Any,
     kernels: Sequence[tuple[str, list[str], str]],
     raw: RawDecision | None,
 ) -> Graph:
@@ -178,9 +178,13 @@ def _graph_record(
     with part("what is not understood"):
         fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
     with part("generated code"):
-        source = Path(module.__file__).read_text(encoding="utf-8")
+        if isinstance(generated, tuple):  # of AOTInductor
+            source = "\n".join(part.value for part in generated)
+        else:
+            source = Path(generated.__file__).read_text(encoding="utf-8")
         fields["code_fingerprint"] = code_fingerprint(source)
-        fields["kernel_sources"] = kernel_sources(source)
+        is_package = isinstance(generated, tuple)
+        fields["kernel_sources"] = {name: text for name, _, text in kernels} if is_package else kernel_sources(source)
     return Graph(
         name=name,
         direction=direction,

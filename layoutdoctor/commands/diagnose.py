@@ -17,13 +17,22 @@ import msgspec
 
 from layoutdoctor.commands import several
 from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE, add_conclusion_options, prepare_conclusion
-from layoutdoctor.commands.output import files_of_target, prepare_raw, print_report, save_recordings, save_reports
+from layoutdoctor.commands.output import (
+    files_of_target,
+    prepare_raw,
+    print_report,
+    save_recordings,
+    save_reports,
+    writable,
+)
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
 from layoutdoctor.diagnosis.configurations import (
     ALL,
+    PACKAGE_SUFFIX,
     QUICK,
     TARGETS,
+    check_package,
     choose_configurations,
     find_target,
     is_a_group,
@@ -129,6 +138,12 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
         type=_compile_arguments,
         help="""what torch.compile is given today, such as 'mode="reduce-overhead", dynamic=True': kept in every """
         "configuration, save what it decides itself (default: as the target is compiled, if it is)",
+    )
+    parser.add_argument(
+        "--package",
+        metavar="FILE",
+        help=f"compile with AOTInductor, beside torch.compile's default, and keep the best package in this "
+        f"{PACKAGE_SUFFIX} file",
     )
     tried = parser.add_mutually_exclusive_group()
     tried.add_argument(
@@ -298,6 +313,7 @@ def with_options(request: Request, arguments: argparse.Namespace, plan: Plan) ->
         tries_all=arguments.configurations == ALL,
         compile_arguments=arguments.compile,
         lower_for=arguments.lower_for,
+        package=plan.package,
         budget_seconds=arguments.budget,
         trace_directory=str(plan.traces) if plan.traces is not None else None,
         timeout_seconds=None if limit == math.inf else limit,
@@ -311,6 +327,7 @@ class Plan(NamedTuple):
     conclusion: Conclusion
     traces: Path | None
     recordings: Path | None
+    package: str | None
 
 
 def prepare_diagnosis(arguments: argparse.Namespace, targets: list[str]) -> Plan:
@@ -320,6 +337,21 @@ def prepare_diagnosis(arguments: argparse.Namespace, targets: list[str]) -> Plan
         prepare_conclusion(arguments, [file for target in targets for file in files_of_target(target)]),
         prepare_raw(arguments, "traces") if arguments.lower_for is None else None,
         prepare_raw(arguments, "recordings"),
+        _package(arguments, targets),
+    )
+
+
+def _package(arguments: argparse.Namespace, targets: Sequence[str]) -> str | None:
+    """The file of ``--package``, if it was given and can be written."""
+    if arguments.package is None:
+        return None
+    if arguments.resume is not None:
+        raise UsageError(
+            "cannot use --package with --resume: a package is kept of what this run compiles; leave one out"
+        )
+    path = check_package(arguments.package, arguments.mode, arguments.lower_for)
+    return str(
+        writable(Path(path), [file for target in targets for file in files_of_target(target)], force=arguments.force)
     )
 
 

@@ -140,10 +140,10 @@ def prepare_outputs(
                 f"cannot write {name!r} with --redact: this {raw} holds every name as it was recorded; leave out "
                 "--redact, or this output"
             )
-        output = OutputFile(_writable(Path(name), read, force=force), raw or format_of_suffix(name))
+        output = OutputFile(writable(Path(name), read, force=force), raw or format_of_suffix(name))
         if output.report_format == "markdown":
             details = output.path.with_name(f"{output.path.stem}.details.md")
-            output = replace(output, details=_writable(details, read, force=force))
+            output = replace(output, details=writable(details, read, force=force))
         outputs.append(output)
     taken: set[Path] = set()
     for path in (path for output in outputs for path in (output.path, output.details) if path is not None):
@@ -153,7 +153,7 @@ def prepare_outputs(
     return tuple(outputs)
 
 
-def _writable(path: Path, read: Iterable[InputFile], *, force: bool) -> Path:
+def writable(path: Path, read: Iterable[InputFile], *, force: bool) -> Path:
     """A path that can be written, without changing anything there."""
     refuse_what_is_read(path, read)
     try:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 120
 _MOST_CALLS = 64
-_FILES_OF_ONE = ("save_traces", "save_recordings", "write_accepted")
+_FILES_OF_ONE = ("package", "save_traces", "save_recordings", "write_accepted")
 _OF_ONE = ("output", "input", "module", "config", *_FILES_OF_ONE)
 
 

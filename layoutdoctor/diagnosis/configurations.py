@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ BASELINE = "inductor"
 """The configuration that ratios refer to: torch.compile as torch ships it."""
 
 FORCED = "inductor-layout-opt-forced"
+AHEAD_OF_TIME = "aot-"
+"""Begins the names of configurations that AOTInductor compiles."""
+PACKAGE_SUFFIX = ".pt2"
 SYMBOLIC_SIZES, STATIC_SIZES = f"{BASELINE}+symbolic-sizes", f"{BASELINE}+static-sizes"
 """The default, if the inputs have symbolic sizes, with these as symbols or as numbers."""
 ALL = "all"
@@ -169,6 +173,48 @@ def compiled_with(configuration: Configuration, given: Mapping[str, Any]) -> Con
         compile_arguments={name: value for name, value in given.items() if name != "options"},
         inductor_options={**options, **configuration.inductor_options},
     )
+
+
+def by_aot_inductor(configurations: Iterable[Configuration]) -> tuple[Configuration, ...]:
+    """
+    The configurations, with what is compiled compiled by AOTInductor, and beside them torch.compile's default.
+
+    Raises:
+        UsageError: One has arguments of torch.compile that an exported program does not have.
+    """
+    chosen = [_BY_NAME[BASELINE]]
+    for one in configurations:
+        if one.backend != "inductor":
+            chosen.append(one)
+            continue
+        for name in ("dynamic", "fullgraph"):
+            if name in one.compile_arguments:
+                raise UsageError(
+                    f"cannot compile a package with {name}={one.compile_arguments[name]!r}: AOTInductor compiles an "
+                    "exported program, whole and for the sizes of the example input; leave it out"
+                )
+        chosen.append(msgspec.structs.replace(one, name=f"{AHEAD_OF_TIME}{one.name}", ahead_of_time=True))
+        if one.name == BASELINE:
+            chosen[0] = one  # with the caller's arguments
+    return tuple(chosen)
+
+
+def check_package(package: str | os.PathLike[str], mode: Mode, target: str | None) -> str:
+    """
+    The file for a package, as text.
+
+    Raises:
+        UsageError: It has another ending; or no package can be made in this mode, or for such a target.
+    """
+    path = os.fspath(package)
+    cannot = f"cannot keep a package in {path!r}:"
+    if not path.endswith(PACKAGE_SUFFIX):
+        raise UsageError(f"{cannot} expected a file whose name ends in {PACKAGE_SUFFIX}, such as model.pt2")
+    if mode != "inference":
+        raise UsageError(f"{cannot} AOTInductor compiles for inference; leave the package out to diagnose {mode}")
+    if target is not None:
+        raise UsageError(f"{cannot} nothing is compiled to the end for target {target!r}; leave one of the two out")
+    return path
 
 
 def base_name(configuration: Configuration) -> str:

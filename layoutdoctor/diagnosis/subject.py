@@ -69,6 +69,7 @@ class Configuration(Record, frozen=True, kw_only=True):
         library_switches: Switches of libraries under which it runs, such as ``cudnn.benchmark``; each is put back.
         dynamic: Whether torch.compile is given the symbolic sizes of the inputs as such, as after
             ``torch._dynamo.mark_dynamic``; None leaves that as the caller has it.
+        ahead_of_time: Whether the model is exported and compiled to a package by AOTInductor, not by torch.compile.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Configuration(Record, frozen=True, kw_only=True):
     cures: tuple[Cure, ...] = ()
     library_switches: dict[str, bool] = msgspec.field(default_factory=dict)
     dynamic: bool | None = None
+    ahead_of_time: bool = False
 
     @property
     def freezes(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping  # noqa: TC003  # a call is read from messages, by its annotations
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +42,8 @@ def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], 
     lines += [f"torch.backends.{name} = {value}" for name, value in configuration.library_switches.items()]
     lines += _compile_lines(configuration)
     lines += _input_lines(configuration.input_format or "preserve", call, parameter_ranks)
+    if configuration.ahead_of_time:
+        return "\n".join([*lines, *_package_lines(configuration, call)])
     if configuration.freezes:
         lines += [
             "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
@@ -69,7 +72,7 @@ def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
 def compile_words(configuration: Configuration) -> str:
     """The arguments of ``torch.compile`` as code: ``mode="reduce-overhead", dynamic=True``; empty if there are none."""
     arguments = dict(configuration.compile_arguments)
-    options = [f'"{name}": {_value(value)}' for name, value in effective_options(configuration).items()]
+    options = _listed(effective_options(configuration))
     if options and (mode := arguments.pop("mode", None)) is not None:  # torch.compile takes one of the two
         options.insert(0, f"**torch._inductor.list_mode_options({_value(mode)})")
     words = [f"{name}={_value(value)}" for name, value in arguments.items()]
@@ -107,8 +110,31 @@ def _model_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
     return lines
 
 
+def _package_lines(configuration: Configuration, call: Call | None) -> list[str]:
+    """What compiles ``model`` to a package that takes inputs in the memory format of the ones it is compiled with."""
+    given = "model(x)" if call is None else call.text
+    arguments = configuration.compile_arguments
+    mode = [f"**torch._inductor.list_mode_options({_value(arguments['mode'])})"] if "mode" in arguments else []
+    options = ", ".join([*mode, *_listed({**global_options(configuration), **effective_options(configuration)})])
+    configs = f", inductor_configs={{{options}}}" if options else ""
+    return [
+        f"program = torch.export.export(model.eval(), {_arguments_of(given)})",
+        f'package = torch._inductor.aoti_compile_and_package(program, package_path="model.pt2"{configs})',
+        "model = torch._inductor.aoti_load_package(package)  # it does not check the memory format of its inputs",
+    ]
+
+
+def _arguments_of(call: str) -> str:
+    """``(x,)`` of ``model(x)``, and ``(x,), {"y": y}`` of ``model(x, y=y)``."""
+    parsed = ast.parse(call, mode="eval").body
+    assert isinstance(parsed, ast.Call)
+    named = ", ".join(f'"{one.arg}": {ast.unparse(one.value)}' for one in parsed.keywords)
+    given = "".join(f"{ast.unparse(one)}, " for one in parsed.args).rstrip()
+    return f"({given if len(parsed.args) == 1 else given.rstrip(',')})" + (f", {{{named}}}" if named else "")
+
+
 def _compile_lines(configuration: Configuration) -> list[str]:
-    if configuration.backend != "inductor":
+    if configuration.backend != "inductor" or configuration.ahead_of_time:
         return []
     words = compile_words(configuration)
     compiled = f"model = torch.compile(model{', ' if words else ''}{words})"
@@ -134,6 +160,10 @@ def _input_lines(choice: FormatChoice, call: Call | None, parameter_ranks: froze
             change = "contiguous()" if choice == "contiguous" else f"to(memory_format={_FORMAT_BY_RANK[rank]})"
             lines.append(f"{name} = {name}.{change}")
     return [*lines, *(f"# and every 4-D and 5-D tensor in {name}" for name in call.unassignable)]
+
+
+def _listed(options: Mapping[str, OptionValue]) -> list[str]:
+    return [f'"{name}": {_value(value)}' for name, value in options.items()]
 
 
 def _value(value: OptionValue) -> str:

@@ -213,8 +213,8 @@ def demands(one: Configuration) -> tuple[bool, bool, int]:
         one.model_format not in (None, "preserve"),
         one.input_format not in (None, "preserve"),
     )
-    count = sum(changes) + len(one.inductor_options) + len(one.cures) + len(one.library_switches)
-    return one.freezes, one.backend != "inductor", count
+    count = sum(changes) + len(one.inductor_options) + len(one.cures) + len(one.library_switches) + one.ahead_of_time
+    return one.freezes, one.backend != "inductor" or one.ahead_of_time, count
 
 
 def contenders(medians: Mapping[str, float], frozen: Collection[str]) -> tuple[str, ...]:
@@ -294,6 +294,17 @@ def recommend(
         and checked.status == "equal",
         without_freezing=free,
     )
+
+
+def package_to_keep(diagnosis: Diagnosis) -> str | None:
+    """The recommended configuration if AOTInductor compiled it, else the fastest with right outputs that it did."""
+    eligible = eligible_names(diagnosis.trials)
+    made = [trial.name for trial in diagnosis.trials if trial.configuration.ahead_of_time and trial.name in eligible]
+    advice = diagnosis.recommendation
+    if advice is not None and advice.configuration in made:
+        return advice.configuration
+    medians = {} if diagnosis.comparison is None else {one.name: one.median for one in diagnosis.comparison.ratios}
+    return max(made, key=lambda name: medians.get(name, 0.0), default=None)
 
 
 def _chosen(trials: Iterable[Trial], baseline: str, ratios: Sequence[Ratio]) -> str | None:

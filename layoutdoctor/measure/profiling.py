@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import gzip
 import os
+import re
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from layoutdoctor.diagnosis.writing import private_directory, replacing
@@ -31,6 +34,7 @@ from layoutdoctor.state.switches import profiler_is_running
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from layoutdoctor.diagnosis.graph import Graph
     from layoutdoctor.recording.onednn import OnednnLog
 
     GeneratedCode = tuple[str, Iterable[str], Any]
@@ -168,6 +172,27 @@ def named_kernels(generated: Sequence[GeneratedCode]) -> Iterator[list[str]]:
                 if not hasattr(kernel, "run"):  # Triton kernels show up on the device
                     namespace[name] = _ranged(kernel, f"{GENERATED_PREFIX}{graph}::{name}")
         yield problems
+
+
+def with_names_of_packages(iteration: Iteration, graphs: Sequence[Graph]) -> Iteration:
+    """
+    An iteration of a package, whose kernels and operations have the names that they have under torch.compile.
+
+    Source:
+        ``cpp.enable_kernel_profile`` in torch/_inductor/codegen/cpp_wrapper_cpu.py, torch 2.13:
+        ``graph_0_cpp_fused_relu_0``, ``aoti_torch_cpu_convolution``, ``aoti_torch_cpu_mkldnn__convolution_pointwise``.
+    """
+    own = {kernel: f"{GENERATED_PREFIX}{graph.name}::{kernel}" for graph in graphs for kernel in graph.kernel_names}
+    names = [_OF_A_SHIM.sub(_called, own.get(_OF_A_GRAPH.sub("", name), name)) for name in iteration.events.names]
+    return msgspec.structs.replace(iteration, events=dataclasses.replace(iteration.events, names=names))
+
+
+_OF_A_GRAPH = re.compile(r"^graph_\d+_")
+_OF_A_SHIM = re.compile(r"^aoti_torch_(?:cpu|cuda)_(mkldnn_)?(.*?)(?:_out)?$")
+
+
+def _called(shim: re.Match[str]) -> str:
+    return f"{'mkldnn' if shim[1] else 'aten'}::{shim[2]}"
 
 
 def _ranged(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -9,15 +9,19 @@ model, and changes nothing of the caller's.
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterable, Mapping
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from layoutdoctor.diagnosis.configurations import (
     ALL,
+    by_aot_inductor,
     check_compile_arguments,
+    check_package,
     choose_configurations,
     compiled_with,
     find_target,
@@ -25,16 +29,20 @@ from layoutdoctor.diagnosis.configurations import (
 )
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.diagnosis.writing import replacing
 from layoutdoctor.errors import SubjectError, TransportError, UsageError, needs_torch
+from layoutdoctor.examination.choice import package_to_keep
 from layoutdoctor.recording.recording import Recording
 from layoutdoctor.rules import Rule
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.run import Eager, Run
 from layoutdoctor.run.watching import Watch, showing
+from layoutdoctor.words import name_in_words
 from layoutdoctor.workers.launcher import kept_launcher
-from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS, Progress, Request
+from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS, Progress, Request, package_file
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -52,6 +60,7 @@ def diagnose(
     rules: Sequence[Rule] | None = None,
     target: str | None = None,
     compile_kwargs: Mapping[str, Any] | None = None,
+    package: str | os.PathLike[str] | None = None,
     budget_seconds: float | None = None,
     progress: Callable[[Progress], None] | None = None,
     timeout_seconds: float | None = None,
@@ -73,6 +82,8 @@ def diagnose(
         compile_kwargs: Arguments of ``torch.compile`` that the model is compiled with today: ``mode``, ``dynamic``,
             ``fullgraph``, ``options``. They hold in every configuration, save what it decides itself. None for those of
             a model that is compiled already.
+        package: A ``.pt2`` file: what the configurations compile is compiled by AOTInductor, beside torch.compile's
+            default, and the best package is kept there (for ``torch._inductor.aoti_load_package``). Inference only.
         budget_seconds: For rounds and starts. None: as long as compiling took, at least 10 s, at most 60 s.
         progress: Called with a ``Progress`` at every step; None shows a line in a notebook and on a terminal, which is
             gone at the end.
@@ -100,6 +111,7 @@ def diagnose(
         derives=is_a_group(configurations),
         tries_all=configurations == ALL,
         lower_for=target,
+        package=None if package is None else check_package(package, mode, target),
         budget_seconds=budget_seconds,
         timeout_seconds=None if limit == math.inf else float(limit),
     )
@@ -151,7 +163,7 @@ def diagnose_request(
         LayoutDoctorError: The subject cannot be loaded, or does not run in eager mode.
     """
     watch.begin("loading the model")
-    with launcher.folder():
+    with launcher.folder() as folder:
         eager = Eager(launcher, request)
         try:
             watch.begin("running the model in eager mode")
@@ -159,8 +171,26 @@ def diagnose_request(
             recordings = _recorded(launcher, eager, request, watch)
         finally:
             eager.end()
-    watch.begin("looking for findings")
-    return diagnose_recordings(watch.finished(recordings), rules)
+        watch.begin("looking for findings")
+        diagnosis = diagnose_recordings(watch.finished(recordings), rules)
+        if request.package is not None:
+            note = _keep_package(diagnosis, folder, Path(request.package))
+            subject = msgspec.structs.replace(diagnosis.subject, notes=(*diagnosis.subject.notes, note))
+            diagnosis = msgspec.structs.replace(diagnosis, subject=subject)
+    return diagnosis
+
+
+def _keep_package(diagnosis: Diagnosis, folder: Path, file: Path) -> str:
+    """Copies the best package to where the caller wants it; a note that says which one it is, or why there is none."""
+    name = package_to_keep(diagnosis)
+    if name is None:
+        return f"{file.name} was not written: AOTInductor compiled no configuration with right outputs"
+    try:
+        with replacing(file) as kept, package_file(folder, name).open("rb") as made:
+            shutil.copyfileobj(made, kept)
+    except OSError as error:  # the diagnosis is as good without it
+        return f"{file.name} was not written: {error.strerror or error}"
+    return f"{file.name} holds {name_in_words(name)}, for inputs in the memory format of that configuration"
 
 
 def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) -> Sequence[Recording]:
@@ -174,6 +204,8 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
     host = launcher.load(request)
     given = host.loaded.compile_arguments
     tried = tuple(compiled_with(configuration, given) for configuration in request.configurations)
+    if request.package is not None:
+        tried = by_aot_inductor(tried)
     request = msgspec.structs.replace(request, configurations=tried)
     run = Run(host, eager, request, watch)
     try:

@@ -24,7 +24,7 @@ from layoutdoctor.examination.applying import global_options
 from layoutdoctor.measure.environment import free_device_bytes, used_device_bytes
 from layoutdoctor.measure.equivalence import Reference, check_equivalence
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
-from layoutdoctor.measure.profiling import record_iterations
+from layoutdoctor.measure.profiling import record_iterations, with_names_of_packages
 from layoutdoctor.measure.timing import choose_timer
 from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures import Seen, propose
@@ -71,15 +71,21 @@ class TrialWork:
 
     Args:
         target: A GPU that is not there, to lower for; None compiles for the device of the model.
+        package: File for what a configuration ahead of time compiles.
     """
 
     step: Step
     _eager_key: str
 
     def __init__(
-        self, subject: LoadedSubject, configuration: Configuration, mode: Mode, target: Target | None = None
+        self,
+        subject: LoadedSubject,
+        configuration: Configuration,
+        mode: Mode,
+        target: Target | None = None,
+        package: Path | None = None,
     ) -> None:
-        self.stage = "prepare"
+        self.stage, self._package = "prepare", package
         self._subject, self._configuration, self._mode, self._target = subject, configuration, mode, target
         self._capture = CompileCapture()
         self._call_seconds = 0.0
@@ -111,7 +117,7 @@ class TrialWork:
             problem = missing_cpp_compiler() if step.device == "cpu" else None
             if problem is not None:
                 raise LayoutDoctorError(problem)
-            step.run = compile_as(step.run, self._configuration)
+            step.run = compile_as(step.run, self._configuration, self._package)
             with self._captured():
                 begin = time.perf_counter()
                 self._first_call()
@@ -146,7 +152,7 @@ class TrialWork:
         """The same without capture, for a further start: Inductor's caches answer if they can."""
         if self._is_compiled:
             self.stage = "compile"
-            self.step.run = compile_as(self.step.run, self._configuration)
+            self.step.run = compile_as(self.step.run, self._configuration, self._package)
         with global_settings(self._configuration):
             self._first_call()
 
@@ -265,9 +271,13 @@ class TrialWork:
         found: tuple[Iteration, ...] = ()
         with global_settings(self._configuration):
             try:
-                generated = [(graph.name, graph.kernel_names, module) for graph, module in self._capture.captured]
+                is_package = self._configuration.ahead_of_time
+                captured = self._capture.captured
+                generated = [(graph.name, graph.kernel_names, code) for graph, code in captured if not is_package]
                 trace = None if trace_file is None else Path(trace_file)
                 found = record_iterations(step.ready, step.device, generated, trace)
+                if is_package:
+                    found = tuple(with_names_of_packages(one, self._capture.graphs) for one in found)
             except Exception as error:  # the configuration still has its times and outputs
                 notes.append(f"the kernel list was not recorded: {first_line(error)}")
             step.release()

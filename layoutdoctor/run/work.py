@@ -156,7 +156,7 @@ def work_on(subject: LoadedSubject, request: Request, begin: Begin, channel: Cha
     torch.set_num_threads(_threads)
     try:
         target = None if request.lower_for is None else find_target(request.lower_for)
-        work = TrialWork(subject, begin.configuration, request.mode, target)
+        work = TrialWork(subject, begin.configuration, request.mode, target, begin.package)
         _Worker(work, channel).run(is_again=begin.is_again)
     except LayoutDoctorError as error:
         channel.send(Refused(kind=type(error).__name__, message=str(error)))

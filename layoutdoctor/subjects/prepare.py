@@ -10,8 +10,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import inductor_config
-from layoutdoctor.errors import UsageError
+from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.applying import effective_options, global_options
+from layoutdoctor.examination.kernels.host import GRAPH_CALL
 from layoutdoctor.state.switches import switched
 from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
@@ -27,7 +28,8 @@ from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import callable_name, owned_module, set_mode, unwrap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from pathlib import Path
 
     from layoutdoctor.diagnosis.subject import Configuration, FormatChoice, Mode, OptionValue
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -112,6 +114,7 @@ def same_preparation_key(step: Step, configuration: Configuration) -> Hashable:
             **global_options(configuration),
             **configuration.compile_arguments,
             "symbolic sizes": configuration.dynamic,
+            "ahead of time": configuration.ahead_of_time,
         }
     chosen = tuple(sorted((name, repr(value)) for name, value in options.items()))
     cures = tuple((cure.name, cure.modules) for cure in configuration.cures)
@@ -126,8 +129,61 @@ def compiler_options(configuration: Configuration) -> dict[str, OptionValue]:
     return {**options, **effective_options(configuration)}
 
 
-def compile_as(run: Callable[..., Any], configuration: Configuration) -> Callable[..., Any]:
-    """``torch.compile`` with the configuration's arguments; it takes a mode or options, so that a mode is options."""
+class Packaged:
+    """
+    A module that the first call exports and AOTInductor compiles; a package that is there already is loaded.
+
+    Its kernels have marks, which name them in a profile.
+
+    Args:
+        package: File for the package; None for one in Inductor's cache.
+
+    Raises:
+        SubjectError: It is no module.
+
+    Source:
+        ``aoti_compile_and_package`` and ``aoti_load_package``, torch/_inductor/__init__.py; torch 2.13.
+    """
+
+    def __init__(self, run: Callable[..., Any], options: Mapping[str, Any], package: Path | None = None) -> None:
+        if not isinstance(run, nn.Module):
+            raise SubjectError(
+                f"cannot export {callable_name(run)}: AOTInductor compiles a module, got a function; give the module, "
+                "or leave the package out"
+            )
+        self._run, self._options, self._package = run, {**options, "cpp.enable_kernel_profile": True}, package
+        self._loaded: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the package, on inputs in the memory format of the first ones."""
+        if self._loaded is None:
+            path = self._package
+            if path is None or not path.exists():
+                program = torch.export.export(self._run, args, kwargs)
+                where = None if path is None else str(path)
+                path = torch._inductor.aoti_compile_and_package(
+                    program, package_path=where, inductor_configs=dict(self._options)
+                )
+            self._loaded = torch._inductor.aoti_load_package(str(path))
+        if not torch.autograd._profiler_enabled():
+            return self._loaded(*args, **kwargs)
+        with torch.profiler.record_function(GRAPH_CALL):  # as torch.compile marks the call of a graph
+            return self._loaded(*args, **kwargs)
+
+
+def compile_as(
+    run: Callable[..., Any], configuration: Configuration, package: Path | None = None
+) -> Callable[..., Any]:
+    """
+    The model compiled with the configuration's arguments, when it is first called.
+
+    ``torch.compile`` takes a mode or options, so that a mode is options.
+
+    Args:
+        package: Of a configuration ahead of time, as for ``Packaged``.
+    """
+    if configuration.ahead_of_time:
+        return Packaged(run, {**compiler_options(configuration), **global_options(configuration)}, package)
     given = configuration.compile_arguments.items()
     arguments: dict[str, Any] = {name: value for name, value in given if name != "mode"}
     compiled: Callable[..., Any] = torch.compile(run, options=compiler_options(configuration) or None, **arguments)

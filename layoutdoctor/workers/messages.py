@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from layoutdoctor.diagnosis.configurations import PACKAGE_SUFFIX
 from layoutdoctor.diagnosis.record import PositiveSeconds
 from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, Mode, Subject
 from layoutdoctor.diagnosis.trial import Failure, Trial
-from layoutdoctor.diagnosis.writing import trace_name
+from layoutdoctor.diagnosis.writing import file_name_of, trace_name
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.recording.saved import pack, unpacked_column
@@ -68,6 +69,7 @@ class Request(Message, frozen=True, kw_only=True):
         module: Path of the submodule that is diagnosed; None for the whole model.
         compile_arguments: Of ``torch.compile``, for all compiled configurations; None for those of the target.
         lower_for: A GPU that is not there, to lower for.
+        package: File for the package of the best configuration that AOTInductor compiles; None for none.
         budget_seconds: For rounds and starts; None as long as compiling took, at least 10 s, at most 60 s.
         trace_directory: Where to keep profiler traces.
         derives: Whether further configurations may follow: forced layout optimization, cures, switches of libraries.
@@ -90,6 +92,7 @@ class Request(Message, frozen=True, kw_only=True):
     derives: bool = False
     tries_all: bool = False
     lower_for: str | None = None
+    package: str | None = None
     budget_seconds: float | None = None
     trace_directory: str | None = None
     command: str | None = None
@@ -99,6 +102,11 @@ class Request(Message, frozen=True, kw_only=True):
     def trace_file(self, configuration: str) -> str | None:
         """The file for the profiler's trace of a configuration; None if no trace is wanted."""
         return None if self.trace_directory is None else str(Path(self.trace_directory) / trace_name(configuration))
+
+
+def package_file(folder: Path, configuration: str) -> Path:
+    """The file in a run's folder that keeps what AOTInductor compiled of a configuration."""
+    return folder / f"{file_name_of(configuration)}{PACKAGE_SUFFIX}"
 
 
 class Proposal(Message, frozen=True, kw_only=True):
@@ -136,6 +144,11 @@ class Begin(Message, frozen=True, kw_only=True, tag=True):
     configuration: Configuration
     is_again: bool = False
     log: str
+
+    @property
+    def package(self) -> Path:
+        """The file of the package, if AOTInductor compiles the configuration."""
+        return package_file(Path(self.log).parent, self.configuration.name)
 
 
 class Compile(Message, frozen=True, kw_only=True, tag=True):

@@ -135,3 +135,27 @@ def test_a_model_that_is_compiled_already_is_compared_with_what_it_was_compiled_
     assert 'options={"layout_optimization": False, "epilogue_fusion": False}' in " ".join(str(diagnosis).split())
     assert [trial.configuration.compile_arguments for trial in asked.trials] == [{"dynamic": True}] * 2
     assert [trial.configuration.inductor_options for trial in asked.trials] == [{}] * 2
+
+
+def test_the_best_package_of_aot_inductor_is_kept_and_computes_what_the_model_does(tmp_path: Path) -> None:
+    layers = nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Conv2d(16, 16, 3)
+    model, x, file = nn.Sequential(*layers).eval(), torch.randn(2, 16, 12, 12), tmp_path / "model.pt2"
+
+    diagnosis = layoutdoctor.diagnose(model, x, configurations="inductor", package=file, budget_seconds=0.05)
+
+    by_torch, by_package = diagnosis.trials
+    assert [by_torch.name, by_package.name] == ["inductor", "aot-inductor"]
+    assert diagnosis.subject.notes == (
+        "model.pt2 holds AOTInductor, for inputs in the memory format of that configuration",
+    )
+    assert torch.allclose(torch._inductor.aoti_load_package(str(file))(x), model(x), atol=1e-5)
+    assert "Package AOTInductor's default: decides and converts as that of torch.compile" in " ".join(
+        str(diagnosis).split()
+    )
+    for trial in diagnosis.trials:
+        kernels = trial.kernels.kernels
+        assert [one.node for one in kernels if one.name == "convolution"] == ["convolution", "convolution_1"]
+        assert [one.library for one in kernels if one.name.startswith("cpp_fused")] == ["inductor"] * len(
+            trial.graphs[0].kernel_names
+        )
+        assert trial.kernels.lacks == ()

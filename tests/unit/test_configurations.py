@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from builders import a_configuration
 
@@ -7,12 +9,15 @@ from layoutdoctor.diagnosis.configurations import (
     BASELINE,
     BUILTIN_CONFIGURATIONS,
     DEFAULT_CONFIGURATIONS,
+    by_aot_inductor,
+    check_package,
     choose_configurations,
     compiled_with,
     read_compile_arguments,
 )
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.applying import compile_words
+from layoutdoctor.examination.applying import Call, compile_words, how_to_apply
+from layoutdoctor.words import name_in_words
 
 
 def names(*choice: object, mode: str = "inference") -> list[str]:
@@ -78,6 +83,39 @@ def test_arguments_of_torch_compile_are_kept_save_what_a_configuration_decides_i
     assert words(BASELINE, options) == 'options={"layout_optimization": False, "epilogue_fusion": False}'
     assert words("inductor-layout-opt-on", options) == 'options={"layout_optimization": True, "epilogue_fusion": False}'
     assert words("eager", options) == ""
+
+
+def test_aot_inductor_compiles_what_is_compiled_beside_torch_compiles_default() -> None:
+    given = read_compile_arguments('mode="max-autotune"')
+    asked = [compiled_with(one, given) for one in choose_configurations("eager,inductor-layout-opt-off,inductor")]
+
+    made = by_aot_inductor(asked)
+
+    assert [one.name for one in made] == ["inductor", "eager", "aot-inductor-layout-opt-off", "aot-inductor"]
+    assert [one.ahead_of_time for one in made] == [False, False, True, True]
+    assert made[0] == asked[2]
+    assert [name_in_words(one.name) for one in made[2:]] == ["AOTInductor, layout optimization off", "AOTInductor"]
+    assert how_to_apply(made[2], frozenset({4}), Call("model(x, 3, mask=mask)", {})).splitlines() == [
+        'program = torch.export.export(model.eval(), (x, 3), {"mask": mask})',
+        'package = torch._inductor.aoti_compile_and_package(program, package_path="model.pt2", inductor_configs='
+        '{**torch._inductor.list_mode_options("max-autotune"), "layout_optimization": False})',
+        "model = torch._inductor.aoti_load_package(package)  # it does not check the memory format of its inputs",
+    ]
+    with pytest.raises(UsageError, match="cannot compile a package with dynamic=True"):
+        by_aot_inductor([compiled_with(asked[1], {"dynamic": True})])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("model.so", "inference", None), "expected a file whose name ends in .pt2"),
+        (("m.pt2", "training", None), "AOTInductor compiles for inference"),
+        (("m.pt2", "inference", "cuda:90"), "nothing is compiled to the end for target 'cuda:90'"),
+    ],
+)
+def test_a_package_that_cannot_be_made_is_refused(arguments: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(UsageError, match=f"cannot keep a package in '{arguments[0]}': {words}"):
+        check_package(*arguments)
 
 
 @pytest.mark.parametrize("text", ["", "3", "mode=", '**{"mode": "x"}', "mode=other", ")+(1", "model, dynamic=True"])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
-from layoutdoctor.diagnosis.configurations import BASELINE, STATIC_SIZES, SYMBOLIC_SIZES
+from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BASELINE, STATIC_SIZES, SYMBOLIC_SIZES
 from layoutdoctor.examination.applying import compile_words
 from layoutdoctor.examination.choice import (
     EQUALITY,
@@ -23,7 +23,7 @@ from layoutdoctor.examination.choice import (
 )
 from layoutdoctor.examination.costs import convolution_count, irrelevance
 from layoutdoctor.reports.sections.account import conversions_sentence, decision_sentence, why_sentences
-from layoutdoctor.reports.sections.rows import error_cell
+from layoutdoctor.reports.sections.rows import error_cell, tensors_in_short
 from layoutdoctor.reports.sections.wording import (
     baseline_phrase,
     clean,
@@ -245,6 +245,7 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
         if free.speedup is not None:
             best = f"{shown_name(free.configuration)}, {ratio_words(free.speedup)}"
         yield "Frozen", f"weights are fixed; without frozen weights: {best}"
+    yield "Package", _package_sentence(diagnosis)
     yield "Run with", _allocator_sentence(diagnosis)
     yield "Sizes", _sizes_sentence(diagnosis)
     yield "Accuracy", "; ".join(_accuracy(diagnosis, chosen))
@@ -254,6 +255,20 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
         yield "Machine", f"other programs used {cores:.1f} cores meanwhile: intervals are wider for it"
     if diagnosis.interrupted is not None and not is_from_python(diagnosis):
         yield "Go on", "the same command with --resume DIR goes on from there, if it was started with --resume DIR"
+
+
+def _package_sentence(diagnosis: Diagnosis) -> str:
+    """What AOTInductor does otherwise than torch.compile, both by default; empty if it compiled nothing."""
+    of_torch, of_package = (diagnosis.measured_trial(name) for name in (BASELINE, f"{AHEAD_OF_TIME}{BASELINE}"))
+    if of_torch is None or of_package is None:
+        return ""
+    said = []
+    if (own := decision_sentence(of_package, in_full=True)) != (other := decision_sentence(of_torch, in_full=True)):
+        said.append(f"{own or 'no layout decision'} (torch.compile: {other or 'none'})")
+    own, other = (listing(tensors_in_short(one), None) or "nothing" for one in (of_package, of_torch))
+    if own != other:
+        said.append(f"converts {own} (torch.compile: {other})")
+    return f"AOTInductor's default: {'; '.join(said) or 'decides and converts as that of torch.compile'}"
 
 
 def _allocator_sentence(diagnosis: Diagnosis) -> str:

@@ -95,8 +95,10 @@ def test_without_its_private_names_the_compile_goes_on_and_every_loss_is_named(m
     assert list(dict.fromkeys(failure.partition(":")[0] for failure in capture.failures)) == [
         "graph breaks",
         "reasons of recompiles",
+        "traced model",
         "layout decisions",
         "compiled graphs",
+        "packaged graphs",
         "generated kernels",
     ]
 
@@ -222,7 +224,7 @@ def test_settings_hold_inside_and_are_as_before_outside() -> None:
 @pytest.mark.compile
 def test_a_graph_lowered_inside_another_one_leaves_it_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     original, define_kernel = GraphLowering.compile_to_module, CppScheduling.define_kernel
-    inner = SimpleNamespace()
+    inner = SimpleNamespace(aot_mode=False, is_const_graph=False, module=None)
 
     def compile_to_module(self: Any) -> Any:
         return None if self is inner else original(self)

@@ -70,6 +70,8 @@ def test_every_option_reaches_the_engine_and_so_do_defaults(
     assert asked.configurations == choose_configurations("default")
     main(["m.py", "--configurations", "all", "--timeout", "none", "--module", "vae"])
     assert (engine.asked.tries_all, engine.asked.timeout_seconds, engine.asked.module) == (True, None, "vae")
+    main(["m.py", "--package", str(tmp_path / "model.pt2")])
+    assert engine.asked.package == str(tmp_path / "model.pt2")
     main(["m.py", "--timeout", "5"])
     assert engine.asked.timeout_seconds == 5.0
 
@@ -128,6 +130,10 @@ def test_standard_output_holds_the_report_only_and_standard_error_as_much_as_was
         (["m.py", "--save-traces", "t", "--redact"], "with --redact: they hold the names of modules and files"),
         (["m.py", "--target", "cuda:91"], "cannot lower for target 'cuda:91': expected one of cuda:75, cuda:80, cu"),
         (["m.py", "--target", "cuda:90", "--device", "cuda"], "cannot lower for --target cuda:90 with --device cuda"),
+        (["m.py", "--package", "m.so"], "cannot keep a package in 'm.so': expected a file whose name ends in .pt2"),
+        (["m.py", "--package", "there.pt2"], "cannot write 'there.pt2': it exists already"),
+        (["m.py", "--package", "m.pt2", "--resume", "r"], "cannot use --package with --resume"),
+        (["m.py", "n.py", "--package", "m.pt2"], "cannot use --package with 2 targets"),
         (["explain", "LD999"], "cannot explain rule 'LD999': expected one of LD101"),
         (["render"], "the following arguments are required: SAVED.json"),
     ],
@@ -144,6 +150,7 @@ def test_a_wrong_command_line_is_refused_before_torch_is_touched(
     monkeypatch.setitem(sys.modules, "layoutdoctor.commands.running", None)  # importing it would raise
     (tmp_path / "folder.md").mkdir()
     (tmp_path / "there.md").write_text("mine")
+    (tmp_path / "there.pt2").write_text("mine")
 
     assert main(words) == 2
 
