@@ -255,6 +255,20 @@ class ReadyModel:
         return f"<{callable_name(self._run)} as configuration {self.configuration.name!r}>"
 
 
+def _package_by_inputs(run: Callable[..., Any], configuration: Configuration) -> Callable[..., Any]:
+    """A package for each kind of inputs: one for other sizes or strides computes something else without a word."""
+    packages: dict[Hashable, Callable[..., Any]] = {}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tensors = input_tensors(args, kwargs)
+        kind = tuple((tensor.shape, _strides(tensor), tensor.dtype) for tensor in tensors)
+        if kind not in packages:
+            packages[kind] = compile_as(run, configuration)
+        return packages[kind](*args, **kwargs)
+
+    return call
+
+
 def compile_for(model: Callable[..., Any], configuration: Configuration) -> ReadyModel:
     """
     A model prepared the way a configuration's trial ran it, ready to call.
@@ -286,6 +300,8 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
         apply_model_format(module, configuration.model_format or "preserve")
         apply_cures(module, configuration)
     compiled = run
-    if configuration.backend == "inductor":
+    if configuration.ahead_of_time:
+        compiled = _package_by_inputs(run, configuration)
+    elif configuration.backend == "inductor":
         compiled = compile_as(run, configuration)
     return ReadyModel(run, compiled, configuration)

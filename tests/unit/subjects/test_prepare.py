@@ -8,7 +8,7 @@ import torch
 import torch._inductor.config as inductor_config
 from torch import nn
 
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, compiled_with
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, by_aot_inductor, compiled_with
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.errors import UsageError
 from layoutdoctor.subjects.prepare import compile_for, options_beside_code, prepare, same_preparation_key
@@ -192,6 +192,18 @@ def test_compile_for_freezing_sets_it_around_the_call_of_a_copy_in_eval_mode(mon
     assert (ready.module.training, model.training) == (False, True)
     assert seen == [(True, False)]
     assert not inductor_config.freezing
+
+
+def test_compile_for_aot_inductor_makes_a_package_for_each_kind_of_inputs(monkeypatch: Any) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr("layoutdoctor.subjects.prepare.compile_as", lambda run, configuration: made.append(run) or run)
+    (one,) = by_aot_inductor([BY_NAME["inductor"]])[1:]
+    ready, x = compile_for(nn.Conv2d(2, 3, 3).eval(), one), torch.randn(2, 2, 5, 5)
+
+    for given in (x, x + 1, x.to(memory_format=torch.channels_last), x[:1], x):
+        ready(given)
+
+    assert len(made) == 3
 
 
 def test_a_switch_is_on_while_the_copy_runs_and_is_put_back_also_where_it_raises() -> None:
