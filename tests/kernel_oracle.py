@@ -63,7 +63,7 @@ def order_of(shape: tuple[int, ...], stride: tuple[int, ...]) -> list[int]:
 
 def namespace_of(captured: CapturedGraph) -> dict[str, Any]:
     """The globals that the generated ``call`` uses."""
-    call = captured.module.call
+    call = captured.generated.call
     found: dict[str, Any] = getattr(call, "__func__", call).__globals__
     return found
 
@@ -72,7 +72,7 @@ def namespace_of(captured: CapturedGraph) -> dict[str, Any]:
 def watched(captured: CapturedGraph) -> Iterator[list[Launch]]:
     """Meanwhile every launch of the graph's generated kernels is recorded, with the names of the generated code."""
     namespace, launches = namespace_of(captured), list[Launch]()
-    names = iter(argument_names(Path(captured.module.__file__), captured.graph.kernel_names))
+    names = iter(argument_names(Path(captured.generated.__file__), captured.graph.kernel_names))
     changed: dict[str, Any] = {
         name: _watching(name, namespace[name], names, launches) for name in captured.graph.kernel_names
     }
