@@ -1,4 +1,4 @@
-"""FX graphs as records: nodes with layouts, source lines and module paths, and what in them cannot be followed."""
+"""FX graphs as records: nodes with layouts, source lines and module paths, calls, and what cannot be followed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from layoutdoctor.diagnosis.graph import FxNode
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.diagnosis.subject import SourceLocation
+from layoutdoctor.recording.decision import Call, Tensor
 from layoutdoctor.words import described
 
 if TYPE_CHECKING:
@@ -268,3 +269,28 @@ def tensor_problem(value: Any) -> str | None:
     if value.is_quantized:
         return "quantised tensor"
     return "symbolic sizes" if any(isinstance(size_of(size), str) for size in value.shape) else None
+
+
+def calls_of(graph_module: Any, extern_targets: Mapping[str, str]) -> Iterator[Call]:
+    """
+    The calls of an FX graph.
+
+    Args:
+        extern_targets: Operators of external calls, by the node they come from.
+    """
+    for node in graph_module.graph.nodes:
+        if node.op == "call_function":
+            yield Call(
+                name=node.name,
+                target=target_name(node, extern_targets),
+                args=tuple(_tensor(part.meta.get("val")) if hasattr(part, "meta") else part for part in node.args),
+                result=_tensor(node.meta.get("val")),
+                is_aten=str(node.target).startswith("aten."),
+                location=node_location(node),
+                module=node_module(node),
+            )
+
+
+def _tensor(value: object) -> Tensor | None:
+    tensor = first_tensor(value)
+    return None if tensor is None else Tensor(layout_of(tensor), tensor.device.type)
