@@ -16,9 +16,8 @@ from layoutdoctor.capture.compat import (
     inductor_config,
     private,
 )
-from layoutdoctor.capture.fx_graph import calls_of, fx_nodes, not_understood_in, output_names
+from layoutdoctor.capture.fx_graph import calls_of, fx_nodes, not_understood_in, output_names, traced_model
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, kernel_sources
-from layoutdoctor.capture.traced import traced_model
 from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.errors import first_line
 from layoutdoctor.recording.decision import RawDecision, describe_decision
