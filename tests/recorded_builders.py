@@ -113,9 +113,9 @@ class Recorder:
     def __post_init__(self) -> None:
         self.on_thread("main")
 
-    def on_thread(self, name: str, process: str = "1") -> None:
+    def on_thread(self, name: str) -> None:
         """What follows runs on that thread."""
-        self.thread = self.threads.setdefault((process, name), len(self.threads))
+        self.thread = self.threads.setdefault(("1", name), len(self.threads))
         self.open_operations = []
 
     @contextmanager
@@ -175,19 +175,17 @@ class Recorder:
         if is_launched:
             self._launch("cudaLaunchKernel", moment, correlation)
 
-    def replay(self, *names: str, graph: str = "cudaGraphLaunch") -> None:
+    def replay(self, *names: str) -> None:
         """Kernels that one launch of a graph runs."""
         self.correlation += 1
         correlation = self.correlation
-        self._launch(graph, self._tick(), correlation)
+        self._launch("cudaGraphLaunch", self._tick(), correlation)
         for name in names:
             self.kernel(name, is_launched=False, correlation=correlation)
 
     def _launch(self, name: str, moment: int, correlation: int) -> None:
-        process = list(self.threads)[self.thread][0]
-        numbers = list(dict.fromkeys(process for process, _ in self.threads))
         row = {"name": self._name(name), "start": moment, "thread": self.thread, "correlation": correlation}
-        self._add("launches", {**row, "external": NONE, "process": numbers.index(process)})
+        self._add("launches", {**row, "external": NONE, "process": 0})
 
     def call(self) -> None:
         """A call of the device runtime between two launches, which leaves a gap in the correlations."""
@@ -229,7 +227,7 @@ class Recorder:
                 "names": list(self.names),
                 **{table: kind(**self._columns(table, kind)) for table, kind in TABLES.items()},
                 "threads": list(self.threads),
-                "processes": list(dict.fromkeys(process for process, _ in self.threads)),
+                "processes": ["1"],
                 "grids": list(self.grids),
                 "arguments": list(self.arguments),
                 **changes,

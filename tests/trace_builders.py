@@ -139,9 +139,9 @@ def a_trace_diagnosis(trial: Trial | None = None, **changes: Any) -> Diagnosis:
     return a_diagnosis(trial or a_recorded_trial(), **{**fields, **changes})
 
 
-def a_recorded_kernel(name: str = "sm80_xmma_fprop_implicit_gemm", seconds: float = 1e-3, **changes: Any) -> Kernel:
+def a_recorded_kernel(name: str = "sm80_xmma_fprop_implicit_gemm", **changes: Any) -> Kernel:
     """One launch in a trace."""
-    return Kernel(**{"name": name, "seconds": seconds, "library": "cudnn", "op": "aten::cudnn_convolution", **changes})
+    return Kernel(**{"name": name, "seconds": 1e-3, "library": "cudnn", "op": "aten::cudnn_convolution", **changes})
 
 
 def a_total(name: str, seconds: float = 1e-3, **changes: Any) -> Total:

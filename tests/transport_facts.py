@@ -37,7 +37,7 @@ def facts(subject: LoadedSubject) -> dict[str, Any]:
         "names": (subject.name, subject.notes, subject.source, sorted(subject.kwargs)),
         "tensors": {name: _describe(tensor) for name, tensor in tensors.items()},
         "same objects": _groups(id(tensor) for tensor in tensors.values()),
-        "same memory": _groups(_address(tensor) for tensor in tensors.values()),
+        "same memory": _groups(tensor.untyped_storage()._cdata for tensor in tensors.values()),
         "classes": type(model).__qualname__,
     }
     if isinstance(model, nn.Module):
@@ -50,14 +50,12 @@ def facts(subject: LoadedSubject) -> dict[str, Any]:
 
 
 def _describe(tensor: torch.Tensor) -> dict[str, Any]:
-    strided = tensor.layout == torch.strided and not tensor.is_nested
     return {
         "type": type(tensor).__name__,
         "dtype": str(tensor.dtype),
         "device": str(tensor.device),
-        "layout": str(tensor.layout),
-        "shape": None if tensor.is_nested else tuple(tensor.shape),
-        "strides": (tensor.stride(), tensor.storage_offset(), tensor.is_conj()) if strided else None,
+        "shape": tuple(tensor.shape),
+        "strides": (tensor.stride(), tensor.storage_offset(), tensor.is_conj()),
         "requires_grad": tensor.requires_grad,
         "is_leaf": tensor.is_leaf,
         "grad": tensor.grad is not None,
@@ -71,20 +69,8 @@ def _plain(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return repr(leaf)
     values = leaf.detach()
-    if values.is_quantized:
-        return (values.int_repr().clone(), repr(values.qscheme()), values.dequantize())
-    if values.is_nested:
-        return [part.clone() for part in values.unbind()]
-    values = values.to_dense() if values.layout != torch.strided else values
-    values = values.as_subclass(torch.Tensor).resolve_conj().contiguous().clone()
+    values = values.resolve_conj().contiguous().clone()
     return values.view(torch.uint8) if values.dim() and values.element_size() and not values.is_complex() else values
-
-
-def _address(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):  # a sparse tensor has several
-        return id(tensor)
 
 
 def _groups(keys: Any) -> list[int]:

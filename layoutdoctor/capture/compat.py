@@ -275,9 +275,9 @@ def compile_arguments_of(compiled: object) -> dict[str, Any]:
     return {}
 
 
-def check_compile_arguments(given: Mapping[str, Any]) -> None:
+def have_torch_check(given: Mapping[str, Any]) -> None:
     """
-    Has torch look at arguments of ``torch.compile``.
+    Has torch check the values of arguments of ``torch.compile``.
 
     Raises:
         UsageError: It refuses one.

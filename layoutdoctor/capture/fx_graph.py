@@ -1,4 +1,4 @@
-"""FX graphs as records: nodes with layouts, source lines and module paths, and what in them cannot be followed."""
+"""FX graphs as records: nodes with layouts, lines and module paths, calls, their text, and what cannot be followed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ import torch
 from layoutdoctor.diagnosis.graph import FxNode
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.diagnosis.subject import SourceLocation
+from layoutdoctor.diagnosis.trial import TracedModel, TracedTensor
+from layoutdoctor.examination.traced_text import needs_torch_alone
+from layoutdoctor.recording.decision import Call, Tensor
 from layoutdoctor.words import described
 
 if TYPE_CHECKING:
@@ -268,3 +271,85 @@ def tensor_problem(value: Any) -> str | None:
     if value.is_quantized:
         return "quantised tensor"
     return "symbolic sizes" if any(isinstance(size_of(size), str) for size in value.shape) else None
+
+
+def calls_of(graph_module: Any, extern_targets: Mapping[str, str]) -> Iterator[Call]:
+    """
+    The calls of an FX graph.
+
+    Args:
+        extern_targets: Operators of external calls, by the node they come from.
+    """
+    for node in graph_module.graph.nodes:
+        if node.op == "call_function":
+            yield Call(
+                name=node.name,
+                target=target_name(node, extern_targets),
+                args=tuple(_tensor(part.meta.get("val")) if hasattr(part, "meta") else part for part in node.args),
+                result=_tensor(node.meta.get("val")),
+                is_aten=str(node.target).startswith("aten."),
+                location=node_location(node),
+                module=node_module(node),
+            )
+
+
+def _tensor(value: object) -> Tensor | None:
+    tensor = first_tensor(value)
+    return None if tensor is None else Tensor(layout_of(tensor), tensor.device.type)
+
+
+# ------------------------------------------ the model as a text that torch alone can run
+_WEIGHT_NAME = re.compile(r"_(parameters|buffers)_")
+"""In the names that dynamo gives to what it reads: ``l_self_modules_conv_parameters_weight_``."""
+
+
+def traced_model(graph_module: Any) -> TracedModel | None:
+    """
+    The text of a graph, with no name of the user's: weights are ``w0``, inputs ``x0``, values what torch calls them.
+
+    Args:
+        graph_module: As dynamo hands it to a backend, with parameters and buffers among its inputs.
+
+    Returns:
+        None if the text needs more than torch (sub-graphs, constants, custom operations), or an input is no plain
+        tensor of known sizes.
+    """
+    old = list(graph_module.graph.nodes)
+    inputs = [node for node in old if node.op == "placeholder"]
+    weights = [node for node in inputs if _WEIGHT_NAME.search(node.name)]
+    inputs = [node for node in inputs if node not in weights]
+    tensors = [_plain_tensor(node.meta.get("example_value")) for node in (*weights, *inputs)]
+    known = tuple(tensor for tensor in tensors if tensor is not None)
+    if len(known) < len(tensors):
+        return None
+    graph, new = torch.fx.Graph(), dict[Any, Any]()
+    for stem, nodes in (("w", weights), ("x", inputs)):
+        new |= {node: graph.placeholder(f"{stem}{number}") for number, node in enumerate(nodes)}
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return new[value]
+        return str(value) if isinstance(value, torch.device) else value
+
+    for node in old[len(known) :]:
+        args, kwargs = torch.fx.node.map_aggregate((node.args, node.kwargs), renamed)
+        new[node] = graph.create_node(node.op, node.target, args, kwargs)
+    text = graph.python_code("self").src.strip()
+    if not needs_torch_alone(text):
+        return None
+    return TracedModel(text=text, weights=known[: len(weights)], inputs=known[len(weights) :])
+
+
+def _plain_tensor(value: Any) -> TracedTensor | None:
+    """A tensor as a script can make another one: None for one of symbolic sizes, sparse, or that overlaps itself."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_quantized:
+        return None
+    sizes: Sequence[Any] = (*value.shape, *value.stride())
+    if any(type(size) is not int for size in sizes) or 0 in value.stride():
+        return None
+    return TracedTensor(
+        shape=tuple(value.shape),
+        stride=tuple(value.stride()),
+        dtype=str(value.dtype).removeprefix("torch."),
+        requires_grad=value.requires_grad,
+    )

@@ -18,7 +18,7 @@ from layoutdoctor.capture.fx_graph import output_node, size_of
 from layoutdoctor.diagnosis.graph import Buffer, BufferRead
 from layoutdoctor.diagnosis.layout import known_numbers, strided_layout
 from layoutdoctor.errors import first_line
-from layoutdoctor.recording.loops import Loop, reduction_run, seen_strides
+from layoutdoctor.recording.generated_code import Loop, reduction_run, seen_strides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -7,11 +7,17 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from layoutdoctor.capture.compat import InductorHooks, guard_failure_reasons, private
-from layoutdoctor.capture.decision import calls_of, record_decision
-from layoutdoctor.capture.fx_graph import fx_nodes, not_understood_in, output_names
+import torch
+
+from layoutdoctor.capture.compat import (
+    InductorHooks,
+    counts_backward_convolutions,
+    guard_failure_reasons,
+    inductor_config,
+    private,
+)
+from layoutdoctor.capture.fx_graph import calls_of, fx_nodes, not_understood_in, output_names, traced_model
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, kernel_sources
-from layoutdoctor.capture.traced import traced_model
 from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.errors import first_line
 from layoutdoctor.recording.decision import RawDecision, describe_decision
@@ -126,6 +132,20 @@ class CompileCapture:
         decided, self._decisions = self._decisions, []
         own = [raw for graph_module, raw in decided if graph_module is lowering.module]
         return own[-1] if own else decided[0][1] if decided else None
+
+
+def record_decision(applied: bool, log: Sequence[str], is_inference: bool) -> RawDecision:
+    """The decision with the settings in effect while it was made."""
+    config, onednn = inductor_config(), torch.backends.mkldnn
+    return RawDecision(
+        applied,
+        tuple(log),
+        is_inference,
+        enabled=bool(config.layout_optimization),
+        forced=bool(config.force_layout_optimization),
+        has_onednn=bool(onednn.enabled and onednn.is_available()),
+        counts_backward=counts_backward_convolutions(),
+    )
 
 
 def _graph_breaks() -> dict[str, int]:

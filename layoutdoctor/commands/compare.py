@@ -9,10 +9,9 @@ from layoutdoctor.commands.output import (
     add_output_options,
     for_others,
     prepare_outputs,
-    say_what_was_written,
-    write_outputs,
+    publish,
 )
-from layoutdoctor.commands.streams import print_text, say, terminal_width
+from layoutdoctor.commands.streams import say
 from layoutdoctor.reports import COMPARISON_FORMATS, check_format, render_comparison
 from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.run.recorded import compare
@@ -20,7 +19,6 @@ from layoutdoctor.run.recorded import compare
 if TYPE_CHECKING:
     import argparse
 
-    from layoutdoctor.commands.output import OutputFile
     from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
 
 EXIT_REGRESSION = 1
@@ -61,14 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     comparison = compare(arguments.old, arguments.new)
     shown = for_others(comparison, redact_names=arguments.redact)
 
-    def write(output: OutputFile) -> None:
-        output.write(render_comparison(shown, output.report_format))
-
-    try:
-        write_outputs(outputs, write)
-        say_what_was_written([output.path for output in outputs])
-    finally:
-        print_text(render_comparison(shown, arguments.format, terminal_width()))
+    publish(shown, outputs, arguments.format, render_comparison)
     if arguments.fail_on is not None and comparison.regression.not_judged is not None:
         say(f"warning: cannot judge a regression: {clean(comparison.regression.not_judged)}")
     return _exit_status(comparison, fails_on_regression=arguments.fail_on is not None)

@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from layoutdoctor.commands.output import AnyRecord, InputFile, OutputFile
+    from layoutdoctor.commands.output import InputFile, OutputFile
     from layoutdoctor.diagnosis.accepted import Acceptance, AcceptedFile
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.scan import ScanFinding
+    from layoutdoctor.privacy.scrubbing import AnyRecord
 
 EXIT_FOUND = 1
 EXIT_FAILED = 3

@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width
-from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of, mode_of_file, write_file
 from layoutdoctor.errors import UsageError
@@ -27,15 +26,12 @@ from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from typing import TypeVar
-
-    import msgspec
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.privacy.scrubbing import AnyRecord
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.reports.text import Role
 
-    AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
     InputFile = str | Path | None
 
 RECORDING_SUFFIX = ".recording"
@@ -238,14 +234,8 @@ def save_recordings(recordings: Iterable[Recording], directory: Path, interrupte
             say(f"warning: cannot write {str(path)!r}: {error.strerror or error}")
 
 
-class Words(Record, frozen=True, kw_only=True):
-    """Texts of no other record, to be passed through ``for_others``."""
-
-    words: tuple[str, ...]
-
-
 def for_others(record: AnyRecord, *, redact_names: bool = False) -> AnyRecord:
-    """A record as it may leave this process: scrubbed, and redacted if that was asked for."""
+    """A record, or several, as they may leave this process: scrubbed, and redacted if that was asked for."""
     from layoutdoctor import privacy
 
     return privacy.redact(record) if redact_names else privacy.scrub(record)
@@ -297,6 +287,20 @@ def write_outputs(outputs: Sequence[OutputFile], write: Callable[[OutputFile], N
             failures.append(f"cannot write {str(output.path)!r}: {error.strerror or error}")
     if failures:
         raise OutputError("; ".join(failures))
+
+
+def publish(
+    shown: AnyRecord,
+    outputs: Sequence[OutputFile],
+    report_format: str,
+    render: Callable[[AnyRecord, str, int | None], str],
+) -> None:
+    """Writes a comparison or a policy, which is from ``for_others``, to its files, and prints it all the same."""
+    try:
+        write_outputs(outputs, lambda output: output.write(render(shown, output.report_format, None)))
+        say_what_was_written([output.path for output in outputs])
+    finally:
+        print_text(render(shown, report_format, terminal_width()))
 
 
 def say_what_was_written(paths: Sequence[Path]) -> None:

@@ -8,10 +8,8 @@ from layoutdoctor.commands.output import (
     add_output_options,
     for_others,
     prepare_outputs,
-    say_what_was_written,
-    write_outputs,
+    publish,
 )
-from layoutdoctor.commands.streams import print_text, terminal_width
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.policy import make_policy
@@ -72,7 +70,4 @@ def prepare_policy_outputs(arguments: argparse.Namespace, read: Sequence[str]) -
 
 def conclude(policy: Policy, arguments: argparse.Namespace, outputs: Sequence[OutputFile]) -> None:
     """Writes and prints the policy."""
-    shown = for_others(policy, redact_names=arguments.redact)
-    write_outputs(outputs, lambda output: output.write(render_policy(shown, output.report_format)))
-    say_what_was_written([output.path for output in outputs])
-    print_text(render_policy(shown, arguments.format, terminal_width()))
+    publish(for_others(policy, redact_names=arguments.redact), outputs, arguments.format, render_policy)

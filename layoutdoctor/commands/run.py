@@ -12,7 +12,7 @@ from layoutdoctor.commands.diagnose import (
     prepare_diagnosis,
     with_options,
 )
-from layoutdoctor.commands.output import Words, for_others
+from layoutdoctor.commands.output import for_others
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import print_text, say, terminal_width
 from layoutdoctor.diagnosis.writing import opened, private_directory
@@ -92,7 +92,7 @@ def _without_module(name: str, modules: Sequence[ModuleTime], *, redact: bool) -
         )
     from layoutdoctor.reports.text import plain_table  # late: mostly nothing is listed
 
-    names = for_others(Words(words=tuple(one.name for one in modules)), redact_names=redact).words
+    names = for_others(tuple(one.name for one in modules), redact_names=redact)
     rows = [
         (clean_name(name), str(one.convolution_count), str(one.call_count), f"{100 * one.share:.0f} %")
         for name, one in zip(names, modules, strict=True)

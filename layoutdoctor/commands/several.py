@@ -21,8 +21,6 @@ from layoutdoctor.commands.conclusion import (
 from layoutdoctor.commands.output import for_others
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import logger, print_text, say, terminal_width
-from layoutdoctor.diagnosis.diagnosis import Diagnosis
-from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import encoded
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.diagnosis.writing import opened
@@ -33,17 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from layoutdoctor.commands.running import Running
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 _WIDTH = 120
 _MOST_CALLS = 64
 _FILES_OF_ONE = ("package", "save_traces", "save_recordings", "write_accepted")
 _OF_ONE = ("output", "input", "module", "config", *_FILES_OF_ONE)
-
-
-class Found(Record, frozen=True, kw_only=True):
-    """By target its diagnosis, or the reason that there is none."""
-
-    targets: dict[str, Diagnosis | Failure]
 
 
 def targets_of(arguments: argparse.Namespace) -> list[str]:
@@ -177,7 +170,7 @@ def _folder_names(targets: Sequence[str]) -> list[str]:
 
 
 def _shown(found: Mapping[str, Diagnosis | Failure], arguments: argparse.Namespace) -> dict[str, Diagnosis | Failure]:
-    return for_others(Found(targets=dict(found)), redact_names=arguments.redact).targets
+    return for_others(dict(found), redact_names=arguments.redact)
 
 
 def _row_in_short(target: str, found: Diagnosis | Failure, arguments: argparse.Namespace) -> str:

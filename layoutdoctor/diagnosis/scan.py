@@ -1,7 +1,7 @@
 """
 What many recorded runs lost to layouts, added up, as frozen values that are saved as JSON.
 
-Every sum is of whole nanoseconds, bytes or launches: added in any order and in any groups it is the same to the bit.
+Every sum is of whole nanoseconds, bytes or launches: added in any order it is the same to the bit.
 Fields may be added, none goes; ``None`` means "not recorded", never zero.
 """
 
@@ -165,7 +165,7 @@ class Scan(Record, frozen=True, kw_only=True):
 
 
 class ScanSum:
-    """Adds up files and scans, in any order and in any groups; memory grows with files and names, not with rows."""
+    """Adds up files, in any order; memory grows with files and names, not with rows."""
 
     def __init__(self) -> None:
         self._files: list[ScannedFile] = []
@@ -178,15 +178,11 @@ class ScanSum:
         for row in found.rows:
             amounts = (row.count, row.nanoseconds, row.exposed_nanoseconds or 0, row.bytes_moved or 0)
             for place in _names_of(row, found.file.device_name):
-                self._add_to(*place, (*amounts, int(place not in seen)))
+                dimension, name = place
+                named = self._totals.setdefault(dimension, {})
+                more = (*amounts, int(place not in seen))
+                named[name] = [sum(pair) for pair in zip(named.get(name, _NOTHING), more, strict=True)]
                 seen.add(place)
-
-    def add_scan(self, scan: Scan) -> None:
-        """Adds what was added up elsewhere, of other files."""
-        self._files.extend(scan.files)
-        for dimension, totals in scan.totals.items():
-            for name, total in totals.items():
-                self._add_to(dimension, name, msgspec.structs.astuple(total))
 
     def result(self) -> Scan:
         """The sum of everything so far."""
@@ -195,10 +191,6 @@ class ScanSum:
             for dimension, named in sorted(self._totals.items())
         }
         return Scan(files=tuple(sorted(self._files, key=lambda file: file.name)), totals=totals)
-
-    def _add_to(self, dimension: Dimension, name: str, amounts: Iterable[int]) -> None:
-        named = self._totals.setdefault(dimension, {})
-        named[name] = [sum(pair) for pair in zip(named.get(name, _NOTHING), amounts, strict=True)]
 
 
 _NOTHING = [0] * len(ScanTotal.__struct_fields__)
@@ -214,11 +206,3 @@ def _names_of(row: ScanRow, device_name: str | None) -> Iterable[tuple[Dimension
         yield "shape", "x".join(map(str, row.shape)) if row.shape is not None else NOT_KNOWN
         yield "step", row.step or NOT_KNOWN
         yield "device", device_name or NOT_KNOWN
-
-
-def merge(*scans: Scan) -> Scan:
-    """The sum of scans of different files: the same to the bit in any order and in any groups."""
-    total = ScanSum()
-    for scan in scans:
-        total.add_scan(scan)
-    return total.result()

@@ -10,7 +10,7 @@ from layoutdoctor.diagnosis.scan import ScanFinding, ScannedFile, ScannedRows, S
 from layoutdoctor.diagnosis.writing import printable
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.changes.traces import loose_name
-from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.costs import counted_conversions, sum_known
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.fleet.sources import is_archive, local_files
 from layoutdoctor.privacy import scrub
@@ -20,7 +20,7 @@ from layoutdoctor.rules import run_rules
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from layoutdoctor.diagnosis.conversion import Conversion
@@ -148,9 +148,9 @@ def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
         msgspec.structs.replace(
             key,
             count=sum(conversion.count for conversion in conversions),
-            nanoseconds=_sum(_ns(conversion.seconds) for conversion in conversions) or 0,
-            exposed_nanoseconds=_sum(_ns(conversion.exposed_seconds) for conversion in conversions),
-            bytes_moved=_sum(conversion.bytes_moved for conversion in conversions),
+            nanoseconds=sum_known(_ns(conversion.seconds) for conversion in conversions) or 0,
+            exposed_nanoseconds=sum_known(_ns(conversion.exposed_seconds) for conversion in conversions),
+            bytes_moved=sum_known(conversion.bytes_moved for conversion in conversions),
         )
         for key, conversions in alike.items()
     )
@@ -193,9 +193,3 @@ def _devices(recording: Recording) -> dict[tuple[int | None, int | None], int]:
 def _ns(seconds: float | None) -> int | None:
     """Whole nanoseconds, as they were recorded."""
     return None if seconds is None else round(seconds * NANOSECONDS_PER_SECOND)
-
-
-def _sum(amounts: Iterable[int | None]) -> int | None:
-    """The sum of the known amounts; None if none is known."""
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if known else None

@@ -67,7 +67,7 @@ def redact(record: AnyRecord, surroundings: Surroundings | None = None) -> AnyRe
 class _Redactor:
     """The pseudonyms of one record, which is read as a whole first: a sentence may name a module before its field."""
 
-    def __init__(self, record: msgspec.Struct) -> None:
+    def __init__(self, record: object) -> None:
         self._names: set[str] = set()
         """Modules and classes, which sentences may speak of."""
         self._files: dict[str, str] = {}

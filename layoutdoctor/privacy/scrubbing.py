@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     Rewrite = Callable[[str, str], str]
     """From a string and its place (``"Finding.message"``) to the string that takes its place."""
 
-AnyRecord = TypeVar("AnyRecord", bound=msgspec.Struct)
+AnyRecord = TypeVar("AnyRecord")
+"""A record, or a tuple, list or dict of records and texts."""
 
 TOKEN = "<token>"
 _PLACEHOLDER = "(?:path|home|user|host|token|email|ip|mac|set)"

@@ -74,7 +74,6 @@ class Primitive:
         prop_kind: ``forward_training``, ``backward_data``, ``undef``...
         problem: oneDNN's problem text: ``4x64x56x56`` for a reorder, ``mb4_ic3oc64_...`` for a convolution.
         start_seconds: Unix time of its start; None if the log has no timestamps.
-        line_number: Line in the log, from 1.
         engine: Where it ran, as printed: ``cpu``, ``gpu:0``.
     """
 
@@ -85,7 +84,6 @@ class Primitive:
     problem: str
     seconds: float
     start_seconds: float | None
-    line_number: int
     engine: str = "cpu"
 
     def descriptor(self, role: str) -> MemoryDescriptor | None:
@@ -157,25 +155,25 @@ class OnednnLog:
 def read_onednn_log(text: str) -> OnednnLog:
     """Parses a verbose log; lines of other programs may be in between, and two threads may write into one line."""
     log = OnednnLog()
-    for number, line in enumerate(text.splitlines(), start=1):
+    for line in text.splitlines():
         begin = VERBOSE_LINE.match(line)
         if begin is None or (begin[0].strip() and line.count(",", begin.end()) < _FEWEST_COMMAS):
             log.other_lines.append(line)
             continue
         for part in _NEXT_LINE.split(line[begin.end() :]):
             if part:
-                _read_line(log, part.strip(), number)
+                _read_line(log, part.strip())
     return log
 
 
-def _read_line(log: OnednnLog, line: str, number: int) -> None:
+def _read_line(log: OnednnLog, line: str) -> None:
     fields = line.split(",")
     created = next((place for place, text in enumerate(fields) if _CREATED.match(text)), None)
     seconds = _duration(fields[-1])
     if "exec" in fields and "graph" in fields[: fields.index("exec")] and seconds is not None:
         log.partition_seconds.append(seconds)
     elif "exec" in fields:
-        primitive = _primitive(fields, number)
+        primitive = _primitive(fields)
         if primitive is None:
             log.not_understood.append(line)
         else:
@@ -206,7 +204,7 @@ def _read_information(log: OnednnLog, line: str) -> None:
 _FEWEST_FIELDS = 7
 
 
-def _primitive(fields: list[str], number: int) -> Primitive | None:
+def _primitive(fields: list[str]) -> Primitive | None:
     at = fields.index("exec")
     rest = fields[at + 1 :]
     engine = rest.pop(0) if rest and is_engine(rest[0]) else "cpu"
@@ -223,7 +221,6 @@ def _primitive(fields: list[str], number: int) -> Primitive | None:
         problem=rest[-2],
         seconds=seconds,
         start_seconds=_timestamp(fields[1:at]),
-        line_number=number,
         engine=engine,
     )
 

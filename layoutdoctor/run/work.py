@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layoutdoctor.capture.compat import check_compile_arguments, notes_on_torch, triton_version
+from layoutdoctor.capture.compat import have_torch_check, notes_on_torch, triton_version
 from layoutdoctor.diagnosis.configurations import find_target, is_constant
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
@@ -64,7 +64,7 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
         notes = tuple(f"the model was compiled with option {name}, which is left out: no constant" for name in left_out)
         subject = replace(subject, notes=(*subject.notes, *notes))
     else:
-        check_compile_arguments(given)
+        have_torch_check(given)
     subject = replace(subject, notes=(*subject.notes, *notes_on_torch(with_target=target is not None)))
     if request.mode == "training":
         subject = with_something_to_train(subject)

@@ -111,7 +111,6 @@ def load_subject(directory: Path) -> LoadedSubject:
             unpickler = _Unpickler(file, torch.load(directory / STORAGES_FILE, mmap=True, weights_only=True))
             subject: LoadedSubject = unpickler.load()
             linecache.cache.update(unpickler.load())
-            torch._utils._validate_loaded_sparse_tensors()  # or they are kept until somebody calls it
     except Exception as error:  # the user's classes run here
         raise SubjectError(
             f"cannot rebuild the model in another process: {first_line(error)}; "

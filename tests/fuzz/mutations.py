@@ -17,7 +17,6 @@ CORPUS = Path(__file__).parent / "corpus"
 MOST_BYTES = 1 << 16
 
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _EXTREME = [
     *(
         b"0 -0 -1 1e308 -1e308 1e999 -1e999 1e-400 0.1 -0.5 1e15 9e15 NaN nan Infinity -inf null true 0x10 01 +1 .5 1."
@@ -123,35 +122,12 @@ def _repeat(data: bytes, generator: random.Random) -> bytes:
     return data[:end] + data[start:end] * generator.choice((1, 1, 2, 5)) + data[end:]
 
 
-def _move(data: bytes, generator: random.Random) -> bytes:
-    start, end = _span(data, generator, 1000)
-    rest = data[:start] + data[end:]
-    place = generator.randrange(len(rest) + 1)
-    return rest[:place] + data[start:end] + rest[place:]
-
-
-def _swap_tokens(data: bytes, generator: random.Random) -> bytes:
-    tokens = [match.span() for match in _TOKEN.finditer(data)]
-    if len(tokens) < 2:
-        return data
-    (start, end), (later_start, later_end) = sorted(generator.sample(tokens, 2))
-    return data[:start] + data[later_start:later_end] + data[end:later_start] + data[start:end] + data[later_end:]
-
-
 def _change_number(data: bytes, generator: random.Random) -> bytes:
     numbers = [match.span() for match in _NUMBER.finditer(data)]
     if not numbers:
         return data
     start, end = generator.choice(numbers)
     return data[:start] + generator.choice(_EXTREME) + data[end:]
-
-
-def _replace_token(data: bytes, generator: random.Random) -> bytes:
-    tokens = [match.span() for match in _TOKEN.finditer(data)]
-    if not tokens:
-        return data
-    start, end = generator.choice(tokens)
-    return data[:start] + generator.choice(_EXTREME + _PIECES) + data[end:]
 
 
 def _mix(data: bytes, generator: random.Random) -> bytes:
@@ -161,6 +137,6 @@ def _mix(data: bytes, generator: random.Random) -> bytes:
 
 
 _MUTATIONS = (
-    *(_flip, _flip, _overwrite, _delete, _insert, _insert, _cut, _repeat, _move),
-    *(_swap_tokens, _swap_tokens, _change_number, _change_number, _change_number, _replace_token, _mix),
+    *(_flip, _flip, _overwrite, _delete, _insert, _insert, _cut, _repeat),
+    *(_change_number, _change_number, _change_number, _mix),
 )

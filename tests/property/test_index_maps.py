@@ -13,7 +13,7 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.layout import dense_stride
 from layoutdoctor.examination.graphs.buffers import is_relayout
-from layoutdoctor.recording.loops import Loop, reduction_run, seen_strides
+from layoutdoctor.recording.generated_code import Loop, reduction_run, seen_strides
 
 SIZES = st.sampled_from((1, 1, 2, 2, 3, 4))
 Numbers = tuple[int, ...]

@@ -90,7 +90,6 @@ ODD: dict[str, Callable[[Path], object]] = {
         "trace good.json --output X.html --force",
         "examine X.recording",
         "render X.json",
-        "render saved.json --recheck --recordings X",
         "compare good.json X.json",
         "compare saved.json X.json",
         "scan X.json",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -156,29 +155,6 @@ def test_a_contradiction_is_refused_by_its_field() -> None:
         said = refusal(changed(place, strides, story_of_field or "gain_with_findings"))
         assert said.startswith(f"strides in {len(strides)} and sizes in ")
         assert f"dimensions, expected as many of each - at `{field}`" in said
-
-
-@pytest.fixture(params=["directory", "pipe", "null", "missing", "nul in its name", "link to itself"])
-def odd_file(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    kind, path = request.param, tmp_path / "odd"
-    if kind == "directory":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "null":
-        return os.devnull
-    elif kind == "nul in its name":
-        return f"{path}\0"
-    elif kind == "link to itself":
-        path.symlink_to(path)
-    return str(path)
-
-
-def test_what_is_no_plain_file_is_refused_at_once(odd_file: str) -> None:
-    with pytest.raises(RecordError) as caught:
-        load(odd_file)
-
-    assert str(caught.value).startswith(f"cannot read {odd_file!r}: ")
 
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_decoded(tmp_path: Path) -> None:

@@ -18,12 +18,11 @@ from loops import for_each
 
 from layoutdoctor import compare
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands.schema import KINDS, schema_of_kind
+from layoutdoctor.commands.schema import KINDS, schema_of_kind, to_text
 from layoutdoctor.diagnosis.accepted import accept_all
 from layoutdoctor.diagnosis.comparison import comparison_to_json
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import to_json
-from layoutdoctor.diagnosis.schema import to_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import gzip
 import re
-from typing import TYPE_CHECKING
 
-import pytest
 from kept_recordings import diagnosed, kept
 from recordings.record import HERE, SETS
 
-import layoutdoctor
-from layoutdoctor.__main__ import main
 from layoutdoctor.examination.examine import examine
-from layoutdoctor.privacy import scrub
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FINDINGS = HERE / "findings.txt"
 MOST_BYTES = 12_000_000
@@ -53,11 +45,3 @@ def test_the_findings_are_those_of_before(*, update_golden: bool) -> None:
         FINDINGS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     assert FINDINGS.read_text(encoding="utf-8").splitlines() == lines
-
-
-@pytest.mark.parametrize("name", ["13_channel_shuffle.inference", "10_dynamic_shapes.inference.cuda-90"])
-def test_the_command_says_the_same_of_the_folder(name: str, tmp_path: Path) -> None:
-    saved = tmp_path / "d.json"
-
-    assert main(["examine", str(HERE / name), "--output", str(saved)]) in (0, 4)
-    assert layoutdoctor.load(saved) == scrub(diagnosed(name))

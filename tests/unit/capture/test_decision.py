@@ -15,7 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from layoutdoctor.capture.compat import InductorHooks, inductor_config
-from layoutdoctor.capture.decision import calls_of, record_decision
+from layoutdoctor.capture.fx_graph import calls_of
+from layoutdoctor.capture.session import record_decision
 from layoutdoctor.recording.decision import RawDecision, convolution_class, describe_decision
 
 if TYPE_CHECKING:

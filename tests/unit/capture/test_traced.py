@@ -10,7 +10,7 @@ from loops import for_each
 from torch import nn
 from torch.nn import functional
 
-from layoutdoctor.capture.traced import traced_model
+from layoutdoctor.capture.fx_graph import traced_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable

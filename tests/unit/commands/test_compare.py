@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -110,17 +109,7 @@ def test_reports_are_written_by_suffix_and_existing_files_need_force(
     assert "Lost: " in files[2].read_text()
 
 
-def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    there, missing, pipe = saved(tmp_path, "a.json", a_run()), str(tmp_path / "x.json"), str(tmp_path / "pipe")
-    os.mkfifo(pipe)
-    for words, said in (
-        ([there, missing], f"cannot read {missing!r}: there is no such file; check the path"),
-        ([str(tmp_path), there], "it is a directory"),
-        ([pipe, pipe], "it is a pipe or a device, and a trace is read more than once"),
-    ):
-        assert main(["compare", *words]) == 3
-        assert said in capsys.readouterr().err
-
+def test_what_is_no_trace_is_named(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("dear diary\n")
 

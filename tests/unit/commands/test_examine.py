@@ -1,4 +1,4 @@
-"""``examine``, ``--save-recordings`` and ``render --recheck --recordings``: saved recordings on the command line."""
+"""``examine`` and ``--save-recordings``: saved recordings on the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recorded_builders import a_recording
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.signals import Interrupted
-from layoutdoctor.diagnosis.saved import load, to_json
+from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.recording.saved import load_recording, pack, save_recording
 from layoutdoctor.run.recorded import diagnose_recordings
 
@@ -90,24 +90,6 @@ def test_a_broken_one_is_named_and_the_others_are_examined_if_there_are_any(
     (line,) = capsys.readouterr().err.splitlines()
     assert "no file in it ends in .recording; name a folder of recordings; cannot read" in line
     assert line.endswith("it is empty; expected what --save-recordings wrote (NAME.recording)")
-
-
-def test_a_saved_diagnosis_is_checked_again_from_its_recordings(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved = tmp_path / "saved.json"
-    whole = diagnose_recordings([a_recording()])
-    without = msgspec.structs.replace(whole, trials=(a_recording().trial,), findings=())
-    saved.write_bytes(to_json(without))
-
-    assert main(["render", str(saved), "--recheck", "--recordings", str(folder), "--format", "json"]) == 0
-
-    assert json.loads(capsys.readouterr().out) == json.loads(to_json(whole))
-    assert main(["render", str(saved), "--recordings", str(folder)]) == 2
-    assert "without --recheck: pass it as well" in capsys.readouterr().err
-    saved.write_bytes(to_json(msgspec.structs.replace(without, created_at=LATER)))
-    assert main(["render", str(saved), "--recheck", "--recordings", str(folder)]) == 3
-    assert "does not hold the recordings of all its configurations" in capsys.readouterr().err
 
 
 def test_a_diagnosis_keeps_its_recordings_where_it_is_told_to(

@@ -250,13 +250,13 @@ WEIGHT = a_placeholder("w", channels_last((4, 4, 3, 3, 3)), tensor="weight")
 ONE = (1, 1, 6, 6, 6)
 
 
-def convolved(name: str, given: str, layout: Any = FRAMES, **changes: Any) -> FxNode:
-    return eager(name, "aten.convolution.default", given, "w", layout=layout, called="conv3d", **changes)
+def convolved(name: str, given: str) -> FxNode:
+    return eager(name, "aten.convolution.default", given, "w", layout=FRAMES, called="conv3d")
 
 
-def made_contiguous(node: str, tensor: str = "weight", **changes: Any) -> Conversion:
-    fields = {"source": GIVEN, "target": FRAMES, "tensor": tensor, "required_by": (node,), "source_value": "w"}
-    return copied(node, **{**fields, "id": f"{tensor} of {node}", **changes})
+def made_contiguous(node: str, **changes: Any) -> Conversion:
+    fields = {"source": GIVEN, "target": FRAMES, "tensor": "weight", "required_by": (node,), "source_value": "w"}
+    return copied(node, **{**fields, "id": f"weight of {node}", **changes})
 
 
 PADDED = (

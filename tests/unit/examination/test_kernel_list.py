@@ -58,13 +58,13 @@ def summary(*operations: HostOperation, log: OnednnLog | None = None) -> KernelS
     return summarize_host(tree, TRACE, log, homeless, ())
 
 
-def one_convolution(start: float = 0) -> list[HostOperation]:
+def one_convolution() -> list[HostOperation]:
     return [
-        operation("aten::conv2d", start, 100),
-        operation("aten::convolution", start + 5, 90),
-        operation("aten::_convolution", start + 10, 80),
-        operation("aten::mkldnn_convolution", start + 20, 60),
-        operation("aten::empty", start + 21, 2),
+        operation("aten::conv2d", 0, 100),
+        operation("aten::convolution", 5, 90),
+        operation("aten::_convolution", 10, 80),
+        operation("aten::mkldnn_convolution", 20, 60),
+        operation("aten::empty", 21, 2),
     ]
 
 

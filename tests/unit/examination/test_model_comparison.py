@@ -10,8 +10,6 @@ from builders import (
     a_comparison,
     a_configuration,
     a_conversion,
-    a_convolution,
-    a_decision,
     a_diagnosis,
     a_finding,
     a_graph,
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Account
     from layoutdoctor.diagnosis.comparison import TrialChange
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Decision
 
 LAST = "inductor-channels-last"
 
@@ -199,18 +196,6 @@ def test_a_new_finding_is_a_regression_where_it_can_be_one(finding: dict[str, An
         assert f"new {finding.get('severity', 'warning')} LD101 round-trip-conversion" in losses[0]
 
 
-def test_a_decision_that_changed_is_listed_by_its_graph() -> None:
-    def run(decision: Decision) -> Diagnosis:
-        return a_diagnosis(a_trial(graphs=(a_graph(decision),)))
-
-    old, new = run(a_decision(a_convolution())), run(a_decision(a_convolution(), applied=False, rule="small-channels"))
-    (change,) = compare_models(old, new).trials[0].decisions
-
-    assert (change.graph, change.old.applied, change.new.applied) == ("graph 0", True, False)
-    assert change.new.rule == "small-channels"
-    assert compare_models(old, old).trials[0].decisions == ()
-
-
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -228,24 +213,6 @@ def test_other_models_are_called_so_and_not_judged(changes: dict[str, Any], why:
     ).regression
 
     assert (regression.losses, regression.not_judged) == ((), why)
-
-
-def test_an_unfinished_diagnosis_and_another_environment_are_named() -> None:
-    unfinished = msgspec.structs.replace(a_diagnosis(), interrupted="out of memory")
-    assert (
-        compare_models(a_diagnosis(), unfinished).regression.not_judged == "the new one was not finished: out of memory"
-    )
-
-    old = a_diagnosis(environment=an_environment(torch="2.12.0", settings={"a": "1"}))
-    new = a_diagnosis(environment=an_environment(torch="2.13.0", settings={"b": "2"}), layoutdoctor_version="9.0")
-    comparison = compare_models(old, new)
-
-    assert [(one.name, one.old, one.new) for one in comparison.environment] == [
-        ("torch", "2.12.0", "2.13.0"),
-        ("setting a", "1", None),
-        ("setting b", None, "2"),
-    ]
-    assert "0.1.0 and 9.0" in " ".join(comparison.notes)
 
 
 def test_the_account_of_a_difference_goes_from_the_slower_one_to_the_faster() -> None:

@@ -12,7 +12,6 @@ from layoutdoctor.examination.changes.traces import compare_traces as compared
 from layoutdoctor.examination.changes.traces import loose_name, match_names
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.comparison import TotalChange, TraceComparison
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.kernel import Total
@@ -65,10 +64,6 @@ def a_run(
     return a_trace(summary, redundant_pairs=pairs, environment=environment or {})
 
 
-def totals_of(comparison: TraceComparison, kind: str) -> list[TotalChange]:
-    return [total for total in comparison.totals if total.kind == kind]
-
-
 @for_each(
     "other",
     [
@@ -103,36 +98,6 @@ def test_without_shapes_in_one_trace_round_trips_are_not_judged() -> None:
     assert any("round trips are proved by shapes" in note for note in comparison.notes)
 
 
-def test_conversions_that_went_and_came_are_counted_the_largest_difference_first() -> None:
-    comparison = compared(a_run(*several(4)), a_run(*several(1)))
-    (change,) = comparison.conversions
-
-    assert (change.op, change.direction, change.count_difference) == (CONVOLUTION, "to_channels_last", -3)
-    assert change.seconds_difference == pytest.approx(-301.5e-6)
-    costs = comparison.old.costs, comparison.new.costs
-    assert [cost.conversion_count for cost in costs] == [4, 1]
-    assert [cost.conversion_seconds for cost in costs] == [pytest.approx(402e-6), pytest.approx(100.5e-6)]
-    assert [cost.exposed_conversion_seconds for cost in costs] == [pytest.approx(200e-6), pytest.approx(50e-6)]
-
-    went = to_nhwc(0, module="layer1.0", tensor="weight")
-    comparison = compared(a_run(went, to_nhwc(1, module="stem")), a_run(to_nhwc(0, module="head")))
-
-    assert {(change.module, change.old is None, change.new is None) for change in comparison.conversions} == {
-        ("layer1.0", False, True),
-        ("stem", False, True),
-        ("head", True, False),
-    }
-
-    old = (
-        to_nhwc(0, module="a", seconds=1e-6),
-        to_nhwc(1, module="b", seconds=9e-6),
-        to_nhwc(2, module="c", seconds=None),
-    )
-    comparison = compared(a_run(*old), a_run())
-
-    assert [change.module for change in comparison.conversions] == ["b", "a", "c"]
-
-
 def test_round_trips_come_and_go_by_what_names_them_and_each_conversion_is_paid_once() -> None:
     old = (a_pair("c0", "c1", module="layer1"), a_pair("c2", "c3", module="layer2"))
     new = (a_pair("c0", "c1", module="layer1"), a_pair("c2", "c3", module="layer2", between=("aten::add",)))
@@ -149,77 +114,6 @@ def test_round_trips_come_and_go_by_what_names_them_and_each_conversion_is_paid_
 
     assert comparison.old.costs.redundant_pair_count == 2
     assert comparison.old.costs.redundant_pair_seconds == pytest.approx(3 * 100.5e-6)
-
-
-def test_traces_are_compared_by_step_where_both_have_steps() -> None:
-    old = a_run(*several(10), totals=totals(count=50, steps=5), seconds=200e-3)
-    new = a_run(*several(6), totals=totals(count=30, steps=3), seconds=120e-3)
-    comparison = compared(old, new)
-
-    assert comparison.basis == "step"
-    assert (comparison.old.step_count, comparison.new.step_count) == (5, 3)
-    assert [change.seconds_difference for change in comparison.conversions] == [pytest.approx(0.0)]
-    assert comparison.old.costs.kernel_seconds == comparison.new.costs.kernel_seconds == pytest.approx(40e-3)
-    assert comparison.unequal_work is None
-    assert {entry.seconds_difference for entry in totals_of(comparison, "operation")} == {0.0}
-
-    comparison = compared(a_run(*several(2), totals=totals(steps=5)), a_run(*several(2)))
-
-    assert comparison.basis == "sum"
-    assert comparison.old.costs.conversion_count == 2
-    assert any("recorded in the old one only" in note and "assumes" in note for note in comparison.notes)
-
-
-def test_operations_kernels_and_modules_are_joined_by_name_loosely_where_versions_differ() -> None:
-    old = totals(a_total("module", "layer1", seconds=1e-3), a_total("kernel", "gone", seconds=5e-3))
-    new = totals(a_total("module", "layer1", seconds=4e-3), a_total("kernel", "new", seconds=9e-3))
-    comparison = compared(a_run(totals=old), a_run(totals=new))
-
-    (module,) = totals_of(comparison, "module")
-    assert (module.name, module.seconds_difference) == ("layer1", pytest.approx(3e-3))
-    came, went, *_ = totals_of(comparison, "kernel")
-    assert (came.name, came.old, went.name, went.new) == ("new", None, "gone", None)
-    assert not [entry for entry in comparison.totals if entry.is_loose]
-
-    old = totals(
-        a_total("kernel", "triton_poi_fused_convolution_1", count=2, seconds=1e-3, conversion_count=1),
-        a_total("kernel", "triton_poi_fused_convolution_2", count=3, seconds=2e-3),
-    )
-    new = totals(a_total("kernel", "triton_poi_fused_convolution_1", count=4, seconds=1e-3))
-    comparison = compared(a_run(totals=old), a_run(totals=new))
-    (entry,) = [entry for entry in comparison.totals if entry.is_loose]
-
-    assert entry.old is not None
-    assert (entry.name, entry.old.count, entry.old.conversion_count) == ("triton_poi_fused_convolution", 5, 1)
-    assert entry.seconds_difference == pytest.approx(-2e-3)
-
-
-def test_different_models_and_empty_traces_are_not_judged_and_other_devices_are_listed() -> None:
-    transformer = tuple(a_total("operation", f"aten::attention_{n}") for n in range(20))
-    comparison = compared(a_run(totals=totals()), a_run(totals=(a_total("operation", "aten::add"), *transformer)))
-
-    assert comparison.overlap.is_small
-    assert not comparison.is_empty
-    assert (comparison.overlap.common_count, comparison.overlap.total_count) == (1, 24)
-    assert comparison.regression.not_judged == "the two seem to be different runs"
-
-    empty = a_trace(recorded(seconds=None, count=0, conversion_seconds=None, lacks=("no device events",)))
-    comparison = compared(a_run(*several(2)), empty)
-
-    assert comparison.is_empty
-    assert comparison.new.lacks == ("no device events",)
-    assert comparison.regression.not_judged == "one of the two has no kernels"
-
-    old = a_run(environment={"torch": "2.12.0", "device_name": "NVIDIA A100", "settings": {"A": "1"}})
-    new = a_run(environment={"torch": "2.13.0", "device_name": "NVIDIA H100", "settings": {}})
-    comparison = compared(old, new)
-
-    assert [(change.name, change.old, change.new) for change in comparison.environment] == [
-        ("device_name", "NVIDIA A100", "NVIDIA H100"),
-        ("torch", "2.12.0", "2.13.0"),
-        ("setting A", "1", None),
-    ]
-    assert any("different devices" in note for note in comparison.notes)
 
 
 PAIR = (a_pair("c0", "c1"),)

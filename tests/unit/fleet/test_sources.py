@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import tarfile
@@ -78,40 +77,6 @@ def test_members_of_archives_are_traces_of_their_own(tmp_path: Path) -> None:
     assert {rows.file.failure for rows in examine_source(source)} == {
         "it cannot be read: it has more than 1 B, which is the limit"
     }
-
-
-def tar_with(**fields: object) -> bytes:
-    """A tar archive with one member whose header says what cannot be."""
-    entry = tarfile.TarInfo("a.json")
-    for name, value in fields.items():
-        setattr(entry, name, value)
-    return entry.tobuf(tarfile.PAX_FORMAT) + bytes(512)
-
-
-def zip_of(version: int) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("a.json", "{}")
-    return stream.getvalue().replace(b"PK\x01\x02\x14\x03\x14", b"PK\x01\x02\x14\x03" + bytes([version]))
-
-
-@for_each(
-    ("name", "content"),
-    [
-        *((name, b"no archive") for name in ("a.zip", "a.tar", "a.tgz", "a.tar.gz", "a.tar.xz", "a.tar.bz2")),
-        ("a.zip", zip_of(99)),
-        ("a.tar", tar_with(size=1 << 40)),
-        ("a.tar", tar_with(pax_headers={"size": "soon"})),
-        ("a.tar.gz", gzip.compress(bytes(range(256)) * 40)[:-20]),
-    ],
-)
-def test_a_broken_archive_is_a_row_with_its_reason(tmp_path: Path, name: str, content: bytes) -> None:
-    (tmp_path / name).write_bytes(content)
-
-    found = [rows for source in find_sources([str(tmp_path / name)]) for rows in examine_source(source)]
-
-    assert found
-    assert all(str(rows.file.failure) for rows in found)
 
 
 def tar_of(*names: str, mode: str = "w") -> bytearray:

@@ -203,36 +203,6 @@ def test_where_float32_may_be_tf32_its_rounding_is_allowed(may_use_tf32: bool, s
     assert check_equivalence(reference, results_of(rounded)).status == status
 
 
-def wrong_models() -> dict[str, Callable[[nn.Module], None]]:
-    def transposed(model: Any) -> None:
-        model[3].weight.data = model[3].weight.data.transpose(2, 3).contiguous()
-
-    def read_as_channels_last(model: Any) -> None:
-        weight = model[0].weight.data
-        model[0].weight.data = weight.permute(0, 2, 3, 1).reshape(weight.shape)
-
-    def rolled(model: Any) -> None:
-        model[0].weight.data = model[0].weight.data.roll(1, 0)
-
-    def without_one_value_of_a_bias(model: Any) -> None:
-        model[3].bias.data[0] = 0
-
-    wrong = (transposed, read_as_channels_last, rolled, without_one_value_of_a_bias)
-    return {one.__name__: one for one in wrong}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("mode", ["inference", "training"])
-@pytest.mark.parametrize("name", list(wrong_models()))
-def test_a_wrong_model_is_different(name: str, mode: Any, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    model = a_model().to(dtype)
-    reference = reference_of(subject_from_python(model, X.to(dtype)), mode)
-    wrong_models()[name](model)
-
-    assert check_equivalence(reference, results_of(subject_from_python(model, X.to(dtype)), mode)).status == "different"
-
-
 def test_a_reference_travels_as_a_file_and_is_read_from_it(tmp_path: Path) -> None:
     subject = subject_from_python(lambda x: (x / 0, x.argmax(1), x * (1 + 2j), x), X)
     reference = reference_of(subject, "inference")

@@ -81,51 +81,6 @@ def test_every_unit_becomes_nanoseconds(tmp_path: Path, unit: str, value: str, n
     assert totals.rows == [KernelTotal("f(int)", 3, nanoseconds)]
 
 
-def test_aligned_text_of_nsys_is_read_with_its_cut_names(tmp_path: Path) -> None:
-    totals = read(
-        tmp_path,
-        " ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):\n\n"
-        " Time (%)  Total Time (ns)  Instances  Avg (ns)                      Name                    \n"
-        " --------  ---------------  ---------  --------  --------------------------------------------\n"
-        "     51.9   62,589,830,968    811,520  77,126.7  void cudnn::ops::nchwToNhwcKernel<float, fl\u2026\n"
-        "      9.0            1,982          1   1,982.0  ampere_gcgemm_64x64_nt                      \n\n"
-        " Time (%)  Total Time (ns)  Num Calls  Avg (ns)     Name   \n"
-        " --------  ---------------  ---------  --------  ----------\n"
-        "     81.2      131,012,864          1       1.0  cudaMalloc\n",
-    )
-
-    assert totals.rows == [
-        KernelTotal("void cudnn::ops::nchwToNhwcKernel<float, fl\u2026", 811_520, 62_589_830_968, is_cut=True),
-        KernelTotal("ampere_gcgemm_64x64_nt", 1, 1982),
-    ]
-    assert totals.problems == []
-
-
-def test_the_table_of_key_averages_gives_the_rows_that_took_no_time_on_the_host(tmp_path: Path) -> None:
-    rule = "-" * 30 + ("  " + "-" * 12) * 5 + "  \n"
-    lines = [
-        ("Name", "Self CPU %", "Self CPU", "Self CUDA", "Self CUDA %", "# of Calls"),
-        ("aten::cudnn_convolution", "2.00%", "4.055ms", "3.500ms", "90.0%", "10"),
-        ("void cudnn::ops::nchwToNhwc...", "0.00%", "0.000us", "1.500ms", "40.0%", "20"),
-        ("sm80_xmma_fprop", "0.00%", "0.000us", "900.500us", "20.0%", "10"),
-        ("Memcpy HtoD (Pageable -> De...", "0.00%", "0.000us", "12.000us", "1.0%", "1"),
-        ("aten::view", "0.00%", "0.000us", "0.000us", "0.00%", "8"),
-        ("cudaLaunchKernel", "1.00%", "2.000ms", "0.000us", "0.00%", "30"),
-    ]
-    rows = [f"{name:>30}" + "".join(f"  {cell:>12}" for cell in cells) + "  \n" for name, *cells in lines]
-    text = (
-        rule + rows[0] + rule + "".join(rows[1:]) + rule + "Self CPU time total: 6.055ms\nSelf CUDA time total: 2.4ms\n"
-    )
-
-    totals = read(tmp_path, text)
-
-    assert totals.rows == [
-        KernelTotal("void cudnn::ops::nchwToNhwc...", 20, 1_500_000, is_cut=True),
-        KernelTotal("sm80_xmma_fprop", 10, 900_500),
-    ]
-    assert totals.problems == []
-
-
 BAD = ["soon,2,600,f", "-5,2,600,f", "nan,2,600,f", "1e99,2,600,f", f"{'9' * 400},2,600,f", "1200,2.5,600,f"]
 BAD += ["1200,0,600,f", "1200,,600,f", "1200,2,600,", "1200"]
 

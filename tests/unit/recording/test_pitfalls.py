@@ -177,20 +177,6 @@ def test_a_time_that_cannot_be_loses_its_event_alone(write: Write, key: str, val
     assert (names_of(found), lost(found)) == (["before", "after"], 1)
 
 
-DAMAGED = {"an unescaped quote": (b'"bad"', b'"void f<"x">(int)"'), "bytes that are no UTF-8": (b'"bad"', b'"caf\xe9"')}
-
-
-def test_a_name_that_is_no_json_is_mended_and_said(write: Write) -> None:
-    for kind, (old, new) in DAMAGED.items():
-        events = [kernel("k0", ts=100), kernel("bad", ts=101), kernel("k1", ts=102)]
-        document = json.dumps({"traceEvents": events, "traceName": "a"}).encode()
-        found = trace_of(write(document.replace(old, new)))
-
-        assert len(found.kernels) == 3
-        assert problems_of(found) == {f"mended: {kind}": 1}
-        assert found.metadata == {"traceName": "a"}
-
-
 def test_fields_that_are_no_json_are_said_and_hide_no_event(write: Write) -> None:
     found = trace_of(
         write(b'{"schemaVersion": 1, "path": "C:\\x", "traceEvents": [%b]}' % json.dumps(kernel()).encode())

@@ -18,7 +18,7 @@ from layoutdoctor.recording.recording import KernelTotals, RecordedTrace
 from layoutdoctor.run.recorded import examine_trace
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.conversion import RedundantPair
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.kernel import KernelSummary
 
@@ -186,52 +186,6 @@ def test_the_conversions_of_libraries_and_round_trips_are_found_exactly(name: st
     assert Counter(pair.confidence for pair in pairs) == dict(facts.round_trips)
     if facts.round_trip_us is not None:
         assert sum(in_microseconds(pair.seconds) for pair in pairs) == pytest.approx(facts.round_trip_us, abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("name", "count"), [("mi300_flux_vae_hip_graph_capture", 22), ("mi300_resnet_act_checkpoint", 63)]
-)
-def test_sizes_computed_from_the_arguments_say_that_both_ends_of_a_round_trip_are_one_tensor(
-    name: str, count: int
-) -> None:
-    operations = {event["args"].get("External id"): event for event in events(name, "operations")}
-    recorded = sorted(
-        (event for event in events(name, "kernels") if CONVERSION.match(event["name"])), key=lambda event: event["ts"]
-    )
-    conversions = dict(zip((c.id for c in kernels_of(name).conversions), recorded, strict=True))
-    by_id = {conversion.id: conversion for conversion in kernels_of(name).conversions}
-    proved = [pair for pair in pairs_of(name) if pair.confidence == "shapes"]
-
-    for pair in proved:
-        first, second = (_convolution(conversions[id], by_id[id], operations) for id in (pair.first, pair.second))
-
-        assert _output_sizes(first) == tuple(second["args"]["Input Dims"][0]) == pair.tensor_shape
-        assert first is not second
-    assert len(proved) == count
-
-
-def _convolution(kernel: dict[str, Any], record: Conversion, operations: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    """The convolution that launched a kernel, by the ids in the file."""
-    assert (kernel["name"], nanoseconds(kernel, "dur")) == (record.kernel, round(1e9 * (record.seconds or 0)))
-    operation = operations[kernel["args"]["External id"]]
-    assert operation["name"] == "aten::miopen_convolution"
-    return operation
-
-
-def _output_sizes(convolution: dict[str, Any]) -> tuple[int, ...]:
-    """What torch's documentation of Conv2d says of the sizes of its result."""
-    sizes, weight = convolution["args"]["Input Dims"][:2]
-    padding, stride, dilation = (json.loads(text) for text in convolution["args"]["Concrete Inputs"][3:6])
-    spatial = (
-        (size + 2 * pad - spread * (kernel - 1) - 1) // step + 1
-        for size, pad, spread, kernel, step in zip(sizes[2:], padding, dilation, weight[2:], stride, strict=True)
-    )
-    return (sizes[0], weight[0], *spatial)
-
-
-@pytest.mark.parametrize("name", ["b200_eager_control", "h100_bert_control", "mi300_graph_replay_control"])
-def test_a_trace_without_layout_conversions_has_no_warning(name: str) -> None:
-    assert [finding for finding in diagnosis(name).findings if finding.severity != "note"] == []
 
 
 def test_a_quarter_of_the_convolution_time_of_a_video_decoder_is_conversion() -> None:

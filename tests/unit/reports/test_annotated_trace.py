@@ -39,15 +39,15 @@ STEPS = (
 HOSTILE = 'a "name"\x1b[31m \\ \n</script> \u2028\u202e é \x9b2J'
 
 
-def a_kernel(number: int, external: int, name: str, start: str, stream: int = 7, device: int = 0) -> str:
-    arguments = {"External id": external, "device": device, "stream": stream, "correlation": number, "grid": [2, 2, 8]}
+def a_kernel(number: int, external: int, name: str, start: str) -> str:
+    arguments = {"External id": external, "device": 0, "stream": 7, "correlation": number, "grid": [2, 2, 8]}
     return (
-        f'{{"ph": "X", "cat": "kernel", "name": {json.dumps(name)}, "pid": {device}, "tid": {stream}, '
+        f'{{"ph": "X", "cat": "kernel", "name": {json.dumps(name)}, "pid": 0, "tid": 7, '
         f'"ts": {start}, "dur": 4.321, "args": {json.dumps(arguments)}}}'
     )
 
 
-def two_convolutions(base: str = "1100", device: int = 0, stream: int = 7) -> list[str]:
+def two_convolutions(base: str = "1100") -> list[str]:
     """Two convolutions with a ReLU between: the first one's result is converted back and forth."""
     events, number, start = [], 0, Decimal(base)
     for external, (operation, kernels) in enumerate(STEPS, 1):
@@ -61,7 +61,7 @@ def two_convolutions(base: str = "1100", device: int = 0, stream: int = 7) -> li
             launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 100, "tid": 100}
             launch["args"] = {"correlation": number}
             events.append(json.dumps(launch)[:-1] + f', "ts": {host + number % 4}, "dur": 0.5}}')
-            events.append(a_kernel(number, external, name, f"{start}", stream, device))
+            events.append(a_kernel(number, external, name, f"{start}"))
             start += Decimal("5.432")
     return events
 

@@ -11,9 +11,7 @@ import reviewed
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.saved import from_json
 from layoutdoctor.examination.costs import counted_conversions
-from layoutdoctor.privacy import scrub
 from layoutdoctor.reports import RENDERERS, render
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.words import name_in_words
@@ -100,11 +98,3 @@ def test_one_number_has_one_source(story: str) -> None:
     for ratio in ratios:
         seconds = diagnosis.trial(ratio.name).measurement.median_seconds
         assert seconds == pytest.approx(default / ratio.median, rel=0.015)
-
-
-@for_each("story", STORIES)
-def test_json_is_the_record_itself(story: str) -> None:
-    diagnosis = STORIES[story]()
-
-    assert from_json(render(diagnosis, "json").encode()) == scrub(diagnosis) == diagnosis
-    assert json.loads(render(diagnosis, "json"))["schema_version"] == 1

@@ -184,13 +184,13 @@ def test_what_is_said_of_a_veto_by_one(told: Told) -> None:
 
 
 def test_what_is_said_of_a_veto_by_symbolic_sizes(told: Told) -> None:
-    def with_inputs(*nodes: Any, explanation: str = "a convolution has symbolic sizes (body.0)") -> Trial:
+    def with_inputs(*nodes: Any) -> Trial:
         decision = a_decision(
             a_convolution("convolution_1", channels_last=False),
             a_convolution("convolution_2"),
             applied=False,
             rule="dynamic-shape",
-            explanation=explanation,
+            explanation="a convolution has symbolic sizes (body.0)",
             deciding_nodes=("convolution_1",),
         )
         return a_trial(graphs=(a_graph(decision, nodes=nodes),))

@@ -157,9 +157,9 @@ def test_all_that_help_are_tried_together(medians: dict[str, float], together: l
 
 
 # ---------------------------------------------------------------------------------------------- on a GPU
-def a_gpu_worker(name: str, busy_seconds: float | None, call_seconds: float = 1.0) -> Worker:
+def a_gpu_worker(name: str, busy_seconds: float | None) -> Worker:
     """Profiled, with one kernel of so many seconds in a call."""
-    made = a_worker(BY_NAME[name], call_seconds=call_seconds)
+    made = a_worker(BY_NAME[name], call_seconds=1.0)
     if busy_seconds is not None:
         recorder = Recorder()
         with recorder.operation("aten::relu"):

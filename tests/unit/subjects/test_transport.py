@@ -91,10 +91,6 @@ class Net(nn.Module):
         return self.second(torch.relu(self.norm(self.first(x)))) * scale
 
 
-class Marked(torch.Tensor):
-    pass
-
-
 FLOATS = (torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.complex64)
 DTYPES = (*FLOATS, torch.bool, torch.int8, torch.uint16, torch.int64)
 
@@ -179,19 +175,6 @@ def inputs() -> LoadedSubject:
 
     args = (expanded, dynamic, grads, grads * 2, torch.randn(6, 4)[1:5, 1:])
     return LoadedSubject("inputs", add, args, {"nested": nested})
-
-
-def of_every_layout() -> LoadedSubject:
-    by_channel = torch.quantize_per_channel(
-        torch.arange(6.0).reshape(2, 3), torch.tensor([0.5, 0.25]), torch.tensor([0, 1]), 0, torch.qint8
-    )
-    by_tensor = torch.quantize_per_tensor(torch.arange(6.0).reshape(2, 3).t(), 0.5, 1, torch.quint8)
-    parts = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
-    sparse = (torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr())
-    args = (*sparse, parts, torch.randn(3).as_subclass(Marked), by_channel, by_tensor)
-    return LoadedSubject(
-        "every layout", lambda *given: [x.dequantize() if x.is_quantized else x * 2 for x in given], args, {}
-    )
 
 
 def parametrized() -> LoadedSubject:
@@ -279,7 +262,7 @@ def layers() -> nn.Module:
 
 
 MAKERS = (
-    a_module, shared_memory, inputs, of_every_layout, parametrized, functions,
+    a_module, shared_memory, inputs, parametrized, functions,
     from_a_file, from_main, from_a_path, from_a_folder_on_the_path, exported_with_names,
     lambda: subject_from_python(Net().eval().forward, (images(), 3.0), name="a bound method"),
     lambda: subject_from_python(lambda x: (lambda y: half(y, by=4))(x), images(), name="a lambda"),
