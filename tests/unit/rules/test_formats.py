@@ -8,6 +8,8 @@ from builders import (
     Told,
     a_comparison,
     a_conversion,
+    a_convolution,
+    a_decision,
     a_graph,
     a_location,
     a_node,
@@ -59,6 +61,8 @@ def test_what_is_said_of_contiguous_input(told: Told) -> None:
     for shapes in ([(4, 3, 8, 8), (4, 3, 9, 9)], [(4, 3, 8, 8), (2, 4, 8, 32, 32)]):
         inputs = tuple(an_input(contiguous(shape), name=None) for shape in shapes)
         told("Each rank has its own format", compared(inputs=inputs))
+    both = a_graph(decision=a_decision(a_convolution(), a_convolution(rank=3)))
+    told("One call does not convert a model with weights of both ranks", compared(a_trial(graphs=(both,))))
     advice = a_recommendation(LAST, verified=True, speedup=a_speedup(1.25, name=LAST))
     told(
         "It is an error where channels last input was verified",
