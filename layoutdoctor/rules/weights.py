@@ -101,10 +101,7 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training
         return use_instead(times, trial, other, _fewer(other))
     if of_a_gpu or trial.is_static:
         why = ", since a step changes their values and not their layout" if training else ""
-        every = times.diagnosis.trials if trial.is_static else ()
-        clean = next((o for o in every if o.status == "ok" and o.graphs and not conversions_of(o)), None)
-        also = f", or use {shown(clean.name)}, whose own code converts nothing" if clean is not None else ""
-        return f"{_convert_once(trial, weights)}{why}{also}; and measure that"
+        return f"{_convert_once(trial, weights)}{why}; and measure that"
     tried = [other.name for other in times.diagnosis.trials if other.configuration.freezes]
     if tried or times.diagnosis.subject.device != "cpu":
         return refusal(times, trial, tried)
