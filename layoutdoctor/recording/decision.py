@@ -48,7 +48,7 @@ def _explanation(
         "no-convolution": "the graph has no convolution, so there is nothing to optimize",
         "only-backward-convolutions": (
             f"the graph has {len(convolutions)} convolution_backward and no convolution; this torch counts "
-            "only the latter, so it is lowered without layout optimization, whatever the forward was (pytorch #189239)"
+            "only the latter (pytorch #189239)"
         ),
         "cpu-onednn": (
             f"all {count} convolution{plural} run on a CPU with oneDNN, where Inductor always chooses channels-last"

@@ -147,7 +147,7 @@ def _vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tup
     """
     Graphs that Inductor was free to lay out and did not, by one of some of its rules; each of these rules once.
 
-    Left out are graphs of 1-D convolutions only, which have no format to decide about, and a backward that differs from
+    Left out are graphs without a 2-D convolution, whose code is the same either way, and a backward that differs from
     its forward (LD206).
     """
     seen = set[str]()
@@ -159,7 +159,7 @@ def _vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tup
             if decision is None or decision.applied is not False or decision.rule not in {*rules} - seen:
                 continue
             is_repeated = graph.direction == "backward" and _is_applied_in_forward(trial)
-            if not is_repeated and not _is_one_dimensional(decision):
+            if not is_repeated and not evidence.is_of_other_ranks(decision):
                 seen.add(decision.rule)
                 yield trial, graph, decision
 
@@ -377,7 +377,7 @@ def _mismatched(trial: Trial) -> list[tuple[Graph, Decision]]:
     """The backward graphs without layout optimization, if it is on in the forward."""
     backward = [(g, g.decision) for g in trial.graphs if g.direction == "backward" and g.decision is not None]
     off = [(graph, card) for graph, card in backward if card.convolution_count and card.applied is False]
-    return [one for one in off if _is_applied_in_forward(trial) and not _is_one_dimensional(one[1])]
+    return [one for one in off if _is_applied_in_forward(trial) and not evidence.is_of_other_ranks(one[1])]
 
 
 def _conversions_for_backward(trial: Trial, graph: Graph, decision: Decision) -> list[Conversion]:
@@ -400,10 +400,7 @@ def _mismatch_words(cards: Sequence[Decision]) -> str:
     count = sum(card.convolution_count for card in cards if card.rule == _UNCOUNTED)
     if not count:
         return f"{start}, by {cards[0].rule}: {cards[0].explanation}"
-    return (
-        f"{start}: Inductor counts 0 convolutions there, its {count} convolution_backward {be(count)} not counted "
-        "(pytorch #189239)"
-    )
+    return f"{start} (pytorch #189239): Inductor does not count its {count} convolution_backward"
 
 
 def _mismatch_cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float | None) -> str:

@@ -167,6 +167,18 @@ def convolutions_of(trial: Trial, *, with_backward: bool = True) -> list[Convolu
     return [c for card in cards_of(trial, with_backward=with_backward) for c in card.convolutions]
 
 
+def is_of_other_ranks(decision: Decision) -> bool:
+    """Whether a graph has convolutions, and none is 2-D or of unknown rank: layout optimization changes no other."""
+    return bool(decision.convolutions) and all(convolution.rank in (1, 3) for convolution in decision.convolutions)
+
+
+def formats_of_weights(trial: Trial, converted: Iterable[Conversion] = ()) -> set[MemoryFormat]:
+    """The channels-last formats of the weights of a trial's convolutions, by rank, and of weights that it converts."""
+    ranks = {c.rank + 2 for c in convolutions_of(trial) if c.rank is not None}
+    ranks |= {len(c.source.shape) for c in converted if c.source is not None}
+    return {CHANNELS_LAST_BY_RANK[rank] for rank in ranks & CHANNELS_LAST_BY_RANK.keys()}
+
+
 def is_convolution(node: FxNode) -> bool:
     """Whether a node runs a convolution forward, in any library."""
     name = base_name(node.target)

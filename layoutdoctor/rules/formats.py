@@ -66,7 +66,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     yield LD205.finding(
         baseline.name,
         joined((message, joined(facts, ", ") if facts else None)),
-        other_cure(times, baseline, _is_channels_last) or _lines(tensors, formats),
+        other_cure(times, baseline, _is_channels_last) or _lines(baseline, tensors, formats),
         severity="error" if cure and _is_channels_last(cure.configuration) else severity_of_gain(gain),
         evidence=(gain.name, *(c.id for c in conversions)),
         at=dearest_of(conversions),
@@ -89,9 +89,9 @@ def _kinds(counts: Mapping[str, int]) -> str:
     return listing([count_of(count, kind) for kind, count in counts.items() if count])
 
 
-def _lines(tensors: Sequence[InputTensor], formats: Sequence[str]) -> str:
-    if len(formats) > 1:
-        return "convert each input and each parameter to the channels-last format of its rank, the parameters once"
+def _lines(trial: Trial, tensors: Sequence[InputTensor], formats: Sequence[str]) -> str:
+    if len({*formats, *evidence.formats_of_weights(trial)}) > 1:
+        return f"convert each input, and once each parameter, {wording.BY_RANK}"
     names = distinct(tensor.name or "x" for tensor in tensors)
     return "; ".join(f"{name} = {name}.to(memory_format=torch.{formats[0]})" for name in ("model", *names))
 
@@ -109,11 +109,12 @@ def mixed_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     graphs = [graph for graph in trial.graphs if graph.direction != "backward"]
     weights = [node.layout for graph in graphs for node in graph.nodes if node.tensor == "weight"]
+    ranks = {len(one.shape) for one in weights if one is not None and _is_of_rank(one)}
     last = [wanted for one in weights if _is_of_rank(one) and (wanted := channels_last_only(one)) is not None]
     contiguous_count = sum(map(_is_contiguous_only, weights))
     inputs = (t.memory_formats for t in diagnosis.subject.inputs if len(t.shape) in CHANNELS_LAST_BY_RANK)
     if last and contiguous_count:
-        yield _finding_about_parameters(trial, contiguous_count, last)
+        yield _finding_about_parameters(trial, contiguous_count, last, ranks)
     elif not last and trial.name == "eager" and all(not one or "contiguous_format" in one for one in inputs):
         flips = (flip for graph in trial.graphs if (flip := _first_flip(trial, graph)) is not None)
         yield from (_finding_about_flip(diagnosis, trial, *flip) for flip in list(flips)[:1])
@@ -128,10 +129,12 @@ def _trial_as_given(diagnosis: Diagnosis) -> Trial | None:
     return main if main is not None and main.configuration.model_format == "preserve" else None
 
 
-def _finding_about_parameters(trial: Trial, contiguous_count: int, last: Sequence[MemoryFormat]) -> Finding:
-    formats, how = distinct(last), "each parameter to the channels-last format of its rank"
-    if formats == ["channels_last"]:
-        how = "model = model.to(memory_format=torch.channels_last)"
+def _finding_about_parameters(
+    trial: Trial, contiguous_count: int, last: Sequence[MemoryFormat], ranks: set[int]
+) -> Finding:
+    formats, how = distinct(last), f"each parameter {wording.BY_RANK}"
+    if len(ranks) == 1:
+        how = f"model = model.to(memory_format=torch.{formats[0]})"
     return LD502.finding(
         trial.name,
         f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones {be(contiguous_count)} "

@@ -298,17 +298,17 @@ def _untried_suggestion(trial: Trial, conversions: Sequence[Conversion], wanted:
             "it an input in that format if you can; its result then comes in that format, so look at what reads it, "
             "and record again; the rest of the model can stay as it is"
         )
+        if is_last and len(ranks) != 1:
+            advice += "; where a convolution is 3-D, its format is torch.channels_last_3d"
     else:
         way = "wants channels_last and is given contiguous tensors" if is_last else "computes contiguous here"
         if any(c.direction == "to_blocked" for c in conversions):
             way = "computes in a layout of its own, and takes channels_last without conversions of activations"
         elif all(_is_to_cnhw(c) for c in conversions):
             way = "computes 1x1 convolutions of contiguous tensors as matrix products, and channels_last ones otherwise"
-        advice = f"the library {way}: {wording.try_words(wanted)}"
+        advice = f"the library {way}: {wording.try_words(wanted, is_of_one_rank=len(ranks) == 1)}"
         if evidence.has_backward(trial):
             advice += "; the backward follows, since gradients take the layout of the forward's results"
-    if is_last and len(ranks) != 1:
-        advice += "; where a convolution is 3-D, its format is torch.channels_last_3d"
     return advice + wording.miopen_words(conversions)
 
 

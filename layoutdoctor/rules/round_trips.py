@@ -216,7 +216,8 @@ def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> 
     if evidence.is_trace(trial):
         return _untried_suggestion(facts, pairs)
     firsts, ways = facts.firsts(every), channels_last_ways(trial)
-    vetoed = {graph.name for graph in trial.graphs if graph.decision is not None and graph.decision.applied is False}
+    decided = [(graph.name, graph.decision) for graph in trial.graphs if graph.decision is not None]
+    vetoed = {name for name, card in decided if card.applied is False and not evidence.is_of_other_ranks(card)}
     if firsts and all(c.owner == "library" and c.direction == "to_channels_last" for c in firsts):
         without = "eager" if trial.configuration.backend == "eager" else BASELINE
         ways = (without,) if evidence.is_channels_last(trial) else ()
@@ -252,14 +253,15 @@ def _untried_suggestion(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
         return f"nothing was tried here: {wording.try_words(None)}"
     if into > out:
         return f"the library computes contiguous here: {wording.try_words('torch.contiguous_format')}"
-    wanted = wording.channels_last_words(len(pair.tensor_shape) for pair in pairs if pair.tensor_shape)
+    ranks = {len(pair.tensor_shape) for pair in pairs if pair.tensor_shape}
+    tried = wording.try_words(wording.channels_last_words(ranks), is_of_one_rank=len(ranks) == 1)
     norms = (
         "; around a group norm that is not enough in eager: it converts its input itself, unless torch.compile or a "
         "group norm for channels_last takes its place"
         if any(map(_has_contiguous_norm, pairs))
         else ""
     )
-    return f"nothing was tried here: {wording.try_words(wanted)}{norms}{wording.miopen_words(facts.firsts(pairs))}"
+    return f"nothing was tried here: {tried}{norms}{wording.miopen_words(facts.firsts(pairs))}"
 
 
 LD101 = Rule("LD101", "round-trip-conversion", round_trips)

@@ -53,7 +53,9 @@ def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield LD103.finding(
             trial.name,
             _conversion_message(trial, weights),
-            _record_again(weights, training=training) if is_trace else _cure(times, trial, weights, training=training),
+            _record_again(trial, weights, training=training)
+            if is_trace
+            else _cure(times, trial, weights, training=training),
             severity="warning" if is_dear and not training and not is_answered else "note",
             conversions=weights,
         )
@@ -99,10 +101,7 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training
         return use_instead(times, trial, other, _fewer(other))
     if of_a_gpu or trial.is_static:
         why = ", since a step changes their values and not their layout" if training else ""
-        every = times.diagnosis.trials if trial.is_static else ()
-        clean = next((o for o in every if o.status == "ok" and o.graphs and not conversions_of(o)), None)
-        also = f", or use {shown(clean.name)}, which converts nothing" if clean is not None else ""
-        return f"{_convert_once(weights)}{why}{also}; and measure that"
+        return f"{_convert_once(trial, weights)}{why}; and measure that"
     tried = [other.name for other in times.diagnosis.trials if other.configuration.freezes]
     if tried or times.diagnosis.subject.device != "cpu":
         return refusal(times, trial, tried)
@@ -128,18 +127,21 @@ def _is_strided_by_gpu_library(conversion: Conversion) -> bool:
     return is_strided and conversion.kernel is not None and library_of(conversion.kernel) in ("cudnn", "miopen")
 
 
-def _convert_once(weights: Sequence[Conversion]) -> str:
-    return f"convert the parameters once: model.to(memory_format={wording.wanted_format(weights)})"
+def _convert_once(trial: Trial, weights: Sequence[Conversion]) -> str:
+    wanted = wording.wanted_format(weights)
+    if wanted != "torch.contiguous_format" and len(evidence.formats_of_weights(trial, weights)) > 1:
+        return f"convert each parameter once, {wording.BY_RANK}"
+    return f"convert the parameters once: model.to(memory_format={wanted})"
 
 
-def _record_again(weights: Sequence[Conversion], *, training: bool) -> str:
+def _record_again(trial: Trial, weights: Sequence[Conversion], *, training: bool) -> str:
     """After a trace, by the direction that most of them have: the format that the library asks for."""
     if wording.dearest_direction(weights) in _BLOCKED:
         return _EXPECTED if training else f"to find out whether packed weights help, {wording.DIAGNOSE}"
     is_contiguous = wording.wanted_format(weights) == "torch.contiguous_format"
     further = "" if is_contiguous else wording.miopen_words(weights)
     why = " before the optimizer is made, since a step changes their values and not their layout" if training else ""
-    return f"{_convert_once(weights)}{why}; record again{further}"
+    return f"{_convert_once(trial, weights)}{why}; record again{further}"
 
 
 LD103 = Rule("LD103", "weight-converted-every-call", converted_weights)

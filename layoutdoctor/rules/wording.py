@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Thing = TypeVar("Thing")
 DIAGNOSE = "diagnose the model itself, which measures: python -m layoutdoctor model.py"
+BY_RANK = "to the channels-last format of its rank: Module.to(memory_format=...) refuses a model that has both ranks"
 _PLACES_NAMED = 3
 _SHAPES_NAMED = 3
 _ALL = 0.995  # a larger part of a time is all of it, and the part that is left is none
@@ -178,17 +179,20 @@ def wanted_format(conversions: Sequence[Conversion]) -> str:
     return channels_last_words(len(c.source.shape) for c in conversions if c.source is not None)
 
 
-def try_words(memory_format: str | None) -> str:
+def try_words(memory_format: str | None, *, is_of_one_rank: bool = True) -> str:
     """
     How to find out what a memory format would change, after a trace, in which nothing was tried.
 
     Args:
         memory_format: As torch calls it, such as ``"torch.channels_last"``; None if the trace does not show which
             format the model is in.
+        is_of_one_rank: Whether the tensors are known to have the rank of that format; else one line cannot convert all.
     """
     other = f"model = model.to(memory_format={memory_format}) and x = x.to(memory_format={memory_format})"
     if memory_format is None:
         other = "model and input in the other memory format, channels_last if they are contiguous now"
+    elif not is_of_one_rank and memory_format != "torch.contiguous_format":
+        other = "each parameter and input in the channels-last format of its rank"
     return f"record it again with {other}; or {DIAGNOSE}"
 
 

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import itertools
 import logging
+import re
 import sys
 import textwrap
 import traceback
@@ -43,6 +44,7 @@ _INPUT_NAMES = ("get_inputs", "example_input", "example_inputs")
 _MODEL_NAMES = ("Model", "get_module", "get_model", "model")
 _AN_EXPORT = "expected what torch.export.save wrote"
 _MOST_CHARACTERS = 300
+_OTHER_RANK = re.compile(r"required rank \d tensor to use channels_last")
 _HOW_TO_GIVE_INPUTS = "define get_inputs(), or give --input 'f32[8,3,224,224]'"
 
 
@@ -221,6 +223,8 @@ def _what_happened(error: BaseException, name: str, file: str | None) -> str:
     if isinstance(error, ImportError) and "relative import" in str(error) and file is not None:
         path = f"{Path(file).parent.name}.{Path(file).stem}"
         return f"{first_line(error)}{place}; name it as part of its package, from the folder above: {path}:NAME"
+    if isinstance(error, RuntimeError) and _OTHER_RANK.match(str(error)):
+        return f"{first_line(error)}{place}; leave that line out: each configuration converts each tensor by its rank"
     advice = "mend it there first" if file is not None else f"see whether {name.partition(':')[0]} works by itself"
     return f"{first_line(error)}{place}; {advice}"
 

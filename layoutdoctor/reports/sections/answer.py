@@ -10,7 +10,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
+from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE, SLOWER
 from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BASELINE, STATIC_SIZES, SYMBOLIC_SIZES
 from layoutdoctor.examination.applying import compile_words
 from layoutdoctor.examination.choice import (
@@ -162,7 +162,7 @@ def _claim_nothing_faster(diagnosis: Diagnosis) -> str:
     if best is None:
         return f"Nothing else with right outputs was measured beside {_default(diagnosis)}"
     number = f"{format_ratio(best.median)}, {_interval(best)}: {shown_name(best.name)}"
-    if best.median < 1 - EQUALITY:
+    if best.verdict == SLOWER and best.median < 1 - EQUALITY:
         return f"{_default(diagnosis)} is faster than anything else tried (next {number})"
     return f"{_default(diagnosis)} is as fast as anything tried (best {number})"
 
@@ -209,7 +209,8 @@ def _claim_static(diagnosis: Diagnosis) -> str:
         return f"Static: no graph could be lowered for {target}"
     graphs = count_of(sum(len(trial.graphs) for trial in lowered), "graph")
     configurations = count_of(len(lowered), "configuration")
-    return f"Static: {graphs} of {configurations} lowered for {target} without the device: no times"
+    start = f"Static: {graphs} of {configurations} lowered for {target} without the device"
+    return f"{start}: no times, and what cuDNN converts is not seen"
 
 
 FOUND = Situation(_claim_faster, why="Why")
@@ -382,4 +383,4 @@ def _static_notes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "Decision", decision_sentence(shown, in_full=True)
         yield "Converts", conversions_sentence(shown) or "no conversion in the graphs"
     yield "Sizes", _sizes_sentence(diagnosis)
-    yield "Next", "on such a GPU, measure: the same call without --target"
+    yield "Next", "on such a GPU, measure: the same call on device cuda, without --target"

@@ -142,6 +142,14 @@ def test_the_table_of_models_says_what_to_use_and_why_not() -> None:
     ]
 
 
+@for_each(("width", "claim"), [(0.03, "is faster than anything else tried"), (0.2, "is as fast as anything tried")])
+def test_the_default_is_the_fastest_only_if_the_interval_says_so(width: float, claim: str) -> None:
+    costly = a_trial(kernels=kernels(a_conversion(seconds=5e-3)))
+    diagnosis = a_diagnosis(costly, a_trial(BEST), comparison=a_comparison(a_ratio(BEST, 0.9, width)))
+
+    assert build_answer(diagnosis).claim.startswith(f"torch.compile's default {claim}")
+
+
 def test_a_report_ends_early_only_if_layouts_do_not_matter_and_nothing_was_lost() -> None:
     assert [name for name, case in CASES.items() if build_answer(case).is_short] == ["irrelevant, a note", "not stable"]
 

@@ -139,6 +139,8 @@ def test_what_is_no_veto_by_all() -> None:
         assert vetoed(with_cards(a_decision(applied=False, rule=rule))) == []
     for name in ("eager", OFF, FORCED):
         assert vetoed(with_cards(VETO, name=name)) == []
+    # Forcing changes 2-D convolutions only.
+    assert vetoed(with_cards(a_decision(*volumes(), applied=False, rule=VETO.rule))) == []
 
 
 def test_what_is_suggested_for_a_veto(told: Told) -> None:

@@ -8,6 +8,8 @@ from builders import (
     Told,
     a_comparison,
     a_conversion,
+    a_convolution,
+    a_decision,
     a_graph,
     a_location,
     a_node,
@@ -26,6 +28,7 @@ from builders import (
 
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
 from layoutdoctor.rules.formats import LD205, LD502
+from layoutdoctor.rules.wording import BY_RANK
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
@@ -59,6 +62,8 @@ def test_what_is_said_of_contiguous_input(told: Told) -> None:
     for shapes in ([(4, 3, 8, 8), (4, 3, 9, 9)], [(4, 3, 8, 8), (2, 4, 8, 32, 32)]):
         inputs = tuple(an_input(contiguous(shape), name=None) for shape in shapes)
         told("Each rank has its own format", compared(inputs=inputs))
+    both = a_graph(decision=a_decision(a_convolution(), a_convolution(rank=3)))
+    told("One call does not convert a model with weights of both ranks", compared(a_trial(graphs=(both,))))
     advice = a_recommendation(LAST, verified=True, speedup=a_speedup(1.25, name=LAST))
     told(
         "It is an error where channels last input was verified",
@@ -127,6 +132,14 @@ def test_what_is_said_of_mixed_formats(told: Told) -> None:
     added = a_node("add", "aten.add.Tensor", ("relu_0", "permute"), layout=channels_last())
     (finding,) = mixed(an_eager(*NODES[:5], relu, added, a_convolution_of("c1", "add", channels_last())))
     assert finding.evidence[:2] == ("permute", "c1")
+
+
+def test_parameters_in_both_formats_are_converted_by_one_call_only_if_they_have_one_rank() -> None:
+    last, volume = a_weight("w2", channels_last(WEIGHT)), a_weight("w3", contiguous((8, 8, 3, 3, 3)))
+    (flat,), (both,) = (mixed(an_eager(*NODES[:2], last, *more)) for more in ((), (volume,)))
+
+    assert flat.suggestion == "convert all of them to one format: model = model.to(memory_format=torch.channels_last)"
+    assert both.suggestion == f"convert all of them to one format: each parameter {BY_RANK}"
 
 
 def test_what_is_no_mixture() -> None:

@@ -9,6 +9,7 @@ from builders import (
     Told,
     a_comparison,
     a_conversion,
+    a_convolution,
     a_decision,
     a_graph,
     a_location,
@@ -113,6 +114,11 @@ def test_what_it_suggests_for_a_model(told: Told) -> None:
     told(
         "A channels last model that inductor vetoed is reported how to force it",
         findings(with_pairs("inductor-channels-last", a_pair(graph=vetoed.name), graphs=(vetoed,))),
+    )
+    volumes = a_graph(a_decision(a_convolution(rank=3), applied=False, rule="small-channels"))
+    told(
+        "Of 3 D convolutions it is not which forcing does not change",
+        findings(with_pairs("inductor-channels-last", a_pair(graph=volumes.name), graphs=(volumes,))),
     )
     there = a_conversion("reorder 0", source=contiguous(), target=channels_last(), direction="to_channels_last")
     back = a_conversion("reorder 1", source=channels_last(), target=contiguous(), direction="to_contiguous")

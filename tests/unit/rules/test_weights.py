@@ -9,6 +9,8 @@ from builders import (
     Told,
     a_comparison,
     a_conversion,
+    a_convolution,
+    a_decision,
     a_failed_trial,
     a_graph,
     a_location,
@@ -123,11 +125,10 @@ def test_what_is_suggested_for_converted_weights(told: Told) -> None:
         converted(a_trial_with(*weights), **TRAINING),
         converted(a_trial_with(*weights, *FEW)),
     )
-    static = {"is_static": True, "measurement": None}
-    off = a_trial_with(name="inductor-layout-opt-off", graphs=(a_graph(),), **static)
+    both = a_graph(decision=a_decision(a_convolution(), a_convolution(rank=3)))
     told(
-        "On a gpu that is not there what converts nothing is named as well",
-        converted(a_trial_with(*FEW, **static), off),
+        "One call does not convert a model with weights of both ranks",
+        converted(a_trial_with(*FEW, graphs=(both,), is_static=True, measurement=None)),
     )
 
 

@@ -139,6 +139,11 @@ def test_inputs_from_the_command_line_replace_the_files(write: Callable[..., str
             "class Odd(BaseException): pass\nraise Odd('no')",
             "cannot load model.py: Odd: no (model.py:4); mend it there",
         ),
+        (
+            NET + "model = Net().to(memory_format=torch.channels_last_3d)\n",
+            "RuntimeError: required rank 5 tensor to use channels_last_3d format (model.py:10); leave that line out: "
+            "each configuration converts each tensor by its rank",
+        ),
         ("import not_there_at_all\n", "'not_there_at_all', which is not installed (model.py:3); install the package"),
         ("import sys\nsys.exit(3)\n", "cannot load model.py: it called sys.exit(3) (model.py:4); put what is a script"),
         (
