@@ -39,6 +39,7 @@ REASONS = {
     ("subjects/load.py", "compile"): "compiles the TARGET, as the user asked",
     ("subjects/load.py", "importlib.import_module"): "imports the TARGET package.module, as the user asked",
     ("subjects/load.py", "torch.export.load"): "loads the TARGET model.pt2, as the user asked",
+    ("subjects/prepare.py", "torch._inductor.aoti_load_package"): "loads a package that this process has compiled",
     ("capture/compat.py", "importlib.import_module"): "imports modules of torch named in a table of its own",
     ("capture/warming.py", "importlib.import_module"): "imports modules of torch by their names",
     ("state/switches.py", "importlib.import_module"): "the caller's own settings, by transport.py",
