@@ -343,7 +343,7 @@ def _losses(graph: Graph, leaves: set[str]) -> Iterator[tuple[str, Layout]]:
         for name in node.inputs:
             read_by.setdefault(name, set()).add(node.module)
     for node in graph.nodes:
-        if node.backward or node.module not in leaves:
+        if node.op != "call_function" or node.backward or node.module not in leaves:
             continue
         readers = read_by.get(node.name, set())
         is_handed_on = readers and node.module not in readers

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 import torch
+from builders import a_graph, a_node
 from cured_models import CASES, Autocast, Case, Contiguous, Flat, Usual, Volume
 from live_trials import seen_here
 from torch import nn
@@ -15,6 +16,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from layoutdoctor import subjects
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.errors import UsageError
 from layoutdoctor.run.deriving import with_cures
@@ -215,3 +217,13 @@ def test_many_modules_stand_one_a_line() -> None:
     assert '    "39",' in lines
     assert max(map(len, lines)) < 110
     assert msgspec.json.decode(msgspec.json.encode(proposals[0].cure), type=Cure) == proposals[0].cure
+
+
+def test_a_saved_activation_of_a_backward_graph_is_no_convolution() -> None:
+    layout = strided_layout((2, 6, 3, 4, 4), (288, 48, 16, 4, 1))
+    saved = a_node("convolution", "convolution", op="placeholder", module="frames", layout=layout)
+    read = a_node("relu", "aten.relu.default", ("convolution",), module="other")
+
+    (proposal,) = propose(Seen(Flat(), (a_graph(direction="backward", nodes=(saved, read)),), "training"))
+
+    assert proposal.cure.name == "flat-conv3d"
