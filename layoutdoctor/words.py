@@ -221,9 +221,11 @@ def name_in_words(name: str) -> str:
     if built_in not in _CONFIGURATIONS:
         return name
     words = _CONFIGURATIONS[built_in]
+    if name == built_in:
+        return words
     if base != built_in:
-        words = words.replace("compiled", "AOTInductor").removesuffix(" (the default)")
-    return " + ".join((words.removesuffix(" (the default)"), *added)) if added else words
+        words = words.replace("compiled", "AOTInductor")
+    return " + ".join((words.removesuffix(" (the default)"), *added))
 
 
 def shown(name: str) -> str:

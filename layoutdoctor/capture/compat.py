@@ -456,7 +456,7 @@ class InductorHooks:
         def recording(original: Callable[..., Any]) -> Callable[..., Any]:
             def generate(*args: Any, **keywords: Any) -> Any:
                 lowering = args[0]
-                if bool(lowering.aot_mode) != is_package:  # the one calls the other on its way
+                if getattr(lowering, "aot_mode", False) != is_package:  # the one calls the other on its way
                     return original(*args, **keywords)
                 # A graph may be lowered while another one is (autotuning, sub-graphs): each has kernels of its own.
                 outer, self._kernels = self._kernels, []
@@ -465,7 +465,7 @@ class InductorHooks:
                     own = self._kernels
                 finally:
                     self._kernels = outer
-                if not lowering.is_const_graph:
+                if not getattr(lowering, "is_const_graph", False):
                     self.lowered_count = (self.lowered_count or 0) + 1
                     with self.guard("a compiled graph"):
                         self.on_graph(lowering, generated, own)

@@ -199,12 +199,12 @@ def _graph_record(
         fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
     with part("generated code"):
         if isinstance(generated, tuple):  # of AOTInductor
-            source = "\n".join(part.value for part in generated)
+            source = "\n".join(text.value for text in generated)
+            fields["kernel_sources"] = {kernel: text for kernel, _, text in kernels}
         else:
             source = Path(generated.__file__).read_text(encoding="utf-8")
+            fields["kernel_sources"] = kernel_sources(source)
         fields["code_fingerprint"] = code_fingerprint(source)
-        is_package = isinstance(generated, tuple)
-        fields["kernel_sources"] = {name: text for name, _, text in kernels} if is_package else kernel_sources(source)
     return Graph(
         name=name,
         direction=direction,

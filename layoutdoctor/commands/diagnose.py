@@ -142,7 +142,7 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--package",
         metavar="FILE",
-        help=f"compile with AOTInductor, beside torch.compile's default, and keep the best package in this "
+        help="compile with AOTInductor, beside torch.compile's default, and keep the best package in this "
         f"{PACKAGE_SUFFIX} file",
     )
     tried = parser.add_mutually_exclusive_group()
@@ -332,16 +332,17 @@ class Plan(NamedTuple):
 
 def prepare_diagnosis(arguments: argparse.Namespace, targets: list[str]) -> Plan:
     """Checks the options and prepares the outputs."""
+    read = [file for target in targets for file in files_of_target(target)]
     return Plan(
         choose_configurations(arguments.configurations, arguments.mode),
-        prepare_conclusion(arguments, [file for target in targets for file in files_of_target(target)]),
+        prepare_conclusion(arguments, read),
         prepare_raw(arguments, "traces") if arguments.lower_for is None else None,
         prepare_raw(arguments, "recordings"),
-        _package(arguments, targets),
+        _package(arguments, read),
     )
 
 
-def _package(arguments: argparse.Namespace, targets: Sequence[str]) -> str | None:
+def _package(arguments: argparse.Namespace, read: Sequence[Path]) -> str | None:
     """The file of ``--package``, if it was given and can be written."""
     if arguments.package is None:
         return None
@@ -350,9 +351,7 @@ def _package(arguments: argparse.Namespace, targets: Sequence[str]) -> str | Non
             "cannot use --package with --resume: a package is kept of what this run compiles; leave one out"
         )
     path = check_package(arguments.package, arguments.mode, arguments.lower_for)
-    return str(
-        writable(Path(path), [file for target in targets for file in files_of_target(target)], force=arguments.force)
-    )
+    return str(writable(Path(path), read, force=arguments.force))
 
 
 def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> int:

@@ -13,7 +13,7 @@ from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.subject import FormatChoice, LayoutOptimization, Mode, OptionValue
 
@@ -175,14 +175,15 @@ def compiled_with(configuration: Configuration, given: Mapping[str, Any]) -> Con
     )
 
 
-def by_aot_inductor(configurations: Iterable[Configuration]) -> tuple[Configuration, ...]:
+def by_aot_inductor(configurations: Sequence[Configuration]) -> tuple[Configuration, ...]:
     """
     The configurations, with what is compiled compiled by AOTInductor, and beside them torch.compile's default.
 
     Raises:
         UsageError: One has arguments of torch.compile that an exported program does not have.
     """
-    chosen = [_BY_NAME[BASELINE]]
+    default = next((one for one in configurations if one.name == BASELINE), _BY_NAME[BASELINE])
+    chosen = [default]
     for one in configurations:
         if one.backend != "inductor":
             chosen.append(one)
@@ -194,8 +195,6 @@ def by_aot_inductor(configurations: Iterable[Configuration]) -> tuple[Configurat
                     "exported program, whole and for the sizes of the example input; leave it out"
                 )
         chosen.append(msgspec.structs.replace(one, name=f"{AHEAD_OF_TIME}{one.name}", ahead_of_time=True))
-        if one.name == BASELINE:
-            chosen[0] = one  # with the caller's arguments
     return tuple(chosen)
 
 

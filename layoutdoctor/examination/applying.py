@@ -42,12 +42,13 @@ def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], 
     lines += [f"torch.backends.{name} = {value}" for name, value in configuration.library_switches.items()]
     lines += _compile_lines(configuration)
     lines += _input_lines(configuration.input_format or "preserve", call, parameter_ranks)
+    called = "model(x)" if call is None else call.text
     if configuration.ahead_of_time:
-        return "\n".join([*lines, *_package_lines(configuration, call)])
-    if configuration.freezes:
+        lines += _package_lines(configuration, called)
+    elif configuration.freezes:
         lines += [
             "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
-            f"    y = {'model(x)' if call is None else call.text}",
+            f"    y = {called}",
         ]
     return "\n".join(lines) or "# nothing to change: call the model as it is, without torch.compile"
 
@@ -72,9 +73,9 @@ def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
 def compile_words(configuration: Configuration) -> str:
     """The arguments of ``torch.compile`` as code: ``mode="reduce-overhead", dynamic=True``; empty if there are none."""
     arguments = dict(configuration.compile_arguments)
-    options = _listed(effective_options(configuration))
-    if options and (mode := arguments.pop("mode", None)) is not None:  # torch.compile takes one of the two
-        options.insert(0, f"**torch._inductor.list_mode_options({_value(mode)})")
+    effective = effective_options(configuration)
+    # torch.compile takes a mode or options
+    options = _listed(effective, arguments.pop("mode", None)) if effective else []
     words = [f"{name}={_value(value)}" for name, value in arguments.items()]
     return ", ".join([*words, *(["options={" + ", ".join(options) + "}"] if options else [])])
 
@@ -110,15 +111,13 @@ def _model_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
     return lines
 
 
-def _package_lines(configuration: Configuration, call: Call | None) -> list[str]:
-    """What compiles ``model`` to a package that takes inputs in the memory format of the ones it is compiled with."""
-    given = "model(x)" if call is None else call.text
-    arguments = configuration.compile_arguments
-    mode = [f"**torch._inductor.list_mode_options({_value(arguments['mode'])})"] if "mode" in arguments else []
-    options = ", ".join([*mode, *_listed({**global_options(configuration), **effective_options(configuration)})])
-    configs = f", inductor_configs={{{options}}}" if options else ""
+def _package_lines(configuration: Configuration, called: str) -> list[str]:
+    """The lines that compile ``model`` to a package, for inputs in the memory format that it is called with."""
+    options = {**global_options(configuration), **effective_options(configuration)}
+    words = ", ".join(_listed(options, configuration.compile_arguments.get("mode")))
+    configs = f", inductor_configs={{{words}}}" if words else ""
     return [
-        f"program = torch.export.export(model.eval(), {_arguments_of(given)})",
+        f"program = torch.export.export(model.eval(), {_arguments_of(called)})",
         f'package = torch._inductor.aoti_compile_and_package(program, package_path="model.pt2"{configs})',
         "model = torch._inductor.aoti_load_package(package)  # it does not check the memory format of its inputs",
     ]
@@ -162,8 +161,10 @@ def _input_lines(choice: FormatChoice, call: Call | None, parameter_ranks: froze
     return [*lines, *(f"# and every 4-D and 5-D tensor in {name}" for name in call.unassignable)]
 
 
-def _listed(options: Mapping[str, OptionValue]) -> list[str]:
-    return [f'"{name}": {_value(value)}' for name, value in options.items()]
+def _listed(options: Mapping[str, OptionValue], mode: OptionValue) -> list[str]:
+    """Options as the parts of a dict in code, after those of a mode, if there is one."""
+    of_mode = [] if mode is None else [f"**torch._inductor.list_mode_options({_value(mode)})"]
+    return of_mode + [f'"{name}": {_value(value)}' for name, value in options.items()]
 
 
 def _value(value: OptionValue) -> str:

@@ -271,9 +271,9 @@ class TrialWork:
         found: tuple[Iteration, ...] = ()
         with global_settings(self._configuration):
             try:
-                is_package = self._configuration.ahead_of_time
-                captured = self._capture.captured
-                generated = [(graph.name, graph.kernel_names, code) for graph, code in captured if not is_package]
+                is_package = self._configuration.ahead_of_time  # its kernels have names of their own
+                captured = () if is_package else self._capture.captured
+                generated = [(graph.name, graph.kernel_names, module) for graph, module in captured]
                 trace = None if trace_file is None else Path(trace_file)
                 found = record_iterations(step.ready, step.device, generated, trace)
                 if is_package:

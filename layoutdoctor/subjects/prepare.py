@@ -13,7 +13,7 @@ from layoutdoctor.capture.compat import inductor_config
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.applying import effective_options, global_options
 from layoutdoctor.examination.kernels.host import GRAPH_CALL
-from layoutdoctor.state.switches import switched
+from layoutdoctor.state.switches import profiler_is_running, switched
 from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
     copy_model,
@@ -165,7 +165,7 @@ class Packaged:
                     program, package_path=where, inductor_configs=dict(self._options)
                 )
             self._loaded = torch._inductor.aoti_load_package(str(path))
-        if not torch.autograd._profiler_enabled():
+        if not profiler_is_running():
             return self._loaded(*args, **kwargs)
         with torch.profiler.record_function(GRAPH_CALL):  # as torch.compile marks the call of a graph
             return self._loaded(*args, **kwargs)
