@@ -45,7 +45,7 @@ from layoutdoctor.units import format_seconds
 from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from layoutdoctor.commands.conclusion import Conclusion
     from layoutdoctor.commands.output import OutputFile
@@ -244,20 +244,45 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _diagnose_calls(arguments: argparse.Namespace, target: str, calls: Mapping[str, Mapping[str, object]]) -> int:
     """Diagnoses each kind of call, and makes the policy of all."""
+    from layoutdoctor.commands.policy import read_weights  # late, as below
+
+    weights = [1.0] * len(calls) if arguments.weights is None else read_weights(arguments.weights)
+    if len(weights) != len(calls):
+        raise UsageError(f"cannot use {len(weights)} weights for {len(calls)} kinds of call: expected one for each")
+    plan, outputs = prepare_policy(arguments, target)
+    return diagnose_calls(arguments, calls, weights, outputs, lambda one, running: _diagnose_one(one, plan, running))
+
+
+def prepare_policy(arguments: argparse.Namespace, target: str) -> tuple[Plan, Sequence[OutputFile]]:
+    """Checks the options and prepares the outputs for a policy."""
+    from layoutdoctor.commands.policy import prepare_policy_outputs  # late, as below
+
+    several.refuse_for_a_policy(arguments)
+    outputs = prepare_policy_outputs(arguments, [str(file) for file in files_of_target(target)])
+    return prepare_diagnosis(argparse.Namespace(**{**vars(arguments), "output": []}), [target]), outputs
+
+
+def diagnose_calls(
+    arguments: argparse.Namespace,
+    calls: Mapping[str, Mapping[str, object]],
+    weights: Sequence[float],
+    outputs: Sequence[OutputFile],
+    diagnose: Callable[[argparse.Namespace, Running], Diagnosis],
+) -> int:
+    """
+    Diagnoses each kind of call, and makes the policy of all.
+
+    Args:
+        calls: By name the arguments that are its own.
+        weights: How often each comes.
+    """
     from layoutdoctor.commands import policy  # late, as below
     from layoutdoctor.examination.policy import make_policy
-
-    several.refuse_raw_files(arguments, len(calls))
-    weights = None if arguments.weights is None else policy.read_weights(arguments.weights)
-    if weights is not None and len(weights) != len(calls):
-        raise UsageError(f"cannot use {len(weights)} weights for {len(calls)} kinds of call: expected one for each")
-    outputs = policy.prepare_policy_outputs(arguments, [str(file) for file in files_of_target(target)])
-    plan = prepare_diagnosis(argparse.Namespace(**{**vars(arguments), "output": []}), [target])
 
     def conclude(found: Mapping[str, Diagnosis | Failure]) -> None:
         if arguments.format != "json":
             several.print_table(found, arguments)
-        done = [(one, weight) for one, weight in zip(found.values(), weights or [1.0] * len(found), strict=True)]
+        done = zip(found.values(), weights, strict=True)
         measured = [(one, weight) for one, weight in done if not isinstance(one, Failure)]
         try:
             made = make_policy([one for one, _ in measured], [weight for _, weight in measured])
@@ -268,14 +293,16 @@ def _diagnose_calls(arguments: argparse.Namespace, target: str, calls: Mapping[s
             return
         policy.conclude(made, arguments, outputs)
 
-    return several.diagnose_several(
-        arguments, calls, lambda one, running: _diagnose_one(one, plan, running), status_of, conclude
-    )
+    return several.diagnose_several(arguments, calls, diagnose, status_of, conclude)
 
 
 def _diagnose_one(arguments: argparse.Namespace, plan: Plan, running: Running) -> Diagnosis:
-    """The diagnosis of one of several targets, whose report nobody has asked for."""
-    request, record = _request(arguments, plan), RecordSoFar(plan.conclusion)
+    return diagnose_one(arguments, plan, running, _request(arguments, plan))
+
+
+def diagnose_one(arguments: argparse.Namespace, plan: Plan, running: Running, request: Request) -> Diagnosis:
+    """The diagnosis of one of several targets or kinds of call, whose report nobody has asked for."""
+    record = RecordSoFar(plan.conclusion)
     with showing_progress(quiet=arguments.quiet) as display:
         return running.diagnose(request, display, record, record.show_table, _folder(arguments, request))
 

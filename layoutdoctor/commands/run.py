@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,10 @@ from layoutdoctor.commands.diagnose import (
     add_options_of_diagnosis,
     carry_out,
     command_without_folders,
+    diagnose_calls,
+    diagnose_one,
     prepare_diagnosis,
+    prepare_policy,
     with_options,
 )
 from layoutdoctor.commands.output import for_others
@@ -17,10 +21,9 @@ from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import print_text, say, terminal_width
 from layoutdoctor.diagnosis.writing import opened, private_directory
 from layoutdoctor.errors import UsageError
-from layoutdoctor.reports.sections.wording import clean_name
+from layoutdoctor.reports.sections.wording import clean, clean_name
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from layoutdoctor.workers.program import ModuleTime
@@ -31,6 +34,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.usage = f"{parser.prog} [-h] SCRIPT --module PATH [options] [-- ARGUMENT...]"
     parser.description = (
         "Runs a script until it calls one of its modules, and diagnoses that module with the inputs of this call. "
+        "With --calls, it diagnoses the kinds of call among several, and says which configuration to use for which. "
         "Nothing of the script is changed; compiled callers run eagerly until then."
     )
     parser.epilog = (
@@ -44,8 +48,22 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="as the script could write it where it is called, such as pipe.vae.decoder; without it, the script runs "
         "to its end and its modules with convolutions are listed, with their share of the time",
     )
+    parser.add_argument(
+        "--calls",
+        metavar="N",
+        type=_call_count,
+        default=1,
+        help="run until the module was called N times, or to the end: each kind of call, told apart by the shapes of "
+        "its inputs, is diagnosed, and --output policy.json keeps which configuration to use for which (default: 1)",
+    )
     add_options_of_diagnosis(parser)
     parser.set_defaults(device=None)
+
+
+def _call_count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"cannot watch {text!r} calls: expected a number from 1 on")
+    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,27 +78,52 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         why = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror
         raise UsageError(f"cannot run {arguments.script!r}: {why}; give the path of a Python script") from error
-    plan = prepare_diagnosis(arguments, [arguments.script])
+    many = arguments.calls > 1
+    if many and arguments.module is None:
+        raise UsageError("cannot use --calls without --module: name the module whose calls are meant")
+    plan, outputs = (
+        prepare_policy(arguments, arguments.script) if many else (prepare_diagnosis(arguments, [arguments.script]), ())
+    )
     require_torch()
     with private_directory() as directory:
-        until = "its end" if arguments.module is None else f"it calls {arguments.module}"
+        until = (
+            "its end"
+            if arguments.module is None
+            else f"it called {arguments.module} {arguments.calls} times, or to its end"
+            if many
+            else f"it calls {arguments.module}"
+        )
         if not arguments.quiet:
             say(f"running {script.name} until {until}")
         try:
-            outcome = run_script(script, arguments.module, arguments.words_of_script, Path(directory))
+            outcome = run_script(script, arguments.module, arguments.words_of_script, Path(directory), arguments.calls)
         except Interrupted as stop:
             say(f"interrupted while {script.name} ran")
             return stop.exit_status
         if arguments.module is None:
             raise _without_module(script.name, outcome.modules, redact=arguments.redact)
-        request = Request(
-            target=arguments.script,
-            subject_directory=directory,
-            inputs=tuple(arguments.words_of_script),
-            module=arguments.module,
-            command=_command(arguments.words),
+
+        def request_for(folder: str) -> Request:
+            request = Request(
+                target=arguments.script,
+                subject_directory=str(Path(directory) / folder),
+                inputs=tuple(arguments.words_of_script),
+                module=arguments.module,
+                command=_command(arguments.words),
+            )
+            return with_options(request, arguments, plan)
+
+        if not many:
+            return carry_out(arguments, plan, request_for(outcome.calls[0].folder))
+        if outcome.message is not None:
+            say(f"{clean(outcome.message)}; what it got until then is diagnosed")
+        return diagnose_calls(
+            arguments,
+            {f"{arguments.module} {one.shapes}": {"folder": one.folder} for one in outcome.calls},
+            [one.call_count for one in outcome.calls],
+            outputs,
+            lambda one, running: diagnose_one(one, plan, running, request_for(one.folder)),
         )
-        return carry_out(arguments, plan, with_options(request, arguments, plan))
 
 
 def _without_module(name: str, modules: Sequence[ModuleTime], *, redact: bool) -> UsageError:

@@ -90,11 +90,11 @@ def calls_of(arguments: argparse.Namespace) -> dict[str, dict[str, object]]:
     return calls
 
 
-def refuse_raw_files(arguments: argparse.Namespace, count: int) -> None:
-    """Refuses options that write files of one diagnosis."""
+def refuse_for_a_policy(arguments: argparse.Namespace) -> None:
+    """Refuses options that write files of one diagnosis, or that no policy can be made with."""
     given = next((name.replace("_", "-") for name in _FILES_OF_ONE if getattr(arguments, name)), None)
     if given is not None:
-        raise UsageError(f"cannot use --{given} with {count} kinds of call: it is about one diagnosis; leave it out")
+        raise UsageError(f"cannot use --{given} with several kinds of call: it is about one diagnosis; leave it out")
     if arguments.lower_for is not None:
         raise UsageError(f"cannot make a policy for --target {arguments.lower_for}: nothing is measured; leave it out")
     if arguments.format not in ("text", "markdown", "json"):

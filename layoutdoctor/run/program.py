@@ -1,5 +1,5 @@
 """
-A user's script, run as it is until one of its modules is called, which is saved with its inputs.
+A user's script, run as it is until one of its modules was called, which is saved with its inputs.
 
 Without a module's name the script runs to its end, and its modules with convolutions are listed with their times.
 """
@@ -20,16 +20,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
 import torch
 from torch import nn
 
 from layoutdoctor.capture.fx_graph import is_user_file
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError
 from layoutdoctor.subjects.load import users_code
-from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count, watched_calls
+from layoutdoctor.subjects.recorded_inputs import (
+    MOST_KINDS,
+    RecordedInputs,
+    as_called,
+    convolution_module_count,
+    shapes_of_call,
+    watched_calls,
+)
 from layoutdoctor.subjects.subject import LoadedSubject, unwrap
 from layoutdoctor.subjects.transport import save_subject
-from layoutdoctor.workers.program import ModuleTime, Outcome
+from layoutdoctor.words import listing, shape_words
+from layoutdoctor.workers.program import KindOfCall, ModuleTime, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -51,11 +60,11 @@ def main(words: Sequence[str]) -> NoReturn:
     Runs the script and leaves the outcome in a file.
 
     Args:
-        words: A private directory, the module's path or nothing, the script, its arguments.
+        words: A private directory, the module's path or nothing, how many calls of it, the script, its arguments.
     """
-    program = _Program(Path(words[2]), _INDEX.sub(r".\1", words[1]) or None, Path(words[0]))
+    program = _Program(Path(words[3]), _INDEX.sub(r".\1", words[1]) or None, Path(words[0]), int(words[2]))
     try:
-        outcome = program.run(words[3:])
+        outcome = program.run(words[4:])
     except LayoutDoctorError as error:
         outcome = Outcome.of_error(error)
     program.leave(outcome)
@@ -67,11 +76,13 @@ class _Program:
 
     Args:
         path: The module that is asked for, as in ``pipe.vae.decoder``; None for a list of them.
-        directory: Where it is saved.
+        directory: Where it is saved, once for each kind of call.
+        call_count: The calls after which the script is ended.
     """
 
-    def __init__(self, script: Path, path: str | None, directory: Path) -> None:
-        self._script, self._path, self._directory = script, path, directory
+    def __init__(self, script: Path, path: str | None, directory: Path, call_count: int = 1) -> None:
+        self._script, self._path, self._directory, self._calls_left = script, path, directory, call_count
+        self._kinds: dict[object, KindOfCall] = {}
         self._file = str(script.resolve())
         self._outcome: Outcome | None = None
         self._was_found = False
@@ -102,12 +113,16 @@ class _Program:
                 except SystemExit as stop:
                     how = "came to its end" if stop.code in (None, 0) else f"ended with sys.exit({stop.code!r})"
         except SubjectError as error:
+            if self._kinds:
+                return self._recorded(str(error))
             before = "" if self._path is None else f"; {self._path} was not called until then"
             raise SubjectError(f"{error}{before}") from error
         finally:
             self._at_the_latest.cancel()
         if self._outcome is not None:
             return self._outcome
+        if self._kinds:
+            return self._recorded(f"{self._script.name} {how}")
         if self._path is None:
             return Outcome(modules=self._listed(time.perf_counter() - begin))
         raise self._never_called(self._path, how, arguments)
@@ -152,26 +167,49 @@ class _Program:
                 return True
         return False
 
-    def _record(self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        """Saves the module and ends the script, by an exception that lets it close what it has open."""
-        name = f"{self._script.name} ({path})"
+    def _record(self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """
+        Saves the module with the first inputs of each kind.
+
+        After enough calls it ends the script, by an exception that lets it close what it has open.
+        """
+        self._calls_left -= 1
         try:
-            inner, notes, compiled = unwrap(module)
-            recorded = RecordedInputs.of_call(args, kwargs, path)
-            called, more = as_called(inner, recorded)
-            given = recorded.args, recorded.kwargs
-            subject = LoadedSubject(name, called, *given, (*notes, *more), self._file, compiled)
-            # What is set for this call alone is part of the subject, or a matter of the mode.
-            with torch.inference_mode(mode=False), torch.enable_grad(), recorded.without_autocast():
-                save_subject(subject, self._directory)
-            self._outcome = Outcome()
+            shapes = shapes_of_call(args, kwargs)
+            known = self._kinds.get(shapes)
+            if known is not None:
+                self._kinds[shapes] = msgspec.structs.replace(known, call_count=known.call_count + 1)
+            elif len(self._kinds) == MOST_KINDS:
+                self._outcome = self._recorded(f"{path} got more than {MOST_KINDS} kinds of inputs")
+            else:
+                self._kinds[shapes] = self._saved(module, path, args, kwargs)
+            if self._calls_left == 0:
+                self._outcome = self._recorded()
         except LayoutDoctorError as error:
-            self._outcome = Outcome.of_error(error)
+            self._outcome = self._recorded(str(error)) if self._kinds else Outcome.of_error(error)
+        if self._outcome is None:
+            return
         if threading.current_thread() is not threading.main_thread():
             self.leave(self._outcome)  # an exception would end no more than the thread
         self._at_the_latest.args = (self._outcome,)
         self._at_the_latest.start()
         raise _Recorded
+
+    def _recorded(self, why_no_more: str | None = None) -> Outcome:
+        return Outcome(message=why_no_more, calls=tuple(self._kinds.values()))
+
+    def _saved(self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KindOfCall:
+        directory = self._directory / str(len(self._kinds))
+        directory.mkdir(mode=0o700)
+        inner, notes, compiled = unwrap(module)
+        recorded = RecordedInputs.of_call(args, kwargs, path)
+        called, more = as_called(inner, recorded)
+        given, name = (recorded.args, recorded.kwargs), f"{self._script.name} ({path})"
+        subject = LoadedSubject(name, called, *given, (*notes, *more), self._file, compiled)
+        # What is set for this call alone is part of the subject, or a matter of the mode.
+        with torch.inference_mode(mode=False), torch.enable_grad(), recorded.without_autocast():
+            save_subject(subject, directory)
+        return KindOfCall(shapes=listing(map(shape_words, shapes_of_call(args, kwargs))), folder=directory.name)
 
     def _name(self, module: nn.Module) -> None:
         """Finds what the script calls a module, and with it those around and inside: in its outermost function."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import math
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     OnCall = Callable[[nn.Module, Inputs, Callable[[], Any]], Any]
 
 MOST_SHOWN = 8
+MOST_KINDS = 64
 
 
 @dataclass
@@ -33,7 +35,8 @@ class RecordedInputs:
     Attributes:
         args: Positional arguments; copies, with the strides that they had. ``kwargs`` likewise.
         call: The number of the call, from 1 on; 0 before the first.
-        call_count: How often the module was called.
+        call_count: How often the module was called; of one of several ``kinds``, with inputs of these shapes.
+        kinds: With ``call="each"`` the first call of each kind, that is, of each set of input shapes.
         autocast: The dtype of autocast around it, such as ``bfloat16``; None without autocast.
         device: The device of its first tensor, such as ``cuda``; None without a tensor.
     """
@@ -44,6 +47,7 @@ class RecordedInputs:
     call_count: int = 0
     autocast: str | None = None
     device: str | None = None
+    kinds: list[RecordedInputs] = field(default_factory=list)
 
     @classmethod
     def of_call(cls, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, number: int = 1) -> RecordedInputs:
@@ -68,6 +72,11 @@ class RecordedInputs:
     def without_autocast(self) -> contextlib.AbstractContextManager[Any]:
         """A block without the autocast that was around the call."""
         return contextlib.nullcontext() if self.device is None else torch.autocast(self.device, enabled=False)
+
+
+def shapes_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """The shapes of the tensors that a call gets, by which kinds of call are told apart."""
+    return tuple(tuple(tensor.shape) for tensor in input_tensors(args, kwargs))
 
 
 _watchers: list[OnCall] = []
@@ -115,54 +124,79 @@ def _watch_calls() -> None:
 
 
 @contextlib.contextmanager
-def record_inputs(module: nn.Module, *, call: int | Literal["largest"] = "largest") -> Iterator[RecordedInputs]:
+def record_inputs(module: nn.Module, *, call: int | Literal["largest", "each"] = "largest") -> Iterator[RecordedInputs]:
     """
     Keeps the inputs of a module while the program around it runs; compiled callers run eagerly meanwhile.
 
     Args:
         module: A module of any program, such as ``pipe.vae.decoder``; of a compiled one the module inside.
-        call: Which call to keep, from 1 on; ``largest`` keeps the first with the most elements.
+        call: Which call to keep, from 1 on; ``largest`` keeps the first with the most elements. ``each`` also keeps the
+            first of each kind, as ``kinds`` of the result: diagnose each, and ``make_policy`` with their ``call_count``
+            as weights.
 
     Raises:
         UsageError: It is no module, or there is no such call.
-        SubjectError: At the end: the module was not called, or not so often, or its inputs cannot be copied.
+        SubjectError: At the end: the module was not called, or not so often, its inputs cannot be copied, or there were
+            more than 64 kinds.
     """
     inner = getattr(module, "_orig_mod", module)
     if not isinstance(inner, nn.Module):
         raise UsageError(f"cannot record the inputs of a {type(module).__name__}: expected an nn.Module")
-    if call != "largest" and (not isinstance(call, int) or call < 1):  # type: ignore[redundant-expr]
-        raise UsageError(f"cannot record call {call!r}: expected 'largest' or a number from 1 on")
-    name, recorded, most = type(inner).__name__, RecordedInputs(), -1
-    problems: list[SubjectError] = []
-    here = threading.local()
+    if call not in ("largest", "each") and (not isinstance(call, int) or call < 1):
+        raise UsageError(f"cannot record call {call!r}: expected 'largest', 'each' or a number from 1 on")
+    recorder = _Recorder(inner, call)
+    with watched_calls(recorder.keep):
+        yield recorder.recorded
+    if call == "each" and recorder.problems:
+        raise recorder.problems[0]
+    if not recorder.recorded.call:
+        count = recorder.recorded.call_count
+        times = f"called {count_of(count, 'time')}" if count else "not called"
+        why = f"it was {times}; a call of its .forward() is none: expected module(...)"
+        raise next(iter(recorder.problems), SubjectError(f"cannot record the inputs of {recorder.name}: {why}"))
 
-    def keep(called: nn.Module, inputs: Inputs, go_on: Callable[[], Any]) -> Any:
-        if getattr(called, "_orig_mod", called) is not inner or getattr(here, "is_inside", False):
+
+class _Recorder:
+    """Keeps what ``record_inputs`` is to keep."""
+
+    def __init__(self, module: nn.Module, call: int | Literal["largest", "each"]) -> None:
+        self._module, self._call, self.name = module, call, type(module).__name__
+        self.recorded = RecordedInputs()
+        self.problems: list[SubjectError] = []
+        self._kinds: dict[object, RecordedInputs] = {}
+        self._most = -1
+        self._here = threading.local()
+
+    def keep(self, called: nn.Module, inputs: Inputs, go_on: Callable[[], Any]) -> Any:
+        """Looks at a call, and carries it out."""
+        if getattr(called, "_orig_mod", called) is not self._module or getattr(self._here, "is_inside", False):
             return go_on()
-        look_at(*inputs)
-        here.is_inside = True  # a compiled module calls the one inside
+        self.recorded.call_count += 1
+        try:
+            self._look_at(*inputs)
+        except Exception as error:  # nothing of this may end the caller's program
+            self.problems.append(error if isinstance(error, SubjectError) else SubjectError(first_line(error)))
+        self._here.is_inside = True  # a compiled module calls the one inside
         try:
             return go_on()
         finally:
-            here.is_inside = False
+            self._here.is_inside = False
 
-    def look_at(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal most
-        recorded.call_count += 1
-        try:
-            size = sum(tensor.numel() for tensor in input_tensors(args, kwargs))
-            if size > most if call == "largest" else recorded.call_count == call:
-                vars(recorded).update(vars(RecordedInputs.of_call(args, kwargs, name, recorded.call_count)))
-                most = size
-        except Exception as error:  # nothing of this may end the caller's program
-            problems.append(error if isinstance(error, SubjectError) else SubjectError(first_line(error)))
-
-    with watched_calls(keep):
-        yield recorded
-    if not recorded.call:
-        times = f"called {count_of(recorded.call_count, 'time')}" if recorded.call_count else "not called"
-        why = f"it was {times}; a call of its .forward() is none: expected module(...)"
-        raise next(iter(problems), SubjectError(f"cannot record the inputs of {name}: {why}"))
+    def _look_at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        shapes, number = shapes_of_call(args, kwargs), self.recorded.call_count
+        size = sum(map(math.prod, shapes))
+        if shapes in self._kinds:
+            self._kinds[shapes].call_count += 1
+        elif self._call == "each" or (size > self._most if self._call == "largest" else number == self._call):
+            if len(self._kinds) == MOST_KINDS:
+                raise SubjectError(f"cannot record every kind of call of {self.name}: there are more than {MOST_KINDS}")
+            found = RecordedInputs.of_call(args, kwargs, self.name, number)
+            if self._call == "each":
+                self._kinds[shapes] = replace(found, call_count=1)
+            if self._call != "each" or size > self._most:
+                vars(self.recorded).update(vars(found))
+                self._most = size
+            self.recorded.kinds = list(self._kinds.values())
 
 
 class UnderAutocast(nn.Module):

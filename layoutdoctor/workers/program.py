@@ -44,17 +44,34 @@ class ModuleTime(Message, frozen=True, kw_only=True):
     share: float
 
 
+class KindOfCall(Message, frozen=True, kw_only=True):
+    """
+    Calls of a module with inputs of the same shapes.
+
+    Attributes:
+        shapes: In words, such as ``[1, 4, 64, 64]``.
+        folder: Name of the folder with the module and the inputs of the first of these calls.
+    """
+
+    shapes: str
+    folder: str
+    call_count: int = 1
+
+
 class Outcome(Message, frozen=True, kw_only=True):
     """
     The outcome of a script.
 
     Attributes:
         kind: The class of the error; None where the module was saved, or modules are listed.
+        message: The error; of calls that were saved, why there are no more of them.
+        calls: The kinds of call that were saved, in the order in which they came.
         modules: The list, the longest time first.
     """
 
     kind: str | None = None
     message: str | None = None
+    calls: tuple[KindOfCall, ...] = ()
     modules: tuple[ModuleTime, ...] = ()
 
     @classmethod
@@ -69,7 +86,9 @@ class Outcome(Message, frozen=True, kw_only=True):
         part.replace(directory / _OUTCOME)
 
 
-def run_script(script: Path, module: str | None, arguments: Sequence[str], directory: Path) -> Outcome:
+def run_script(
+    script: Path, module: str | None, arguments: Sequence[str], directory: Path, call_count: int = 1
+) -> Outcome:
     """
     Runs a script until it calls one of its modules, which is saved with its inputs; what it prints goes to stderr.
 
@@ -77,11 +96,12 @@ def run_script(script: Path, module: str | None, arguments: Sequence[str], direc
         module: As in ``pipe.vae.decoder``; None runs the script to its end and lists the modules.
         arguments: The script's own.
         directory: An empty one of ours, where the module goes.
+        call_count: How often it is to be called; of each kind of call the first is saved.
 
     Raises:
         LayoutDoctorError: The script failed, never called the module, or the module cannot be saved.
     """
-    words = [str(os.getpid()), str(directory), module or "", str(script), *arguments]
+    words = [str(os.getpid()), str(directory), module or "", str(call_count), str(script), *arguments]
     try:
         process = subprocess.Popen(
             [sys.executable, "-c", _CODE, json.dumps(sys.path), *words],

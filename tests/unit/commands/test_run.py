@@ -8,6 +8,7 @@ import pytest
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.run import _command
+from layoutdoctor.diagnosis.policy import load_policy
 from layoutdoctor.diagnosis.saved import load
 
 if TYPE_CHECKING:
@@ -60,6 +61,26 @@ def test_a_module_of_a_script_is_diagnosed_with_what_it_gets(script: Path, capfd
     assert diagnosis.environment.command.endswith("--output d.json -- ...")
 
 
+def test_several_calls_make_a_policy_weighted_by_how_often_each_kind_came(
+    script: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script.write_text(
+        "import torch\nfrom helpers import Decoder\ndecoder = Decoder()\n"
+        "for size in (8, 6, 8, 8):\n    decoder(torch.randn(1, 4, size, 8))\nraise ValueError('late')\n",
+        encoding="utf-8",
+    )
+    saved = script.with_name("policy.json")
+    words = ["--calls", "9", "--configurations", "eager,eager-channels-last", "--budget", "1", "--output", str(saved)]
+    assert main(["run", str(script), "--module", "decoder", *words]) == 0
+    err = capfd.readouterr().err
+    assert "running generate.py until it called decoder 9 times, or to its end" in err
+    assert "cannot run generate.py: ValueError: late (generate.py:6); mend it there first" in err
+    assert "what it got until then is diagnosed" in err
+    policy = load_policy(saved)
+    assert [(case.shapes, case.weight) for case in policy.cases] == [(((1, 4, 8, 8),), 3.0), (((1, 4, 6, 8),), 1.0)]
+    assert policy.baseline == "eager"
+
+
 def test_without_a_module_they_are_listed(script: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(script), "--", "--token", "x"]) == 2
     out, err = capfd.readouterr()
@@ -76,6 +97,9 @@ def test_what_is_wrong_with_the_command_line_is_said_before_the_script_runs(
         (["nowhere.py"], "cannot run 'nowhere.py': there is no such file"),
         ([str(script), "--output", str(script), "--force"], "which this command reads"),
         ([str(script), "--configurations", "eagr"], "configuration 'eagr'"),
+        ([str(script), "--calls", "0"], "cannot watch '0' calls: expected a number from 1 on"),
+        ([str(script), "--calls", "4"], "cannot use --calls without --module"),
+        ([str(script), "--module", "m", "--calls", "4", "--save-traces", "t"], "with several kinds of call"),
     ]:
         assert main(["run", *words]) == 2
         err = capfd.readouterr().err

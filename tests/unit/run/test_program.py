@@ -16,7 +16,7 @@ from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.run.program import _Program
 from layoutdoctor.subjects.recorded_inputs import UnderAutocast
 from layoutdoctor.subjects.transport import load_subject
-from layoutdoctor.workers.program import Outcome, run_script
+from layoutdoctor.workers.program import run_script
 
 if TYPE_CHECKING:
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -76,8 +76,9 @@ def script(folder: Path, action: str = "pipe(z)") -> Path:
 
 def recorded(folder: Path, path: str, action: str = "pipe(z)", *words: str) -> LoadedSubject:
     directory = private(folder)
-    assert _Program(script(folder, action), path, directory).run(words) == Outcome()
-    return load_subject(directory)
+    outcome = _Program(script(folder, action), path, directory).run(words)
+    assert [(one.folder, one.call_count) for one in outcome.calls] == [("0", 1)]
+    return load_subject(directory / "0")
 
 
 @for_each(
@@ -117,6 +118,29 @@ def test_autocast_around_the_call_is_part_of_it_and_of_nothing_else(tmp_path: Pa
     assert isinstance(subject.model, UnderAutocast)
     assert subject.model(*subject.args, **subject.kwargs).dtype == torch.bfloat16
     assert "runs under autocast (bfloat16), as it was called" in subject.notes
+
+
+CALLS = "for size in (8, 6, 8, 8):\n    pipe(z[:, :, :size])"
+
+
+@for_each(
+    ("count", "action", "expected", "why_no_more"),
+    [
+        (9, CALLS, [("2x4x8x4", 3), ("2x4x6x4", 1)], "generate.py came to its end"),
+        (3, f"{CALLS}\nraise SystemError", [("2x4x8x4", 2), ("2x4x6x4", 1)], None),
+        (9, f"{CALLS}\nraise ValueError('late')", [("2x4x8x4", 3), ("2x4x6x4", 1)], "ValueError: late"),
+        (2, "while True:\n    try:\n        pipe(z)\n    except Exception:\n        pass", [("2x4x8x4", 2)], None),
+    ],
+)
+def test_each_kind_of_call_is_saved_once_and_counted(
+    count: int, action: str, expected: list[tuple[str, int]], why_no_more: str | None, tmp_path: Path
+) -> None:
+    directory = private(tmp_path)
+    outcome = _Program(script(tmp_path, action), "pipe.vae.decoder", directory, count).run([])
+    assert [(one.shapes, one.call_count) for one in outcome.calls] == expected
+    assert outcome.message is None if why_no_more is None else why_no_more in str(outcome.message)
+    for one in outcome.calls:
+        assert "x".join(map(str, load_subject(directory / one.folder).args[0].shape)) == one.shapes
 
 
 REFUSED: dict[str, tuple[str, str, type[Exception], str]] = {
@@ -186,7 +210,7 @@ def test_a_process_of_its_own_says_what_came_of_it(tmp_path: Path, capfd: pytest
     action = "thread = threading.Thread(target=pipe, args=(z,))\nthread.start()\nthread.join()"
     directory, again = private(tmp_path), private(tmp_path)
     run_script(script(tmp_path, action), "self.vae.decoder", ["6"], directory)
-    assert load_subject(directory).args[0].shape == (2, 4, 6, 4)
+    assert load_subject(directory / "0").args[0].shape == (2, 4, 6, 4)
     with pytest.raises(
         SubjectError, match=r"generate.py: the process ended with exit status 3, as os._exit\(\) does, before"
     ):
@@ -214,7 +238,7 @@ while True:
 
     run_script(script(tmp_path, action), "pipe.vae.decoder", [], directory)
 
-    assert load_subject(directory).args[0].shape == (2, 4, 8, 4)
+    assert load_subject(directory / "0").args[0].shape == (2, 4, 8, 4)
     started = [int(line) for line in (tmp_path / "pids").read_text().split()]
     left = [one for one in psutil.process_iter(["status"]) if one.pid in started]
     assert len(started) == 2

@@ -70,6 +70,37 @@ def test_a_call_is_kept_with_its_strides_and_keywords(call: Any, kept: int, expe
     assert not pipeline.vae["decoder"]._forward_pre_hooks
 
 
+def test_each_kind_of_call_is_kept_once_with_how_often_it_came() -> None:
+    pipeline, x = Pipeline(), torch.randn(2, 4, 8, 8)
+    with record_inputs(pipeline.vae["decoder"], call="each") as recorded, torch.autocast("cpu", torch.bfloat16):
+        pipeline(x)
+        pipeline(x[..., :6])
+        pipeline(x + 1.0)
+
+    assert [(tuple(one.args[0].shape), one.call, one.call_count) for one in recorded.kinds] == [
+        ((2, 4, 4, 4), 1, 2),
+        ((2, 4, 8, 8), 2, 2),
+        ((2, 4, 4, 3), 3, 1),
+        ((2, 4, 8, 6), 4, 1),
+    ]
+    assert torch.equal(recorded.kinds[1].args[0], x)
+    assert recorded.kinds[3].kwargs == {"scale": 0.5}
+    assert {one.autocast for one in recorded.kinds} == {"bfloat16"}
+    assert (recorded.call, recorded.call_count, tuple(recorded.args[0].shape)) == (2, 6, (2, 4, 8, 8))
+
+
+def test_more_kinds_than_can_be_diagnosed_are_an_error_after_the_program() -> None:
+    conv, done = nn.Conv2d(1, 1, 1), []
+
+    def record() -> None:
+        with record_inputs(conv, call="each"):
+            done.extend(conv(torch.randn(1, 1, 1, size)) for size in range(1, 67))
+
+    with pytest.raises(SubjectError, match="cannot record every kind of call of Conv2d: there are more than 64"):
+        record()
+    assert len(done) == 66
+
+
 def in_a_thread(run: Callable[[], object]) -> None:
     thread = threading.Thread(target=run)
     thread.start()
