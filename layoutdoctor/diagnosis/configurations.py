@@ -175,14 +175,18 @@ def compiled_with(configuration: Configuration, given: Mapping[str, Any]) -> Con
     )
 
 
-def by_aot_inductor(configurations: Sequence[Configuration]) -> tuple[Configuration, ...]:
+def by_aot_inductor(configurations: Sequence[Configuration], given: Mapping[str, Any]) -> tuple[Configuration, ...]:
     """
     The configurations, with what is compiled compiled by AOTInductor, and beside them torch.compile's default.
+
+    Args:
+        configurations: As from ``compiled_with``.
+        given: The arguments of torch.compile that they were made with.
 
     Raises:
         UsageError: One has arguments of torch.compile that an exported program does not have.
     """
-    default = next((one for one in configurations if one.name == BASELINE), _BY_NAME[BASELINE])
+    default = next((one for one in configurations if one.name == BASELINE), compiled_with(_BY_NAME[BASELINE], given))
     chosen = [default]
     for one in configurations:
         if one.backend != "inductor":

@@ -205,7 +205,7 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
     given = host.loaded.compile_arguments
     tried = tuple(compiled_with(configuration, given) for configuration in request.configurations)
     if request.package is not None:
-        tried = by_aot_inductor(tried)
+        tried = by_aot_inductor(tried, given)
     request = msgspec.structs.replace(request, configurations=tried)
     run = Run(host, eager, request, watch)
     try:

@@ -89,7 +89,7 @@ def test_aot_inductor_compiles_what_is_compiled_beside_torch_compiles_default() 
     given = read_compile_arguments('mode="max-autotune"')
     asked = [compiled_with(one, given) for one in choose_configurations("eager,inductor-layout-opt-off,inductor")]
 
-    made = by_aot_inductor(asked)
+    made = by_aot_inductor(asked, given)
 
     assert [one.name for one in made] == ["inductor", "eager", "aot-inductor-layout-opt-off", "aot-inductor"]
     assert [one.ahead_of_time for one in made] == [False, False, True, True]
@@ -102,7 +102,8 @@ def test_aot_inductor_compiles_what_is_compiled_beside_torch_compiles_default() 
         "model = torch._inductor.aoti_load_package(package)  # it does not check the memory format of its inputs",
     ]
     with pytest.raises(UsageError, match="cannot compile a package with dynamic=True"):
-        by_aot_inductor([compiled_with(asked[1], {"dynamic": True})])
+        by_aot_inductor([compiled_with(asked[1], {"dynamic": True})], {"dynamic": True})
+    assert by_aot_inductor(asked[:2], given)[0] == asked[2]
 
 
 @pytest.mark.parametrize(

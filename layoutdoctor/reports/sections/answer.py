@@ -117,8 +117,9 @@ def situation_of(diagnosis: Diagnosis) -> Situation:
 
 
 def _is_harmless(diagnosis: Diagnosis) -> bool:
-    """Whether the report may end after the claim: all ran to its end, and no rule found a loss."""
+    """Whether the report may end after the claim: all ran to its end, no rule found a loss, no package is asked for."""
     ran = all(trial.status in ("ok", "same_as") or trial.failure is None for trial in diagnosis.trials)
+    ran = ran and not any(trial.configuration.ahead_of_time for trial in diagnosis.trials)
     return ran and diagnosis.interrupted is None and all(one.severity == "note" for one in diagnosis.findings)
 
 

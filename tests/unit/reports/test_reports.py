@@ -10,6 +10,7 @@ import pytest
 import reviewed
 from builders import (
     a_comparison,
+    a_configuration,
     a_conversion,
     a_decision,
     a_diagnosis,
@@ -152,6 +153,8 @@ def test_the_default_is_the_fastest_only_if_the_interval_says_so(width: float, c
 
 def test_a_report_ends_early_only_if_layouts_do_not_matter_and_nothing_was_lost() -> None:
     assert [name for name, case in CASES.items() if build_answer(case).is_short] == ["irrelevant, a note", "not stable"]
+    trials = (*SMALL_SHARE.trials, a_trial(configuration=a_configuration("aot-inductor", ahead_of_time=True)))
+    assert not build_answer(msgspec.structs.replace(SMALL_SHARE, trials=trials)).is_short  # the package has a line
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones() -> None:

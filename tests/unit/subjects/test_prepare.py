@@ -197,7 +197,7 @@ def test_compile_for_freezing_sets_it_around_the_call_of_a_copy_in_eval_mode(mon
 def test_compile_for_aot_inductor_makes_a_package_for_each_kind_of_inputs(monkeypatch: Any) -> None:
     made: list[Any] = []
     monkeypatch.setattr("layoutdoctor.subjects.prepare.compile_as", lambda run, configuration: made.append(run) or run)
-    (one,) = by_aot_inductor([BY_NAME["inductor"]])[1:]
+    (one,) = by_aot_inductor([BY_NAME["inductor"]], {})[1:]
     ready, x = compile_for(nn.Conv2d(2, 3, 3).eval(), one), torch.randn(2, 2, 5, 5)
 
     for given in (x, x + 1, x.to(memory_format=torch.channels_last), x[:1], x):
