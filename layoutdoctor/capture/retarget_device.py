@@ -129,12 +129,14 @@ def _answer_for_device(stack: contextlib.ExitStack, target: Target) -> None:
     from torch._dynamo import device_interface
 
     interface = device_interface.CudaInterface
-    properties = device_properties(target)
+    properties, is_here = device_properties(target), torch.cuda.is_available()
     answers: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
         (torch.cuda, "get_device_capability", lambda device=None: target.capability),
         (torch.cuda, "get_device_properties", lambda device=None: properties),
         (torch.cuda, "current_device", lambda: 0),
         (torch.cuda, "device_count", lambda: 1),
+        # Which a build for CUDA may answer by the count: fake tensors make a real one if there is a GPU.
+        (torch.cuda, "is_available", lambda: is_here),
         (interface, "get_device_properties", lambda device=None: properties),
         (interface, "is_bf16_supported", lambda including_emulation=False: True),
         (interface, "is_available", lambda: True),

@@ -7,6 +7,7 @@ import itertools
 import random
 from typing import Any
 
+import pytest
 import torch
 from loops import for_each
 from torch._inductor.runtime.hints import DeviceProperties
@@ -37,6 +38,16 @@ def test_a_device_is_pretended_within_the_block_only() -> None:
 
         assert before == (torch.cuda.get_device_capability, _triton.has_triton(), dict(vars(FakeTensor)))
         assert DeviceProperties.create.cache_info().currsize == 0
+
+
+def test_a_build_for_cuda_without_a_gpu_is_not_asked_for_memory_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_nvml_based_avail", lambda: True)  # as workers set it
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pretended_device(H100), FakeTensorMode():
+        assert (torch.cuda.device_count(), torch.cuda.is_available()) == (1, False)
+        assert torch.empty(2, device="cuda:0").device.type == "cuda"
+    assert not torch.cuda.is_available()
 
 
 def test_every_target_is_pretended_with_a_capability_that_triton_knows() -> None:
