@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 from loops import for_each
 from torch._inductor.runtime.hints import DeviceProperties
@@ -21,6 +20,9 @@ from layoutdoctor.capture.retarget_device import (
     python_tensor_methods,
 )
 from layoutdoctor.diagnosis.configurations import TARGETS, find_target
+
+if TYPE_CHECKING:
+    import pytest
 
 H100 = find_target("cuda:90")
 
