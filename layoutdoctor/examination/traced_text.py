@@ -8,8 +8,9 @@ import re
 _PLACES = (
     "nn.functional _C._nn _C._fft _C._linalg _C._special functional special fft linalg Tensor amp.autocast_mode".split()
 )
+_NAME = r"(?!(load|save|from_file)\b)\w+"
 _FUNCTION = re.compile(
-    rf"slice|torch\.(({'|'.join(map(re.escape, _PLACES))}|ops\.(aten|prims)\.\w+)\.)?(?!(load|save|from_file)\b)\w+"
+    rf"slice|torch\.(({'|'.join(map(re.escape, _PLACES))}|ops\.(aten|prims)(\.{_NAME})?)\.)?{_NAME}"
     r"|torch\._C\._set_grad_enabled"
 )
 _METHOD = re.compile(r"(?!(numpy|tofile|dump)\b)[a-zA-Z]\w*")

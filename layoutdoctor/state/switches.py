@@ -98,6 +98,17 @@ def switched(switches: Mapping[str, bool]) -> Iterator[None]:
             getattr(torch._C, f"_set_{name}")(value)
 
 
+def hooks_on_all_modules() -> bool:
+    """
+    Whether hooks are registered that every module of this process calls.
+
+    Source:
+        ``torch/nn/modules/module.py``, torch 2.7 to 2.14.
+    """
+    kinds = ("forward", "forward_pre", "backward", "backward_pre")
+    return any(getattr(torch.nn.modules.module, f"_global_{kind}_hooks", None) for kind in kinds)
+
+
 def profiler_is_running() -> bool:
     """
     Whether this thread is being profiled already: a second profiler would end the first one.

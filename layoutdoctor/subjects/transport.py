@@ -21,7 +21,7 @@ from torch import fx, nn
 from torch.nn.utils import parametrize
 
 from layoutdoctor.errors import SubjectError, first_line
-from layoutdoctor.state.switches import apply_settings, current_settings
+from layoutdoctor.state.switches import apply_settings, current_settings, hooks_on_all_modules
 from layoutdoctor.subjects.copies import reached
 from layoutdoctor.units import format_bytes
 
@@ -56,7 +56,7 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
         SubjectError: Something in it cannot be pickled, the disk has no room, or it depends on this process's state.
     """
     name = subject.name
-    if nn.modules.module._has_any_global_hook():
+    if hooks_on_all_modules():
         raise SubjectError(
             f"cannot hand {name} to another process: hooks on all modules are registered in this one "
             "(register_module_forward_hook and the like); remove them, or diagnose it as a file"
