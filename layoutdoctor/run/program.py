@@ -209,7 +209,8 @@ class _Program:
         # What is set for this call alone is part of the subject, or a matter of the mode.
         with torch.inference_mode(mode=False), torch.enable_grad(), recorded.without_autocast():
             save_subject(subject, directory)
-        return KindOfCall(shapes=listing(map(shape_words, shapes_of_call(args, kwargs))), folder=directory.name)
+        words = listing(map(shape_words, shapes_of_call(args, kwargs)), None)
+        return KindOfCall(shapes=words, folder=directory.name)
 
     def _name(self, module: nn.Module) -> None:
         """Finds what the script calls a module, and with it those around and inside: in its outermost function."""
