@@ -53,8 +53,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_call_count,
         default=1,
-        help="run until the module was called N times, or to the end: each kind of call, told apart by the shapes of "
-        "its inputs, is diagnosed, and --output policy.json keeps which configuration to use for which (default: 1)",
+        help="run until the module was called N times, or to the end: each kind of call, that is, each set of shapes "
+        "of its inputs, is diagnosed, and --output policy.json keeps which configuration to use for which (default: 1)",
     )
     add_options_of_diagnosis(parser)
     parser.set_defaults(device=None)

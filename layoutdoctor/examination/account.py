@@ -1,9 +1,9 @@
 """
 The account of a difference: which operations make one configuration slower than another, and by how many seconds.
 
-Kernels of both sides share a row if they run the same operations: those of one module and line, forward and
-backward apart, and a fused kernel with all that is fused into it. A library call has its own row, and conversions are
-rows of their own. What the kernels do not explain is a row as well, so that all rows sum to the measured difference.
+Kernels of both sides share a row if they run operations of the same module and line; a fused kernel joins the rows of
+all operations fused into it. Forward and backward have separate rows, and so have library calls and conversions. The
+last row is the time that the kernels do not explain, so that all rows sum to the measured difference.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LEAST_SHARE_OF_A_CALL = 0.03
 
 _MOST_ROWS = 30
 _SMALL_SHARE = 0.01
-"""Of the difference: rows that contribute less become one row."""
+"""Rows that contribute less than this share of the difference become one row."""
 
 _Key = tuple[bool, str, str]
 """Whether a kernel runs in the backward, the kind of its place, and the place's name."""
@@ -57,10 +57,10 @@ _Key = tuple[bool, str, str]
 
 def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     """
-    The differences that a user asks about: the default against the recommended, and against eager if that is faster.
+    The accounts that a user asks for: the baseline against the recommended, and against eager if eager is faster.
 
-    A pair without times of kernels has no account, nor one whose kernels contradict the measured difference. The
-    sources of generated kernels are taken from the graphs, if these still have them.
+    A pair is left out if the baseline is not slower, if its kernels have no times, or if the kernels contradict the
+    measured difference. The sources of generated kernels come from the graphs, if the graphs still hold them.
     """
     comparison, recommended = diagnosis.comparison, diagnosis.recommendation
     if comparison is None:
@@ -79,17 +79,17 @@ def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
         for one in found
         if one is not None
         and (difference := one.slower_seconds - one.faster_seconds) > 0
-        # The kernels differ by up to twice the measured difference, or by no more than that the other way.
+        # The kernels' difference is at most twice the measured difference, and at least minus the measured difference.
         and -difference <= one.rows[-1].seconds <= 2 * difference
     )
 
 
 def account(slower: Trial, faster: Trial) -> Account | None:
     """
-    The account of the difference between two trials; None if the kernels of one have no times.
+    The account of the difference between two trials; None if one has no times of its call or of its kernels.
 
     Args:
-        slower: The one whose call takes longer; if it does not, contributions are negative.
+        slower: The trial whose call takes longer; if its call is faster, the rows sum to a negative time.
 
     Returns:
         The last row is ``outside_kernels``: the rest of the measured difference.
@@ -115,12 +115,12 @@ def account(slower: Trial, faster: Trial) -> Account | None:
 @dataclass
 class _Piece:
     """
-    A kernel without the conversions in it.
+    A kernel, and its time without the conversions in it.
 
     Attributes:
-        layout: Of what an operation reads first, or of the largest buffer that a generated kernel writes.
-        tensor_bytes: Of the activations that an operation reads and writes.
-        call: Of a library call: the shape that it returns, and its number among the nodes of its graph.
+        layout: Layout of an operation's first input, or of the largest buffer that a generated kernel writes.
+        tensor_bytes: Bytes of the 4-D and 5-D tensors, except weights, that an operation reads and writes.
+        call: Output shape of a library call, and its position among the nodes of its graph; None for other kernels.
     """
 
     kernel: Kernel
@@ -151,7 +151,7 @@ class _Piece:
 
     @property
     def keys(self) -> list[_Key]:
-        """Its places: lines and modules, else its operations; library calls have places of their own."""
+        """The places of the kernel: modules and lines, else operations; library calls have places of their own."""
         if not self.nodes:
             return [(self.backward, "operation", name) for name in self.operations] or [(False, "alone", str(id(self)))]
         kind = "" if self.call is None else "call "
@@ -164,12 +164,12 @@ class _Piece:
 
 
 def _operation(node: FxNode) -> str:
-    """As the user's line calls it; what autograd adds, by its own name."""
+    """The function on the user's line; for operations that autograd adds, the operator's own name."""
     return base_name(node.called or node.target)
 
 
 _Side = tuple[list[_Piece], list[tuple[bool, "Conversion"]]]
-"""One configuration: its kernels, and the conversions with a time of their own and whether they are in the backward."""
+"""One configuration: its kernels, and the conversions with a time of their own, True for those in the backward."""
 
 
 def _side_of(trial: Trial) -> _Side | None:
@@ -195,12 +195,12 @@ def _side_of(trial: Trial) -> _Side | None:
 
 def _generated(kernel: Kernel, graph: Graph, buffers: Sequence[Buffer], nodes: Mapping[str, FxNode]) -> _Piece:
     """A generated kernel; its places are those of the operations that are fused into it."""
-    # A part of a concatenation has the place of the whole as well, which no kernel writes.
+    # A buffer that is part of a concatenation also has the concatenation's place: no kernel writes the whole.
     wholes = {buffer.alias_of for buffer in buffers} - {None}
     parents = [buffer for buffer in graph.buffers if buffer.name in wholes]
     names = (name for buffer in (*buffers, *parents) for name in buffer.origins)
     origins = [nodes[name] for name in distinct(names) if name in nodes]
-    # A kernel that only prepares a tensor for a library call has that call as its origin; a constant may have any line.
+    # A kernel that only prepares the input of a library call has this call as origin; a constant's line says nothing.
     own = [node for node in origins if _is_computed(node)]
     called = [node for node in origins if node.op == "call_function"]
     largest = max(buffers, key=lambda buffer: tensor_bytes(buffer.layout, buffer.dtype) or 0, default=None)
@@ -248,7 +248,7 @@ def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) ->
 def _split_off(
     trial: Trial, pieces: Sequence[_Piece], launches: Mapping[tuple[str, str], int]
 ) -> Iterator[tuple[bool, Conversion]]:
-    """The conversions whose time is a part of a kernel's, which loses it."""
+    """The conversions whose time is part of a kernel's time, which is reduced by it; True for those in the backward."""
     waiting: dict[Hashable, list[_Piece]] = defaultdict(list)
     for piece in pieces:
         kernel = piece.kernel
@@ -267,7 +267,7 @@ def _split_off(
                 continue
             position = launches.get((graph.name, str(conversion.value)))
             own = [pieces[position]] if position is not None else waiting[conversion.node, graph.name]
-            if conversion.node is None and conversion.owner == "framework":  # outside of all graphs: what took so long
+            if conversion.node is None and conversion.owner == "framework":  # outside of all graphs: found by its time
                 own = waiting[None, None, conversion.seconds]
             if own and conversion.seconds and conversion.id not in known:
                 yield _taken(max(own, key=lambda piece: piece.seconds), conversion)
@@ -279,7 +279,7 @@ def _taken(piece: _Piece, conversion: Conversion) -> tuple[bool, Conversion]:
 
 
 def _conversion_rows(slower: _Side, faster: _Side) -> Iterator[AccountRow]:
-    """Conversions of one kind of tensor and one owner together."""
+    """One row for the conversions of each kind of tensor and each owner, forward and backward apart."""
     groups: dict[tuple[bool, str, str], tuple[list[Conversion], list[Conversion]]] = defaultdict(lambda: ([], []))
     for age, side in enumerate((slower, faster)):
         for backward, conversion in side[1]:
@@ -310,9 +310,10 @@ _Group = tuple[list[_Piece], list[_Piece]]
 
 def _group_rows(slow: Sequence[_Piece], fast: Sequence[_Piece], sources: Mapping[str, str]) -> Iterator[AccountRow]:
     """
-    A row for each place; library calls that one side alone has are one row.
+    One row for each place; library calls that only one side has share a row.
 
-    So are places that are alike in every layer: what one side alone has not fused, and calls that run other code.
+    Places that are alike, such as one in every layer, share a row as well: equal operations that only one side fuses,
+    and library calls that run the same two implementations.
     """
     alone: list[AccountRow] = []
     alike: dict[Hashable, list[_Group]] = defaultdict(list)
@@ -333,15 +334,15 @@ def _group_rows(slow: Sequence[_Piece], fast: Sequence[_Piece], sources: Mapping
 
 
 def _computing(kernels: Iterable[str]) -> tuple[str, ...]:
-    """The kernels that are no conversions."""
+    """The kernels' names without oneDNN's reorders."""
     return tuple(name for name in kernels if not name.startswith("reorder"))
 
 
 def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
     """
-    The groups, with library calls at different places paired if both sides have equally many of a shape left.
+    The groups; library calls alone at their place are paired in order if both sides have equally many of a shape.
 
-    A call that other operations were fused into has the place of the last of them.
+    The places of such calls differ because a call has the place of the last operation fused into it.
     """
     left: dict[Hashable, tuple[list[list[_Piece]], list[list[_Piece]]]] = defaultdict(lambda: ([], []))
     found = []
@@ -350,7 +351,7 @@ def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
         if group[1 - age] or not all(map(_is_call, group[age])):
             found.append(group)
             continue
-        # One place has several where one module activates them all; one call several primitives.
+        # One place has several calls if they share an activation module; one call may run several primitives.
         for _, call in itertools.groupby(sorted(group[age], key=_position), _position):
             pieces = list(call)
             left[pieces[0].backward, pieces[0].call and pieces[0].call[0]][age].append(pieces)
@@ -373,7 +374,7 @@ def _is_call(piece: _Piece) -> bool:
 
 def _connected(*sides: Sequence[_Piece]) -> list[_Group]:
     """Pieces that share a place, directly or through others."""
-    import networkx as nx  # late: a trace needs none
+    import networkx as nx  # late: a trace does not need it
 
     graph = nx.Graph()
     for piece in itertools.chain(*sides):
@@ -396,7 +397,7 @@ def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
     layouts = [max(side, key=lambda piece: piece.seconds).layout if side else None for side in (slow, fast)]
     named = [piece for piece in slow if _is_call(piece)]
     generated = [piece.kernel.name for piece in first if piece.is_generated and is_dearer]
-    # A call is called after the operations that are fused into it: by the slower side, which has them apart.
+    # The slower side names a library call: on the faster side, it may have the name of an operation fused into it.
     operations = tuple(distinct(name for piece in (named or first) for name in piece.operations))
     kind = _kind(dear, cheap, layouts)
     return AccountRow(
@@ -426,14 +427,14 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
     if any(map(_is_call, dear)):
         falls_back = [any(is_fallback(piece.kernel) for piece in side) for side in (dear, cheap)]
         if falls_back == [True, False] and cheap:
-            return "implementation"  # whichever layout it has: no library took it
+            return "implementation"  # in any layout: no library took the convolution
         if is_another_layout:
             return "layout"
         codes = [
             {piece.kernel.implementation for piece in side if piece.kernel.implementation} for side in (dear, cheap)
         ]
         return "implementation" if cheap and codes[0] != codes[1] else "operation"
-    if not cheap:  # without a line of the model it cannot be fused
+    if not cheap:  # operations without a line or module of the model cannot be fused
         return "missing_fusion" if any(piece.locations or piece.module for piece in dear) else "operation"
     in_cheap = any(piece.is_generated for piece in cheap)
     if any(piece.is_generated for piece in dear):
@@ -442,7 +443,7 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
 
 
 def _are_of_one_shape_in_other_formats(layouts: Sequence[Layout | None]) -> bool:
-    """Whether both sides are known and of one tensor; what is fused into a kernel may write others, of other shapes."""
+    """Whether the layouts have one shape and no common memory format; a fused kernel may write another shape."""
     slow, fast = layouts
     if slow is None or fast is None or slow.shape != fast.shape or not slow.memory_formats or not fast.memory_formats:
         return False
@@ -450,7 +451,7 @@ def _are_of_one_shape_in_other_formats(layouts: Sequence[Layout | None]) -> bool
 
 
 def _kernel_names(pieces: Sequence[_Piece]) -> Iterator[str]:
-    """The dearest first; of what a call does besides for next to nothing (``aten::_nnpack_available``), none."""
+    """The most expensive first, without the negligible steps of a library call (``aten::_nnpack_available``)."""
     least = _LEAST_SHARE_OF_A_CALL * sum(piece.seconds for piece in pieces)
     for piece in sorted(pieces, key=lambda piece: -piece.seconds):
         if piece.is_generated or piece.seconds >= least:
@@ -459,7 +460,7 @@ def _kernel_names(pieces: Sequence[_Piece]) -> Iterator[str]:
 
 
 def _without_small(rows: Iterable[AccountRow], difference: float) -> list[AccountRow]:
-    """The rows in the order of what they contribute; the small ones as one."""
+    """The rows, the largest contribution first; the small rows are added up in one."""
     ordered = sorted(rows, key=lambda row: (-_weight(row), row.kind, row.operations))
     count = sum(_weight(row) > _SMALL_SHARE * abs(difference) for row in ordered[:_MOST_ROWS])
     small = [row for row in ordered[count:] if _weight(row)]
@@ -467,14 +468,14 @@ def _without_small(rows: Iterable[AccountRow], difference: float) -> list[Accoun
 
 
 def _weight(row: AccountRow) -> float:
-    """Seconds that decide whether a row is shown: what it contributes, or how much could not be aligned."""
+    """Seconds that decide whether a row is shown: its contribution, or the larger side of a row that is not aligned."""
     if row.kind == "not_aligned":
         return max(row.slower_seconds or 0.0, row.faster_seconds or 0.0)
     return abs(row.seconds)
 
 
 def _sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:
-    """Several rows that have nothing in common as one."""
+    """One row for several rows that have nothing in common."""
     return AccountRow(
         kind=kind,
         seconds=sum(row.seconds for row in rows),

@@ -17,8 +17,8 @@ class Call(NamedTuple):
     How the user's code calls the model.
 
     Attributes:
-        ranks: Dimensions of every tensor that it is given, by what can be assigned to: ``x``, ``batch['image']``.
-        unassignable: Arguments that hold tensors in what cannot be assigned to, such as a tuple.
+        ranks: Number of dimensions of each tensor that can be assigned to, by its name: ``x``, ``batch['image']``.
+        unassignable: Arguments with 4-D or 5-D tensors in a container that cannot be assigned to, such as a tuple.
     """
 
     text: str
@@ -28,14 +28,14 @@ class Call(NamedTuple):
 
 def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], call: Call | None = None) -> str:
     """
-    Code that applies a configuration to ``model`` and its inputs, one statement a line.
+    Code that applies a configuration to ``model`` and its inputs, one statement per line.
 
     Args:
-        parameter_ranks: Dimensions that occur among the model's parameters and buffers; 4 and 5 matter.
-        call: None for ``model(x)``, with as many dimensions as the parameters have.
+        parameter_ranks: Numbers of dimensions of the model's parameters and buffers; only 4 and 5 matter.
+        call: None for ``model(x)``, where ``x`` has as many dimensions as the parameters.
 
     Returns:
-        Lines without a newline at the end; a comment where nothing has to be done.
+        Lines without a newline at the end; a comment if there is nothing to do.
     """
     lines = _model_lines(configuration.model_format or "preserve", sorted(parameter_ranks & _FORMAT_BY_RANK.keys()))
     lines += [line for cure in configuration.cures for line in cure.how.splitlines()]
@@ -86,7 +86,7 @@ def global_options(configuration: Configuration) -> dict[str, OptionValue]:
 
     Source:
         ``is_parameter_freezing`` in torch/_dynamo reads ``torch._inductor.config.freezing`` while tracing, torch 2.13:
-        ``options={"freezing": True}`` leaves the parameters graph inputs.
+        with ``options={"freezing": True}``, the parameters stay graph inputs.
     """
     return {name: value for name, value in configuration.inductor_options.items() if name == "freezing"}
 
@@ -124,7 +124,7 @@ def _package_lines(configuration: Configuration, called: str) -> list[str]:
 
 
 def _arguments_of(call: str) -> str:
-    """``(x,)`` of ``model(x)``, and ``(x,), {"y": y}`` of ``model(x, y=y)``."""
+    """``(x,)`` for ``model(x)``, and ``(x,), {"y": y}`` for ``model(x, y=y)``."""
     parsed = ast.parse(call, mode="eval").body
     assert isinstance(parsed, ast.Call)
     named = ", ".join(f'"{one.arg}": {ast.unparse(one.value)}' for one in parsed.keywords)
@@ -162,7 +162,7 @@ def _input_lines(choice: FormatChoice, call: Call | None, parameter_ranks: froze
 
 
 def _listed(options: Mapping[str, OptionValue], mode: OptionValue) -> list[str]:
-    """Options as the parts of a dict in code, after those of a mode, if there is one."""
+    """Options as the entries of a dict in code, after the options of a mode if there is one."""
     of_mode = [] if mode is None else [f"**torch._inductor.list_mode_options({_value(mode)})"]
     return of_mode + [f'"{name}": {_value(value)}' for name, value in options.items()]
 

@@ -1,9 +1,9 @@
 """
 How many times faster one configuration is than another, and which one is recommended.
 
-Configurations take turns within a round, so the ratio of two is taken round by round: what the machine did meanwhile
-(heat, other programs) slows both. The median over the rounds of one start is one value; the reported ratio is the
-geometric mean of the starts, because where memory happens to lie differs from process to process.
+Configurations take turns within a round, so their ratio is taken round by round: heat and other programs slow both.
+The median over the rounds of one start is one value. The reported ratio is the geometric mean over the starts, because
+memory addresses differ from process to process.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 COVERAGE = 0.95
 RESOLUTION = 0.01
-"""An interval has to be beyond 1 by this much for a verdict of ``faster`` or ``slower``."""
+"""An interval must be this far from 1 for the verdict ``faster`` or ``slower``."""
 EQUALITY = 0.03
-"""An interval that lies within this around 1 is ``equal``."""
+"""An interval within this distance of 1 is ``equal``."""
 
 # Quantiles of Student's t for a two-sided interval of 95 %, by the number of values.
 _STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
 
 
 class Interval(NamedTuple):
-    """Ends and middle of some ratios; the interval covers the true ratio 95 times of 100."""
+    """A confidence interval of a ratio, with its middle; it covers the true ratio 95 times in 100."""
 
     low: float
     median: float
@@ -59,7 +59,7 @@ def ratio_of(name: str, baseline: Measurement, candidate: Measurement) -> Ratio 
     The ratio of a configuration, over the further starts if both have two or more, else over the rounds.
 
     Returns:
-        None if fewer than two rounds are shared: no interval can be given.
+        None if the two share neither two starts nor two rounds: no interval can be given.
     """
     rounds = round_ratios(baseline.round_seconds[candidate.first_round :], candidate.round_seconds)
     pairs = zip(baseline.starts, candidate.starts, strict=False)
@@ -69,7 +69,7 @@ def ratio_of(name: str, baseline: Measurement, candidate: Measurement) -> Ratio 
     if not starts and len(rounds) < 2:
         return None
     processes = starts
-    if len(starts) == 2 and rounds:  # two values give no useful interval: the first process is the third
+    if len(starts) == 2 and rounds:  # two values give no useful interval: the first process gives a third
         processes = (statistics.median(rounds), *starts)
     low, median, high = interval_over_starts(processes) if starts else interval_over_rounds(rounds)
     return Ratio(
@@ -84,7 +84,7 @@ def ratio_of(name: str, baseline: Measurement, candidate: Measurement) -> Ratio 
 
 
 def round_ratios(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequence[Seconds]) -> list[float]:
-    """Baseline over candidate for every round that both have, in round order."""
+    """The baseline's time over the candidate's, for every round that both have, in round order."""
     return [mine / theirs for mine, theirs in zip(baseline_seconds, candidate_seconds, strict=False)]
 
 
@@ -93,8 +93,8 @@ def interval_over_starts(ratios: Sequence[float]) -> Interval:
     Interval for the true ratio, from one ratio per start.
 
     Args:
-        ratios: At least 2. From start to start they scatter by where memory lies, which is nearly normal. They are
-            taken to scatter by half a percent at least: three that are alike by chance are not exact.
+        ratios: At least 2. Memory addresses make them differ between starts; the distribution is nearly normal. Their
+            standard deviation is taken as at least ``_LEAST_SCATTER``: ratios that agree by chance are not exact.
 
     Source:
         Student's t on the logarithms.
@@ -107,7 +107,7 @@ def interval_over_starts(ratios: Sequence[float]) -> Interval:
 
 
 _LEAST_SCATTER = 0.005
-_WIDEST = 30.0  # of a logarithm: keeps the ends finite
+_WIDEST = 30.0  # half-width in logarithms: keeps the ends finite
 
 
 def interval_over_rounds(ratios: Sequence[float]) -> Interval:
@@ -115,11 +115,11 @@ def interval_over_rounds(ratios: Sequence[float]) -> Interval:
     Interval for the true median of the rounds' ratios.
 
     Args:
-        ratios: One per round, at least 2. Of fewer than 6 rounds no distribution-free interval covers 95 %, and
+        ratios: One per round, at least 2. For fewer than 6 rounds, no distribution-free interval covers 95 %, so
             Student's t on the logarithms is used.
 
     Source:
-        Order-statistic interval for a median; of 20 rounds the 6th smallest to the 6th largest covers 95.9 %.
+        Order-statistic interval for a median; for 20 rounds, the 6th smallest to the 6th largest covers 95.9 %.
     """
     ordered, count = sorted(ratios), len(ratios)
     rank = _left_out(count)
@@ -155,7 +155,7 @@ def call_seconds(measurement: Measurement) -> Seconds:
 
 
 def with_shown_times(trials: Sequence[Trial], baseline: str, ratios: Mapping[str, Ratio]) -> tuple[Trial, ...]:
-    """The trials with the time of a call that reports show: the baseline's time over the ratio."""
+    """The trials with the times that reports show: the baseline's time of a call, or that time over the ratio."""
     known = {trial.name: trial.measurement for trial in trials}
     measured = known.get(baseline)
     if measured is None:
@@ -178,15 +178,15 @@ MOST_CONTENDERS = 3
 FEWEST_STARTS = 3
 MOST_STARTS = 5
 LESS_EXACT = 2.0
-"""Times eager's own error: from there on the answer names both."""
+"""A trial whose error is more than this many times eager's error is reported as less exact."""
 _FAR_OFF = 1.5
-"""Times the tolerance."""
+"""An error of more than this many times the tolerance is far off."""
 KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
-"""Environment variables with which glibc's allocator gives no memory back to the system."""
+"""Environment variables that keep glibc's allocator from giving memory back to the system."""
 
 
 def choose_baseline(configurations: Iterable[Configuration], measured: Collection[str]) -> str | None:
-    """The configuration that ratios refer to: torch.compile's default if it ran, else the first that did."""
+    """The configuration that ratios refer to: torch.compile's default if measured, else the first measured one."""
     if BASELINE in measured:
         return BASELINE
     return next((configuration.name for configuration in configurations if configuration.name in measured), None)
@@ -206,7 +206,7 @@ def demands(one: Configuration) -> tuple[bool, bool, int]:
     The changes that a configuration demands of a user of torch.compile's default; fewer sort first.
 
     Returns:
-        Frozen weights, giving up torch.compile, and the number of changes.
+        Whether it freezes weights, whether it gives up torch.compile, and the number of changes.
     """
     changes = (
         one.layout_optimization not in (None, "default"),
@@ -222,8 +222,8 @@ def contenders(medians: Mapping[str, float], frozen: Collection[str]) -> tuple[s
     Configurations that may be the fastest, the best first: they are timed again in further starts.
 
     Args:
-        medians: Ratio to the baseline of every configuration with right outputs but the baseline, over the rounds.
-        frozen: Those that freeze weights. The best without frozen weights is always among the contenders.
+        medians: Ratio to the baseline, over the rounds, of every other configuration with right outputs.
+        frozen: Configurations that freeze weights. The best other one is always included, if it beats the baseline.
     """
     ahead = sorted((name for name in medians if medians[name] > 1 + RESOLUTION), key=lambda name: -medians[name])
     near = [name for name in ahead if medians[name] * NEAR_THE_BEST >= medians[ahead[0]]][:MOST_CONTENDERS]
@@ -263,8 +263,9 @@ def recommend(
     """
     The configuration to use.
 
-    Only what is faster than the baseline is recommended; of those within 3 % of the best the one that demands least. If
-    the baseline's outputs differ from the reference, the fastest with right outputs is recommended, be it slower.
+    Of the configurations that are faster than the baseline and within ``EQUALITY`` of the best, the one that demands
+    least is recommended. If none is faster, the baseline is recommended, or, if the baseline's outputs differ from the
+    reference, the fastest configuration with right outputs.
 
     Returns:
         None if nothing was compared.
@@ -297,7 +298,7 @@ def recommend(
 
 
 def package_to_keep(diagnosis: Diagnosis) -> str | None:
-    """The recommended configuration if AOTInductor compiled it, else the fastest with right outputs that it did."""
+    """The recommended configuration if AOTInductor compiled it, else AOTInductor's fastest with right outputs."""
     eligible = eligible_names(diagnosis.trials)
     made = [trial.name for trial in diagnosis.trials if trial.configuration.ahead_of_time and trial.name in eligible]
     advice = diagnosis.recommendation
@@ -311,7 +312,7 @@ def _chosen(trials: Iterable[Trial], baseline: str, ratios: Sequence[Ratio]) -> 
     """
     The configuration to recommend among some trials: the baseline if nothing is faster.
 
-    A configuration that was started again is preferred to one that has its ratio over the rounds alone.
+    Configurations that were timed in further starts are preferred to those that were timed in one process only.
     """
     by_name = {trial.name: trial for trial in trials}
     eligible = eligible_names(by_name.values())
@@ -328,7 +329,7 @@ def _chosen(trials: Iterable[Trial], baseline: str, ratios: Sequence[Ratio]) -> 
 
 
 def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:
-    """The baseline if its outputs differ from the reference and eager mode's are not known to differ, too."""
+    """The baseline if its outputs differ from a reference that eager's outputs equal; without eager, from float64."""
     baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
     trial = diagnosis.measured_trial(baseline)
     if trial is None or trial.equivalence is None or trial.equivalence.status != "different":
@@ -339,14 +340,14 @@ def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:
 
 
 def times_less_exact(trial: Trial) -> float | None:
-    """How many times eager mode's error a trial's is; None if another order of sums may do that, or if not known."""
+    """A trial's error over eager's; None if another order of sums may explain it (``LESS_EXACT``), or if not known."""
     seen = trial.equivalence
     error, own = (None, None) if seen is None else (seen.relative_error, seen.eager_relative_error)
     return error / own if error is not None and own and error > LESS_EXACT * own else None
 
 
 def is_far_off(trial: Trial) -> bool:
-    """Whether its outputs differ by more than another order of sums could make them."""
+    """Whether the outputs of a trial differ by more than another order of sums can explain."""
     seen = trial.equivalence
     if seen is None or seen.status != "different":
         return False

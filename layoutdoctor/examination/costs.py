@@ -1,7 +1,7 @@
 """
-The conversions of a trial, what they cost and where they are; and whether layouts can matter to a model at all.
+The conversions of a trial, with their costs and places; and whether layouts can matter to a model at all.
 
-One place for these sums, so that rules and reports cannot disagree.
+Rules and reports both take these sums from here, so that they cannot disagree.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONVOLUTION_OPERATOR = re.compile(r"conv(olution|[123]d|_transpose)")
 
 
 def all_conversions_of(trial: Trial) -> tuple[Conversion, ...]:
-    """Every conversion of a trial that changes a layout, fused ones too, each once: kernels first, then graphs."""
+    """Every conversion of a trial that changes a layout, fused ones too, each once; the kernel list's come first."""
     found: dict[str, Conversion] = {}
     kernels = trial.kernels.conversions if trial.kernels is not None else ()
     for conversion in (*kernels, *(c for graph in trial.graphs for c in graph.conversions)):
@@ -47,15 +47,15 @@ def all_conversions_of(trial: Trial) -> tuple[Conversion, ...]:
 
 
 def conversions_of(trial: Trial) -> tuple[Conversion, ...]:
-    """The same without those that are fused into a kernel that computes as well."""
+    """The conversions that change a layout, without those fused into a kernel that computes as well."""
     return tuple(conversion for conversion in all_conversions_of(trial) if not conversion.fused)
 
 
 def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
     """
-    The same as they ran: of those made by a library, only what the kernel list shows.
+    The conversions that ran: without fused ones, and without library conversions that the kernel list does not show.
 
-    Without the generated kernels of a trace, which may be copies: nobody has read their code.
+    Generated kernels of a trace are left out if their code was not recorded: they may be plain copies.
     """
     ran = {conversion.id for conversion in (trial.kernels.conversions if trial.kernels is not None else ())}
     was_read = any(graph.buffers for graph in trial.graphs)
@@ -64,13 +64,13 @@ def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
 
 
 def sum_known(values: Iterable[Number | None]) -> Number | None:
-    """The sum of what was recorded, in any one unit; None if nothing was."""
+    """The sum of the values that were recorded, all in one unit; None if no value was."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def sum_seconds(conversions: Iterable[Conversion]) -> float | None:
-    """Time of all; None if one of them was not measured, 0 for none."""
+    """The time of all conversions; None if the time of one is not known, 0 if there is no conversion."""
     return known_sum(0.0, *(conversion.seconds for conversion in conversions))
 
 
@@ -78,9 +78,9 @@ def parts_of_pairs(
     pairs: Sequence[RedundantPair], conversions: Iterable[Conversion]
 ) -> Sequence[RedundantPair] | Sequence[Conversion]:
     """
-    The parts whose costs add up to that of round trips: the pairs; if two share a conversion, each conversion once.
+    The parts whose costs add up to the cost of round trips: the pairs; if two share a conversion, each conversion once.
 
-    A pair leaves out what rides along in a kernel that computes as well, which has no time of its own.
+    The time of a pair leaves out conversions fused into a kernel that computes as well: they have no time of their own.
     """
     ids = [id_ for pair in pairs for id_ in (pair.first, *pair.also, pair.second)]
     once = dict.fromkeys(ids)
@@ -89,12 +89,12 @@ def parts_of_pairs(
 
 
 def launch_count(conversions: Iterable[Conversion]) -> int:
-    """How many launches conversions stand for: more than there are entries only where a table of totals was read."""
+    """The number of launches: larger than the number of conversions only if a table of totals was read."""
     return sum(conversion.count for conversion in conversions)
 
 
 def count_by_tensor(conversions: Iterable[Conversion]) -> dict[str, int]:
-    """How many conversions there are of each kind of tensor, in a fixed order; each as often as it was launched."""
+    """The number of launches of conversions for each kind of tensor, in a fixed order."""
     counts: Counter[str] = Counter()
     for conversion in conversions:
         counts[conversion.tensor] += conversion.count
@@ -107,8 +107,8 @@ class Place:
     A module and line of the model, and what was recorded there.
 
     Attributes:
-        count: Launches, or pairs.
-        bytes_moved: What they move, as far as recorded.
+        count: Number of launches, or of pairs.
+        bytes_moved: Bytes that they move, as far as recorded.
     """
 
     module: str | None
@@ -119,7 +119,7 @@ class Place:
 
 
 def places_of(sightings: Iterable[Place]) -> list[Place]:
-    """Sightings by module and line, the most expensive first; those with neither are left out."""
+    """Sightings added up by module and line, the most expensive first; sightings with neither are left out."""
     groups: dict[tuple[str | None, SourceLocation | None], list[Place]] = defaultdict(list)
     for seen in sightings:
         if seen.module is not None or seen.location is not None:
@@ -132,20 +132,20 @@ def places_of(sightings: Iterable[Place]) -> list[Place]:
 
 
 def dearest_of(conversions: Iterable[Conversion]) -> Conversion | None:
-    """The conversion that takes most time, or moves most if times are not known; None of none."""
+    """The conversion that takes most time, or moves most bytes if times are not known; None if there is none."""
     return max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
 
 
 def conversion_places(conversions: Iterable[Conversion]) -> list[Place]:
-    """The places of conversions, those that cost most first."""
+    """The places of conversions, the most expensive first."""
     return places_of(Place(c.module, c.location, c.count, c.seconds, c.bytes_moved or 0) for c in conversions)
 
 
 def conversion_share(trial: Trial | None) -> float | None:
     """
-    Time of all counted conversions over that of all kernels.
+    The time of all counted conversions over the time of all kernels.
 
-    None unless kernels were recorded in full and every counted conversion has a time: an unknown is no zero.
+    None unless kernels and graphs were recorded in full and every counted conversion has a time: unknown is not zero.
     """
     if trial is None or trial.kernels is None or not trial.kernels.seconds or not trial.kernels.is_complete:
         return None
@@ -159,13 +159,13 @@ def convolution_seconds(kernels: KernelSummary) -> float | None:
     """Time of all kernels that ran for a convolution, its conversions included; None if not known."""
     if kernels.convolution_seconds is not None:
         return kernels.convolution_seconds
-    called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # those are named by all around
+    called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # Inductor names list neighbours
     own = [kernel.seconds for kernel in called if "conv" in kernel.name or "conv" in (kernel.op or "")]
     return known_sum(0.0, *own) if kernels.kernels else None
 
 
 def convolution_count(diagnosis: Diagnosis) -> int | None:
-    """The convolutions of the model: the most that any trial or its modules show; None if nothing was recorded."""
+    """The number of convolutions: the largest that any trial or the modules show; None if nothing was recorded."""
     counts = [count for trial in diagnosis.trials for count in _trial_convolution_counts(trial)]
     modules = diagnosis.subject.convolution_module_count
     if modules:
@@ -183,12 +183,12 @@ def irrelevance(diagnosis: Diagnosis) -> str | None:
         return None
     if convolution_count(diagnosis) == 0:
         graphs = (graph for trial in diagnosis.trials for graph in trial.graphs)
-        # A batch norm that reads a turned tensor runs another kernel: layouts matter without any convolution.
+        # A batch norm whose input is not contiguous runs another kernel: layouts matter without any convolution.
         return None if any(any(strided_norms(graph)) for graph in graphs) else "it has no convolution"
     if share is None or any(ratio.verdict == INCONCLUSIVE and ratio.median > 1 for ratio in comparison.ratios):
         return None
     if any(trial.status in ("failed", "crashed", "timed_out") for trial in diagnosis.trials):
-        return None  # how fast it would have been is not known
+        return None  # the failed configuration might have been faster
     return (
         f"layout conversions take {format_share(share)} of the kernel time" if share else "it runs no layout conversion"
     )
@@ -205,7 +205,7 @@ def _trial_convolution_counts(trial: Trial) -> Iterable[int]:
 
 def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: float | None) -> tuple[Graph, ...]:
     """
-    The compiled graphs of a trial, whose conversions know what they cost.
+    The compiled graphs of a trial, with the costs of their conversions.
 
     Args:
         bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None if not measured.
@@ -216,7 +216,7 @@ def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: fl
         for position, launch in numbers.items():
             ran[launch].append(kernels[position].seconds)
         sums = {launch: known_sum(*times) for launch, times in ran.items()}
-        # A graph may have run several times: the mean counts.
+        # A graph may have run several times: the mean time counts.
         seconds = {launch: total / len(ran[launch]) for launch, total in sums.items() if total is not None}
         flow = BufferGraph(graph)
         conversions = (_with_cost(flow, conversion, launches, seconds, bandwidth) for conversion in graph.conversions)
@@ -225,7 +225,7 @@ def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: fl
 
 
 def with_bandwidth_shares(conversions: Iterable[Conversion], bandwidth: float | None) -> tuple[Conversion, ...]:
-    """Conversions that know how much of the copy bandwidth they reach, if their times were measured."""
+    """The conversions, with the share of the copy bandwidth that each one reaches if its time was measured."""
     return tuple(
         msgspec.structs.replace(conversion, bandwidth_share=conversion.bytes_moved / conversion.seconds / bandwidth)
         if bandwidth
@@ -241,13 +241,13 @@ def launches_that_ran(
     graphs: Sequence[Graph], kernels: Sequence[Kernel]
 ) -> Iterator[tuple[Graph, dict[int, list[Buffer]], dict[int, int]]]:
     """
-    Which launch of which graph each kernel of a list was.
+    Matches the generated kernels of a kernel list with the launches of the graphs.
 
-    A kernel whose graph is not known counts if one graph alone has a kernel of its name.
+    A kernel whose graph is not known is matched if only one graph has a kernel of its name.
 
     Yields:
-        (graph, the buffers that each of its launches writes by the launch's number, numbers of launches by positions
-        of kernels); positions are left out if counts do not fit.
+        Each graph; by launch number, the buffers that the launch writes; by position in the kernel list, the launch
+        number. Kernels of a name are left out if their count is no multiple of the graph's launches of this name.
     """
     owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
     for graph in graphs:

@@ -1,10 +1,9 @@
 """
-``examine``: what follows from a recording, the same for a live CPU, a live GPU, a GPU that is not there, a trace, a
-table and a log.
+``examine`` derives facts from a recording: a live CPU, a live GPU, a GPU that is not there, a trace, a table or a log.
 
-The graphs' own conversions, then the kernel list joined with them, what each conversion cost, whose it is and where,
-the round trips, and what layout breakers cost. A failure costs its own facts only: what was recorded stays.
-``diagnosis_of`` puts together what recordings of one diagnosis prove.
+It finds the conversions of the graphs, joins the kernel list with the graphs, and finds the cost, owner and place of
+each conversion, the round trips, and the costs of layout breakers. If one step fails, only its own facts are missing.
+``diagnosis_of`` combines the facts of all recordings of one diagnosis.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 MOST_OF_A_CALL = 1.5
-"""Kernels of a profile that take more than this times a call ran beside something else: their times say nothing."""
+"""Kernels that take more than this many times a call's time ran beside other work: their times say nothing."""
 UNRELIABLE = "the kernels' times are unreliable and left out; counts and bytes hold"
 
 
@@ -73,7 +72,7 @@ def examine(recording: Recording) -> Examined:
 
 
 def _of_events_alone(iteration: Iteration) -> Examined:
-    """Of a run whose graphs nobody recorded."""
+    """The facts of a run whose graphs were not recorded."""
     facts = examine_recorded(iteration.events, iteration.device)
     graph = Graph(name="recorded", direction="inference", decision=None, conversions=facts.conversions)
     return Examined(graphs=(graph,) if facts.conversions else (), kernels=facts.kernels, redundant_pairs=facts.pairs)
@@ -86,7 +85,7 @@ def _of_graphs(recording: Recording) -> Examined:
     try:
         if not is_eager:
             graphs = with_graph_conversions(graphs, len(recording.trial.graph_break_reasons))
-    except Exception as error:  # the kernel list can do without
+    except Exception as error:  # the kernel list does not need them
         notes.append(f"conversions were not looked for: {first_line(error)}")
     try:
         if recording.iterations:
@@ -102,7 +101,7 @@ def _of_graphs(recording: Recording) -> Examined:
 
 
 def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> tuple[tuple[Graph, ...], KernelSummary]:
-    """The kernel list, in the order of the quietest iteration, and the graphs with what ran."""
+    """The graphs with the conversions that ran, and the kernel list in the order of the quietest iteration."""
     quietest = min(recording.iterations, key=unrest)
     others = [one for one in recording.iterations if one is not quietest]
     iteration = with_least_times(quietest, others)
@@ -118,7 +117,7 @@ def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> 
         graphs = (align_eager(tree, graphs[0]),)
     seconds: dict[int | None, float] | None = None
     if iteration.device == "cpu":
-        take_least_times(tree, others)  # late: what ran in what was found by the times of the quietest
+        take_least_times(tree, others)  # late: primitives are placed by the quietest iteration's own times
         kernels = summarize_host(tree, events, log, homeless, lacks)
     else:
         attribution = attribute(events)
@@ -137,8 +136,8 @@ def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> 
 def _proved(
     graphs: tuple[Graph, ...], library: Sequence[Conversion], *, is_eager: bool
 ) -> tuple[tuple[Graph, ...], tuple[RedundantPair, ...]]:
-    """Round trips, and the graphs with what their breakers cost."""
-    from layoutdoctor.examination.graphs.round_trips import redundant_pairs  # late: no trace needs its networkx
+    """The graphs with the costs of their breakers, and the round trips."""
+    from layoutdoctor.examination.graphs.round_trips import redundant_pairs  # late: a trace needs no networkx
 
     in_graphs = tuple(conversion for graph in graphs for conversion in graph.conversions)
     known = (*library, *in_graphs)
@@ -147,18 +146,19 @@ def _proved(
 
 
 def _in_order(graph: Graph, conversions: Sequence[Conversion]) -> list[Conversion]:
-    """Conversions of two lists in the order of the operations that ran them."""
+    """The conversions in the order of the operations that ran them."""
     order = {node.name: position for position, node in enumerate(graph.nodes)}
     return sorted(conversions, key=lambda conversion: order.get(str(conversion.node), len(order)))
 
 
 def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Examined] | None = None) -> Diagnosis:
     """
-    The diagnosis that recordings are of, without findings.
+    The diagnosis that recordings belong to, without findings.
 
     Args:
-        recordings: Of one diagnosis, at least one, each configuration once. Those that are missing have no trial.
-        known: What was examined before, by configuration; what is examined now is added.
+        recordings: At least one, all of one diagnosis, each configuration once. Configurations without a recording
+            get no trial.
+        known: Facts that were examined before, by configuration; the facts examined now are added.
     """
     known = {} if known is None else known
     head = recordings[0].head
@@ -207,7 +207,7 @@ def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping
             missing = f"the same as {trial.same_as}, of which no recording was given"
             failure = Failure(kind="prepare", message=missing)
             return msgspec.structs.replace(trial, status="skipped", same_as=None, failure=failure, graphs=graphs)
-        # The facts recorded there hold here, the times stay there; the nodes need not be saved twice.
+        # The other trial's facts hold for this one; its measurement is not copied, and nodes are not saved twice.
         twin = known[trial.same_as]
         kernels, pairs = twin.kernels, twin.redundant_pairs
         graphs = graphs or tuple(msgspec.structs.replace(graph, nodes=(), buffers=()) for graph in twin.graphs)
@@ -218,14 +218,14 @@ def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping
 
 def _as_called(trial: Trial, call_seconds: float | None) -> Trial:
     """
-    The trial with its kernels seen beside a call as it was timed, without the profiler.
+    The trial after comparing its kernels with the time of a call without the profiler.
 
-    The kernels have no times if they sum to much more than a call takes; else the GPU's waiting is that of a call.
+    If the kernels take much longer than a call, their times are removed; else a GPU's waiting is computed for a call.
     """
     kernels = trial.kernels
     if kernels is None or call_seconds is None:
         return trial
-    waiting = kernels.waiting  # streams run beside one another: it counts what overlaps once
+    waiting = kernels.waiting  # streams overlap: busy_seconds counts overlapping kernels once
     busy = kernels.seconds or 0.0 if waiting is None else waiting.busy_seconds
     if busy > MOST_OF_A_CALL * call_seconds:
         return without_kernel_seconds(trial)
@@ -270,7 +270,7 @@ def _without(records: Iterable[_Struct], *fields: str) -> tuple[_Struct, ...]:
 
 
 def by_diagnosis(recordings: Iterable[Recording]) -> Iterator[list[Recording]]:
-    """Recordings of one diagnosis together, in order; where one of a configuration comes again, the later counts."""
+    """Groups recordings by diagnosis, in order; if a configuration was recorded twice, the later recording counts."""
     found: dict[bytes, dict[str, Recording]] = {}
     for recording in recordings:
         found.setdefault(msgspec.msgpack.encode(recording.head), {})[recording.name] = recording

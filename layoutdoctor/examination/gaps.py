@@ -1,4 +1,4 @@
-"""How far a trial was examined for round trips: finding none is no proof if a part was not recorded."""
+"""How far a trial was examined for round trips: finding no round trip proves nothing if a part was not recorded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.kernel import KernelSummary
     from layoutdoctor.diagnosis.trial import Trial
 
-# Notes that a trial and its examination leave where a part of the record is missing. A trial has no field for these.
+# The beginnings of notes on a trial that say which part of its record is missing; a trial has no field for this.
 _NOTES_ON_GAPS = (
     "not recorded: ",
     "the kernel list was not recorded",
@@ -27,10 +27,10 @@ _NOTES_ON_GAPS = (
 @dataclass(frozen=True)
 class Examination:
     """
-    How far a trial was examined. If there are neither blockers nor gaps, finding none means that there is none.
+    How far a trial was examined. Without blockers and gaps, finding no round trip means that there is none.
 
     Attributes:
-        blockers: Why nothing can be said about it.
+        blockers: Why nothing can be said about the trial.
         gaps: The parts that were not recorded or not understood, so that a round trip there would not be seen.
     """
 
@@ -89,7 +89,7 @@ def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
     count = kernels.not_understood_count
     if count:
         yield f"not understood in the kernel list: {count} {'entry' if count == 1 else 'entries'}"
-    homeless = sum(  # of these it is not known which value was converted, so that no pair with them can be proved
+    homeless = sum(  # it is not known which value they converted, so no pair with them can be proved
         None in (conversion.node, conversion.port) and conversion.direction != "none" and conversion.tensor != "weight"
         for conversion in kernels.conversions
     )
@@ -101,7 +101,7 @@ def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
 
 
 def is_recorded_like(trial: Trial, other: Trial) -> bool:
-    """Whether all that shows something of another trial was recorded here too: what is not in it is not there."""
+    """Whether a trial was recorded from all sources of another one: anything absent from its record did not run."""
     kernels, sources = trial.kernels, set(other.kernels.sources) if other.kernels is not None else set()
     is_listed = kernels is not None and kernels.count > 0 and sources <= set(kernels.sources)
     return is_listed and all(graph.hook_failure is None for graph in trial.graphs)

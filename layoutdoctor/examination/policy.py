@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None = None) -> Policy:
     """
-    The configuration for each kind of call, and the best single one.
+    The configuration for each kind of call, and the best single configuration.
 
     Args:
-        diagnoses: Of one model, each for other input shapes, another device or another number of threads.
-        weights: How often the calls of each diagnosis come; None for equally often.
+        diagnoses: Diagnoses of one model; each has other input shapes, another device or another number of threads.
+        weights: Relative frequency of each diagnosis's calls; None if all are equally frequent.
 
     Raises:
-        UsageError: They are of different models, have no times, or two are of the same kind of call.
+        UsageError: There is no diagnosis, or not one weight above 0 for each; the models, modes or baselines differ; a
+            baseline has no times; or two diagnoses have the same kind of call.
     """
     weights = [1.0] * len(diagnoses) if weights is None else list(weights)
     if not diagnoses or len(weights) != len(diagnoses) or not all(weight > 0 for weight in weights):
@@ -65,7 +66,7 @@ def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None 
 
 
 def _best_single(policy: Policy) -> str:
-    """The fastest configuration over all cases that is certainly faster than the baseline; else the baseline."""
+    """The fastest, over all cases, of the configurations certainly faster than the baseline; else the baseline."""
     limit, best = policy.seconds(policy.baseline), policy.baseline
     assert limit is not None
     fastest = limit

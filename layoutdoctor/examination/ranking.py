@@ -1,4 +1,4 @@
-"""Convolutions by what their layout costs: the time of each and of its conversions, in two configurations."""
+"""Convolutions by the cost of their layout: the time of each and of its conversions, in two configurations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Spent(Record, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> float | None:
-        """With its conversions."""
+        """Seconds of the convolution and of its conversions."""
         return None if self.seconds is None else self.seconds + (self.conversion_seconds or 0.0)
 
 
@@ -63,7 +63,7 @@ class Ranked(Record, frozen=True, kw_only=True):
 
     @property
     def loss(self) -> float:
-        """The seconds that the first configuration takes longer; without the other one, those of its conversions."""
+        """Seconds by which the first is slower; if the second has no time, the first's conversion seconds."""
         whole = self.first.whole or 0.0
         if self.second is None or self.second.whole is None:
             return self.first.conversion_seconds or 0.0
@@ -79,10 +79,10 @@ def rank(diagnosis: Diagnosis, first: str | None = None, second: str | None = No
 
     Args:
         first: The configuration to rank; None for the baseline.
-        second: The other one; None for the recommended one, or else the fastest of the others that were measured.
+        second: The other configuration; None for the recommended one, else the fastest measured one.
 
     Raises:
-        UsageError: The diagnosis has no such configuration, or no graph with a convolution of the first one.
+        UsageError: The diagnosis has no such configuration, or the first one has no graph with a convolution.
     """
     comparison, advice = diagnosis.comparison, diagnosis.recommendation
     first = first or (comparison.baseline if comparison is not None else diagnosis.trials[0].name)
@@ -118,7 +118,7 @@ def _trial(diagnosis: Diagnosis, name: str) -> Trial:
 
 
 def _by_place(trial: Trial) -> Mapping[_Key, tuple[list[FxNode], Spent]]:
-    """The convolutions of each module and line, those of a graph that was compiled again once."""
+    """The convolutions of each module and line; graphs that did not run (compiled again later) are left out."""
     kernels: dict[tuple[str | None, str | None], list[Kernel]] = defaultdict(list)
     for kernel in trial.kernels.kernels if trial.kernels is not None else ():
         if kernel.node is not None and "reorder" not in kernel.name:

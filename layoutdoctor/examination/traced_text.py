@@ -1,4 +1,4 @@
-"""Whether the text of a traced model is what it claims to be: calls of torch on values and constants, nothing else."""
+"""Checks that the text of a traced model contains only calls of torch on values and constants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONSTANT = re.compile(
     r"torch\.(b?float\d+\w*|complex\d+|u?int\d+|bool|strided|channels_last(_3d)?|(contiguous|preserve)_format)"
 )
 _WORDS = re.compile(r"[\w ,.:>-]{0,80}", re.ASCII)
-"""Names of modes, dtypes and devices, and the equations of einsum; no path."""
+"""Names of modes, dtypes and devices, and equations of einsum; nothing with a slash, as in a path."""
 
 _PARTS = (
     *(ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.keyword, ast.Subscript, ast.Tuple, ast.List, ast.Slice),
@@ -28,9 +28,9 @@ _PARTS = (
 
 def needs_torch_alone(text: str) -> bool:
     """
-    Whether a text is one function whose every call is one of torch's functions, or a method of a value made before.
+    Whether a text is one function that calls only torch's functions, ``slice``, and methods of its own variables.
 
-    A saved record may come from anybody, and a script is made of it: it may contain nothing else.
+    A saved record may come from anybody, and its text is written into a script: it must not call anything else.
     """
     if not (text.isascii() and text.replace("\n", "").isprintable()):
         return False

@@ -257,6 +257,8 @@ class _Worker:
 
     def _start(self, order: Order, channel: Channel) -> None:
         self._channel = channel
+        # After a fork, the next use makes the thread pool again; torch aborts if two threads of autograd do so at once.
+        torch.set_num_threads(torch.get_num_threads())
         if isinstance(order, Fork) and order.keeps_memory:
             keep_memory()
         self._blocks = take_some_memory()

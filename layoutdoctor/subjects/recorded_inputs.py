@@ -75,7 +75,7 @@ class RecordedInputs:
 
 
 def shapes_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
-    """The shapes of the tensors that a call gets, by which kinds of call are told apart."""
+    """The shapes of the tensors that a call gets: calls with the same shapes are of one kind."""
     return tuple(tuple(tensor.shape) for tensor in input_tensors(args, kwargs))
 
 

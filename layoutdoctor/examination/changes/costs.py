@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 TIME_TOLERANCE = 0.10
-"""Conversions that take longer by less than this part may be the same ones at another clock rate of the device."""
+"""Conversions that take longer by less than this share may be the same conversions at another clock rate."""
 
 LEAST_SHARE = 0.001
-"""Further conversion time below this part of the kernel time is no loss."""
+"""Additional conversion time below this share of the kernel time is no loss."""
 
 COUNT_TOLERANCE = 0.5
 """Fewer additional conversions per step than this come from a step that was recorded in part."""
@@ -44,9 +44,10 @@ _RECORDED: dict[str, Callable[[Conversion], object]] = {
 
 def recorded_by_one(old: Trial | None, new: Trial | None) -> frozenset[str]:
     """
-    The fields ``op``, ``module`` and ``shape`` that only one of two runs recorded of its conversions.
+    The fields among ``op``, ``module`` and ``shape`` that only one of two runs recorded for its conversions.
 
-    Conversions are not matched by these: all would seem to have gone and come. Empty if a run has no conversions.
+    Conversions are not matched by these fields: otherwise no conversion of one run would match one of the other. Empty
+    if a run has no conversions.
     """
     runs = [conversions for conversions in (_conversions_of(old), _conversions_of(new)) if conversions]
     return frozenset(
@@ -78,7 +79,7 @@ def costs_of(trial: Trial | None, parts: int = 1) -> Costs:
 
 
 def _exposed_seconds(trial: Trial | None, conversions: Sequence[Conversion]) -> float | None:
-    """The libraries' sum, if there is one, and those of all others; exposed parts never overlap, so they add up."""
+    """The kernel list's sum for library conversions, if known, plus the others' times; exposed parts never overlap."""
     kernels = trial.kernels if trial is not None else None
     own = [conversion.exposed_seconds for conversion in conversions if conversion.owner != "library"]
     libraries = [conversion.exposed_seconds for conversion in conversions if conversion.owner == "library"]
@@ -90,7 +91,7 @@ def _exposed_seconds(trial: Trial | None, conversions: Sequence[Conversion]) -> 
 def conversion_changes(
     old: Trial | None, new: Trial | None, old_parts: int = 1, new_parts: int = 1
 ) -> tuple[ConversionChange, ...]:
-    """The conversions of both runs, outer-joined by everything that both recorded; largest difference first."""
+    """The conversions of both runs, outer-joined by the fields that both recorded; largest difference first."""
     unknown = recorded_by_one(old, new)
 
     def fields_of(conversion: Conversion) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def conversion_changes(
 def round_trip_changes(
     old: Trial | None, new: Trial | None, old_parts: int = 1, new_parts: int = 1
 ) -> tuple[RoundTripChange, ...]:
-    """The round trips of both runs, outer-joined by everything that both recorded; largest difference first."""
+    """The round trips of both runs, outer-joined by the fields that both recorded; largest difference first."""
     runs = [pairs for pairs in (_pairs_of(old), _pairs_of(new)) if pairs]
     has_module = all(any(pair.module is not None for pair in pairs) for pairs in runs)
     has_shape = all(any(pair.tensor_shape is not None for pair in pairs) for pairs in runs)
@@ -141,7 +142,7 @@ def _amounts(
 
 
 def _joined(kind: type[_Change], before: Mapping[_Key, Amount], after: Mapping[_Key, Amount]) -> tuple[_Change, ...]:
-    """By seconds; by count after all that has seconds."""
+    """The changes, the largest difference in seconds first; changes without seconds follow, by count."""
     changes = [
         kind(old=before.get(key), new=after.get(key), **dict(key))  # fields of the key are those of the change
         for key in dict.fromkeys((*before, *after))
@@ -156,10 +157,10 @@ def _size(change: CostChange) -> tuple[float, float]:
 
 def layout_losses(old: Costs, new: Costs, *, judges_time: bool, judges_round_trips: bool) -> Iterator[str]:
     """
-    The losses of the new run to layouts, each in a clause. A longer kernel time alone may have any cause.
+    The losses of the new run to layouts, one clause each. A longer kernel time alone may have any cause.
 
     Args:
-        judges_time: Whether seconds may be compared; False for two devices, so that conversions are counted instead.
+        judges_time: Whether seconds may be compared. If not, as for different devices, conversions are counted.
     """
     if judges_time and old.conversion_seconds is not None and new.conversion_seconds is not None:
         least = max(TIME_TOLERANCE * old.conversion_seconds, LEAST_SHARE * (new.kernel_seconds or 0.0))
@@ -173,18 +174,18 @@ def layout_losses(old: Costs, new: Costs, *, judges_time: bool, judges_round_tri
 
 
 def more_than(noun: str, old: float, new: float) -> Iterator[str]:
-    """The clause that there are more in the new run, if there are."""
+    """A clause if the new run has more conversions or round trips than the old one."""
     if new - old >= COUNT_TOLERANCE:
         yield f"{format_count(new)} {noun}{'' if new == 1 else 's'} instead of {format_count(old)}"
 
 
 def format_count(count: float) -> str:
-    """A count that may be one per step: ``"53"``, ``"17.7"``."""
+    """A count, or a mean count per step, as text: ``"53"``, ``"17.7"``."""
     return str(round(count)) if float(count).is_integer() else format_significant(count)
 
 
 def per(amount: float, parts: int) -> float:
-    """An amount divided among steps; undivided, an integer stays one in JSON."""
+    """An amount divided by the number of steps; divided by 1, an integer stays an integer in JSON."""
     return amount if parts == 1 else amount / parts
 
 
@@ -212,7 +213,7 @@ _FIELDS = (
 
 
 def environment_changes(old: Diagnosis, new: Diagnosis) -> tuple[EnvironmentDifference, ...]:
-    """Devices, versions and settings that are not the same; the device first, then versions, then settings by name."""
+    """Devices, versions and settings that differ; the device first, then versions, then settings by name."""
     values = [("device", old.subject.device, new.subject.device)]
     values += [(name, getattr(old.environment, name), getattr(new.environment, name)) for name in _FIELDS]
     before, after = old.environment.settings, new.environment.settings

@@ -1,9 +1,9 @@
 """
-Two diagnoses of models: what became of each configuration's speed and conversions, of decisions and of findings.
+Two diagnoses of models: the changes of each configuration's speed and conversions, of decisions and of findings.
 
-Times of two runs cannot be judged: the same model, diagnosed twice in a row on a shared machine that nobody used, took
-up to 3.3 times as long. The ratio of two configurations that ran side by side moved by 3 % at most in 99 of 100 pairs
-of diagnoses, and by 5 % in the worst. So ratios to the baseline are compared, and judged from 5 % on.
+Times of different runs cannot be judged: for one model, diagnosed twice in a row on an idle shared machine, they
+differed by a factor of up to 3.3. The ratio of two configurations that ran side by side changed by at most 3 % in 99 of
+100 pairs of diagnoses, and by 5 % in the worst pair. So ratios to the baseline are compared, and judged from 5 % on.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.trial import Trial
 
 BETWEEN_RUNS = 0.05
-"""The ratios of two diagnoses of the same thing may differ by this part; on a quiet machine they hardly ever do."""
+"""The ratios of two diagnoses of one model may differ by this share; on a quiet machine they rarely do."""
 
 RESTS_ON_TIMES = frozenset({"LD205", "LD303", "LD308"})
-"""Findings that come and go with measured times: a gain that is certain in one run may be uncertain in the other."""
+"""Rules whose findings depend on measured times: a gain that is certain in one run may be uncertain in the other."""
 
 
 def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
@@ -96,7 +96,7 @@ def _compared_model(diagnosis: Diagnosis) -> ComparedModel:
 
 
 def _not_comparable(old: Diagnosis, new: Diagnosis) -> str | None:
-    """Why nothing may be called better or worse. A name alone says nothing: files are renamed."""
+    """Why nothing may be called better or worse; None if it may. Names are not compared: files are renamed."""
     before, after = old.subject, new.subject
     if before.mode != after.mode:
         return f"not comparable: one is of {before.mode}, the other of {after.mode}"
@@ -156,7 +156,7 @@ def _compared_trial(diagnosis: Diagnosis, name: str) -> ComparedTrial | None:
 def _ratio_change(
     change: TrialChange, old: Diagnosis, new: Diagnosis, not_comparable: str | None
 ) -> tuple[Ratio | None, str | None]:
-    """The change of the ratio to the baseline, or why it is not judged; neither for the baseline and untimed."""
+    """The change of the ratio to the baseline, or why it is not judged; neither for the baseline or without times."""
     trials = [diagnosis.measured_trial(change.name) for diagnosis in (old, new)]
     if any(trial is None or trial.measurement is None for trial in trials) or [old.baseline, new.baseline] == trials:
         return None, None
@@ -193,7 +193,7 @@ def _decision_changes(old: Trial, new: Trial) -> Iterator[DecisionChange]:
 
 
 def _account(old: Diagnosis, new: Diagnosis, name: str) -> Account | None:
-    """The account of the difference, from the slower one to the faster one."""
+    """The account of a configuration's slower trial against its faster trial; None if times are missing or close."""
     aged = [
         (trial.measurement.median_seconds, trial, f"{trial.name} ({age})")
         for age, diagnosis in (("new", new), ("old", old))
@@ -217,7 +217,7 @@ def _trial_losses(change: TrialChange, old: Diagnosis, new: Diagnosis, *, is_ali
     if change.new.status not in WITH_RESULT:
         return
     took = own_ratio(change) if is_alike else None
-    # The ratio also falls if only the baseline became faster, which times of one machine show.
+    # The ratio also falls if only the baseline became faster; in an equal environment, the times show it.
     if change.change is not None and change.change.verdict == SLOWER and (took is None or took < 1):
         ratios = [format_ratio(ratio.median) for ratio in (change.new.ratio, change.old.ratio) if ratio is not None]
         baseline = shown(new.comparison.baseline) if new.comparison is not None else ""
@@ -225,7 +225,7 @@ def _trial_losses(change: TrialChange, old: Diagnosis, new: Diagnosis, *, is_ali
     before, after = change.old.costs, change.new.costs
     if before is None or after is None:
         return
-    # Seconds of conversions come from one profiled iteration and have no interval: their number is judged.
+    # The seconds of conversions come from the profiler and have no confidence interval: counts are judged instead.
     trials = old.find_trial(change.name), new.find_trial(change.name)
     if all(trial is not None and trial.is_static for trial in trials):
         yield from more_than("layout conversion", before.conversion_count, after.conversion_count)
@@ -234,7 +234,7 @@ def _trial_losses(change: TrialChange, old: Diagnosis, new: Diagnosis, *, is_ali
 
 
 def own_ratio(change: TrialChange) -> float | None:
-    """The old time over the new one, which says something only if devices, thread counts and versions are equal."""
+    """The old time over the new one; meaningful only if devices, thread counts and versions are equal."""
     if change.old is None or change.new is None:
         return None
     before, after = change.old.seconds, change.new.seconds
@@ -256,7 +256,7 @@ def _losses(trials: Sequence[TrialChange], findings: Sequence[FindingChange]) ->
 
 
 def _default_loss(trials: Sequence[TrialChange], new: Diagnosis) -> Iterator[str]:
-    """The baseline became slower and most ratios to it rose, so that it is not the machine."""
+    """A clause if the baseline became slower and most ratios to it rose: then the machine is not the cause."""
     baseline = next((trial for trial in trials if new.comparison and trial.name == new.comparison.baseline), None)
     took = own_ratio(baseline) if baseline is not None else None
     verdicts = [trial.change.verdict for trial in trials if trial.change is not None]
@@ -281,9 +281,9 @@ def _unjudged_times(trials: Sequence[TrialChange], old: Diagnosis, new: Diagnosi
 
 def _finding_changes(old: Diagnosis, new: Diagnosis) -> tuple[FindingChange, ...]:
     """
-    By rule and configuration; the most severe first.
+    Changes in the number of findings, by rule and configuration; the most severe first.
 
-    A finding names the costliest of several places, and which one that is changes from run to run.
+    Places are not compared: a finding names the costliest of several places, which may change from run to run.
     """
     groups: dict[tuple[str, str | None], tuple[list[Finding], list[Finding]]] = defaultdict(lambda: ([], []))
     for age, diagnosis in enumerate((old, new)):

@@ -32,23 +32,23 @@ if TYPE_CHECKING:
     _Matches = Mapping[TotalKind, Sequence["NameMatch"]]
 
 SMALL_OVERLAP = 0.25
-"""Two runs with less than this part of their names in common are different ones, if times agree with it."""
+"""Runs with less than this share of names in common are different runs, unless ``LARGE_SHARE`` of time is common."""
 
 LARGE_SHARE = 0.5
-"""A change such as ``torch.compile`` leaves few names and much of the time: both runs spend it under common names."""
+"""A change such as ``torch.compile`` keeps few names, but both runs spend this share of time under common names."""
 
 SAME_COUNT = 0.02
-"""Counts of kernels that differ by less than this part are those of the same work."""
+"""Kernel counts that differ by at most this share come from the same work."""
 
 ALIKE_SHARE = 0.8
-"""If this part of all common names ran the same number of times as often, the work was done so often."""
+"""If the counts of this share of the common names changed by one factor, so did the amount of work."""
 
 KINDS: tuple[TotalKind, ...] = ("operation", "module", "kernel")
 
-# Inductor numbers its kernels through the graph: if one goes, all later ones of its kind have another number.
+# Inductor numbers its kernels through the graph: if one is missing, all later kernels of its kind have other numbers.
 _NUMBERED = re.compile(r"^((?:triton|cpp)_[A-Za-z_]\w*?)_\d+(?:d[\dce]*)?$")
-# cuDNN 8 has cudnn::ops, cuDNN 9 cudnn::engines_precompiled, cuDNN 7 no namespace. One library builds the same kernel
-# for each generation of GPU, and begins its name with the generation.
+# cuDNN 8 has cudnn::ops, cuDNN 9 cudnn::engines_precompiled, cuDNN 7 no namespace. A library builds the same kernel
+# for each generation of GPU, and the kernel's name begins with the generation.
 _VARYING = re.compile(
     r"^void |\bcudnn::(?:ops|engines_precompiled)::|\((?:anonymous namespace|anonymous)\)::|<unnamed>::"
 )
@@ -72,8 +72,8 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
     The changes between two examined traces.
 
     Returns:
-        Numbers per profiler step if both recorded steps, of whole traces if not. Two traces that have nothing to do
-        with each other are compared as well, and the comparison says so.
+        Numbers per profiler step if both traces recorded steps, else for whole traces. Unrelated traces are compared
+        as well; the comparison then says that they seem unrelated.
     """
     by_step = all(_totals(diagnosis)["step"] for diagnosis in (old, new))
     before, after = _run_of(old, by_step=by_step), _run_of(new, by_step=by_step)
@@ -129,7 +129,7 @@ def _run_of(diagnosis: Diagnosis, *, by_step: bool) -> _Run:
 
 # ------------------------------------------------------------------------------------------------------------- names
 class NameMatch(NamedTuple):
-    """Names of two runs that belong together; those of one run are empty if the name is in the other one only."""
+    """Names of two runs that match; ``old_names`` or ``new_names`` is empty if only the other run has the name."""
 
     name: str
     old_names: tuple[str, ...]
@@ -137,21 +137,21 @@ class NameMatch(NamedTuple):
 
     @property
     def is_common(self) -> bool:
-        """Whether both runs have it."""
+        """Whether both runs have the name."""
         return bool(self.old_names and self.new_names)
 
     @property
     def is_loose(self) -> bool:
-        """Whether only what the names have in common is equal."""
+        """Whether only the loose names are equal, not the full names."""
         return {*self.old_names, *self.new_names} != {self.name}
 
 
 def match_names(kind: TotalKind, old: Collection[str], new: Collection[str]) -> list[NameMatch]:
     """
-    The names of two runs, each once: equal names first; kernels that are left, by ``loose_name``.
+    Matches the names of two runs, each name once: first equal names, then the remaining kernels by ``loose_name``.
 
-    Numbered kernels of Inductor are matched by their own name only if the runs have the same numbers of that kind, as
-    a kernel that goes shifts the numbers of all later ones.
+    Numbered kernels of Inductor are matched by their full names only if both runs have the same numbers of this kind: a
+    missing kernel shifts the numbers of all later kernels.
     """
     shifted = {_kind_of(name) for name in set(old) ^ set(new)} - {None} if kind == "kernel" else set()
     exact = {name for name in set(old) & set(new) if _kind_of(name) not in shifted}
@@ -172,7 +172,7 @@ def match_names(kind: TotalKind, old: Collection[str], new: Collection[str]) -> 
 
 def loose_name(name: str) -> str:
     """
-    A kernel's name without everything that depends on versions and GPUs.
+    A kernel's name without the parts that depend on versions and GPUs.
 
     Template arguments, parameters, inner namespaces, the generation of GPU and Inductor's number are left out, unless
     nothing would be left.
@@ -182,14 +182,14 @@ def loose_name(name: str) -> str:
 
 
 def _kind_of(name: str) -> str | None:
-    """For a numbered kernel of Inductor: its name without the number."""
+    """The name of a numbered kernel of Inductor, without the number; None for other kernels."""
     numbered = _NUMBERED.match(name)
     return numbered.group(1) if numbered is not None else None
 
 
 # ----------------------------------------------------------------------------------------------- the same work or not
 def find_overlap(old: _Run, new: _Run, matches: _Matches) -> Overlap:
-    """How much two runs have in common: by operations; by kernels if a run has no operation."""
+    """How much two runs have in common, by operations, or by kernels if a run has no operations."""
     kind: TotalKind = "operation" if old.totals["operation"] and new.totals["operation"] else "kernel"
     common, total_count = [match for match in matches[kind] if match.is_common], len(matches[kind])
     shares = (
@@ -208,9 +208,9 @@ def _share(totals: Mapping[str, Total], names: Iterable[str]) -> float | None:
 
 def find_unequal_work(old: _Run, new: _Run, matches: _Matches) -> str | None:
     """
-    Why two runs seem not to have done the same work: nearly everything common ran another number of times, alike.
+    Why two runs seem not to have done the same work: the counts of nearly all common names changed by one factor.
 
-    Conversions are left out, as these may come and go. Counts cannot show another batch size.
+    Conversions are not counted, as they may come and go. Another batch size does not show in counts.
     """
     kinds: tuple[TotalKind, ...] = ("operation", "kernel")
     for kind in kinds:

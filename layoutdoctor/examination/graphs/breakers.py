@@ -1,9 +1,9 @@
 """
 Layout breakers: the operations at which a channels-last region ends though its neighbours could have stayed in it.
 
-Found from the conversion that pays for it: where something is converted back into channels-last, or a weight or input
-is made contiguous for a convolution, the values it came from are followed upward to the operation, of any library, that
-was given channels-last and returned another layout.
+The search begins at the conversion that a breaker costs: a value converted back into channels-last, or a weight or
+input made contiguous for a convolution. It follows the values upward to the operation, of any library, that was given
+channels-last and returned another layout.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def compiled_breakers(flow: BufferGraph, conversions: Sequence[Conversion]) -> t
         is_open = conversion.direction == "to_contiguous" and conversion.id not in known
         if is_open and is_between and conversion.source is not None:
             _add(found, values.breaker(value, conversion.source, (conversion,)))
-    # The same operator elsewhere, though no convolution follows there: what it needs is converted as well.
+    # The same operator elsewhere, even if no convolution follows: the tensors it reads are converted as well.
     called = {flow.nodes[name].target for name in found if name in values.made_by_calls}
     for node, name in values.made_by_calls.items():
         out = values.ways_out(name) if flow.nodes[node].target in called else []
@@ -59,7 +59,7 @@ def compiled_breakers(flow: BufferGraph, conversions: Sequence[Conversion]) -> t
 
 
 def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
-    """The breakers of an eager iteration, by the conversions that ran in its copies and inside libraries."""
+    """The breakers of an eager iteration, found from the conversions in its copies and inside libraries."""
     values = _Nodes(graph)
     nodes = values.nodes
     mine_and_weights = [c for c in conversions if c.graph == graph.name and c.node in nodes]
@@ -86,7 +86,7 @@ def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[Lay
 
 
 def _runs_contiguous(flow: BufferGraph, conversion: Conversion) -> bool:
-    """Whether what reads a conversion's result in a forward returns contiguous, as the graph that was traced has it."""
+    """Whether all calls that read a conversion's result return contiguous, as traced; False in a backward graph."""
     return flow.graph.direction != "backward" and all(
         is_only_contiguous(flow.buffers[name].layout) for name in flow.extern_readers(str(conversion.value))
     )
@@ -103,13 +103,13 @@ def _ends_for_convolutions(values: _Nodes, conversions: Iterable[Conversion]) ->
     """
     The breakers that make convolutions of a channels-last model run contiguous, by their nodes.
 
-    Their weights, and what they read, are made contiguous: the cost of an operation however far above, for a contiguous
-    value stays contiguous through convolutions. One that lost the format by itself is its own breaker.
+    Their weights and inputs are converted to contiguous. The breaker may be far above, because a contiguous value stays
+    contiguous through convolutions. A convolution that loses the format itself is its own breaker.
     """
     found: dict[str, LayoutBreaker] = {}
     for conversion in conversions:
         if conversion.direction != "to_contiguous" or conversion.owner == "user" or conversion.source_value is None:
-            continue  # or of its result
+            continue  # no source value: it may convert the convolution's result
         names = [name for name in conversion.required_by if name in values.nodes and values.is_call(name)]
         for name, given in (end for one in names for end in _ends_above(values, one, values.given_at_least)):
             _add(found, values.breaker(name, given, (conversion,)))
@@ -120,26 +120,25 @@ def _ends_above(
     values: _Buffers | _Nodes, name: str, given_to: Callable[[str], Layout | None] | None = None
 ) -> list[tuple[str, Layout]]:
     """
-    Values that were given channels-last and are contiguous, from which a value comes without another call.
+    The nearest contiguous values that were given channels-last, each with the layout that it was given.
 
-    The nearest ones: those above them, as in a sum that runs through the whole network, pay for conversions of their
-    own. With each the layout that it was given.
+    The search begins at a value and does not go above a call. Values further up, as in a sum that runs through the
+    whole network, pay for conversions of their own.
 
     Args:
-        given_to: The layout that a value was given; with it, the search goes on above convolutions that were given
-            contiguous.
+        given_to: Replaces ``values.given``; with it, the search goes on above convolutions that were given contiguous.
     """
     front, seen = [name], {name}
     while front:
         found: list[tuple[str, Layout]] = []
         further: list[str] = []
         for one in front:
-            # Of another rank, such as [N, H * W, C], it may hold the same bytes: there formats say nothing.
+            # A value of another rank, such as [N, H * W, C], may hold the same bytes, but it has no memory format.
             if not values.is_contiguous(one):
                 continue
             given = (given_to or values.given)(one)
             if given is not None:
-                # A sum of a channels-last value and of one that was made contiguous above did not lose it.
+                # A sum of a channels-last value and a value made contiguous further up did not lose the format itself.
                 losing = [] if values.is_call(one) else _losing(values, one)
                 found += losing or [(one, given)]
             elif given_to is not None or not values.is_end(one):
@@ -152,7 +151,7 @@ def _ends_above(
 
 
 def _losing(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
-    """Values above one that were given channels-last and are contiguous: the format was lost there already."""
+    """Contiguous values above a value that were given channels-last: they lost the format before it."""
 
     def above(one: str) -> Sequence[str]:
         is_end = not values.is_contiguous(one) or values.is_call(one) or values.given(one) is not None
@@ -163,7 +162,7 @@ def _losing(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
 
 
 def _reached(starts: Iterable[str], further: Callable[[str], Iterable[str]]) -> list[str]:
-    """Some values and all that are reached from them."""
+    """The starts, and all names that ``further`` leads to from them."""
     found = dict.fromkeys(starts)
     pending = list(found)
     while pending:
@@ -178,9 +177,9 @@ class _Buffers:
     The buffers of a compiled graph.
 
     Attributes:
-        read_by_convolutions: Buffers that a convolution reads, at once or through contiguous ones computed from them.
-        made_by_convolutions: Buffers that hold a convolution's result, or come from one through channels-last ones.
-        made_by_calls: The result of each library call that is no convolution, by its node.
+        read_by_convolutions: Buffers that a convolution reads, directly or through contiguous buffers.
+        made_by_convolutions: Buffers with a convolution's result, or computed from it through channels-last buffers.
+        made_by_calls: The contiguous result of each library call that is no convolution, by the call's node.
     """
 
     def __init__(self, flow: BufferGraph, conversions: Sequence[Conversion]) -> None:
@@ -218,13 +217,13 @@ class _Buffers:
         return [reader for reader in self.flow.readers[name] if not self.is_call(reader)] if is_followed else []
 
     def is_contiguous(self, name: str) -> bool:
-        """Whether it is known, and contiguous and not channels-last as well, or an image that was flattened so."""
+        """Whether a buffer is contiguous and not channels-last as well, or an image flattened in contiguous order."""
         return name in self._flattened or (
             name in self.flow.buffers and is_only_contiguous(self.flow.buffers[name].layout)
         )
 
     def _is_flattened(self, buffer: Buffer) -> bool:
-        """Whether it has the elements of a channels-last image in the order of a contiguous one, as [N, C * H * W]."""
+        """Whether a buffer has a channels-last image's elements in contiguous order, as [N, C * H * W]."""
         layout, count = buffer.layout, None if buffer.layout is None else buffer.layout.element_count
         if (
             layout is None
@@ -240,30 +239,30 @@ class _Buffers:
         return any(layout is not None and layout.element_count == count for layout in given)
 
     def is_call(self, name: str) -> bool:
-        """Whether a library call makes it, whose result says nothing about what it reads."""
+        """Whether a library call writes a buffer; its layout says nothing about the layouts that the call reads."""
         return self.flow.buffers[name].is_extern
 
     def is_end(self, name: str) -> bool:
-        """Whether nothing is known about where its layout comes from."""
+        """Whether nothing is known about the origin of a buffer's layout."""
         return self.is_call(name) and name not in self._flattened
 
     def reads(self, name: str) -> Sequence[str]:
-        """What it is computed from; of a result of a custom operator, what that reads."""
+        """The names that a buffer is computed from; for one of several results of a call, the names the call reads."""
         return self._call_of(self.flow.buffers[name]).reads
 
     followed = reads
 
     def _call_of(self, buffer: Buffer) -> Buffer:
-        """The call of several results that a buffer is one of; itself if it is none."""
+        """The call that returns a buffer as one of several results; the buffer itself if there is none."""
         whole = self.flow.buffers.get(buffer.reads[0]) if buffer.is_extern and len(buffer.reads) == 1 else None
         return whole if whole is not None and whole.is_extern and whole.layout is None else buffer
 
     def given(self, name: str) -> Layout | None:
         """
-        The layout of a channels-last value that it is made of, whole, in part or through a table of indices.
+        The layout of a channels-last value that a buffer is computed from, whole, in part or by an index table.
 
-        A call of another library than the convolutions' is given what was converted for it, and answers with a tensor
-        of the same rank; products, which answer with a matrix, read tokens.
+        For a call other than a convolution, values converted for the call count too, but only with the result's rank
+        and batch size, or element count (a matrix product of tokens returns a matrix); None in a backward graph.
         """
         layouts: Iterable[Layout | None]
         if self.is_call(name) and not self._is_convolution(name) and self.flow.graph.direction == "backward":
@@ -284,7 +283,7 @@ class _Buffers:
         return is_image or layout.element_count == own.element_count
 
     def ways_out(self, name: str) -> list[Conversion]:
-        """The conversions that end channels-last in a value, or in what a call reads."""
+        """The conversions that write a buffer, or a call's inputs, in another format than channels-last."""
         ends = self.reads(name) if self.is_call(name) and not self._is_convolution(name) else [name]
         return [conversion for end in ends for conversion in self._written.get(end, ())]
 
@@ -298,7 +297,7 @@ class _Buffers:
         buffer = self.flow.buffers[name]
         is_call = buffer.is_extern and not self._is_convolution(name)
         node = self.flow.extern_node(self._call_of(buffer)) if is_call else self.flow.node_of(buffer)
-        if buffer.alias_of in self.flow.buffers:  # a branch is written where the whole wants it
+        if buffer.alias_of in self.flow.buffers:  # a branch has the layout of the concatenation
             node = self.flow.node_of(self.flow.buffers[str(buffer.alias_of)]) or node
         if node is None or buffer.layout is None:
             return None
@@ -312,12 +311,12 @@ class _Buffers:
 
 class _Nodes:
     """
-    The values of an eager iteration, or of a graph as the compiler was given it.
+    The values of an eager iteration, or of a compiled graph as it was traced.
 
     Attributes:
         region: Channels-last values that come from a convolution or from the caller, not from a permuted view by
-            chance; with the layout of each, or of the image of which it is a view. One that was seen as [N, H, W, C],
-            as for a norm of its channels, is among them again.
+            chance; each with its layout, or that of the image if it is a view in more dimensions. A value permuted to
+            [N, H, W, C], as for a norm of its channels, belongs to the region again when it is permuted back.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -355,14 +354,14 @@ class _Nodes:
         return self.nodes[name].inputs
 
     def followed(self, name: str) -> Sequence[str]:
-        """What decides about the layout of its result: of a convolution the first input."""
+        """The inputs that decide the layout of a node's result: for a convolution only the first."""
         return self.reads(name)[:1] if self.is_call(name) else self.reads(name)
 
     def given(self, name: str) -> Layout | None:
         return next((self.region[read] for read in self.followed(name) if read in self.region), None)
 
     def given_at_least(self, name: str) -> Layout | None:
-        """The same; of a convolution's input also a layout that satisfies both formats, as an image of one channel."""
+        """As ``given``, but a convolution's input need only satisfy channels-last, as a one-channel image also does."""
         given = self.given(name)
         if given is not None or not self.is_call(name):
             return given
@@ -385,7 +384,7 @@ class _Nodes:
 
 
 def _is_taken_apart(node: FxNode) -> bool:
-    """Whether a node is a strided view in more dimensions, as for a pixel shuffle, which then copies it."""
+    """Whether a node is a view of more than 5 dimensions, not contiguous, as a pixel shuffle makes before it copies."""
     layout = node.layout
     if layout is None or len(layout.shape) <= _MOST_DIMENSIONS or base_name(node.target) not in VIEWS:
         return False
@@ -396,7 +395,7 @@ _MOST_DIMENSIONS = max(CHANNELS_LAST_BY_RANK)
 
 
 def _is_split(layout: Layout | None) -> bool:
-    """Whether a layout is a channels-last image whose batch is seen as two dimensions: [T, B, C, H, W] of frames."""
+    """Whether a layout is that of channels-last frames whose batch is seen as two dimensions: [T, B, C, H, W]."""
     known = known_numbers(layout)
     if known is None or len(known[0]) != len(_SPLIT_ORDER):
         return False
@@ -408,7 +407,7 @@ _MIXING = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "mean", "sum", "
 
 
 def _going_on(graph: Graph) -> set[str]:
-    """Values from which another value of the same rank is computed, so not values flattened for a matrix product."""
+    """Values from which a 4-D or 5-D value is computed, with no operation of ``_MIXING`` in between."""
     found: set[str] = set()
     for node in reversed(graph.nodes):
         if node.op != "call_function" or base_name(node.target) in _MIXING:
@@ -435,7 +434,7 @@ def _breaker(
 
 
 def _op(node: FxNode) -> str:
-    """An operation as a person calls it; one that is not torch's own with its namespace."""
+    """The name of an operation as a person calls it; with its namespace if it is not torch's own."""
     names = node.target.removeprefix("torch.ops.").split(".")
     is_own = names[0] in _OWN_NAMESPACES or len(names) < _PARTS
     return (node.called or base_name(node.target)).removesuffix(".default") if is_own else f"{names[0]}::{names[1]}"
@@ -450,7 +449,7 @@ def _words(layout: Layout) -> str:
 
 
 def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
-    """The graph with the cost of each breaker: the sum over its conversions, None if one of them is not known."""
+    """The graph with the costs of each breaker: sums over its known conversions, None if the cost of one is missing."""
     by_id = {conversion.id: conversion for conversion in known}
     breakers = []
     for breaker in graph.breakers:

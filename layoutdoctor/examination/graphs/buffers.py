@@ -1,7 +1,7 @@
 """
-Inductor's buffers as one flow of values: who reads whom, in which layout, and which buffers are in memory.
+The data flow between Inductor's buffers: which buffer reads which, in which layout, and which are in memory.
 
-Fusion keeps some buffers in registers; here a read of such a buffer is a read of what that one was computed from.
+Fusion keeps some buffers in registers; a read of such a buffer in its own layout counts as a read of its sources.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Run:
-    """Places ``step`` to ``step * count`` of a memory, walked by one dimension."""
+    """One dimension of a tensor in memory: ``count`` indices, each ``step`` elements apart."""
 
     dimension: int
     step: int
@@ -45,12 +45,12 @@ def is_relayout(
     seen_stride: Sequence[int],
 ) -> bool:
     """
-    Whether a load that walks the target's dimensions with these strides sees the source's own tensor, whole.
+    Whether a load with these strides over the target's dimensions reads the whole source and keeps its dimensions.
 
-    True for the same dimensions in any order (a permuted view), for neighbouring ones seen as one or one seen as
-    neighbouring ones (a flattened view and its inverse), and for a leading dimension that is batch and space
-    together, as in the result of a matrix product seen as ``[N, C, H, W]``. False for what rearranges elements: a part
-    of the source, a broadcast, a channel shuffle, a pixel shuffle, windows, attention heads.
+    True for the same dimensions in any order (a permuted view), for neighbouring dimensions seen as one dimension or
+    the inverse (a flattened or unflattened view), and for a leading dimension that is batch and space together, as in
+    the result of a matrix product seen as ``[N, C, H, W]``. False for a part of the source, a broadcast, a channel
+    shuffle, a pixel shuffle, windows and attention heads.
     """
     if math.prod(source_shape) != math.prod(target_shape):
         return False
@@ -66,7 +66,7 @@ def is_relayout(
 
 
 def _runs(shape: Sequence[int], stride: Sequence[int]) -> list[_Run] | None:
-    """The dimensions larger than one as runs of memory, outermost first; None if two overlap."""
+    """One run for each dimension larger than 1, outermost first; None if two overlap or a stride is not positive."""
     runs = [
         _Run(dimension, step, size)
         for dimension, (size, step) in enumerate(zip(shape, stride, strict=True))
@@ -80,7 +80,7 @@ def _runs(shape: Sequence[int], stride: Sequence[int]) -> list[_Run] | None:
 
 
 def _pieces(run: _Run, seen: Sequence[_Run]) -> list[int] | None:
-    """The dimensions that walk one dimension of the source, outermost first; None if they do not fit into it."""
+    """The load's dimensions that walk one dimension of the source, outermost first; None if the strides do not fit."""
     end = run.step * run.count
     pieces: list[int] = []
     for other in seen:
@@ -95,11 +95,11 @@ def _pieces(run: _Run, seen: Sequence[_Run]) -> list[int] | None:
 
 def _keeps_together(dimension: int, pieces: Sequence[int], large: Sequence[int]) -> bool:
     """
-    Whether dimensions that walk one dimension of the source are still that dimension, only seen in parts.
+    Whether the load's dimensions that walk one dimension of the source are only parts of that dimension.
 
-    They are where they follow each other, in their order; or where the first dimension of both is the batch, so that
-    the others are the space of an image whose channels are between them. Size-1 dimensions do not count; but the
-    heads of an attention are no batch, also where there is a batch of one.
+    True if they are neighbours in their order, or if the first dimension of both tensors is the batch: then the others
+    are the space of an image, with the channels in between. Size-1 dimensions do not count, but attention heads are
+    not taken for the batch, even if the batch size is 1.
     """
     places = [large.index(piece) for piece in pieces]
     follow_each_other = places == list(range(places[0], places[0] + len(places))) if places else True
@@ -108,7 +108,7 @@ def _keeps_together(dimension: int, pieces: Sequence[int], large: Sequence[int])
 
 
 def _covered(runs: Sequence[_Run]) -> list[tuple[int, int]]:
-    """The memory that runs walk, as few (step, end) as say the same."""
+    """The memory that runs walk, as ``(step, end)``; adjoining runs are merged."""
     merged: list[tuple[int, int]] = []
     for run in sorted(runs, key=lambda run: run.step):
         if merged and merged[-1][1] == run.step:
@@ -128,8 +128,8 @@ class Source:
     A buffer or graph input that a buffer reads, and in which layout.
 
     Attributes:
-        seen: Its layout as the reading buffer sees it; None if the read is no whole tensor in equal steps.
-        is_part: Whether it makes up only a part of the reading buffer, as in a concatenation.
+        seen: The source's layout as its reader sees it; None if not known, or if elements are left out or rearranged.
+        is_part: Whether the source fills only a part of the reading buffer, as in a concatenation.
     """
 
     name: str
@@ -168,18 +168,18 @@ class BufferGraph:
         return self.buffers.get(name) or self.inputs.get(name)
 
     def is_fused(self, buffer: Buffer) -> bool:
-        """Whether the kernel that writes a buffer computes as well, here or for another buffer."""
+        """Whether the kernel that writes a buffer also computes, for this buffer or for another one."""
         return not self.only_moves(buffer) if buffer.kernel is None else buffer.kernel in self._computing
 
     def only_moves(self, buffer: Buffer) -> bool:
-        """Whether a buffer holds values of others as they are, at most cast; what fusion kept in registers included."""
+        """Whether a buffer holds other buffers' values, moved or cast only, also if read through removed buffers."""
         if computes(buffer) or buffer.is_extern:
             return False
         inner = (self.buffers.get(read.name) for read in buffer.accesses)
         return all(self.only_moves(other) for other in inner if other is not None and other.is_removed)
 
     def sources(self, buffer: Buffer) -> tuple[Source, ...]:
-        """The sources that the loop of a buffer reads from memory, through buffers that fusion left in registers."""
+        """The sources that the loop of a buffer reads, directly or through buffers that fusion left in registers."""
         if buffer.name not in self._sources:
             self._sources[buffer.name] = tuple(dict.fromkeys(self._resolved(buffer)))
         return self._sources[buffer.name]
@@ -190,7 +190,7 @@ class BufferGraph:
             if inner is None or not inner.is_removed:
                 yield self._source(buffer, read)
             elif _sees_itself(inner, read):
-                # The same elements in the same places: what that buffer saw, this one sees.
+                # The loop reads the inner buffer element by element, so it sees its sources in the same layouts.
                 yield from self.sources(inner)
             else:
                 yield Source(read.name)
@@ -208,7 +208,7 @@ class BufferGraph:
         return Source(read.name, _seen_layout(own, target[0], read.stride))
 
     def _is_part(self, buffer: Buffer, stride: Sequence[int], own: _Known, target: _Known) -> bool:
-        """Whether a loop reads a branch of the concatenation that it writes, in which one dimension is longer."""
+        """Whether a loop writes a concatenation and reads a branch of it, whose size differs in one dimension."""
         if len(own[0]) != len(target[0]) or not self.is_concatenation(buffer):
             return False
         shorter = sum(one != other for one, other in zip(own[0], target[0], strict=True))
@@ -225,14 +225,14 @@ class BufferGraph:
         """
         The FX node that gives a buffer its line and module.
 
-        The node whose value it is; else, for what was only made ready for a library call, that call; else the last of
-        its origins in the graph that has a line and is no library call itself.
+        The node whose value the buffer holds; else, if the buffer only prepares an input of a library call, that call;
+        else the last of its origins with a line or module, if possible no convolution and no call that reads it.
         """
         source = self.nodes.get(buffer.source_node) if buffer.source_node is not None else None
         if source is not None and source.name not in self.inputs:
             return source
         readers = self.required_by(buffer.name)
-        if source is not None and readers:  # a graph input, made ready for who reads it
+        if source is not None and readers:  # a graph input, prepared for the library call that reads it
             return self.nodes[readers[0]]
         origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
         wanted = [node for node in origins if node.name in readers and self.only_moves(buffer)]
@@ -241,7 +241,7 @@ class BufferGraph:
         return max(wanted or placed or origins, key=lambda node: self._order[node.name], default=None)
 
     def required_by(self, name: str) -> tuple[str, ...]:
-        """FX nodes of the library calls that read a buffer, or the memory that it is a part of, as it lies."""
+        """FX nodes of the library calls that read a buffer, or the buffer that it is a part of, in its layout."""
         found: list[str] = []
         for reader in self.extern_readers(name):
             node = self.extern_node(self.buffers[reader])
@@ -250,13 +250,13 @@ class BufferGraph:
         return tuple(found)
 
     def extern_readers(self, name: str) -> list[str]:
-        """Library calls that read a buffer or the memory it is a part of."""
+        """Buffers of the library calls that read a buffer, or the buffer that it is a part of."""
         buffer = self.buffers.get(name)
         names = [name, *([buffer.alias_of] if buffer is not None and buffer.alias_of is not None else [])]
         return [reader for one in names for reader in self.readers[one] if self.buffers[reader].is_extern]
 
     def extern_node(self, buffer: Buffer) -> FxNode | None:
-        """The FX node that a library call runs: its own, else the convolution or last operation among its origins."""
+        """The FX node of a library call: its source node, else the last convolution or last node of its origins."""
         if buffer.source_node is not None and buffer.source_node in self.nodes:
             return self.nodes[buffer.source_node]
         origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
@@ -268,7 +268,7 @@ _Known = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def computes(buffer: Buffer) -> bool:
-    """Whether a buffer's loop does more than move and cast elements; a library call is not asked."""
+    """Whether a buffer's loop does more than move and cast elements; False for a library call."""
     return not buffer.is_extern and (buffer.is_reduction or not CASTS.issuperset(buffer.operations))
 
 
@@ -280,7 +280,7 @@ def _sees_itself(buffer: Buffer, read: BufferRead) -> bool:
 
 
 def _seen_layout(own: _Known, shape: tuple[int, ...], stride: tuple[int, ...]) -> Layout:
-    """A source as its reader sees it; its own layout where that is the same but for size-1 dimensions."""
+    """A source's layout as its reader sees it; its own layout if only strides of size-1 dimensions differ."""
     if own[0] == shape and all(s == 1 or a == b for s, a, b in zip(shape, own[1], stride, strict=True)):
         return strided_layout(*own)
     kept = [
@@ -291,7 +291,7 @@ def _seen_layout(own: _Known, shape: tuple[int, ...], stride: tuple[int, ...]) -
 
 
 def _filler(shape: Sequence[int], stride: Sequence[int], dimension: int) -> int:
-    """A stride for a dimension of size 1, as torch would give it next to the following dimension."""
+    """The stride that torch would give a size-1 dimension: size times stride of the next dimension larger than 1."""
     behind = [
         (size, step) for size, step in zip(shape[dimension + 1 :], stride[dimension + 1 :], strict=True) if size != 1
     ]
@@ -299,7 +299,7 @@ def _filler(shape: Sequence[int], stride: Sequence[int], dimension: int) -> int:
 
 
 def densified(layout: Layout) -> Layout:
-    """The dense layout of the same stride order: which memory format a part of a larger memory is written in."""
+    """The dense layout in the same stride order, which shows the memory format of a part of a larger buffer."""
     known = known_numbers(layout)
     order = stride_order(*known) if known is not None else None
     if layout.memory_formats or known is None or order is None:
@@ -309,12 +309,12 @@ def densified(layout: Layout) -> Layout:
 
 
 def is_only_channels_last(layout: Layout | None) -> bool:
-    """Whether a 4-D or 5-D layout is channels-last and nothing else; a part of a larger memory counts by its order."""
+    """Whether a 4-D or 5-D layout is channels-last and not contiguous as well; gaps in memory do not count."""
     return _only_format(layout) in CHANNELS_LAST_BY_RANK.values()
 
 
 def is_only_contiguous(layout: Layout | None) -> bool:
-    """Whether a 4-D or 5-D layout is contiguous and not channels-last as well."""
+    """Whether a 4-D or 5-D layout is contiguous and not channels-last as well; gaps in memory do not count."""
     return _only_format(layout) == "contiguous_format"
 
 
@@ -326,7 +326,7 @@ def _only_format(layout: Layout | None) -> str | None:
 
 
 def same_format(one: Layout, other: Layout) -> bool:
-    """Whether two layouts are of one format: a library's blocked one, or a memory format that both satisfy."""
+    """Whether two layouts have the same blocked format, a memory format in common, or equal dense layouts."""
     if one.is_blocked or other.is_blocked:
         return one.format == other.format
     first, second = densified(one), densified(other)

@@ -1,11 +1,11 @@
 """
-Layout conversions that a compiled graph itself proves: what Inductor's buffers move into another stride order, who
-asked for it, and what needs it.
+Layout conversions by the loops of a compiled graph and by copies of ATen: who asked for each, and which operations
+need it.
 
-A conversion is a part of a loop body whose value is only moved: the same elements, the same dimensions, another stride
-order over dimensions larger than one. Padding, concatenation, slicing, shuffling and casts at equal layout move
-elements as well and are none. Decided by what the loops do, never by the name of a kernel. What a library does inside
-an external call is not in the graph; the kernel list has that.
+A loop converts if it reads a whole tensor in one stride order and writes the same elements and dimensions in another,
+over dimensions larger than 1; it may compute as well. Padding, concatenation, slicing, shuffling, and casts that keep
+the layout move elements too but convert nothing. The loops decide, never the name of a kernel. Conversions inside an
+external call are not in the graph but in the kernel list.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> t
 
 
 def _conversions(flow: BufferGraph) -> tuple[Conversion, ...]:
-    """One for each buffer and each kind of tensor and layout put into it."""
+    """One conversion for each buffer, source layout and kind of tensor; in a concatenation, for each branch."""
     gradients = _gradient_nodes(flow)
     found: list[Conversion] = []
     for buffer in flow.graph.buffers:
@@ -63,7 +63,7 @@ def _conversions(flow: BufferGraph) -> tuple[Conversion, ...]:
                 continue
             kind = _kind(flow, source.name, gradients)
             if (source.seen, kind) in known and not source.is_part:
-                continue  # one value computed from several of one kind and layout is written once: one conversion
+                continue  # a value computed from several tensors of one kind and layout is written once: one conversion
             known.add((source.seen, kind))
             target = buffer.layout
             if source.is_part:
@@ -75,7 +75,7 @@ def _conversions(flow: BufferGraph) -> tuple[Conversion, ...]:
 
 
 def layout_change(source: Layout, target: Layout) -> ConversionDirection:
-    """The change from one strided layout to another; ``none`` if their bytes are in the same order."""
+    """The change from one strided layout to another; ``none`` if the order of elements stays or is not known."""
     before, after = densified(source), densified(target)
     if set(before.memory_formats) & set(after.memory_formats):
         return "none"
@@ -129,10 +129,10 @@ def _conversion(
 
 def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
     """
-    Bytes of one tensor in each of some dtypes, added up; None if its size or a dtype is not known.
+    Bytes of a tensor, summed over some dtypes; None if its size or a dtype is not known.
 
     Args:
-        dtypes: By torch's names. A conversion reads in one and writes in another, so it moves the bytes of both.
+        dtypes: In any spelling. A conversion reads one dtype and writes another, so it moves the bytes of both.
     """
     elements = layout.element_count if layout is not None else None
     sizes = [item_bytes(dtype) for dtype in dtypes]
@@ -140,7 +140,7 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
 
 
 def _user_node(flow: BufferGraph, buffer: Buffer, target: Layout) -> FxNode | None:
-    """The model's own call that asked for the layout a buffer is written in; None if nobody did."""
+    """The model's own call that asked for the layout in which a buffer is written; None if there is none."""
     for name in dict.fromkeys((buffer.source_node, *buffer.origins)):
         node = flow.nodes.get(name) if name is not None else None
         if node is None or not is_user_call(node) or node.layout is None:
@@ -186,7 +186,7 @@ def _is_made_of_weights(flow: BufferGraph, name: str) -> bool:
 
 
 def _gradient_nodes(flow: BufferGraph) -> set[str]:
-    """FX nodes of a backward graph that depend on the gradients it was given; the others are computed again."""
+    """FX nodes of a backward graph that depend on its incoming gradients; the others recompute activations."""
     found = {name for name, node in flow.inputs.items() if node.tensor == "gradient"}
     for node in flow.graph.nodes:
         if any(name in found for name in node.inputs):
@@ -200,7 +200,7 @@ def _role(flow: BufferGraph, buffer: Buffer, source_name: str, kind: TensorKind)
     if buffer.is_output and (buffer.is_user_output is not False or flow.graph.direction == "backward"):
         return "exit"  # a backward graph returns gradients, which are as visible as outputs
     given = source_name in flow.inputs
-    # A value that the forward saved is no input of the user's: it is between the two halves of a step.
+    # A value that the forward saved for the backward is inside the training step, not an input of the user.
     from_outside = given and (flow.graph.direction != "backward" or kind == "gradient")
     return "entry" if from_outside else "interior"
 
@@ -258,11 +258,11 @@ def with_copies_around(
     graphs: Sequence[Graph], tree: Sequence[HostOperation], device_seconds: Mapping[int | None, float] | None = None
 ) -> tuple[Graph, ...]:
     """
-    Compiled graphs with the copies of ATen that no kernel of the compiler's and none of a library's makes.
+    Compiled graphs with the conversions that copies of ATen make, outside of Inductor's and the libraries' kernels.
 
-    Copies inside the convolutions that a graph calls, as when a gradient or a weight comes in another memory format
-    than the convolution runs in; and copies outside of all graphs, which are listed with the last one: gradients that
-    autograd gives the strides of their parameter, and copies that the model makes after a graph break.
+    Some copies are inside the library calls of a graph, as when a gradient or a weight comes in another memory format
+    than the convolution runs in. Copies outside of all graphs are listed with the last graph: autograd copies
+    gradients into the strides of their parameters, and the model makes copies after a graph break.
 
     Args:
         device_seconds: On a GPU: time of the kernels that each operation launched, by its external id.
@@ -281,14 +281,14 @@ def with_copies_around(
         joined = entry.joined()
         name = entry.home() if joined is None else joined.graph
         graph = by_name.get(graphs[-1].name if name is None else name)
-        if graph is None or (joined is None and name is not None):  # in a graph, but for what of it is not known
+        if graph is None or (joined is None and name is not None):  # it ran in a graph, but for which node is not known
             continue
         number = len(found[graph.name])
         conversion = _eager_conversion(entry, graph, nodes[graph.name], number, device_seconds)
         if conversion is not None:
-            # The node's port says which tensor it converts; it is no buffer.
+            # The copied tensor is no buffer; the node's port says which tensor it is.
             own: dict[str, Any] = {"id": f"{graph.name} copy {number}", "value": None, "source_value": None}
-            if conversion.port in (None, "output 0"):  # what is read may be a buffer of another layout than its node's
+            if conversion.port in (None, "output 0"):  # the buffer read may have another layout than its node
                 own |= {"port": None, "tensor": "unknown"}
             conversion = msgspec.structs.replace(conversion, **own)
             # Autograd copies a gradient if its parameter has other strides.
@@ -300,7 +300,7 @@ def with_copies_around(
 
 
 def _of_parameter(conversion: Conversion, graphs: Iterable[Graph]) -> Conversion:
-    """The conversion of a gradient that a backward graph returns; its place, where only one result can be it."""
+    """The conversion as that of a gradient, with line and module if only one result of the backward graphs fits."""
     returned = {
         (graph.name, node.name): node
         for graph in graphs
@@ -337,7 +337,7 @@ def _eager_conversion(
     if direction == "none":
         return None
     joined = entry.joined()
-    # By name: the graph's own nodes know what the model called, those of the join do not.
+    # By name: ``called`` is set on the graph's nodes, not on the nodes that the join put into operations.
     node = nodes.get(joined.node.name) if joined is not None and joined.node is not None else None
     port, kind = _port_and_kind(node, nodes, source, target) if node is not None else (None, "unknown")
     asked = node is not None and is_user_call(node) and node.is_called_directly is True
@@ -375,7 +375,7 @@ def _eager_conversion(
 def _port_and_kind(
     node: FxNode, nodes: dict[str, FxNode], source: Layout, target: Layout
 ) -> tuple[str | None, TensorKind]:
-    """Which tensor of an operation was copied, and of what kind it is; None and ``unknown`` if several fit."""
+    """The port and kind of the copied tensor; None and ``unknown`` if none or several inputs of a convolution fit."""
     fitting = [
         position for position, name in enumerate(node.inputs) if name in nodes and _fits(nodes[name].layout, source)
     ]
@@ -392,7 +392,7 @@ def _port_and_kind(
     if is_result:
         return "output 0", made_here
     if not fitting and node.backward:
-        return None, "gradient"  # a gradient that it returns, put into another layout
+        return None, "gradient"  # a gradient that the convolution returns, converted into another layout
     if len(fitting) != 1:
         return None, "unknown"
     position = fitting[0]

@@ -1,9 +1,9 @@
 """
-Which graph node an operation of the profiled iteration ran: the link between what ran and what was compiled.
+Joins operations of the profiled iteration with the graph nodes that they ran.
 
-Convolutions first: they are what libraries convert layouts around. The k-th convolution that ran is the k-th one of the
-graph, and the join is made only where counts and shapes agree. Other library calls of a compiled graph are joined by
-name and order.
+Convolutions come first, because libraries convert layouts around them. The k-th convolution that ran is joined with the
+k-th one of the graph, if counts, operators and shapes agree. Other library calls of a compiled graph are joined by name
+and order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.graph import FxNode, Graph
 
-_TRITON_PREFIX = "triton_"  # on a GPU the launch of a generated kernel is an operation of its name
+_TRITON_PREFIX = "triton_"  # on a GPU, the launch of a generated kernel is an operation with the kernel's name
 _CONVOLUTIONS = (
     "aten::convolution",
     "aten::convolution_backward",
@@ -44,7 +44,7 @@ def is_convolution(target: str) -> bool:
 
 
 def join_eager(tree: Sequence[HostOperation], graph: Graph) -> str | None:
-    """Joins an eager iteration's operations with its recorded graph; says why nothing was joined, None if it was."""
+    """Joins an eager iteration's convolutions with its recorded graph; returns why none was joined, else None."""
     return _join_sequence(tree, [node for node in graph.nodes if is_convolution(node.target)], graph)
 
 
@@ -53,7 +53,7 @@ def join_compiled(tree: Sequence[HostOperation], graphs: Sequence[Graph]) -> str
     Joins the operations of a compiled iteration with the graphs they ran in.
 
     Returns:
-        Why some were not joined; None if all were.
+        Why some graphs or convolutions were not joined; None if all were.
     """
     calls = [entry for entry in tree if entry.name.startswith(GRAPH_CALL)]
     problems: list[str] = []
@@ -81,10 +81,10 @@ def _graph_of(
     call: HostOperation, inside: Sequence[HostOperation], expected: Graph | None, graphs: Sequence[Graph]
 ) -> Graph | None:
     """
-    The graph that ran in a call: by the ranges around its generated kernels, else by what was launched in it.
+    The graph that ran in a call, by the ranges around its generated kernels, else by the Triton kernels launched in it.
 
-    A Triton kernel does not name its graph. The one of the same place is taken where it has these kernels and as many
-    convolutions; else the only one that has, of those of the call's direction where there are several.
+    A Triton kernel does not name its graph. The graph expected by position is taken if it has these kernels and as
+    many convolutions, or if no graph has; else the only graph that has, or the only such graph in the call's direction.
     """
     for entry in inside:
         if entry.name.startswith(GENERATED_PREFIX):
@@ -108,7 +108,7 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
     """
     The convolutions of a graph in the order in which the generated code runs them.
 
-    Each has the operator that the code calls: freezing leaves nodes behind whose own target says nothing.
+    Each node's target is the operator that the code calls: after freezing, a node's own target may say nothing.
     """
     # Freezing puts the lowering function of a pattern in the place of its operator.
     patterns = ("functools.partial(", "<function ")
@@ -119,7 +119,7 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
     for buffer in graph.buffers:
         if not buffer.is_extern or buffer.kernel is None or "conv" not in buffer.kernel:
             continue
-        # An operation fused into its input may have put its own name there; the origins name the call itself.
+        # ``source_node`` may be an operation that was fused into the call; the origins then name the call itself.
         is_own = buffer.source_node in buffer.origins
         names = (buffer.source_node, *buffer.origins) if is_own else (*buffer.origins, buffer.source_node)
         node = next((by_name[name] for name in names if name is not None and name in by_name), None)
@@ -147,7 +147,7 @@ def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], gr
 
 
 def _join_other_calls(inside: Sequence[HostOperation], graph: Graph) -> None:
-    """Joins library calls that are no convolutions, where as many of a name ran as the generated code has."""
+    """Joins library calls other than convolutions, if as many calls of a name ran as the generated code has."""
     by_name = {node.name: node for node in graph.nodes}
     calls: dict[str, list[FxNode | None]] = defaultdict(list)
     for buffer in graph.buffers:
@@ -166,7 +166,7 @@ def _join_other_calls(inside: Sequence[HostOperation], graph: Graph) -> None:
 
 
 def _convolutions(entries: Sequence[HostOperation]) -> list[HostOperation]:
-    """The convolutions that no other one called: ``aten::convolution`` calls the rest."""
+    """The convolutions that no other convolution called: ``aten::convolution`` calls other operators of the list."""
     return [entry for entry in entries if [one for one in entry.around() if one.name in _CONVOLUTIONS] == [entry]]
 
 
@@ -185,7 +185,7 @@ def _shapes_agree(entry: HostOperation, node: FxNode, shapes: dict[str, tuple[in
 
 
 def align_eager(tree: Sequence[HostOperation], graph: Graph) -> Graph:
-    """Joins profiled eager operations with the recorded graph, whose nodes then know what the user's line called."""
+    """Joins profiled eager operations with the recorded graph and sets ``called``, the function on the user's line."""
     nodes = [node for node in graph.nodes if node.op == "call_function" and "getitem" not in node.target]
     wanted = {operation_name(node.target) for node in nodes}
     entries = _recorded_entries(tree, wanted)

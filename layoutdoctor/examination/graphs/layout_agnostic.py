@@ -1,7 +1,7 @@
 """
-Which operations work on values of any layout and keep it: between two of these nothing forces a conversion.
+The operations that take values in any layout and keep the layout: between two of them nothing forces a conversion.
 
-The list is short on purpose. An operation that is not in it ends a region, which can hide a redundant pair but never
+The list is short on purpose. An operation that is not in it ends a region: this can hide a redundant pair but never
 invents one. Names are those of ATen and of the ``prims`` that Inductor's decompositions use.
 """
 
@@ -30,7 +30,7 @@ POINTWISE = frozenset(
     softplus_backward sqrt square sub tan tanh tanh_backward threshold threshold_backward trunc where xlogy
     """.split()
 )
-"""One output element from the elements at the same place; torch keeps the operands' stride order."""
+"""They compute each element from the elements at the same index; torch keeps the operands' stride order."""
 
 PER_CHANNEL = frozenset(
     """
@@ -44,7 +44,7 @@ PER_CHANNEL = frozenset(
     """.split()
 )
 """
-Pooling, padding, resampling and inference batch norm: each channel for itself, in either memory format.
+Pooling, padding, resampling and inference batch norm: they treat each channel alone, in either memory format.
 
 ``avg_pool3d`` and the adaptive 3-D poolings are not among them: they return ``contiguous_format`` whatever they are
 given (torch 2.13 on a CPU), so no channels-last region goes through them.
@@ -55,15 +55,15 @@ ALIASES = frozenset({"detach", "alias", "getitem", "lift_fresh_copy"})
 """The same value under another name."""
 
 REDUCTIONS = frozenset({"mean", "sum", "amax", "amin", "var", "var_mean", "std", "any", "all", "max", "min", "norm"})
-"""They read a value in whatever layout it has; what they return is a new, smaller value."""
+"""They read a value in any layout and return a new, smaller value."""
 
 
 CONTIGUOUS_NORMS = frozenset(
     {"aten::group_norm", "aten::native_group_norm", "aiter::_groupnorm_run", "aiter::_groupnorm"}
 )
 """
-Group norms that make their input contiguous on a GPU, by the names of a trace: without another one, the conversions
-around it only become copies.
+Group norms that make their input contiguous on a GPU, by their names in a trace. Unless the norm is replaced as well,
+conversions removed around it only become copies inside it.
 
 Source:
     ``aten/src/ATen/native/group_norm.cpp`` (before pytorch's pull request 191945), pytorch issue 111824;
@@ -72,7 +72,7 @@ Source:
 
 
 def is_layout_agnostic(node: FxNode) -> bool:
-    """Whether an operation takes a value in any layout, and returns one of the same layout."""
+    """Whether an operation takes a value in any layout and returns its result in the same layout."""
     name = base_name(node.target)
     if name in _BATCH_NORMS:
         return node.uses_running_statistics is True
@@ -80,7 +80,7 @@ def is_layout_agnostic(node: FxNode) -> bool:
 
 
 def reads_any_layout(node: FxNode) -> bool:
-    """Whether an operation reads its input as it lies, and returns a value of its own."""
+    """Whether an operation reads its input in any layout and returns another value, such as a sum or a size."""
     name = base_name(node.target)
     return name in REDUCTIONS or name.startswith("sym_") or name in ("is_same_size", "size", "stride", "numel")
 
@@ -98,7 +98,7 @@ VIEWS = TURNING | frozenset(
 
 
 class StridedNorm(NamedTuple):
-    """A batch norm, the layout it reads, and which operation made that."""
+    """A batch norm, the layout of its input, and the operation that made the input."""
 
     norm: FxNode
     layout: Layout
@@ -112,7 +112,7 @@ def strided_norms(graph: Graph, *, taken_apart: bool = False) -> Iterator[Stride
     The batch norms of a contiguous model's graph whose input is not contiguous, and comes from no convolution.
 
     Args:
-        taken_apart: Look for those that the compiler replaced by simpler operations, instead of for whole ones.
+        taken_apart: Look for batch norms that the compiler decomposed into simpler operations, not for whole ones.
     """
     nodes = {node.name: node for node in graph.nodes}
     for norm in graph.nodes:
@@ -132,14 +132,14 @@ def strided_norms(graph: Graph, *, taken_apart: bool = False) -> Iterator[Stride
 
 
 def _is_unusual(layout: Layout) -> bool:
-    """Whether a 4-D or 5-D layout is channels-last only, or in no memory format, as far as its strides are known."""
+    """Whether a 4-D or 5-D layout with known strides does not satisfy ``contiguous_format``."""
     if len(layout.shape) not in CHANNELS_LAST_BY_RANK or layout.stride is None:
         return False
     return "contiguous_format" not in layout.memory_formats and all(isinstance(size, int) for size in layout.stride)
 
 
 def _maker(node: FxNode, nodes: Mapping[str, FxNode]) -> tuple[FxNode | None, bool]:
-    """The operation that made a value, seen through views and operations that keep the layout, and whether turned."""
+    """The operation that made a value, before views and layout-agnostic operations, and whether a view permuted it."""
     is_turned, steps = False, 0
     here: FxNode | None = node
     while here is not None and here.op == "call_function" and steps < len(nodes):

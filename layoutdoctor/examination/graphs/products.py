@@ -1,4 +1,4 @@
-"""Convolutions that are one matrix product, because their patches do not overlap, and how much of a model they are."""
+"""Convolutions that equal one matrix product, as their patches do not overlap, and their share of a model's work."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Size
 
 LEAST_SHARE = 0.02
-"""With less of a model's work, the gain would not be felt."""
+"""With a smaller share of a model's work, the gain would not be noticed."""
 
 _CALL_FLOPS = 1e6
-"""The work of a call by itself: about 20 us, in floating-point operations of a processor."""
+"""The fixed work of a call: about 20 us, in floating-point operations of a CPU."""
 
 _WEIGHT_FLOPS = 40
 """The work for each element of a convolution's weight, which libraries read and convert in every call."""
 
 _3D_FACTOR = 10
 """
-The work of a 3-D convolution beside a 2-D one: libraries have no good kernel for 3-D patches. Measured on a CPU (torch
-2.13, kernel 2x14x14 that is the input): 16 times as long as the product in float32, 77 times in bfloat16.
+The work of a 3-D convolution relative to a 2-D one: libraries have no good kernel for 3-D patches. Measured on a CPU
+(torch 2.13, kernel and input 2x14x14): 16 times as long as the matrix product in float32, 77 times in bfloat16.
 """
 
 _PRODUCTS = ("mm", "linear", "matmul", "dot_product")
@@ -39,13 +39,13 @@ def is_matrix_product(
     image: Sequence[Size],
 ) -> bool:
     """
-    Whether a convolution without groups multiplies each part of an image by its weight once.
+    Whether a convolution without groups multiplies each patch of an image by its weight once.
 
-    Its kernel is the whole image, or its kernel is its stride and divides the image; a pointwise convolution of more
-    than one pixel is fast as it is.
+    True if, without padding and dilation, the kernel covers the whole image, or kernel size and stride are equal and
+    divide the image. False for a pointwise convolution of more than one pixel, which is fast already.
 
     Args:
-        image: The sizes of the input behind its channels.
+        image: The spatial sizes of the input.
     """
     if any(padding) or any(step != 1 for step, size in zip(dilation, kernel, strict=True) if size != 1):
         return False
@@ -57,7 +57,7 @@ def is_matrix_product(
 
 
 def convolved(graph: Graph) -> Iterator[tuple[FxNode, FxNode]]:
-    """The convolutions of a graph's forward, each with the node of its input, as far as its sizes are known."""
+    """A graph's forward convolutions, each with its input's node, if the input is no weight and its layout is known."""
     nodes = {node.name: node for node in graph.nodes}
     for node in graph.nodes:
         source = nodes.get(node.inputs[0]) if _convolves(node) and node.inputs else None
@@ -71,7 +71,7 @@ def _convolves(node: FxNode) -> bool:
 
 
 def share_of(graphs: Iterable[Graph], is_one: Callable[[FxNode], bool]) -> float:
-    """The share of some convolutions in the work of all convolutions and matrix products of the forward, estimated."""
+    """Estimated share of the ``is_one`` convolutions in the forward's work of convolutions and matrix products."""
     own, every = 0.0, 0.0
     for graph in graphs:
         nodes = {node.name: node for node in graph.nodes}
@@ -92,12 +92,12 @@ def _convolution_flops(node: FxNode, nodes: Mapping[str, FxNode]) -> float:
 
 
 def _product_flops(node: FxNode, nodes: Mapping[str, FxNode]) -> float:
-    """Of two matrices, which come last, behind what is added to their product."""
+    """The work of a matrix product of the last two inputs; ``addmm`` has the tensor that it adds before them."""
     left = _sizes(nodes.get(node.inputs[-2])) if len(node.inputs) > 1 else ()
     return 2 * math.prod(_sizes(node)) * left[-1] if left else 0.0
 
 
 def _sizes(node: FxNode | None) -> tuple[int, ...]:
-    """The sizes of a tensor, a symbolic one as 1."""
+    """The sizes of a tensor, with 1 for each symbolic size."""
     shape = node.layout.shape if node is not None and node.layout is not None else ()
     return tuple(size if isinstance(size, int) else 1 for size in shape)

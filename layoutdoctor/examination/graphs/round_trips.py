@@ -1,11 +1,11 @@
 """
 Redundant pairs, proved on the data flow of a graph.
 
-Values joined by layout-agnostic operations form a region that can live in one layout. Today each value that comes into
-the region is converted A to B, and each that leaves it is converted B to A. If the region lived in A, those conversions
-would go, and instead every value that something else needs in B, and every value that comes in from elsewhere in B,
-would cost one. A pair is claimed only where this balance, in conversions and in bytes, leaves both of its conversions
-without a task. One run of a graph is balanced at a time, for one layout at a time.
+Values joined by layout-agnostic operations form a region that can be in one layout. Today each value that enters the
+region is converted from A to B, and each value that leaves it from B to A. If the region were in A, these conversions
+would go; instead, each value that something else needs in B, and each value that comes from elsewhere in B, would cost
+one conversion. A pair is reported only if, by this balance of conversions and bytes, its two conversions are no longer
+needed. Each run of a graph, and each layout A, is balanced by itself.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class _Region:
     Values that can live in one layout.
 
     Attributes:
-        leaving: Conversions A to B of what enters the region, by the value that they make.
-        entering: Conversions B to A of what is read from it, with the value each reads.
-        pinned: Values that something needs in B: an output, an operation not known to take any layout.
+        leaving: Conversions A to B of values that enter the region, by the name of the converted value.
+        entering: Conversions B to A of values read from the region, each with the value that it reads.
+        pinned: Values needed in B: outputs, and inputs of operations not known to take any layout.
         foreign: Values that come from elsewhere in B.
     """
 
@@ -53,7 +53,7 @@ class _Region:
     foreign: set[str] = field(default_factory=set)
 
     def in_each_layout(self) -> Iterator[_Region]:
-        """The region with each layout of its values as A: those in another one are foreign, those read so pinned."""
+        """The region once per layout A; values from other layouts are foreign, values read in others are pinned."""
         layouts: list[Layout] = []
         for source in (conversion.source for conversion in self.leaving.values()):
             if source is not None and not any(same_format(source, known) for known in layouts):
@@ -67,21 +67,21 @@ class _Region:
 
     @property
     def free(self) -> list[tuple[str, Conversion]]:
-        """The values that nothing else needs in B, with their conversions: a pinned value keeps its own."""
+        """The values that are not needed in B, with their conversions; a pinned value keeps its conversion."""
         return [(name, conversion) for name, conversion in self.leaving.items() if name not in self.pinned]
 
     def removable_pair_count(self) -> int:
-        """How many conversions of each direction nothing would need any more."""
+        """How many conversions in each direction would no longer be needed."""
         return max(0, min(len(self.leaving) - len(self.pinned), len(self.entering) - len(self.foreign)))
 
     def saved_bytes(
         self, values: Mapping[str, Buffer] | Mapping[str, FxNode], moves: Callable[[Conversion], bool]
     ) -> int | None:
         """
-        Bytes that conversions move today and would not any more; None if a size is not known.
+        Bytes that conversions move today, less the bytes with the region in A; None if a size is not known.
 
-        Conversions that ride along in loops that compute cost nothing today. A pinned value that is converted from
-        outside goes on being converted as it is now.
+        Conversions fused into loops that compute cost nothing today. A pinned value that is converted as it enters the
+        region keeps that conversion.
         """
         costly = [c for c in (*(c for _, c in self.free), *(c for _, c in self.entering)) if moves(c)]
         new = [values[name] for name in (*(self.pinned - self.leaving.keys()), *self.foreign)]
@@ -92,7 +92,7 @@ class _Region:
     def ways(
         self, joined: nx.DiGraph, starts: Sequence[tuple[str, Conversion]], used: set[str]
     ) -> Iterator[tuple[Conversion, Conversion, list[str]]]:
-        """Ways between conversions into and out of the region that are not used yet, the shortest first."""
+        """Unused conversions into and out of the region with the values on the way between them, shortest way first."""
         ends: dict[str, list[int]] = defaultdict(list)
         for position, (name, _) in enumerate(self.entering):
             ends[name].append(position)
@@ -126,7 +126,7 @@ def _pair(
     location: SourceLocation | None,
     proof: str,
 ) -> RedundantPair:
-    """The record of conversions there, the last of them the one back."""
+    """The record of a pair: the last of ``parts`` converts back from B to A, the others from A to B."""
     first, *also, second = parts
     seconds = known_sum(*(part.seconds for part in timed))
     is_estimate = any(part.seconds_source == "estimated" for part in timed)
@@ -150,12 +150,12 @@ def _pair(
 
 
 def _most(choices: Iterable[list[RedundantPair]]) -> list[RedundantPair]:
-    """The longest of some lists of pairs, one for each layout that a region may live in."""
+    """The longest of some lists of pairs: one list for each layout that a region may be in."""
     return max(choices, key=len, default=[])
 
 
 def buffer_pairs(graph: Graph) -> tuple[RedundantPair, ...]:
-    """The redundant pairs of one compiled graph, by its buffers alone."""
+    """The redundant pairs of one compiled graph that its buffers alone prove."""
     made: dict[str, list[Conversion]] = defaultdict(list)
     read: dict[str, list[Conversion]] = defaultdict(list)
     for conversion in graph.conversions:
@@ -178,8 +178,8 @@ class _Loops:
     The buffers of a compiled graph.
 
     Attributes:
-        joined: Buffers written by loops, and concatenations of such, joined where one is computed from another in the
-            same stride order. Their layouts are Inductor's to choose.
+        joined: Buffers that loops write, and concatenations of them, joined if one is computed from the other in the
+            same stride order. Inductor is free to choose their layouts.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -230,13 +230,13 @@ class _Loops:
         return [self.flow.buffers[reader] for reader in self.flow.readers[name]]
 
     def _would_convert(self, name: str, reader: Buffer) -> bool:
-        """Whether a loop that reads a buffer would have to convert if the buffer lay in channels-last instead."""
+        """Whether a loop that reads a buffer would have to convert it if the buffer were in channels-last instead."""
         if reader.is_reduction or reader.alias_of == name or name in self._parts(reader):
             return False  # a reduction gives a new, smaller value; a concatenation is the same memory
         if reader.problem is not None or reader.layout is None:
             return True
         if any(source.name == name and source.seen is not None for source in self.flow.sources(reader)):
-            return False  # of the region itself, or a conversion that is counted
+            return False  # the reader is in the region, or its conversion is counted
         if reader.is_removed:
             return any(self._would_convert(reader.name, further) for further in self._readers(reader.name))
         return not is_only_channels_last(reader.layout)
@@ -246,7 +246,7 @@ class _Loops:
         return whole.reads if not whole.accesses and self.flow.is_concatenation(whole) else ()
 
     def _is_foreign(self, buffer: Buffer, name: str) -> bool:
-        """Whether a value comes from outside the region, so that a region in channels-last would convert it."""
+        """Whether a value from outside the region would have to be converted for a region in channels-last."""
         if self.joined.has_edge(name, buffer.name):
             return False
         layout = self.flow.layout_of(name)
@@ -254,7 +254,7 @@ class _Loops:
             return True
         if len(layout.shape) < len(buffer.layout.shape if buffer.layout is not None else ()):
             return sum(size != 1 for size in layout.shape) > 1  # a vector per channel has no layout to speak of
-        unread = Source(name)  # by a loop that was not understood
+        unread = Source(name)  # its loop was not understood
         for source in [source for source in self.flow.sources(buffer) if source.name == name] or [unread]:
             if source.seen is not None:
                 if self._is_same(source, buffer):
@@ -264,7 +264,7 @@ class _Loops:
         return False
 
     def pairs(self, region: _Region) -> list[RedundantPair]:
-        """The pairs of a region, as many as both balances allow: first by what moves alone, then by length."""
+        """The pairs of a region, as many as both balances allow: unfused conversions first, then shorter ways."""
         count = region.removable_pair_count()
         saved = region.saved_bytes(self.flow.buffers, self._moves)
         if count == 0 or saved is None or saved <= 0:
@@ -279,17 +279,17 @@ class _Loops:
                 break
             parts = (first, *self._others(region, way, {*used, first.id}), second)
             timed = [part for part in parts if self._moves(part)]
-            if timed:  # not if all ride along in loops that compute: nothing would be saved
+            if timed:  # not if all are fused into loops that compute: nothing would be saved
                 used.update(part.id for part in parts)
                 pairs.append(self._pair(region, reader_count, parts, timed, way))
         return pairs
 
     def _moves(self, conversion: Conversion) -> bool:
-        """Whether a conversion is a loop of its own; one that rides along with a computed value costs nothing."""
+        """Whether the loop of a conversion only moves elements; a conversion in a loop that computes costs nothing."""
         return self.flow.only_moves(self.flow.buffers[str(conversion.value)])
 
     def _others(self, region: _Region, way: Sequence[str], used: set[str]) -> list[Conversion]:
-        """The conversions of the other branches of a concatenation on the way, which go with its pair."""
+        """The conversions of the other branches of a concatenation on the way; they are removed with the pair."""
         if not any(self.flow.is_concatenation(self.flow.buffers[name]) for name in way):
             return []
         above = nx.ancestors(self.joined, way[-1]) | {way[-1]}
@@ -320,15 +320,14 @@ class _Loops:
 _OUT: tuple[ConversionDirection, ...] = ("from_blocked", "to_contiguous")
 _INTO: tuple[ConversionDirection, ...] = ("to_blocked", "to_channels_last")
 """
-Directions out of and into the layout that a library computes in: a result is handed on by one out of it, a value made
-ready by one into it. The other way round, where there is none of these, the library computes contiguous in a
-channels-last model.
+Directions out of and into the layout that a library computes in: its results are converted out of it, its inputs into
+it. If there are only conversions the other way round, the library computes contiguous in a channels-last model.
 """
 
 
 _CERTAIN_PORTS = frozenset({"convolution", "convolution_backward", "mkldnn_convolution", "clone", "_to_copy"})
 """
-Operations whose ports count the same arguments as their node's inputs; a fused binary one has another in between.
+Operations whose ports and node inputs number the same arguments; a fused binary operation has one more in between.
 
 A copy that the model makes itself (``.contiguous()``) starts a region as a convolution's result does.
 """
@@ -336,7 +335,7 @@ A copy that the model makes itself (``.contiguous()``) starts a region as a conv
 
 def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) -> tuple[RedundantPair, ...]:
     """
-    The redundant pairs that the kernel list shows and the graphs prove, and those that Inductor's buffers prove alone.
+    The redundant pairs that kernel list and graphs prove together, and the pairs that Inductor's buffers prove alone.
 
     Args:
         conversions: Library conversions joined to nodes and ports, in the order in which they ran.
@@ -353,9 +352,9 @@ def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) 
 
 def _gradient_pairs(graphs: Sequence[Graph]) -> Iterator[RedundantPair]:
     """
-    Gradients that the backward of a convolution converts, and autograd converts back.
+    Pairs for gradients that the backward of a convolution converts and autograd converts back.
 
-    As many of one size and layout must come back as went there; of several alike nothing says which is which.
+    Both must convert the same number of gradients of one size and layout, since these cannot be distinguished.
     """
     there: dict[Hashable, list[Conversion]] = defaultdict(list)
     back: dict[Hashable, list[Conversion]] = defaultdict(list)
@@ -376,9 +375,9 @@ def _gradient_pairs(graphs: Sequence[Graph]) -> Iterator[RedundantPair]:
 
 def _runs(conversions: Sequence[Conversion]) -> list[list[Conversion]]:
     """
-    A graph's conversions, one list for each time it ran: code behind a graph break may run several times.
+    A graph's conversions, one list for each run of the graph: code behind a graph break may run several times.
 
-    The conversions of one node are neighbours, so a node that comes up again after another one runs again.
+    The conversions of one node follow each other, so a node that appears again after another node ran again.
     """
     runs: list[list[Conversion]] = []
     times: dict[str, int] = defaultdict(int)
@@ -403,7 +402,7 @@ class _Operations:
 
     Attributes:
         readers: For each value: (node that reads it, position among that node's inputs).
-        joined: Values that are big enough for a layout, joined by layout-agnostic operations.
+        joined: Values whose layout matters (see ``_carries_layout``), joined by layout-agnostic operations.
         mixed: Results of layout-agnostic operations that also read a tensor whose layout cannot be followed.
     """
 
@@ -425,21 +424,21 @@ class _Operations:
 
     @staticmethod
     def _carries_layout(node: FxNode) -> bool:
-        """Whether a value is big enough for its layout to matter: more than one dimension larger than one."""
+        """Whether a value's layout matters: at least 4-D, and at least two dimensions but the batch larger than 1."""
         shape = node.layout.shape if node.layout is not None else ()
         return len(shape) >= 4 and sum(size != 1 for size in shape[1:]) > 1
 
     def _keeps_layout(self, node: FxNode) -> bool:
-        """Whether an operation returns a value in the layout of what it reads."""
+        """Whether an operation returns its result in the layout of its inputs."""
         if node.op != "call_function" or not is_layout_agnostic(node):
             return False
-        # A convolution's result starts a region; further results of pooling and batch norm are none of its values.
+        # A convolution's result starts a region; further results of pooling and batch norm do not join it.
         is_item = base_name(node.target) == "getitem"
         return not is_item or not (node.result_index or is_convolution(self.nodes[node.inputs[0]].target))
 
     @staticmethod
     def _is_unclear(node: FxNode | None) -> bool:
-        """A tensor without a recorded layout, or one of rank 3, ``[C, H, W]``, that has a layout of its own."""
+        """Whether a tensor has no recorded layout, or is of rank 3, ``[C, H, W]``, and has a layout of its own."""
         if node is None:
             return True
         if node.layout is None:
@@ -517,13 +516,13 @@ class _Operations:
 def _of_either_way(
     conversions: Sequence[Conversion], usual: Sequence[ConversionDirection], other: ConversionDirection
 ) -> list[Conversion]:
-    """Those of the usual directions; where there are none, those of the other one."""
+    """The conversions in the usual directions; if there are none, those in the other direction."""
     found = [conversion for conversion in conversions if conversion.direction in usual]
     return found or [conversion for conversion in conversions if conversion.direction == other]
 
 
 def _undo_each_other(first: Conversion, second: Conversion, way: Sequence[FxNode]) -> bool:
-    """Whether the second conversion leads back to where the first one came from."""
+    """Whether the second conversion restores the format that the first read; only pool, pad and upsample may resize."""
     if first.source is None or first.target is None or second.source is None or second.target is None:
         return False
     if not same_format(first.source, second.target) or not same_format(first.target, second.source):

@@ -1,8 +1,8 @@
 """
 Which operation launched each device kernel of a recorded trace, within which convolution, and in which profiler step.
 
-A launch is found by correlation; its operation by External id, except in the generation of traces in which that is the
-correlation once more, and by nesting in time otherwise.
+A kernel's launch is found by its correlation. Its operation is found by External id; if the trace has no such id, or
+the id only repeats the correlation, the operation is found by nesting in time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MARKED_STEP = re.compile(r"(?i)(?:^|[^a-z])(?:step|iter|iteration|batch)(?:[^a-
 _PART_OF_STEP = re.compile(r"(?i)optimi[sz]er|scheduler|zero_grad|scaler|load|fetch")
 _DIGITS = re.compile(r"\d+")
 
-# From this share of kernels on whose External id is their correlation, it says nothing: files of 2022-08 to 2024-02.
+# If more than this share of the External ids repeat the correlation, they say nothing: files of 2022-08 to 2024-02.
 _DEGENERATE_SHARE = 0.9
 
 _CONVOLUTION = re.compile(
@@ -51,13 +51,13 @@ class Attribution:
 
     Attributes:
         launch: Of each kernel: row of the runtime call that launched it.
-        operation: Of each kernel: row of the innermost operation around that call; not known for what a graph replays,
-            since that call launched all of its kernels.
+        operation: Of each kernel: row of the operation that launched it; not known for the kernels of a graph replay,
+            since one call launches them all.
         convolution: Of each kernel: row of the outermost convolution around that operation.
         convolution_of: Of each operation: row of the outermost convolution that it is or runs in.
-        outermost: Of each operation: row of the outermost operator around it, such as ``aten::conv2d``; itself where
-            there is none, as in what autograd or a region of the compiler wraps around.
-        replayed_count: Kernels that share a launch with others: what a graph replay ran.
+        outermost: Of each operation: row of the outermost operator around it, such as ``aten::conv2d``; its own row if
+            there is none, as directly inside a range of autograd or of compiled code.
+        replayed_count: Kernels that share a launch with others: those of graph replays.
     """
 
     trace: RecordedTrace
@@ -90,7 +90,7 @@ def is_convolution(name: str) -> bool:
 
 
 def attribute(trace: RecordedTrace) -> Attribution:
-    """Finds launch, operation, convolution and step of every kernel; from here on, no name is mangled."""
+    """Finds launch, operation, convolution and step of every kernel; names in the result are demangled."""
     trace = replace(trace, names=[demangled(name) for name in trace.names])
     parent, convolution_of, outermost = _nesting(trace)
     launch, is_replayed = _launches(trace)
@@ -123,7 +123,7 @@ def attribute(trace: RecordedTrace) -> Attribution:
 
 
 def _nesting(trace: RecordedTrace) -> tuple[Column, Column, Column]:
-    """Parent, outermost convolution and outermost operator of each operation, which are sorted parents first."""
+    """Parent, outermost convolution and outermost operator of each operation; operations are sorted parents first."""
     operations = trace.operations
     parents = np.full(len(operations), NONE, np.int64)
     for thread in sorted(set(operations.thread.tolist())):
@@ -179,7 +179,7 @@ def _lookup(keys: Column, wanted: Column) -> Column:
 
 
 def _by_external(trace: RecordedTrace) -> Column:
-    """The operation of each kernel's External id; 0 meant "none" in 2020, the correlation again in torch 1.13."""
+    """The operation with each kernel's External id; 0 meant "none" in 2020, torch 1.13 repeated the correlation."""
     operations, external, correlation = trace.operations, trace.kernels.external, trace.kernels.correlation
     both = (external != NONE) & (correlation != NONE)
     if both.any() and (external == correlation)[both].mean() > _DEGENERATE_SHARE:
@@ -193,13 +193,13 @@ def _by_external(trace: RecordedTrace) -> Column:
 
 def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...], Column, Column]:
     """
-    The profiler's step in which each kernel was launched; where no launch is known, in which it started.
+    The profiler step in which each kernel was launched, or in which it started if its launch is not known.
 
-    If the profiler recorded none, ranges that the program marked as steps (NVTX, ``record_function``) take their
-    place, if most kernels ran in one.
+    If the profiler recorded no steps, ranges that the program marked as steps (NVTX, ``record_function``) replace
+    them, if at least half of the kernels belong to one.
 
     Returns:
-        Of each kernel its step; of each step its name, and when it began and ended.
+        The step of each kernel; the name, start and end of each step.
     """
     is_step = np.array([name.startswith(STEP_PREFIX) for name in trace.names] or [False])
     step = np.full(len(trace.kernels), NONE, np.int64)
@@ -229,7 +229,7 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
 
 
 def _marked_steps(trace: RecordedTrace) -> Column:
-    """Rows of the annotations that are steps by name: a family, its numbers apart, whose members never overlap."""
+    """Rows of the longest series of annotations named as steps: same name but for digits, one thread, no overlap."""
     ranges = trace.annotations
     families: dict[str, list[int]] = {}
     for number, name in enumerate(trace.names):
@@ -246,12 +246,12 @@ def _marked_steps(trace: RecordedTrace) -> Column:
     return best
 
 
-_ALWAYS = -(1 << 62)  # what runs in the forward is in no backward operation
+_ALWAYS = -(1 << 62)  # the start if there is no backward operation: before every range
 
 
 class Places:
     """
-    Answers where kernels come from.
+    Finds the module and the line of code that kernels come from.
 
     Attributes:
         has_frames: Whether the trace holds Python frames or call stacks at all.
@@ -292,10 +292,10 @@ class Places:
 
     def _around(self, own: Column, rows: Sequence[int]) -> Column:
         """
-        Of some ranges, the innermost one around each kernel's launch, or else around its forward operation.
+        The innermost of some ranges around each kernel's launch, or else around its forward operation.
 
-        In a backward operation a range around the launch counts only if it began within that operation, as those of a
-        recomputed forward do: what lies around it is the call of ``backward()``.
+        In a backward operation, a range around the launch counts only if it began within that operation, as in a
+        recomputed forward: the ranges around the operation belong to the call of ``backward()``.
         """
         frames = self.trace.frames
         if not len(own):
@@ -314,7 +314,7 @@ class Places:
         return found
 
     def _launch_moments(self, rows: Sequence[int]) -> tuple[Column, Column, Column]:
-        """Thread and time of each launch, and when the backward operation around it began."""
+        """Thread and time of each kernel's launch, or else operation; start of the backward operation around it."""
         operations = self.trace.operations
         chosen = np.fromiter(rows, np.int64, len(rows))
         launch, operation = self.attribution.launch[chosen], self.attribution.operation[chosen]
@@ -326,7 +326,7 @@ class Places:
         return threads, moments, np.where(backward == NONE, _ALWAYS, began)
 
     def _find_backward(self, operation: int) -> int:
-        """The innermost backward operation around one, or itself; ``NONE`` for what runs in the forward."""
+        """The innermost backward operation around an operation, or itself; ``NONE`` if it runs in the forward."""
         while operation != NONE and self._forward_thread[operation] <= 0:
             operation = self._parent[operation]
         return operation
@@ -337,7 +337,7 @@ class Places:
         return self._forward(backward) if backward != NONE else NONE
 
     def _from_call_stack(self, row: int) -> SourceLocation | None:
-        """The same from the call stack that torch 1.9 to 1.13 wrote into the operation, or into its forward one."""
+        """The line from the call stacks that torch 1.9 to 1.13 wrote into operations: a kernel's, or its forward's."""
         own = int(self.attribution.operation[row])
         for operation in (own, self.forward_of(own)):
             while operation != NONE:
@@ -363,7 +363,7 @@ class _ForwardOperations:
         self.sequences = operations.sequence[self.rows]
 
     def of(self, operation: int) -> int:
-        """The last one that began before a backward operation and has its sequence number."""
+        """The last forward operation that began before a backward operation and has its sequence number."""
         operations = self.operations
         sequence, start = operations.sequence[operation], operations.start[operation]
         first, end = (np.searchsorted(self.sequences, sequence, side) for side in ("left", "right"))
@@ -377,10 +377,11 @@ class _ForwardOperations:
 
     def _find_home(self, number: int, process: str) -> int:
         """
-        The thread that a backward operation's forward ran on; ``NONE`` if several may be it.
+        The thread on which a backward operation's forward ran; ``NONE`` if several threads fit equally.
 
-        The number that it gives is none of those that the trace calls threads by, so it is the thread on which most of
-        the backward operations with that number find their forward. A recomputed forward runs on another one.
+        The trace does not name threads by the number that a backward operation gives for its forward. The thread that
+        has the most forwards of the backward operations with that number is taken; a recomputed forward runs on
+        another thread.
         """
         operations, threads = self.operations, self.operations.thread[self.rows]
         own = [thread for thread in sorted(set(threads.tolist())) if self.processes[thread] == process]
@@ -391,7 +392,7 @@ class _ForwardOperations:
 
 
 def _moments(events: OperationEvents | LaunchEvents, rows: Column) -> tuple[Column, Column]:
-    """Threads and starts of some events; ``NONE`` and 0 if there is none."""
+    """Threads and starts of the events in some rows; ``NONE`` and 0 for row ``NONE``."""
     threads, moments = np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
     known = rows != NONE
     threads[known], moments[known] = events.thread[rows[known]], events.start[rows[known]]
@@ -406,7 +407,7 @@ def _holds_any(frames: FrameEvents, own: Column, threads: Column, moments: Colum
 
 
 def innermost(ranges: FrameEvents | OperationEvents, own: Column, threads: Column, moments: Column) -> Column:
-    """The innermost of some ranges, sorted by start and longer ones first, around each moment of a thread."""
+    """The innermost range around each moment on its thread; ranges are sorted by start, longer ones first."""
     found = np.full(len(moments), NONE, np.int64)
     for thread in sorted(set(threads.tolist())):
         rows = own[ranges.thread[own] == thread]
@@ -425,7 +426,7 @@ def innermost(ranges: FrameEvents | OperationEvents, own: Column, threads: Colum
 
 
 def _parents(ranges: FrameEvents | OperationEvents, rows: Column) -> Column:
-    """Of each of some ranges of one thread, the place of the innermost other one of them around it."""
+    """For each of some ranges of one thread, the index of the innermost one around it; ``NONE`` if there is none."""
     ends: list[int] = (ranges.start[rows] + ranges.duration[rows]).tolist()
     parents: list[int] = []
     stack: list[int] = []

@@ -52,7 +52,7 @@ _HOW = {
 
 
 def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[str]:
-    """The parts that a trace lacks, as sentences; given are the generated kernels that nothing says enough of."""
+    """The parts that a trace lacks, as sentences; ``unsettled`` are rows of generated kernels that may convert."""
     trace, attribution = places.trace, places.attribution
     how = {part: ways[trace.source.startswith("Nsight")] for part, ways in _HOW.items()}
     if not len(trace.kernels):
@@ -114,7 +114,7 @@ class TraceFacts:
     The facts that a trace proves.
 
     Attributes:
-        conversions: Conversions that no library ran: eager and generated copies, permuted ones with direction ``none``.
+        conversions: Copies that no library ran, eager or generated; a permutation has direction ``none``.
     """
 
     kernels: KernelSummary
@@ -127,8 +127,8 @@ def examine_recorded(trace: RecordedTrace, device: str | None = None) -> TraceFa
     Everything that a trace proves about layouts.
 
     Args:
-        device: Where it was recorded. A CPU's operations count as its kernels if some of them copy from one memory
-            format into another one; what oneDNN converts within its own is in no trace, so "none" would say nothing.
+        device: The device of the trace. A CPU's operations count as its kernels if some copy from one memory format
+            into another; otherwise "no conversions" would prove nothing, since no trace shows oneDNN's own.
     """
     on_host = with_operations_as_kernels(trace) if device == "cpu" else None
     if on_host is not None:
@@ -139,7 +139,7 @@ def examine_recorded(trace: RecordedTrace, device: str | None = None) -> TraceFa
 
 
 def _of_a_cpu(found: TraceFacts) -> TraceFacts:
-    """Without what speaks of a device beside the host."""
+    """The facts without the fields that only a device apart from the host can have."""
     alone = {"exposed_seconds": None, "stream": None}
     return TraceFacts(
         kernels=msgspec.structs.replace(found.kernels, waiting=None, exposed_conversion_seconds=None),
@@ -168,7 +168,7 @@ class Records:
     Attributes:
         is_eager_copy: Of each kernel, whether it is an eager copy between memory formats.
         is_undecided: Of each kernel, whether it may convert a layout.
-        unsettled: Rows of the generated kernels of which nothing says whether they may.
+        unsettled: Rows of the generated kernels for which the trace does not show whether they may convert.
     """
 
     def __init__(self, evidence: Evidence, places: Places, copies: Sequence[TraceCopy], *, origin: int = 0) -> None:
@@ -231,12 +231,12 @@ class Records:
         return int(self.trace.kernels.duration[is_asked].sum()) / NANOSECONDS_PER_SECOND
 
     def _waiting(self) -> Waiting | None:
-        """The waiting of the run; conversions by libraries, in eager copies, and undecided ones are taken together."""
+        """The waiting of the run; library conversions, converting eager copies and undecided kernels count together."""
         is_asked = self.is_library | self.is_eager_copy | self.is_undecided
         return waiting_of(self.attribution, exposed_nanoseconds(self.trace, is_asked)[0])
 
     def _has_role(self, role: str) -> NDArray[np.bool_]:
-        """Of each kernel, whether the dictionary gives it a role."""
+        """Of each kernel, whether its name gives it a role."""
         has: NDArray[np.bool_] = np.array([own.role == role for own in self.evidence.classes] or [False])
         return has[self.trace.kernels.name]
 
@@ -288,7 +288,7 @@ class Records:
         )
 
     def _value(self, found: LibraryConversion) -> str | None:
-        """A label that conversions of one and the same tensor share, where the sizes leave no other."""
+        """A label that all conversions of one tensor share; None unless the sizes prove which tensor was read."""
         if found.tensor is None or found.confidence != "shapes" or found.group < 0 or found.tensor.role in _WRITTEN:
             return None
         role, convolution = found.tensor.role, found.group
@@ -365,7 +365,7 @@ _CAUSES: dict[CopyKind, str | None] = {
     "permuted": "permutes dimensions, which is no change between memory formats",
     "generated": "the generated kernel walks two dimensions apart, as one between two layouts does",
 }
-"""Why a copy is there, of the kinds that are listed as conversions."""
+"""The cause of a copy, by its kind; copies of other kinds are not listed as conversions."""
 
 _WRITTEN = ("output", "grad_input", "grad_weight")
 
@@ -376,7 +376,7 @@ def _contiguous_norm_words(between: Sequence[str]) -> str:
 
 
 def _short(name: str) -> str:
-    """An operation's name, or a kernel's without result, template and arguments."""
+    """An operation's name, or a kernel's name without return type, template arguments and parameters."""
     plain = name.removeprefix("void ")
     ends = [place for place in (plain.find("<"), plain.rfind("(")) if place > 0]
     return plain[: min(ends)] if ends and " " in name else plain

@@ -1,10 +1,10 @@
 """
-The kernel list of one profiled iteration on a GPU: what ran on the device, and which of it converts a layout.
+The kernel list of one profiled iteration on a GPU, with the kernels that convert a layout.
 
-Conversions are found as in a recorded trace. Besides, the iteration's operations are joined with
-the graphs they ran in: that names node, module and line of a conversion, and which value it converts, so that round
-trips can be proved on the data flow. A value is named only where sizes and launch grid prove which tensor was converted
-and the layouts that the graph's own tensors had are those of the conversion.
+Conversions are found as in a recorded trace. The iteration's operations are also joined with the graphs they ran in,
+which gives the node, module, line and value of a conversion, so that round trips can be proved on the data flow. A
+value is named only if sizes and launch grid prove which tensor was converted, and the graph's tensor had the layout
+that was converted.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class GraphLayouts:
         return strided_layout(shape, stride)
 
     def of_result(self, node: FxNode, index: int) -> Layout | None:
-        """The layout of a result; None if the graph does not say what it was."""
+        """The layout of a result; None if the graph does not show it."""
         holder: FxNode | None = node
         if base_name(node.target) == _SEVERAL_RESULTS:
             holder = self._items.get((node.name, index))
@@ -80,7 +80,7 @@ class GraphLayouts:
         if self._is_eager:
             return holder.layout
         found = self._written.get(holder.name, [])
-        if not found and holder is node:  # another buffer holds the node's value, as one in another layout does
+        if not found and holder is node:  # the node's value is in another buffer, such as one in another layout
             found = self._made_for.get(node.name, [])
         return found[0] if len(found) == 1 else None
 
@@ -95,7 +95,7 @@ _PORTS: dict[str, dict[Role, str]] = {
         "grad_weight": "output 1",
     },
 }
-"""Ports of a graph's convolutions by role; the operation inside that launches may count its arguments otherwise."""
+"""Ports of a graph's convolutions by role; the inner operation that launches may have its arguments in other order."""
 
 
 def summarize_device(
@@ -103,11 +103,11 @@ def summarize_device(
 ) -> KernelSummary:
     """The kernel list of an iteration on a GPU."""
     by_row = {entry.row: entry for entry in tree if entry.row is not None}
-    entries = [by_row.get(row) for row in attribution.operation.tolist()]  # that launched each kernel
+    entries = [by_row.get(row) for row in attribution.operation.tolist()]  # the operation that launched each kernel
     evidence = Evidence(attribution)
     starts = attribution.trace.kernels.start
     origin = int(starts[0]) if len(starts) else 0
-    # What generated code converts is known from the graphs.
+    # The graphs show the conversions in generated code.
     copies = [copy for copy in find_copies(evidence) if copy.kind == "undecided"]
     records = Records(evidence, _GraphPlaces(attribution, entries), copies, origin=origin)
     layouts = {graph.name: GraphLayouts(graph) for graph in graphs}
@@ -119,7 +119,7 @@ def summarize_device(
     summary = records.summary(conversions, padded)
     return msgspec.structs.replace(
         summary,
-        # A list of very many is cut.
+        # A long kernel list is cut.
         kernels=tuple(_kernel(kernel, entry) for kernel, entry in zip(summary.kernels, entries, strict=False)),
         sources=("torch.profiler",),
         lacks=(*lacks, *summary.lacks),
@@ -139,7 +139,7 @@ def device_seconds(attribution: Attribution) -> dict[int | None, float]:
 
 
 class _GraphPlaces(Places):
-    """The places of kernels by the nodes that their operations ran, which needs no recorded stack."""
+    """The places of kernels, from the nodes that their operations ran; no recorded stack is needed."""
 
     def __init__(self, attribution: Attribution, entries: Sequence[HostOperation | None]) -> None:
         super().__init__(attribution)
@@ -172,7 +172,7 @@ def _kernel(kernel: Kernel, entry: HostOperation | None) -> Kernel:
 
 
 def _with_node(conversion: Conversion, entry: HostOperation | None) -> Conversion:
-    """The conversion with the node it ran for; which of the node's tensors it converts is not said yet."""
+    """The conversion with the node it ran for, but not yet with the node's tensor that it converts."""
     plain = msgspec.structs.replace(conversion, port=None, source_value=None)
     joined = entry.joined() if entry is not None else None
     if entry is None or joined is None or joined.node is None:
@@ -192,7 +192,7 @@ def _with_port(
     entry: HostOperation | None,
     graphs: Mapping[str, GraphLayouts],
 ) -> Conversion:
-    """The conversion with the value that it converts, where that is proved and is in the graph as it is converted."""
+    """The conversion with its port and value, if the sizes prove them and the graph's tensor has its layout."""
     joined = entry.joined() if entry is not None else None
     if joined is None or joined.node is None or found.tensor is None or found.confidence != "shapes":
         return conversion
@@ -205,7 +205,7 @@ def _with_port(
         known, own = graph.of_argument(joined.node, index, joined), conversion.source
     else:
         known = graph.of_result(joined.node, index)
-        own = conversion.target if found.is_result else conversion.source  # of the buffer that is written later
+        own = conversion.target if found.is_result else conversion.source  # else the result's buffer, not written yet
     if known is None or own is None or known.shape != own.shape or not same_format(known, own):
         return conversion
     value = joined.node.inputs[index] if is_read else None

@@ -1,8 +1,9 @@
 """
-What is known of each kernel of a recorded trace: the layout conversions around convolutions, and the copies.
+The facts about each kernel of a recorded trace: the layout conversions around convolutions, and the copies.
 
-cuDNN's names say the direction, MIOpen's do not: there it follows from the place before or after the kernel that
-computes. Which tensor it was follows from the launch grid, which both libraries derive from the sizes.
+The direction of a conversion is in cuDNN's kernel names. MIOpen's names lack it: there it follows from the conversion's
+place before or after the kernel that computes. The tensor follows from the launch grid, which both libraries derive
+from the sizes.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class KernelClass(NamedTuple):
     The facts that a kernel's name gives.
 
     Attributes:
-        is_helper: Whether it fills or casts for a convolution of MIOpen, or casts for one of cuDNN.
+        is_helper: Whether it is a ``SubTensorOp`` kernel of MIOpen, such as a fill or a cast, or a cast of cuDNN.
     """
 
     is_conversion: bool = False
@@ -71,12 +72,12 @@ class LibraryConversion:
     One conversion kernel of a library.
 
     Attributes:
-        group: Which convolution it ran for: kernels of one group ran for the same one; ``NONE`` if not known.
-        dtype: Element type of what the convolution reads, as recorded; None if it was not.
-        is_result: Whether it converts what the convolution wrote, by its place behind the kernel that computes; None
-            where none is known to.
-        input_shape: Sizes of the convolution's input, whichever tensor this converts; None if not recorded.
-        of_batch: Whether the launch grid alone shows an activation or its gradient (True), or a weight or its gradient;
+        group: The convolution it ran for, as in ``Evidence.groups``; ``NONE`` if not known.
+        dtype: Element type of the convolution's input, or else of its weight, as recorded; None if it was not.
+        is_result: Whether it converts a result, because it runs after the kernel that computes; None if no such kernel
+            is known.
+        input_shape: Sizes of the convolution's input, whichever tensor is converted; None if not recorded.
+        of_batch: By the launch grid alone: True for an activation or its gradient, False for a weight or its gradient;
             None if the tensor is known, or the grid shows neither.
     """
 
@@ -96,9 +97,9 @@ class Evidence:
     The facts known about each kernel of a trace; all conclusions rest on them.
 
     Attributes:
-        classes: What the dictionary says of each name, by index into ``RecordedTrace.names``.
-        groups: Of each kernel, which convolution it ran for: that one's row, or a number below ``NONE`` for a run of
-            kernels without operations; ``NONE`` for others.
+        classes: The facts that each kernel name gives, by index into ``RecordedTrace.names``.
+        groups: Of each kernel, the row of the convolution it ran for, or a number below ``NONE`` that a run of
+            convolution kernels shares if their operations are not known; ``NONE`` for other kernels.
     """
 
     def __init__(self, attribution: Attribution) -> None:
@@ -141,9 +142,9 @@ def _class_of(name: str) -> KernelClass:
 
 def _groups_of(evidence: Evidence) -> list[int]:
     """
-    A kernel whose operation is known belongs to that.
+    The convolution of each kernel, as in ``Evidence.groups``.
 
-    Unknown ones that follow one another on a stream and are all of convolutions belong together.
+    Kernels without a known operation that follow one another on a stream and are all of convolutions form one group.
     """
     groups: list[int] = evidence.attribution.convolution.tolist()
     last: dict[tuple[int, int, int], int] = {}
@@ -179,10 +180,11 @@ def _library_conversions(evidence: Evidence) -> list[LibraryConversion]:
 
 def _with_sides(evidence: Evidence, found: list[LibraryConversion]) -> list[LibraryConversion]:
     """
-    Marks conversions of cuDNN whose launch grid begins with the batch's size, if sizes were not recorded.
+    Sets ``of_batch`` of cuDNN's conversions whose tensor is not known, by the last number of their launch grid.
 
-    Grids with more positions than any weight give the batch's size, if they agree. Nothing is marked if an operation of
-    the forward reads two tensors without that size.
+    That number is the tensor's first size: the batch's size, unless the tensor is a weight. Grids with more positions
+    than any weight give the batch's size, if they agree. Nothing is set if a forward convolution would read two
+    weights.
     """
     grids = {
         conversion.row: grid
@@ -204,14 +206,14 @@ def _with_sides(evidence: Evidence, found: list[LibraryConversion]) -> list[Libr
 
 
 def _side(grid: tuple[int, int, int], batch: int) -> bool | None:
-    """True for a tensor of the batch, False for a weight; a grid of 32 x 32 blocks of positions and channels."""
+    """True for a tensor of the batch, False for a weight, None if open; a block has 32 positions and 32 channels."""
     positions, channels, first = grid
     if first != batch:
         return False if positions <= _LARGEST_KERNEL else None
     return True if positions > _LARGEST_KERNEL or (positions == _LARGEST_KERNEL and channels > 1) else None
 
 
-_CERTAINLY_IMAGE = 16  # blocks of 32 positions: more than 22 x 22
+_CERTAINLY_IMAGE = 16  # blocks of 32 positions: 22 x 22 or more
 _LARGEST_KERNEL = 2  # 8 x 8 positions
 
 
@@ -225,7 +227,7 @@ class _Group:
         self.mains = self._mains()
 
     def _mains(self) -> list[int]:
-        """Places of the kernels that compute; where no name says so, the longest of the others."""
+        """Places of the kernels that compute. If no name shows one, the longest without a role in a known operation."""
         mains = [place for place, known in enumerate(self.classes) if known.is_main]
         others = [
             place
@@ -240,7 +242,7 @@ class _Group:
         """
         The conversions of this convolution.
 
-        If a kernel's name has no direction, its place decides; CNHW is neither of the two formats.
+        The place decides the direction of a ``batched_transpose``, whose name has none. CNHW is neither memory format.
         """
         taken: set[tuple[int, str]] = set()
         for place, row in enumerate(self.rows):
@@ -256,7 +258,7 @@ class _Group:
             yield self._with_tensor(conversion, place, taken)
 
     def _is_result(self, place: int) -> bool | None:
-        """Whether a conversion comes after the kernel whose result it converts, not before one that reads it."""
+        """Whether a conversion runs after the kernel whose result it converts; None if no computing kernel is known."""
         before = [main for main in self.mains if main < place]
         after = [main for main in self.mains if main > place]
         if not before and not after:
@@ -267,17 +269,17 @@ class _Group:
         return self._is_next_to(before[-1], place) if named == "other" else named != self._reading_direction()
 
     def _reading_direction(self) -> ConversionDirection:
-        """Which way this convolution converts what it reads: a channels_last model may run a contiguous one."""
+        """The direction of this convolution's input conversions: a channels_last model may run a contiguous kernel."""
         first = next(iter(self.mains), 0)
         reads = [known.direction for known in self.classes[:first] if known.is_conversion]
         return reads[0] if reads else "to_channels_last"
 
     def _is_next_to(self, main: int, place: int) -> bool:
         """
-        Whether a conversion of MIOpen between two computing kernels belongs to the first one's result.
+        Whether a conversion of MIOpen between two computing kernels converts the first one's result.
 
-        MIOpen launches it right behind that kernel (correlations without a gap), and one at most; the next part of the
-        operation begins with a fill or with a call in between.
+        MIOpen launches at most one such conversion, right after that kernel (correlations without a gap). The next part
+        of the operation begins with a fill, or after another call.
         """
         between = range(main + 1, place)
         if any(self.classes[i].is_conversion or self.names[i].startswith(_ZERO_FILL) for i in between):
@@ -288,7 +290,7 @@ class _Group:
         return all(later - earlier <= 1 for earlier, later in pairwise(correlations))
 
     def _with_tensor(self, conversion: LibraryConversion, place: int, taken: set[tuple[int, str]]) -> LibraryConversion:
-        """The conversion with the tensor that its grid and its place leave, where that is one."""
+        """The conversion with its tensor, if its launch grid and place leave only one, or MIOpen's order decides."""
         if conversion.direction not in ("to_channels_last", "to_contiguous"):
             return conversion
         tensors = self._tensors(int(self.evidence.attribution.operation[conversion.row]))
@@ -305,8 +307,8 @@ class _Group:
             return conversion
         if len(fitting) > 1 and not is_miopen:
             return conversion
-        # MIOpen's forward converts input, weight and the buffer of the output in this order; of its backward that is
-        # all there is.
+        # MIOpen's forward converts input, weight and the output's buffer in this order. In its backward, the order of
+        # the kernels is the only evidence.
         taken.add((part, fitting[0].role))
         is_proven = len(fitting) == 1 or not tensors.is_backward
         return replace(conversion, tensor=fitting[0], confidence="shapes" if is_proven else "order")
@@ -317,7 +319,7 @@ class _Group:
         """
         The tensors that the next computing kernel reads or the last one wrote, in the order in which MIOpen converts.
 
-        MIOpen alone converts the buffer of a result before it computes.
+        Only MIOpen also converts the buffer of a result before the kernel writes it.
         """
         is_result = conversion.is_result
         is_read = conversion.direction == "to_channels_last" if is_result is None else not is_result
@@ -336,7 +338,7 @@ class _Group:
         return (*read, *written) if is_miopen and len(written) == 1 else read
 
     def _tensors(self, operation: int) -> ConvolutionTensors | None:
-        """The tensors of the innermost operation around a kernel that says most of them."""
+        """Of the operations around a kernel, the tensors of the innermost that has its results' sizes, or else any."""
         attribution = self.evidence.attribution
         best: ConvolutionTensors | None = None
         while operation != NONE:
@@ -348,7 +350,7 @@ class _Group:
         return best
 
     def _fits(self, place: int, tensor: Tensor, *, to_channels_last: bool) -> bool:
-        """Whether a tensor can be converted and has the launch grid, as far as one was recorded and is understood."""
+        """Whether a tensor can be converted and has this launch grid; an unknown grid excludes no tensor."""
         if len(tensor.shape) < 3 or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1:
             return False  # it satisfies both formats as it is
         grid = self.evidence.grid_of(self.rows[place])
@@ -362,7 +364,7 @@ class _Group:
 CopyKind = Literal["converted", "permuted", "undecided", "generated", "unsettled"]
 
 _TWO_DIMENSIONAL = re.compile(r"(?:^|[^A-Z])YBLOCK['\"]?\s*[=:]\s*['\"]?(\d+)")
-# The operation and its strides decide; what a kernel of a copy is called differs from device to device.
+# The operation and its strides decide; the name of a copy's kernel differs from device to device.
 _OF_A_COPY = ("strided_copy", "")
 
 
@@ -372,10 +374,11 @@ class TraceCopy:
     One copying kernel, by its row.
 
     Attributes:
-        kind: ``converted`` between memory formats, ``permuted`` otherwise, ``undecided`` between strides that were not
-            recorded; ``generated`` by Inductor in two dimensions, or ``unsettled`` if that was not recorded.
-        source: Layout before, and ``target`` after; None if not recorded.
-        direction: Between memory formats; ``none`` for a permutation.
+        kind: An eager copy is ``converted`` if it changes the memory format, ``permuted`` if it changes strides
+            otherwise, ``undecided`` if strides were not recorded. A kernel generated by Inductor is ``generated`` if it
+            runs in two dimensions, ``unsettled`` if that was not recorded.
+        source: Layout before the copy, and ``target`` after it; None if not recorded.
+        direction: The change of memory format; ``none`` for a permutation.
     """
 
     row: int
@@ -386,7 +389,7 @@ class TraceCopy:
 
 
 def copied_layouts(attribution: Attribution, operation: int) -> tuple[Layout, Layout] | None:
-    """Layouts before and after an eager copy; None for another operation, and where strides were not recorded."""
+    """Layouts before and after an eager copy; None for another operation, or if strides were not recorded."""
     if attribution.name_of(operation) != COPY:
         return None
     arguments = attribution.arguments_of(operation)
@@ -394,7 +397,7 @@ def copied_layouts(attribution: Attribution, operation: int) -> tuple[Layout, La
 
 
 def find_copies(evidence: Evidence) -> list[TraceCopy]:
-    """Every copy that changes strides or may, and every generated kernel in two dimensions or perhaps so, in order."""
+    """Copies that change strides or may, and generated kernels that run in two dimensions or may, in order."""
     found: list[TraceCopy] = []
     attribution = evidence.attribution
     layouts, tiled = cache(partial(copied_layouts, attribution)), _tiled(evidence)
@@ -415,15 +418,15 @@ def find_copies(evidence: Evidence) -> list[TraceCopy]:
 
 def _tiled(evidence: Evidence) -> dict[int, bool | None]:
     """
-    Whether a generated kernel walks two dimensions apart, as one that reads and writes in different orders does.
+    Which generated kernels run in two dimensions, as a kernel that reads and writes in different orders does.
 
     Returns:
-        By row, for generated kernels: by the block sizes of the launch, its grid, or the block sizes of others of its
-        name; None if all these say nothing: few channels need only one block.
+        By row, for generated kernels. The block sizes of the launch decide, or else its grid, or else the block sizes
+        of other launches of the same name; None if none of these decides: few channels need only one block.
 
     Source:
         ``candidate_tilings`` and ``Grid2D`` of torch 2.0 to 2.13: a pointwise kernel gets a second dimension if two of
-        its tensors are dense along different ones; a large one-dimensional grid stays one-dimensional.
+        its tensors are dense along different dimensions; a large one-dimensional grid stays one-dimensional.
     """
     names, is_generated = evidence.trace.names, cache(lambda name: GENERATED_POINTWISE.match(names[name]) is not None)
     found: dict[int, bool | None] = {}
@@ -432,7 +435,7 @@ def _tiled(evidence: Evidence) -> dict[int, bool | None]:
         if is_generated(name):
             options = evidence.attribution.arguments_of(operation).kernel_options
             block, grid = _TWO_DIMENSIONAL.search(options), evidence.grid_of(row)
-            is_list = names[name].startswith("triton_for")  # of tensors, as an optimizer's, of one dimension each
+            is_list = names[name].startswith("triton_for")  # over tensors, as in an optimizer; each has one dimension
             found[row] = True if grid is not None and grid[1] * grid[2] > 1 else False if is_list else None
             if options:
                 found[row] = block is not None and int(block[1][:9]) > 1
@@ -441,7 +444,7 @@ def _tiled(evidence: Evidence) -> dict[int, bool | None]:
 
 
 def _may_convert(recorded: OperationArguments) -> bool:
-    """Whether a copy is of tensors that have memory formats, as far as is known, and its strides are not."""
+    """Whether a copy's strides are not known, and its tensors have memory formats or their sizes are not known."""
     shapes = parse_shapes(recorded.shapes)
     return not parse_shapes(recorded.strides) and (not shapes or any(len(shape) in (4, 5) for shape in shapes))
 

@@ -34,7 +34,7 @@ GRAPH_CALL = "## Call CompiledFxGraph"
 """The beginning of the range around each call of a compiled graph; its key in the cache follows."""
 
 COMPILED_RANGES = ("Torch-Compiled Region", GRAPH_CALL)
-"""Ranges around compiled code; which compile it was, or its key in the cache, follows."""
+"""Beginnings of the ranges around compiled code; the compile id, or the key in the cache, follows."""
 
 GENERATED_PREFIX = "layoutdoctor::"
 """Annotated ranges around generated kernels are called ``layoutdoctor::<graph>::<kernel>``."""
@@ -59,10 +59,10 @@ _COMPUTING_THEMSELVES = _aten(
     "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d "
     "glu_backward _embedding_bag_dense_backward _linalg_svd linalg_lu_solve"
 )
-"""Operations that compute in their own code though they call others that do as well."""
+"""Operations that compute in their own code, although they call other operations that compute too."""
 
 CONVOLUTION_BACKWARD = "aten::convolution_backward"
-"""If it runs no primitive and calls no other that does, it computes in ATen's own code, which has no other name."""
+"""If it runs no primitive and calls no operation that computes, it computes in ATen's own code, under this name."""
 
 _PREPARING = _aten(
     "fill_ zero_ zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor arange "
@@ -74,17 +74,17 @@ _ONLY_PREPARING = _PREPARING | _aten(
     "_reshape_copy flatten type_as pad constant_pad_nd _pad_enum _pad_circular repeat tile expand_copy "
     "slice_backward select_backward slice_scatter select_scatter as_strided_scatter resolve_conj resolve_neg"
 )
-"""Operations that do nothing themselves but call those."""
+"""Operations that compute nothing themselves: the operations of ``_PREPARING`` that run in them do the work."""
 
 _NEVER_ALONE = _aten("to contiguous reshape flatten type_as resolve_conj resolve_neg dropout")
-"""Operations that return their input if they call none that moves it."""
+"""Operations that return their input, unless they call an operation that moves its elements."""
 
 _OPAQUE = re.compile(r"(?!aten::|prims?::)\w+::(?!\w*pack)\w*conv(?!ert)")
-"""Convolutions of other libraries, such as FBGEMM's ``quantized::conv2d``, which may convert what they read."""
+"""Convolutions of other libraries, such as FBGEMM's ``quantized::conv2d``, which may convert their inputs."""
 
 _NO_OPERATOR = "autograd|torch|profiler|prim|layoutdoctor|c10d|_c10d_functional|symm_mem"
 _OPERATION = re.compile(rf"(?!(?:{_NO_OPERATOR})::)[A-Za-z_]\w*::\w")
-"""Names of operators of whatever library, such as ``mkl::_mkl_linear``; ranges of autograd or the profiler are none."""
+"""Names of any library's operators, such as ``mkl::_mkl_linear``, but not of ranges of autograd or the profiler."""
 
 
 @dataclass(eq=False)
@@ -95,13 +95,13 @@ class HostOperation:
     Attributes:
         start_seconds: Since the trace's base time, so that small differences keep their precision.
         seconds: Duration, children included.
-        shapes: Sizes of its arguments; empty entries for what is no tensor.
-        external_id: Links device kernels with it.
+        shapes: Sizes of its arguments; an entry is empty if the argument is no tensor.
+        external_id: The External id, by which device kernels refer to it.
         row: Its row among the trace's operations; None for an annotated range (``record_function``).
         parent: The operation it was called from, on the same thread.
         primitives: oneDNN primitives that ran in it and in none of its children.
-        node: The graph node that it ran, where that is certain.
-        graph: Name of that node's graph; of the call of a compiled graph, that graph's.
+        node: The graph node that it ran, if that is certain.
+        graph: Name of the node's graph, or of the compiled graph if this is its call.
     """
 
     name: str
@@ -140,7 +140,7 @@ class HostOperation:
         return next((entry for entry in self.around() if entry.node is not None), None)
 
     def home(self) -> str | None:
-        """Name of the graph that it ran in, where that is certain."""
+        """Name of the graph that it ran in, if that is certain."""
         return next((entry.graph for entry in self.around() if entry.graph is not None), None)
 
 
@@ -150,7 +150,7 @@ def operation_tree(trace: RecordedTrace) -> list[HostOperation]:
 
     sizes = [(parse_shapes(known.shapes), parse_shapes(known.strides)) for known in trace.arguments]
     ranges, own = trace.annotations, trace.operations
-    # In nanoseconds until they are in order: two events within one may be a parent and its child.
+    # Sorted by nanoseconds, longer events first: of two that start together, the longer one is the parent.
     found: list[tuple[int, int, HostOperation]] = []
 
     def add(name: int, start: int, duration: int, thread: int, **more: Any) -> None:
@@ -188,7 +188,7 @@ def nested(operations: Iterable[HostOperation]) -> list[HostOperation]:
 
 
 def base_seconds(trace: RecordedTrace) -> float:
-    """Unix time that the starts of the operations count from."""
+    """Unix time in seconds from which the starts of the operations count."""
     base = trace.metadata.get("baseTimeNanoseconds")
     return ((base if isinstance(base, int) else 0) + trace.base_nanoseconds) / NANOSECONDS_PER_SECOND
 
@@ -206,7 +206,7 @@ def place_primitives(tree: Sequence[HostOperation], log: OnednnLog, base: float)
         base: From ``base_seconds``.
 
     Returns:
-        The primitives that no operation can be named for; without timestamps these are all.
+        The primitives that ran in no known operation: all of them if the log has no timestamps.
     """
     starts = [entry.start_seconds for entry in tree]
     homeless: list[Primitive] = []
@@ -218,7 +218,7 @@ def place_primitives(tree: Sequence[HostOperation], log: OnednnLog, base: float)
 
 
 _CLOCK_RESOLUTION_SECONDS = 1e-6
-"""oneDNN prints microseconds; a primitive never starts within the first one of its operation."""
+"""oneDNN prints microseconds; a primitive never starts within the first microsecond of its operation."""
 
 
 def _innermost(tree: Sequence[HostOperation], starts: Sequence[float], moment: float) -> HostOperation | None:
@@ -276,8 +276,8 @@ def summarize(
     Counts and sums of a kernel list.
 
     Args:
-        conversions: The conversions among them, those without a change of layout included.
-        not_understood: What else could not be read; conversions of unknown layouts are counted here.
+        conversions: The conversions among the kernels, also those that change no layout.
+        not_understood: Number of lines and events that could not be read; conversions of unknown layouts are added.
     """
     not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)
     real = [conversion for conversion in conversions if conversion.direction != "none"]
@@ -303,14 +303,14 @@ def _is_kernel(entry: HostOperation) -> bool:
         return False
     working = {child.name for child in entry.children if _works(child)}
     if entry.name == CONVOLUTION_BACKWARD:
-        working -= {"aten::sum", "aten::add_"}  # the bias's gradient, beside ATen's own code for the others
+        working -= {"aten::sum", "aten::add_"}  # the bias's gradient; ATen's own code computes the others
     if not working or entry.name in _COMPUTING_THEMSELVES:
         return entry.name not in _NEVER_ALONE
     return entry.name not in _ONLY_PREPARING and _PREPARING.issuperset(working)
 
 
 def _works(entry: HostOperation) -> bool:
-    """Whether an operation, or one it calls, moves or computes elements."""
+    """Whether an operation, or an operation that it calls, moves or computes elements."""
     return (
         bool(entry.primitives)
         or any(map(_works, entry.children))
@@ -323,7 +323,7 @@ def _may_work(entry: HostOperation) -> bool:
 
 
 def moves_elements(name: str) -> bool:
-    """Whether a name is that of an operation that does more than to allocate or describe a tensor."""
+    """Whether the operation of this name does more than allocate or describe a tensor."""
     return _OPERATION.match(name) is not None and name not in _NOT_KERNELS
 
 
@@ -344,15 +344,15 @@ def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
 
 
 OF_A_CPU = "operations of a Kineto trace"
-"""The source of the kernels of a CPU's trace: its operations."""
+"""The source of a CPU's trace whose operations count as its kernels."""
 
 
 def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
     """
-    A CPU's trace with the operations that move or compute elements as its kernels, each without those that it called.
+    A CPU's trace with the operations that move or compute elements as its kernels, each with its self time.
 
     Returns:
-        None if compiled code ran: its generated kernels are in no trace, so that the others would look like all.
+        None if compiled code ran: the trace lacks its generated kernels, so the kernel list would only look complete.
     """
     import numpy as np  # late, as in operation_tree
 
@@ -381,7 +381,7 @@ def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
 
 
 def outermost_name(entry: HostOperation) -> str:
-    """The ATen operation that the caller asked for, in which an operation ran."""
+    """Name of the outermost operation that an operation ran in: the one that the caller asked for."""
     return [entry.name, *(one.name for one in entry.around() if _OPERATION.match(one.name))][-1]
 
 
@@ -402,7 +402,7 @@ def add_primitive(
     Puts a primitive into the kernel list, and a reorder among the conversions as well.
 
     Args:
-        origin_unix: Unix time in seconds that starts in the list count from.
+        origin_unix: Unix time in seconds from which starts in the list count.
     """
     primitive = item.primitive
     start = None if primitive.start_seconds is None else max(0.0, primitive.start_seconds - origin_unix)

@@ -1,7 +1,7 @@
 """
 Several iterations of the same work: each operation counts with its least time.
 
-Any of them may have met another program, and seldom the same operation twice.
+Another program may disturb any iteration, but seldom the same operation in all of them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Iteration, RecordedTrace
 
     Timed = tuple[Sequence[Hashable], Sequence[float]]
-    """What ran, in order, and the time of each."""
+    """Names in the order in which they ran, and the time of each: seconds, or nanoseconds of a GPU's kernels."""
 
 
 def _least(own: Timed, others: Iterable[Timed]) -> list[float]:
-    """The least time of each; an iteration in which something else ran does not count."""
+    """The least time of each name; an iteration in which other names or another order ran does not count."""
     ran, seconds = own
     same = [times for names, times in others if list(names) == list(ran)]
     return [min(times) for times in zip(seconds, *same, strict=True)]
@@ -47,7 +47,7 @@ def with_least_times(iteration: Iteration, others: Sequence[Iteration]) -> Itera
 
 
 def take_least_times(tree: Sequence[HostOperation], others: Sequence[Iteration]) -> None:
-    """Gives the operations of an iteration the least of their times in all iterations."""
+    """Sets the time of each operation of an iteration to its least time in all iterations."""
     ordered = _by_thread(tree)
     times = _least(_operations(ordered), (_operations(_by_thread(operation_tree(one.events))) for one in others))
     for entry, seconds in zip(ordered, times, strict=True):
@@ -55,7 +55,7 @@ def take_least_times(tree: Sequence[HostOperation], others: Sequence[Iteration])
 
 
 def _by_thread(tree: Sequence[HostOperation]) -> list[HostOperation]:
-    """In the order in which each thread ran them: that of two threads beside one another changes."""
+    """Operations thread by thread, each in the order in which they ran: the order across threads varies."""
     return sorted(tree, key=lambda entry: entry.thread)
 
 

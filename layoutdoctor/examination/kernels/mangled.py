@@ -1,8 +1,8 @@
 """
 Reads mangled C++ names, as the Itanium ABI defines them.
 
-A table may cut a name anywhere, so what can be read of a beginning is returned; what names of kernels hardly hold, such
-as arrays, functions and expressions as template arguments, ends the reading likewise.
+A table may cut a name anywhere, so the part up to the cut is returned. Reading also ends at parts that kernel names
+seldom contain, such as arrays, functions and expressions as template arguments.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _SUFFIXES = {"j": "u", "l": "l", "m": "ul", "x": "ll", "y": "ull"}
 
 def demangled(name: str) -> str:
     """
-    A name as it is written in C++; as it is if it is not mangled, or nothing of it can be read.
+    A name as C++ writes it; unchanged if it is not mangled, or no part of it can be read.
 
-    An ellipsis at the end stays.
+    An ellipsis at the end is kept.
     """
     mangled = _MANGLED.match(name)
     if mangled is None:
@@ -53,7 +53,7 @@ class _EndOfReading(Exception):  # noqa: N818 - no error: the rest was cut off, 
     Ends the reading of a name.
 
     Attributes:
-        text: What was read.
+        text: The part that was read.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -63,11 +63,11 @@ class _EndOfReading(Exception):  # noqa: N818 - no error: the rest was cut off, 
 
 class _Reader:
     """
-    Reads a name from its start; each method takes one part of it and returns that as it is written in C++.
+    Reads a name from its start; each method reads one part and returns that part as C++ writes it.
 
     Attributes:
-        seen: The parts that ``S_``, ``S0_``, ``S1_``... stand for.
-        arguments: The template arguments that ``T_``, ``T0_``, ``T1_``... stand for: those of the function around.
+        seen: The parts that ``S_``, ``S0_``, ``S1_``... refer to.
+        arguments: The template arguments that ``T_``, ``T0_``, ``T1_``... refer to: those of the enclosing function.
         last: The template arguments that were read last.
     """
 
@@ -81,7 +81,7 @@ class _Reader:
         return self.name.startswith(texts, self.place)
 
     def take(self, *texts: str) -> str:
-        """The one of some texts that comes next; empty if none does."""
+        """Reads the first of some texts that comes next; empty if none does."""
         found = next((text for text in texts if self.next_is(text)), "")
         self.place += len(found)
         return found
@@ -94,13 +94,13 @@ class _Reader:
         return found[found.lastindex or 0]
 
     def index(self, letter: str = "") -> int:
-        """The number of ``_``, ``0_``, ``1_``...: 0, 1, 2..., behind a letter."""
+        """Reads ``_``, ``0_``, ``1_``... as 0, 1, 2..., after ``letter`` if one is given."""
         self.take(letter)
         digits = self.match(_INDEX)
         return int(digits, 36) + 1 if digits else 0
 
     def after(self, text: str, read: Callable[[], str]) -> str:
-        """A text, and what is read behind it."""
+        """A text, and the part that is read after it."""
         self.depth += 1
         if self.depth > _DEEPEST or len(text) > _LONGEST:
             raise _EndOfReading(text)
@@ -112,7 +112,7 @@ class _Reader:
         return found
 
     def several(self, text: str, read: Callable[[], str]) -> list[str]:
-        """What is read up to ``E``; the text is that before the first one."""
+        """The parts up to ``E``; ``text`` is the name before the first part."""
         found: list[str] = []
         while not self.take("E") and (self.depth or self.place < len(self.name)):
             before = text + "".join(f"{one}, " for one in found)
@@ -153,11 +153,11 @@ class _Reader:
             else:
                 found = self.remember(self.after(f"{found}::" if found else "", self.plain_name))
         if self.seen and self.seen[-1] == found:
-            self.seen.pop()  # a type is remembered as one; a function is not
+            self.seen.pop()  # ``type`` remembers a type; a function is not remembered
         return found
 
     def local(self) -> str:
-        """What is declared inside a function, behind ``Z``."""
+        """A function or a type declared inside a function, after ``Z``."""
         function = self.after("", self.function)
         if self.take("s"):
             return function
@@ -183,7 +183,7 @@ class _Reader:
         return "" if found == "void" else found
 
     def plain_name(self) -> str:
-        """A name without what it belongs to."""
+        """A name without its namespaces and template arguments."""
         self.take("L")
         if self.take("Ul"):
             types = self.types("{lambda(")
@@ -198,7 +198,7 @@ class _Reader:
         return "(anonymous namespace)" if _ANONYMOUS.match(found) else found
 
     def template(self) -> str:
-        """Template arguments, behind ``I``."""
+        """Template arguments, after ``I``."""
         self.last = self.several("<", self.argument)
         return f"<{', '.join(self.last)}>"
 
@@ -208,7 +208,7 @@ class _Reader:
         return self.literal() if self.take("L") else self.type()
 
     def literal(self) -> str:
-        """A value, behind ``L``."""
+        """A value, after ``L``."""
         kind = self.take(*_BUILTIN)
         of = _BUILTIN[kind] if kind else self.type()
         sign, digits = "-" if self.take("n") else "", self.match(_NUMBER)
@@ -219,7 +219,7 @@ class _Reader:
         return f"{sign}{digits}{_SUFFIXES.get(kind, '')}" if kind else f"({of}){sign}{digits}"
 
     def type(self) -> str:
-        """A type; later parts of the name may refer to it, unless it is one of the language's own."""
+        """A type; later parts of the name may refer to it, unless it is a built-in type."""
         own = self.take(*_BUILTIN)
         if own:
             return _BUILTIN[own]
@@ -235,7 +235,7 @@ class _Reader:
         return self.remember(self.after(found, self.template)) if self.take("I") else found
 
     def parameter(self) -> str:
-        """The template argument that ``T_``, ``T0_``... means; ``auto`` for that of a lambda."""
+        """The template argument that ``T_``, ``T0_``... refers to; ``auto`` for a generic lambda's parameter."""
         index = self.index("T")
         return self.arguments[index] if index < len(self.arguments) else "auto"
 

@@ -1,7 +1,7 @@
 """
-What a kernel is, as far as its name says: a layout conversion, a convolution, whose it is, between which data types.
+The facts that a kernel's name gives: whether it is a layout conversion or a convolution, its library, its data types.
 
-First the names themselves, as patterns; then how one is looked up, whole or cut.
+First come the patterns of names, then the functions that look up a whole or cut name.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Role = Literal["conversion", "padding", "cast", "possible", "strided_copy", "gen
 @dataclass(frozen=True)
 class KernelEntry:
     """
-    One kernel, or a family with one name.
+    One kernel, or several that share one pattern.
 
     Attributes:
-        regex: Matches the name from its start; decides by the beginning alone, so that what follows may be cut off.
-        library: Whose kernel it is; ``custom`` where it is the model's own.
+        regex: Matches the beginning of the name, so that the end may be cut off.
+        library: The library of the kernel; ``custom`` if it is the model's own.
         role: ``conversion``: the name proves that the layout changes. ``padding``: channels are padded or folded.
             ``cast``: only the data type changes. ``possible``: it may convert, the name does not say. ``strided_copy``:
             a copy in eager mode, its strides decide. ``generated``: the compiler's, undecidable by name. ``decoy``:
             it looks like a conversion and is none.
-        direction: What it does to the layout; ``other`` where the name does not say, ``none`` if it does nothing.
-        endings: How a whole name goes on from the point where a cut name shows which kernel it is; any end of an ending
-            may complete a cut name. Empty: only a name that already matches counts.
+        direction: The change of layout; ``other`` if the name does not show it, ``none`` if there is none.
+        endings: Possible ends of a cut name: the entry is a candidate if the cut name and any suffix of an ending
+            together match. Empty: only a name that already matches counts.
     """
 
     regex: str
@@ -79,21 +79,21 @@ def _decoy(library: str, *patterns: str, endings: tuple[str, ...] = ()) -> Kerne
     return _entry("|".join(patterns), library, "decoy", "none", *endings)
 
 
-# Above each entry: what one learns from the name; where it was seen.
+# Above each entry: the facts that the name gives; where it was seen.
 
 _CONVERSIONS = (
-    # contiguous to channels_last, of activations and of weights; casts as well where its two types differ; cuDNN 7
-    # (no namespace), 8 (cudnn::ops), 9 (cudnn::engines_precompiled); recorded on V100, A100, H100
+    # contiguous to channels_last, of activations and of weights; also a cast if its two types differ; cuDNN 7 (no
+    # namespace), 8 (cudnn::ops), 9 (cudnn::engines_precompiled); recorded on V100, A100, H100
     _entry(_cudnn("nchwToNhwcKernel"), "cudnn", "conversion", "to_channels_last", "Kernel"),
-    # channels_last to contiguous; casts as well where its two types differ; cuDNN 7 (no namespace), 8 (cudnn::ops), 9
+    # channels_last to contiguous; also a cast if its two types differ; cuDNN 7 (no namespace), 8 (cudnn::ops), 9
     # (cudnn::engines_precompiled); recorded on V100, A100, H100
     _entry(_cudnn("nhwcToNchwKernel"), "cudnn", "conversion", "to_contiguous", "Kernel"),
     # contiguous to channels_last, padding 3 channels to 4 on the way; cuDNN 7; README of apex.pyprof, ResNet-50
     _entry(_cudnn("nchwToNhwc3To4Kernel"), "cudnn", "conversion", "to_channels_last", "3To4Kernel"),
     # contiguous to channels_last with few channels folded; the layout changes; kernel table of HTA
     _entry(_cudnn("nchwToFoldedNhwcKernel"), "cudnn", "conversion", "to_channels_last", "NhwcKernel"),
-    # a layout change; the direction shows only in the position around the convolution. half is any 16-bit type;
-    # recorded on MI300X; MIOpen batched_transpose_sol.cpp
+    # a layout change; its place before or after the convolution shows the direction. half is any 16-bit type; recorded
+    # on MI300X; MIOpen batched_transpose_sol.cpp
     _entry(r"^batched_transpose_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)\b", "miopen", "conversion",
            "other", "32x32_pack_2x2_ediv_2x2_half", "32x32_half", "byte", "dword"),
     # contiguous to or from CNHW, around a 1x1 convolution that runs as a matrix product; recorded on MI300X; MIOpen
@@ -164,9 +164,9 @@ _ALMOST = (
     _entry(r"^SubTensorOpWithCastTensor\dd", "miopen", "cast", "none", "CastTensor1d"),
     # a copy, the strides decide; recorded on V100, torch 1.8
     _entry(_UNROLLED + r"OffsetCalculator<", "aten", "strided_copy", "other", ", OffsetCalculator<"),
-    # a cast of data that stays as it lies; recorded on A100, H100: 198 in a particle transformer
+    # a cast that keeps the strides; recorded on A100, H100: 198 in a particle transformer
     _entry(_UNROLLED + r"TrivialOffsetCalculator<", "aten", "cast", "none", ", TrivialOffsetCalculator<"),
-    # a cast of data that stays as it lies; recorded in public PyTorch traces
+    # a cast that keeps the strides; recorded in public PyTorch traces
     _entry(_VECTORIZED + r"b?float\d\w{0,40}?_copy_kernel_cuda\b", "aten", "cast", "none", "_copy_kernel_cuda"),
     # copy_, contiguous, clone or to; only the strides distinguish a conversion from an attention permute; recorded in
     # public PyTorch traces
@@ -174,7 +174,7 @@ _ALMOST = (
            "_kernel_cuda"),
     # cudnnTransformTensor between any two strides; recorded on H100 inside a Conv3d
     _entry(_cudnn("tensorTransformGeneric"), "cudnn", "possible", "other", "Generic"),
-    # a transpose, of what the name does not say; kernel table of HTA
+    # a transpose; the name does not show of which tensor; kernel table of HTA
     _entry(_cudnn("genericTranspose_kernel", "transposeBlock_kernel", "transposeWarp_kernel"), "cudnn", "possible",
            "other", "ranspose_kernel", "_kernel"),
     # a matrix transpose for int8 convolutions as GEMM; MIOpen MIOpenUtilKernels4, gemm.cpp
@@ -191,20 +191,20 @@ _ALMOST = (
     # three dimensions in another order, of filters mostly; TensorFlow conv_2d_gpu.h
     _entry(_VOID + r"tensorflow::functor::(?:ShuffleInTensor3Simple|SwapDimension0And2InTensor3Simple)\b", "tensorflow",
            "possible", "other", "Tensor3Simple"),
-    # a transposition of XLA's, with what was fused into it; public profiles of jax programs
+    # a transpose by XLA, with the operations fused into it; public profiles of jax programs
     _entry(r"^(?:input|loop|wrapped)_transpose(?:_fusion)?(?:[._]\d+)*\Z", "xla", "possible", "other",
            "transpose_fusion"),
-    # a transposition of Myelin's, with nothing that computes; layer names of TensorRT engines (__myl_TranReshMove)
+    # a transpose by Myelin, fused with nothing that computes; layer names of TensorRT engines (__myl_TranReshMove)
     _entry(r"^__myl_(?:Move|Resh|Cast|Slic|Conc|Repl){0,12}Tran(?:Move|Resh|Tran|Cast|Slic|Conc|Repl){0,12}_",
            "tensorrt", "possible", "other", "Tran_"),
     # a template: GEMM, convolution or attention; Inductor names
     _decoy("inductor", r"^triton_(?:tem|mm|bmm|addmm|convolution[23]d|flex)_", endings=("_tem_",)),
-    # nothing: triton_poi_fused_convolution_3 is a layout copy in one graph and a bias in another; recorded on A100,
-    # MI300X; the strides of the launch or the output code decide. Without unique names torch 2.0 to 2.2 call all so
+    # no facts: triton_poi_fused_convolution_3 is a layout copy in one graph and a bias in another; recorded on A100,
+    # MI300X; the strides of the launch or the output code decide. Without unique names, torch 2.0 to 2.2 use triton_
     _entry(r"^triton_(?:poi|red|per|for|spl|unk)_|^triton_(?:_|\Z)", "inductor", "generated", "other", "_poi_"),
 )  # fmt: skip
 
-# Beside each pattern: its kernels, and where they were seen. A layout in a computing kernel's name is its operands'.
+# Beside each pattern: its kernels, and where seen. A layout in a computing kernel's name is its operands' layout.
 _DECOYS = (
     _decoy(
         "cutlass",
@@ -282,10 +282,10 @@ def kernel_entry(name: str, *, is_cut: bool = False) -> KernelEntry | None:
     The dictionary entry for a kernel name.
 
     Args:
-        is_cut: The table cut names at its column's edge. A name that ends in an ellipsis is always taken as cut.
+        is_cut: Whether the table's column cut the name. A name that ends in an ellipsis always counts as cut.
 
     Returns:
-        None if the dictionary knows nothing, or where a cut name can go on to entries that say different things.
+        None if no entry matches, or if a cut name may belong to entries that contradict each other.
     """
     beginning = name.rstrip().removesuffix("…").removesuffix("...").rstrip()
     if not is_cut and beginning == name.rstrip():
@@ -296,7 +296,7 @@ def kernel_entry(name: str, *, is_cut: bool = False) -> KernelEntry | None:
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def library_of(name: str) -> str | None:
-    """Whose kernel a device kernel is, as far as its name says."""
+    """The library of a device kernel, by its name; None if the name does not show it."""
     found = kernel_entry(name)
     if found is not None and found.library not in _BUILT_ON:
         return found.library
@@ -310,7 +310,7 @@ def library_of(name: str) -> str | None:
 
 
 def is_fallback(kernel: Kernel) -> bool:
-    """Whether a convolution runs in code that is there so that every case has an answer: no library took it."""
+    """Whether a convolution runs in fallback code, which covers the cases that no faster code supports."""
     return _FALLBACK.search(kernel.name) is not None or _FALLBACK.search(kernel.op or "") is not None
 
 
@@ -323,10 +323,10 @@ def are_of_an_engine(names: Iterable[str | None]) -> bool:
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def dtypes_of(name: str) -> tuple[str, str] | None:
     """
-    Between which data types a conversion, a padding or a cast runs, from its template arguments.
+    Data types before and after a conversion, a padding or a cast, from its template arguments.
 
     Returns:
-        Before and after, as torch names them (``float16``); None if the name does not give both.
+        The two types, as torch names them (``float16``); None if the name does not give both.
     """
     found = _TEMPLATE_TYPES.match(name)
     if found is None:
@@ -338,13 +338,13 @@ def dtypes_of(name: str) -> tuple[str, str] | None:
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def is_convolution_kernel(name: str) -> bool:
     """
-    Whether a kernel belongs to the computation of a convolution, by its name; for tables that name no operation.
+    Whether a kernel belongs to the computation of a convolution, by its name.
 
     Counts the convolution itself and the steps that only convolutions take: offsets, zero fills, Winograd and FFT
-    transforms, im2col, the sum of a split weight gradient. Not its conversions, paddings and casts, which have roles of
-    their own, and no matrix product, though a 1x1 convolution may run as one: its name does not show it.
+    transforms, im2col, the sum of a split weight gradient. Its conversions, paddings and casts do not count: they have
+    roles of their own. Nor does a matrix product, although a 1x1 convolution may run as one.
 
-    The rest of a cut name is enough.
+    The beginning of a cut name is enough.
     """
     return _CONVOLUTION.match(name) is not None
 
@@ -357,7 +357,7 @@ def is_cast_for_convolution(name: str) -> bool:
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def work_of(name: str) -> str | None:
-    """The work of a kernel or a device's copy that neither convolves nor changes a layout, in words, by its name."""
+    """The work, in words, of a kernel or device copy that neither convolves nor converts; None if not known."""
     entry = kernel_entry(name)
     named = next((work for work, pattern in _WORK if pattern.search(name)), None)
     return named or (_WORK_OF_ROLES.get(entry.role) if entry is not None else None)
@@ -365,17 +365,17 @@ def work_of(name: str) -> str | None:
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def looks_like_conversion(name: str) -> bool:
-    """Whether a name that the dictionary does not know speaks of layouts, and of nothing that computes."""
+    """Whether a name that the dictionary lacks contains a word for layouts, and no word for computing."""
     return _LAYOUT_WORDS.search(name) is not None and _COMPUTING_WORDS.search(name) is None
 
 
 def _completions(beginning: str) -> Iterator[KernelEntry]:
     """
-    Every entry a cut name can go on to, in the dictionary's order.
+    Every entry that a cut name may belong to, in the dictionary's order.
 
-    An entry counts where an end of one of its endings makes the name match: the witness that it can go on so. Endings
-    begin where the name first shows the kernel, so what comes before must be there. Nothing after an entry that matches
-    already can count, since the first entry that matches a whole name is its own.
+    An entry counts if the cut name and a suffix of one of its endings together match. An ending begins where a name
+    first shows the kernel, so the cut name must contain everything before. Entries after one that already matches
+    cannot count, since the first entry that matches a whole name is the one taken.
     """
     for entry in KERNELS:
         matches = entry.pattern.match(beginning) is not None
@@ -390,7 +390,7 @@ def _completions(beginning: str) -> Iterator[KernelEntry]:
 
 
 def _agreed(candidates: tuple[KernelEntry, ...]) -> KernelEntry | None:
-    """The entry all candidates agree with: the same role, and one direction, or the one that leaves it open."""
+    """The entry for candidates of one role: any if all have one direction, else one with direction ``other``."""
     if len({entry.role for entry in candidates}) != 1:
         return None
     if len({entry.direction for entry in candidates}) == 1:
@@ -398,12 +398,12 @@ def _agreed(candidates: tuple[KernelEntry, ...]) -> KernelEntry | None:
     return next((entry for entry in candidates if entry.direction == "other"), None)
 
 
-# One search instead of one per entry: the group that matched is the entry.
+# One search instead of one per entry: the number of the group that matched is the entry's.
 _ANY_KERNEL = re.compile("|".join(f"({entry.regex})" for entry in KERNELS))
 
 _IN_CUDNN = r"(?:void )?(?:cudnn::(?:\w{1,40}::){0,2})?"
 
-# Each line ends with where such names were seen.
+# At the end of a line: where such names were seen.
 _CONVOLUTION = re.compile(
     "^(?:"
     + "|".join(
@@ -438,7 +438,7 @@ _CONVOLUTION = re.compile(
     )
     + ")"
 )
-_MOVING = r"^triton_poi_fused_(?:_?(?:{})_)+\d+\Z"  # Inductor lists the operations; these move data alone
+_MOVING = r"^triton_poi_fused_(?:_?(?:{})_)+\d+\Z"  # Inductor's names list operations; these only move data
 _WORK = tuple(
     (work, re.compile(pattern))
     for work, pattern in {
@@ -462,8 +462,8 @@ MOVES = frozenset({"padding", "filling", "concatenating", "copying"})
 """Work that moves or writes data and computes nothing."""
 GENERATED_POINTWISE = re.compile(r"triton_(?:(?:poi|for)?_|\Z)")
 """
-Generated kernels that may convert a layout. A reduction (``red``, ``per``, in cooperation ``unk``) or a scan (``spl``)
-computes: it is no copy, though its launch grid may have a second dimension.
+Generated kernels that may convert a layout. A reduction (``red``, ``per``, or ``unk`` if cooperative) or a scan
+(``spl``) computes: it is no copy, though its launch grid may have a second dimension.
 """
 
 _LAYOUT_WORDS = re.compile(r"nchw|nhwc|ncdhw|ndhwc|transpos|permut|reformat|layout|swapdim", re.IGNORECASE)
@@ -473,7 +473,7 @@ _COMPUTING_WORDS = re.compile(
     re.IGNORECASE,
 )
 
-# Others build on the code of these libraries; the name may say more exactly whose it is.
+# Other libraries build on code of these libraries; another part of the name may show which library it is.
 _BUILT_ON = ("cutlass", "cudnn", "custom")
 _LIBRARIES = tuple(
     (re.compile(pattern), library)

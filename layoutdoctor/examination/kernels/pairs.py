@@ -1,11 +1,12 @@
 """
-Round trips in a recorded trace: a convolution's result converted, and back for the next convolution.
+Round trips in a recorded trace: a convolution's result is converted, and converted back for the next convolution.
 
-No trace holds the identity of a tensor. What says that both conversions are of one value are the sizes of both
-(``shapes``), the launch grid of both (``grid``), or that nothing else came between (``order``). Each of these can be
-deceived by a sibling: a second convolution of the first one's own input, where input and result are of the same sizes,
-such as the queries and keys of an attention, or the branches of a reparametrized block. So nothing is claimed where
-no operation between took the value on; where only norms did, no more than the order, and nothing where that was all.
+No trace holds the identity of a tensor. The evidence that both conversions are of one value is their equal sizes
+(``shapes``), their equal launch grids (``grid``), or only that no operation between forces a layout (``order``). A
+sibling can mimic all three: a second convolution that reads the first one's input, if input and result have the same
+sizes, such as the queries and keys of an attention, or the branches of a reparametrized block. If sizes allow a
+sibling, a round trip is claimed only if an operation between reads the value. If only norms read it, better evidence
+counts as ``order``, and ``order`` is not enough.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from layoutdoctor.examination.kernels.evidence import Evidence, LibraryConversion
     from layoutdoctor.examination.kernels.shapes import Shape
 
-# Operations outside ATen that return each element where they read it; add one here.
+# Operations outside ATen that work in either memory format and keep it; add new ones here.
 OTHER_OPERATIONS = frozenset({"aiter::_groupnorm_run", "apex::group_norm", "aiter::_groupnorm"})
 
 _NORMS = frozenset(
@@ -40,12 +41,12 @@ _NORMS = frozenset(
     """.split()
 )
 """
-Norms read and write either format with kernels of their own, also in training; so the conversions around one can go,
-though a norm itself may be slower in one of them.
+Norms that take and return either format, also in training, so the conversions around one can go. A norm may be slower
+in one format; those in ``CONTIGUOUS_NORMS`` compute in ``contiguous_format`` on a GPU.
 """
 
 _RESIZING = frozenset(name for name in PER_CHANNEL if "norm" not in name)
-"""Pooling, padding and resampling: the sizes they return are not recorded, so no value can be followed through one."""
+"""Pooling, padding, resampling: the sizes of their results are not recorded, so no value can be followed through."""
 
 _OTHER_AGNOSTIC = frozenset({"dropout", "_fused_dropout", "fill", "zero"})
 _COPIES = frozenset({"copy", "clone", "contiguous"})
@@ -58,7 +59,7 @@ _AGNOSTIC_KERNEL = re.compile(
 )
 _COPY_KERNEL = re.compile(r"direct_copy_kernel|_backward")
 _NORM_KERNEL = re.compile(r"batch_norm_|::bn_fw_|MIOpenBatchNorm")
-_COUNTING_KERNEL = re.compile(r"\blong\b")  # such as of num_batches_tracked
+_COUNTING_KERNEL = re.compile(r"\blong\b")  # such as the counting of num_batches_tracked
 _GRADIENT = re.compile(r"dgrad|wgrad|_bwd_|_wrw_|bwd_weight|bwd_data|Bwd|Wrw")
 _BACK: dict[ConversionDirection, ConversionDirection] = {
     "to_contiguous": "to_channels_last",
@@ -73,8 +74,8 @@ class TracePair:
 
     Attributes:
         first: The conversion of a convolution's result: index into the list of library conversions.
-        second: The conversion back, of another convolution's input: likewise.
-        between: Names of the operations between, in order, each once in a row.
+        second: The conversion back, of another convolution's input: index into the same list.
+        between: Names of the operations between, in order, without immediate repeats.
         shape: Sizes of the value at the second conversion; None if not known.
     """
 
@@ -99,9 +100,9 @@ class _Walk:
     The open search on one stream.
 
     Attributes:
-        first: The conversion of a result that waits for its counterpart; None if there is none.
-        rows: Kernels since then that belong to no convolution.
-        reader: The convolution that has begun to read since then; None if none has.
+        first: The conversion of a result whose counterpart is looked for; None if there is none.
+        rows: Kernels after that conversion that belong to no convolution.
+        reader: The convolution that has begun to convert its inputs after it; None if none has.
     """
 
     first: int | None = None
@@ -123,7 +124,7 @@ class _Walker:
         }
 
     def step(self, walk: _Walk, row: int) -> TracePair | None:
-        """Takes one kernel in; returns the pair that it completes."""
+        """Goes on to the next kernel; returns the pair that it completes, if any."""
         group = self.evidence.groups[row]
         index = self.by_row.get(row)
         conversion = self.conversions[index] if index is not None else None
@@ -133,7 +134,7 @@ class _Walker:
                 pair = self._pair(walk.first, walk.rows, index)
                 walk.reader = group
             if pair is not None or (conversion is None and not self._prepares(row)):
-                walk.first = None  # found, or the next convolution computes
+                walk.first = None  # the pair is found, or the next convolution computes
             if pair is not None:
                 return pair
         if conversion is not None and conversion.direction in _BACK and self._is_result(conversion):
@@ -146,15 +147,15 @@ class _Walker:
         return None
 
     def _prepares(self, row: int) -> bool:
-        """Whether a kernel of a convolution comes before it computes: a fill, or the cast of a weight or an input."""
+        """Whether a kernel of a convolution prepares its computation: a fill, or the cast of a weight or an input."""
         return self.evidence.class_of(row).is_helper or self._agnostic(row) is not None
 
     def _is_result(self, conversion: LibraryConversion) -> bool:
         """
         Whether a conversion's value is the output of a forward convolution.
 
-        Backward operations read what the forward saved as well, in a layout that no trace holds, so nothing says that
-        they would take the gradient in another one.
+        Backward operations also read tensors that the forward saved, in layouts that no trace holds, so nothing proves
+        that they would accept the gradient in another layout.
         """
         is_other = conversion.tensor is not None and conversion.tensor.role != "output"
         return conversion.is_result is True and not is_other and self._is_forward(conversion.group)
@@ -170,20 +171,20 @@ class _Walker:
         return group not in self.backward_groups
 
     def _agnostic(self, row: int) -> str | None:
-        """The operation's or kernel's name where it works in either format; None if it does not, or is not known."""
+        """Name of the operation, or else kernel, if it works in either format; None if it does not, or is not known."""
         operation = self.operations[row]
         if operation == NONE:
             name = self.evidence.name_of(row)
             return name if _is_agnostic_kernel(name) else None
         name = self.attribution.name_of(operation)
-        if base_name_of(name) in _COPIES:  # that keeps the layout, as its recorded strides say
+        if base_name_of(name) in _COPIES:  # a copy whose recorded strides keep the layout
             copied = copied_layouts(self.attribution, operation)
             if copied is not None and stride_order_of(copied[0]) == stride_order_of(copied[1]):
                 return name
         return name if is_agnostic_operation(name) else None
 
     def _pair(self, opened: int, rows: Sequence[int], second: int) -> TracePair | None:
-        """The pair of the open conversion and this one, unless what is known of both disagrees."""
+        """The pair of the open conversion and this one; None if the evidence contradicts it or is not enough."""
         first, other = self.conversions[opened], self.conversions[second]
         if other.direction != _BACK[first.direction] or not self._is_input(other):
             return None
@@ -203,7 +204,7 @@ class _Walker:
         return TracePair(opened, second, tuple(between), confidence, shape)
 
     def _agreement(self, first: LibraryConversion, second: LibraryConversion) -> tuple[Confidence | None, Shape | None]:
-        """The evidence that both convert one value, and its sizes; None if something speaks against it."""
+        """The evidence that both convert one value, and the value's sizes; None if sizes or grids contradict it."""
         if first.tensor is not None and second.input_shape is not None and first.tensor.shape != second.input_shape:
             return None, None
         if first.tensor is not None and second.tensor is not None:
@@ -215,7 +216,7 @@ class _Walker:
         return "order", shape
 
     def _is_one_step(self, first: LibraryConversion, second: LibraryConversion) -> bool:
-        """Whether both were launched in the same of the profiler's steps, as far as that was recorded."""
+        """Whether both were launched in the same profiler step, as far as recorded."""
         launched = [row for row in (first.row, second.row) if self.attribution.launch[row] != NONE]
         return len({int(self.attribution.step[row]) for row in launched}) < 2
 
@@ -229,7 +230,7 @@ class _Walker:
         return found
 
     def _reads_alike(self, first: LibraryConversion, second: LibraryConversion) -> bool:
-        """Whether the second convolution can have read the first one's input, as far as their sizes show it."""
+        """Whether the second convolution can have read the first one's input, as far as sizes or grids show it."""
         if first.tensor is not None and first.input_shape is not None:
             return first.input_shape == first.tensor.shape
         reads = self._reads.get(first.group, [])
@@ -239,12 +240,12 @@ class _Walker:
         return any(self.evidence.grid_of(conversion.row) == grid for conversion in reads)
 
     def _takes(self, row: int, shape: Shape | None) -> bool:
-        """Whether an operation between takes the value; unknown sizes do not speak against it."""
+        """Whether an operation between may read the value; unknown sizes do not exclude it."""
         shapes = parse_shapes(self.attribution.arguments_of(self.operations[row]).shapes)
         return shape is None or not shapes or shape in shapes
 
     def _is_norm(self, row: int) -> bool:
-        """Whether a kernel is of a norm, or only counts for one."""
+        """Whether a kernel ran for a norm, or only counts its batches."""
         operation, kernel = self.operations[row], self.evidence.name_of(row)
         if _COUNTING_KERNEL.search(kernel):
             return True

@@ -1,8 +1,8 @@
 """
-What each oneDNN reorder converts: the direction, and which tensor of the convolution around it.
+The direction of each oneDNN reorder, and the tensor that it converts, such as a convolution's input.
 
-A reorder's log line has a shape and two formats but no name. Within one operation it runs before the primitive that
-needs its target, or after the one whose result it reads; shape and format then say which tensor it is.
+A reorder's log line has a shape and two formats but no name. Within one operation, a reorder runs before the primitive
+that reads its target, or after the primitive whose result it reads; shape and format then identify the tensor.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class AnnotatedPrimitive:
     """
-    A primitive with what it converts; the last fields mean something for reorders only.
+    A primitive with the tensor that it converts; fields with a default are filled for reorders only.
 
     Attributes:
         bytes_moved: Bytes read plus bytes written, without padding.
-        port: Which argument or result of the ATen operation it is, such as ``input 0``.
+        port: The argument or result of the ATen operation that is converted, such as ``input 0``.
     """
 
     primitive: Primitive
@@ -53,7 +53,7 @@ _UNKNOWN = _Place("unknown", None)
 
 
 def stride_order_of(layout: Layout) -> tuple[int, ...] | None:
-    """The dimensions larger than one, slowest first; None if they are not known or have no order."""
+    """The dimensions larger than one, slowest first; None if the strides are unknown or symbolic."""
     return stride_order(layout.shape, layout.stride) if layout.stride is not None else None
 
 
@@ -91,10 +91,10 @@ def conversion_direction(source: Layout | None, target: Layout | None) -> Conver
 
 def annotate_sequence(primitives: Sequence[Primitive]) -> list[AnnotatedPrimitive]:
     """
-    The primitives of one operation with what they convert, in the same order.
+    The primitives of one operation with the tensors that they convert, in the same order.
 
     Args:
-        primitives: What ran one after the other on one thread.
+        primitives: In the order in which they ran, on one thread.
     """
     places = _places(primitives)
     return [describe(primitive, places.get(index, _UNKNOWN)) for index, primitive in enumerate(primitives)]
@@ -134,7 +134,7 @@ _ROLES: dict[str, dict[str, tuple[TensorKind, str]]] = {
     },
 }
 """
-oneDNN's roles in terms of ``aten.convolution(input, weight, bias, ...)`` and of
+Kind and port of each oneDNN role, by ``aten.convolution(input, weight, bias, ...)`` and
 ``aten.convolution_backward(grad_output, input, weight, ...)``, arguments in the order in which PyTorch converts them.
 """
 
@@ -149,9 +149,10 @@ _Candidate = tuple[int, str]
 
 def _places(primitives: Sequence[Primitive]) -> dict[int, _Place]:
     """
-    Which tensor each reorder of an operation converts, by the reorder's index; ``unknown`` if several fit as well.
+    The tensor that each reorder of an operation converts, by the reorder's index.
 
-    Reorders that fit the same arguments of one primitive are distinguished by their order if all of them are there.
+    If several tensors fit, only their kind is given, or ``unknown`` if their kinds differ. Reorders that fit the same
+    arguments of one primitive are distinguished by their order if there is one reorder for each argument.
     """
     open_: dict[int, tuple[_Candidate, ...]] = {
         index: _candidates(primitives, index) for index, item in enumerate(primitives) if item.kind == "reorder"
@@ -179,14 +180,14 @@ def _groups(open_: dict[int, tuple[_Candidate, ...]]) -> Iterator[tuple[list[int
 
 
 def _is_decided(indices: Sequence[int], candidates: tuple[_Candidate, ...]) -> bool:
-    """One reorder for one tensor, or as many reorders as arguments of one primitive, in the bridge's order."""
+    """Whether there is one reorder for one tensor, or one for each argument of a primitive, in PyTorch's order."""
     if len(indices) != len(candidates):
         return False
     return len(indices) == 1 or all(main == candidates[0][0] and main > indices[-1] for main, _ in candidates)
 
 
 def _common_place(places: Sequence[_Place]) -> _Place:
-    """The kind of tensor where all that fit are of one kind; which of them it is stays open."""
+    """The kind of tensor if all places that fit have one kind; the port is not known."""
     kinds = {place.tensor for place in places}
     return _Place(kinds.pop() if len(kinds) == 1 else "unknown", None)
 
@@ -209,7 +210,7 @@ def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate
 
 
 def _fits(reorder: Primitive, main: Primitive, role: str, side: str) -> bool:
-    """Whether a reorder reads or makes (``side``) a primitive's tensor: same format, and same sizes where known."""
+    """Whether a reorder reads or writes (``side``) a primitive's tensor: same format, and same sizes if known."""
     own, descriptor = reorder.descriptor(side), main.descriptor(role)
     if own is None or descriptor is None or own.tag != descriptor.tag:
         return False
@@ -255,4 +256,4 @@ def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
 
 _VALUE = re.compile(r"([^\W\d_]+)([0-9]+)")
 _MOST_DIGITS = 18
-"""Of a size; more of them are a damaged line."""
+"""Digits of a size; a longer number comes from a damaged line."""

@@ -1,7 +1,7 @@
 """
-The tensors of a recorded convolution or copy: sizes of what it reads and writes, and which a launch grid fits.
+The tensors of a recorded convolution or copy: their sizes, and the launch grids of their conversions.
 
-Everything comes from the arguments that the profiler recorded with the operation; what was not recorded stays unknown.
+All sizes come from the arguments that the profiler recorded with the operation; sizes not recorded stay unknown.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _READ: dict[Role, TensorKind] = {"grad_output": "gradient", "input": "activation
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a convolution: its role, its sizes and what kind it is."""
+    """One tensor of a convolution: its role, sizes, kind and port."""
 
     role: Role
     shape: Shape
@@ -88,8 +88,9 @@ class ConvolutionTensors:
     The tensors of one recorded convolution.
 
     Attributes:
-        written: What it writes; empty if the sizes cannot be computed.
-        dtype: Element type of what it reads, as recorded, such as ``c10::BFloat16``; None if not recorded.
+        written: The tensors that it writes; empty if their sizes cannot be computed.
+        dtype: Element type of its input, or else its weight, as recorded, such as ``c10::BFloat16``; None if not
+            recorded.
     """
 
     is_backward: bool
@@ -102,17 +103,17 @@ class ConvolutionTensors:
         return next((tensor for tensor in (*self.read, *self.written) if tensor.role == role), None)
 
     def shape_of(self, role: Role) -> Shape | None:
-        """Its sizes."""
+        """The sizes of the tensor of a role; None if they are not known."""
         tensor = self.of_role(role)
         return tensor.shape if tensor is not None else None
 
 
 def parse_shapes(text: bytes) -> tuple[Shape, ...]:
     """
-    Sizes or strides of every argument, ``()`` for what is no tensor, or a list of tensors.
+    Sizes or strides of every argument; ``()`` for an argument that is no tensor, or a list of tensors.
 
     Returns:
-        Empty if the text is no such list.
+        Empty if the text is no list.
     """
     return tuple(_shape(item) for item in _list(text))
 
@@ -121,7 +122,7 @@ COPY = "aten::copy_"
 
 
 def layouts_of_copy(shapes: Sequence[Shape], strides: Sequence[Shape]) -> tuple[Layout, Layout] | None:
-    """Layouts before and after ``aten::copy_`` by its arguments, target first; None if not known or not alike."""
+    """Layouts before and after ``aten::copy_``, whose first argument is the target; None if unknown or sizes differ."""
     if len(shapes) < 2 or len(strides) < 2 or shapes[0] != shapes[1] or not shapes[0]:
         return None
     if len(strides[0]) != len(shapes[0]) or len(strides[1]) != len(shapes[1]):
@@ -193,10 +194,10 @@ def output_shape(input_: Shape, weight: Shape, names: Sequence[str], values: Seq
 
     Args:
         input_: ``[N, C, ...]``.
-        weight: ``[C_out, C_in / groups, ...]``, or ``[C_in, C_out / groups, ...]`` where transposed.
+        weight: ``[C_out, C_in / groups, ...]``, or ``[C_in, C_out / groups, ...]`` if transposed.
 
     Returns:
-        Empty if a value is needed that was not recorded.
+        Empty if a needed value was not recorded, or the values do not fit together.
 
     Source:
         ``conv_output_size`` and ``conv_input_size`` in ``aten/src/ATen/native/ConvUtils.h``.
@@ -248,14 +249,14 @@ _MIOPEN_BLOCK = 256
 
 def miopen_fits(name: str, shape: Shape, grid: tuple[int, int, int], *, to_channels_last: bool) -> bool | None:
     """
-    Whether the grid of one of MIOpen's ``batched_transpose`` kernels is that of a tensor, in a direction.
+    Whether a ``batched_transpose`` kernel of MIOpen has the launch grid for converting a tensor in a direction.
 
     Args:
         shape: ``[N, C, ...]``.
-        grid: As recorded: threads on ROCm.
+        grid: As recorded: ROCm counts threads, not blocks.
 
     Returns:
-        None if the name holds no tile.
+        None if the name has no tile, or the tensor fewer than 3 dimensions.
 
     Source:
         Recorded on MI300X: a tile ``a x b`` covers ``a`` of the source's fastest dimension and ``b`` of the next.

@@ -1,8 +1,8 @@
 """
 Sums of a recorded run: the kernel list of a log or a table alone, totals by name, and how long a device waited.
 
-A log names no operations. A reorder is placed by the convolutions around it, if its sizes and format are those of one
-of their tensors; of the others layouts and times are known, but not the tensor.
+A log names no operations. A reorder belongs to a convolution next to it if a tensor of the convolution has its sizes
+and format; of other reorders, the layouts and times are known, but not the tensor.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _CONVOLUTIONS = ("convolution", "deconvolution")
 
 _MOST_REORDERS_OF_TWO_CONVOLUTIONS = 8
-"""One may convert its results, the next its arguments: more reorders than that between them prepare something else."""
+"""The first may convert its results, the second its arguments; more reorders between them prepare something else."""
 
 
 def summarize_log(log: OnednnLog) -> KernelSummary:
@@ -62,8 +62,8 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
     The kernel list of a log: every executed primitive, every reorder as a conversion.
 
     Returns:
-        Totals by kind of primitive are filled. ``convolution_seconds`` counts the convolutions and the reorders placed
-        with one of them, so it is the least there can have been.
+        ``totals`` are by kind of primitive. ``convolution_seconds`` is a lower bound: it counts the convolutions and
+        the reorders that are known to belong to one.
     """
     annotated, of_convolutions = _placed(log.primitives)
     origin = min((item.start_seconds for item in log.primitives if item.start_seconds is not None), default=0.0)
@@ -128,14 +128,14 @@ def _logged_lacks(log: OnednnLog, unplaced: int) -> tuple[str, ...]:
 
 
 def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], list[bool]]:
-    """Every primitive with what it converts, and whether it ran for a convolution."""
+    """Every primitive with the tensor that it converts, and whether it ran for a convolution."""
     annotated = [describe(primitive) for primitive in primitives]
     of_convolutions = [primitive.kind in _CONVOLUTIONS for primitive in primitives]
     for is_reorder, run in groupby(range(len(primitives)), lambda index: primitives[index].kind == "reorder"):
         own = list(run)
         if not is_reorder or len(own) > _MOST_REORDERS_OF_TWO_CONVOLUTIONS:
             continue
-        # Without the sizes of a convolution a reorder would fit by its format alone: too little.
+        # Without the sizes of a convolution a reorder would fit by its format alone, which is not enough.
         beside = [i for i in (own[0] - 1, own[-1] + 1) if 0 <= i < len(primitives) and problem_shapes(primitives[i])]
         chosen = sorted((*own, *beside))
         for index, item in zip(chosen, annotate_sequence([primitives[i] for i in chosen]), strict=True):
@@ -145,7 +145,7 @@ def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], 
 
 
 def summarize_table(table: KernelTotals) -> KernelSummary:
-    """The kernel list of a table of totals; a conversion in it counts all launches of one row."""
+    """The kernel list of a table of totals; each conversion in it is one row of the table, with all its launches."""
     of_operations = table.source == OPERATION_AVERAGES
     rows = [
         replace(row, name=demangled(row.name)) for row in table.rows if not of_operations or moves_elements(row.name)
@@ -157,7 +157,7 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
     work = [None if name else work_of(row.name) for row, name in zip(rows, unclear, strict=True)]
     count, listed_seconds = _sums(rows)
     unlisted = 0.0 if table.nanoseconds is None else table.nanoseconds / NANOSECONDS_PER_SECOND - listed_seconds
-    is_cut = unlisted > _MOST_UNLISTED * listed_seconds  # then the convolutions may be what is not listed
+    is_cut = unlisted > _MOST_UNLISTED * listed_seconds  # then convolutions may be missing in the table
     seconds = None if table.is_nested else listed_seconds + (0.0 if of_operations else max(0.0, unlisted))
     conversion_count, conversion_seconds = _sums(row for row, does in zip(rows, converts, strict=True) if does)
     undecided_count, undecided_seconds = _sums(row for row, name in zip(rows, unclear, strict=True) if name)
@@ -195,7 +195,7 @@ def _sums(rows: Iterable[KernelTotal]) -> tuple[int, float]:
 
 _REORDERS_WEIGHTS = re.compile(r"aten::mkldnn_reorder_conv[23]d_weight|mkldnn::_reorder_\w+_weight")
 _COPIES = ("aten::copy_", "aten::clone", "aten::contiguous")
-"""Operations that may convert a layout. The later ones call the first one, so only the first that is listed counts."""
+"""Operations that may convert a layout. The later ones call the first, so only the first one in the table counts."""
 
 
 def _conversion(number: int, row: KernelTotal) -> Conversion | None:
@@ -229,7 +229,7 @@ def _conversion(number: int, row: KernelTotal) -> Conversion | None:
 
 
 def _is_of_a_convolution(row: KernelTotal) -> bool:
-    """By the operation that the table names, else by the kernel's name."""
+    """Whether a row ran for a convolution, by the operation that the table names, or else by the kernel's name."""
     if row.operation is not None and row.operation.startswith("aten::"):
         return is_convolution(row.operation)
     entry = kernel_entry(row.name, is_cut=row.is_cut)
@@ -281,7 +281,7 @@ def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) 
 
 
 _MOST_UNLISTED = 0.01
-"""A part of the listed time: times are rounded."""
+"""As a share of the listed time; a smaller difference comes from rounding."""
 
 MOST_KERNELS_LISTED = 20_000
 """A longer list would only make the saved diagnosis large; sums and conversions are complete all the same."""
@@ -292,7 +292,7 @@ def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, .
     The kernel list, cut to a length that a saved diagnosis can hold.
 
     Args:
-        origin: Nanoseconds since the trace's base, which starts count from.
+        origin: The moment from which starts count, in nanoseconds since the trace's base.
     """
     trace = attribution.trace
     kernels, names = trace.kernels, trace.names
@@ -314,7 +314,12 @@ def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, .
 
 
 def work_by_kind(work: Iterable[tuple[str | None, bool]]) -> dict[TotalKind, Sequence[str | None]]:
-    """The work beside convolutions and other work that moves data; given is the work of each, and if it is of one."""
+    """
+    The kinds of work beside convolutions, and of other work that moves data.
+
+    Args:
+        work: Of each kernel, its kind of work, and whether it ran for a convolution.
+    """
     known = [(kind, is_own or kind in OF_CONVOLUTIONS_ALONE) for kind, is_own in work]
     return {
         "beside": [kind if is_own else None for kind, is_own in known],
@@ -325,7 +330,7 @@ def work_by_kind(work: Iterable[tuple[str | None, bool]]) -> dict[TotalKind, Seq
 def totals_of(
     attribution: Attribution, others: Mapping[TotalKind, Sequence[str | None]], is_conversion: NDArray[np.bool_]
 ) -> tuple[Total, ...]:
-    """Sums by kernel name, operation and step, and by other names of each kernel; longest first within each kind."""
+    """Sums by kernel name, operation, step and the given ``others``; longest first within each kind."""
     trace, names = attribution.trace, attribution.trace.names
     operations = trace.operations.name.tolist()
     outermost = [operations[row] for row in attribution.outermost.tolist()]
@@ -351,8 +356,8 @@ def _totals(
     Sums by name, longest first within each kind.
 
     Args:
-        spent: Launches, their time, and whether they convert a layout, the same for all kinds of names.
-        unit: Of the times, as a part of a second: 1e9 for nanoseconds.
+        spent: Of each entry, its launches, their time, and whether they convert a layout; the same for all kinds.
+        unit: How many units of time make a second: 1e9 if times are in nanoseconds.
     """
     found: list[Total] = []
     for kind, own in names.items():
@@ -388,10 +393,10 @@ _HARDLY_BUSY, _MOSTLY_IDLE, _MOSTLY_BUSY = 0.3, 0.6, 0.9
 
 def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | None:
     """
-    The waiting of a run, on the device that ran longest; None if nothing ran.
+    The waiting of a run, on the busiest device; None if no kernel ran.
 
     Args:
-        exposed_nanoseconds: In which nothing but layout conversions ran.
+        exposed_nanoseconds: Time in which only kernels ran that convert, or may convert, a layout.
     """
     trace = attribution.trace
     if not len(trace.kernels):
@@ -421,16 +426,16 @@ def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | 
 
 
 def waiting_in_calls(waiting: Waiting, call_seconds: float) -> Waiting:
-    """The waiting of a call that was timed without the profiler, which slows the launches."""
+    """The waiting of a call that was timed without the profiler, because the profiler slows the launches."""
     waits_for = _waits_for(waiting.busy_seconds / call_seconds, waiting.launch_lag_seconds)
     return msgspec.structs.replace(waiting, span_seconds=call_seconds, waits_for=waits_for)
 
 
 def _step_nanoseconds(attribution: Attribution) -> list[int]:
     """
-    Each of the profiler's steps, from its begin to that of the next; the last one as it was recorded.
+    The length of each profiler step, up to the start of the next step; of the last step, as recorded.
 
-    Steps in which nothing ran on the device are left out.
+    Steps in which nothing was launched on the device are left out.
     """
     starts, ends = attribution.step_starts, attribution.step_ends
     if not len(starts):
@@ -441,7 +446,7 @@ def _step_nanoseconds(attribution: Attribution) -> list[int]:
 
 
 def _lag(attribution: Attribution, is_collective: NDArray[np.bool_]) -> float | None:
-    """How long after its launch a kernel starts, in the median; collectives wait for other devices."""
+    """Median seconds from launch to start of kernels with a known operation; collectives wait for other devices."""
     trace, launch = attribution.trace, attribution.launch
     known = (launch != NONE) & (attribution.operation != NONE) & ~is_collective
     if not known.any():
@@ -459,10 +464,10 @@ def _waits_for(busy_share: float, lag: float | None) -> Literal["device", "host"
 
 def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tuple[int, Column]:
     """
-    Time in which none but the asked kernels ran on their device, copies by the device's own engines included.
+    Time in which only the asked kernels ran on their device: no other kernel, no copy by the device's own engines.
 
     Returns:
-        The time of all of them together, overlaps counted once; and that of each kernel alone, 0 for those not asked.
+        The time of all asked kernels together, overlaps counted once; and the time of each alone, 0 if not asked.
     """
     kernels = trace.kernels
     exposed = np.zeros(len(kernels), np.int64)
@@ -484,7 +489,7 @@ def _devices(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> list[tuple[in
 
 
 def _ran_on(trace: RecordedTrace, process: int, device: int, is_asked: NDArray[np.bool_]) -> tuple[Column, Column]:
-    """When one of the kernels asked for, or a copy by the device's own engines, ran on a device."""
+    """Intervals in which an asked kernel, or a copy by the device's own engines, ran on a device."""
     kernels, transfers = trace.kernels, trace.transfers
     own = (kernels.process == process) & (kernels.device == device) & is_asked
     beside = (transfers.process == process) & (transfers.device == device)
@@ -493,7 +498,7 @@ def _ran_on(trace: RecordedTrace, process: int, device: int, is_asked: NDArray[n
 
 
 def _union(starts: Column, ends: Column) -> tuple[Column, Column]:
-    """Intervals merged where they touch, in order."""
+    """Intervals in order; those that touch or overlap are merged."""
     if not len(starts):
         return starts, ends
     order = np.argsort(starts, kind="stable")
@@ -504,7 +509,7 @@ def _union(starts: Column, ends: Column) -> tuple[Column, Column]:
 
 
 def _covered(starts: Column, ends: Column, busy_starts: Column, busy_ends: Column) -> Column:
-    """How much of each interval lies within disjoint intervals that are in order."""
+    """Time of each interval that is inside the busy intervals, which are disjoint and in order."""
     if not len(busy_starts):
         return np.zeros(len(starts), np.int64)
     before = np.concatenate([[0], np.cumsum(busy_ends - busy_starts)])
