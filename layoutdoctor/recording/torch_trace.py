@@ -400,6 +400,8 @@ def _problem(node: FxNode) -> str | None:
     namespace, dot, _ = node.target.partition(".")
     if node.op == "call_function" and node.target.isidentifier():
         return f"sub-graph ({node.target})"
+    if node.op == "call_function" and "quantize" in node.target:
+        return "quantised operation"
     if node.op == "call_function" and dot and namespace.isidentifier() and namespace not in _KNOWN_NAMESPACES:
         return f"custom operation ({node.target})"
     if "as_strided" in node.target and "as_strided" in (node.called or ""):

@@ -211,7 +211,8 @@ def _gaps_of(trial: Trial) -> Iterator[str]:
     for graph in trial.graphs:
         if graph.hook_failure:
             yield f"a graph was not read ({clean(graph.hook_failure, 200)})"
-        yield from (f"not followed in the graph: {clean(part, 200)}" for part in graph.not_understood)
+        if graph.not_understood:
+            yield f"not followed in the graph: {'; '.join(clean(part, 200) for part in graph.not_understood)}"
 
 
 _WHY_POSSIBLE = {
