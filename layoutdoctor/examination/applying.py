@@ -19,11 +19,13 @@ class Call(NamedTuple):
     Attributes:
         ranks: Number of dimensions of each tensor that can be assigned to, by its name: ``x``, ``batch['image']``.
         unassignable: Arguments with 4-D or 5-D tensors in a container that cannot be assigned to, such as a tuple.
+        has_modes: False if ``model.eval()`` raises, as that of an exported program does.
     """
 
     text: str
     ranks: Mapping[str, int]
     unassignable: tuple[str, ...] = ()
+    has_modes: bool = True
 
 
 def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], call: Call | None = None) -> str:
@@ -40,11 +42,12 @@ def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], 
     lines = _model_lines(configuration.model_format or "preserve", sorted(parameter_ranks & _FORMAT_BY_RANK.keys()))
     lines += [line for cure in configuration.cures for line in cure.how.splitlines()]
     lines += [f"torch.backends.{name} = {value}" for name, value in configuration.library_switches.items()]
-    lines += _compile_lines(configuration)
+    has_modes = call is None or call.has_modes
+    lines += _compile_lines(configuration, has_modes=has_modes)
     lines += _input_lines(configuration.input_format or "preserve", call, parameter_ranks)
     called = "model(x)" if call is None else call.text
     if configuration.ahead_of_time:
-        lines += _package_lines(configuration, called)
+        lines += _package_lines(configuration, called, "model.eval()" if has_modes else "model")
     elif configuration.freezes:
         lines += [
             "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
@@ -111,13 +114,13 @@ def _model_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
     return lines
 
 
-def _package_lines(configuration: Configuration, called: str) -> list[str]:
+def _package_lines(configuration: Configuration, called: str, model: str) -> list[str]:
     """The lines that compile ``model`` to a package, for inputs in the memory format that it is called with."""
     options = {**global_options(configuration), **effective_options(configuration)}
     words = ", ".join(_listed(options, configuration.compile_arguments.get("mode")))
     configs = f", inductor_configs={{{words}}}" if words else ""
     return [
-        f"program = torch.export.export(model.eval(), {_arguments_of(called)})",
+        f"program = torch.export.export({model}, {_arguments_of(called)})",
         f'package = torch._inductor.aoti_compile_and_package(program, package_path="model.pt2"{configs})',
         "model = torch._inductor.aoti_load_package(package)  # it does not check the memory format of its inputs",
     ]
@@ -132,13 +135,13 @@ def _arguments_of(call: str) -> str:
     return f"({given if len(parsed.args) == 1 else given.rstrip(',')})" + (f", {{{named}}}" if named else "")
 
 
-def _compile_lines(configuration: Configuration) -> list[str]:
+def _compile_lines(configuration: Configuration, *, has_modes: bool) -> list[str]:
     if configuration.backend != "inductor" or configuration.ahead_of_time:
         return []
     words = compile_words(configuration)
     compiled = f"model = torch.compile(model{', ' if words else ''}{words})"
     if configuration.freezes:
-        return ["import torch._inductor.config", "model.eval()", compiled]
+        return ["import torch._inductor.config", *(["model.eval()"] if has_modes else []), compiled]
     return [compiled]
 
 

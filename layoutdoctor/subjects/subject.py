@@ -257,8 +257,9 @@ def set_mode(module: nn.Module | None, mode: Mode) -> tuple[str, ...]:
 
 def call_of(subject: LoadedSubject) -> Call:
     """How lines to paste call it: with ``x`` where that is all it takes, else with the names of its parameters."""
+    has_modes = "eval" not in getattr(subject.model, "__dict__", {})  # exported: replaced by a method that raises
     if _is_x(subject):
-        return Call("model(x)", {"x": subject.args[0].dim()})
+        return Call("model(x)", {"x": subject.args[0].dim()}, has_modes=has_modes)
     ranks: dict[str, int] = {}
     unassignable: list[str] = []
 
@@ -275,7 +276,7 @@ def call_of(subject: LoadedSubject) -> Call:
 
     words = [word(name, value) for name, value in zip(_positional_names(subject), subject.args, strict=True)]
     words += [f"{name}={word(name, value)}" for name, value in subject.kwargs.items()]
-    return Call(f"model({', '.join(words)})", ranks, tuple(unassignable))
+    return Call(f"model({', '.join(words)})", ranks, tuple(unassignable), has_modes)
 
 
 def _is_x(subject: LoadedSubject) -> bool:

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import unittest.mock
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ from loops import for_each
 from torch import nn
 from torch.export import Dim
 
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, by_aot_inductor
 from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.subjects.copies import copy_model
 from layoutdoctor.subjects.load import load_target
-from layoutdoctor.subjects.subject import describe, set_mode
+from layoutdoctor.subjects.subject import call_of, describe, set_mode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,6 +114,22 @@ def test_an_exported_program_brings_its_inputs_and_computes_the_same(name: str, 
     symbolic = [tensor.symbolic for tensor in describe(subject, "inference").inputs]
     assert symbolic == [(0, 2, 3) if shapes else ()] * len(symbolic)
     torch.testing.assert_close(subject.model(*subject.args, **subject.kwargs), expected)
+
+
+def test_the_lines_to_paste_do_not_ask_it_for_a_mode_and_run(tmp_path: Path) -> None:
+    program = torch.export.export(nn.Conv2d(3, 4, 3).eval(), (IMAGE,))
+    torch.export.save(program, tmp_path / "net.pt2")
+    call = call_of(load_target(str(tmp_path / "net.pt2")))
+    frozen = next(one for one in BUILTIN_CONFIGURATIONS if one.name == "inductor-channels-last-freezing")
+    lines = how_to_apply(frozen, frozenset({4}), call)
+
+    assert "eval" not in lines
+    assert "eval" not in how_to_apply(by_aot_inductor([frozen], {})[-1], frozenset({4}), call)
+    assert "model.eval()" in how_to_apply(frozen, frozenset({4}), call._replace(has_modes=True))
+    scope: dict[str, Any] = {"torch": torch, "model": program.module(), "x": IMAGE}
+    with unittest.mock.patch.object(torch, "compile", lambda model: model):
+        exec(lines, scope)
+    torch.testing.assert_close(scope["y"], program.module()(IMAGE))
 
 
 def test_a_copy_of_it_computes_in_the_mode_it_was_exported_in(tmp_path: Path) -> None:
