@@ -219,14 +219,12 @@ class Worker:
         is_later = others.index(self) > others.index(same) or same.start is not None or same.trial.status != "ok"
         if self.configuration.backend != same.configuration.backend:
             is_later = same.configuration.backend == "eager"
-        if is_later:
-            self._be_same_as(same, why)
-            return True
-        same._be_same_as(self, why)
+        kept, dropped = (same, self) if is_later else (self, same)
+        dropped._be_same_as(kept, why)
         for one in others:
-            if one.trial.same_as == same.name:
-                one.observe(same_as=self.name)
-        return False
+            if one.trial.same_as == dropped.name:  # if it was not compiled, its options and so its graphs are the same
+                one.observe(same_as=kept.name, graphs=one.trial.graphs or dropped.trial.graphs)
+        return is_later
 
     def _be_same_as(self, other: Worker, why: str) -> None:
         self.observe(status="same_as", same_as=other.name, notes=(*self.trial.notes, why))

@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import a_configuration, a_diagnosis, a_trial, recordings_of
-from fake_workers import Clock
+from builders import a_configuration, a_diagnosis, a_graph, a_trial, recordings_of
+from fake_workers import Clock, a_worker
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.trial import Failure
@@ -167,6 +167,20 @@ def test_nothing_is_the_same_as_what_is_the_same_as_another_or_has_failed(host: 
     assert by_name["inductor"].failure == failed.failure
     assert [trial.name for trial in by_name.values() if trial.status == "ok"] == ["inductor-channels-last"]
     assert {trial.same_as for trial in by_name.values()} == {None, "inductor-channels-last"}
+
+
+@pytest.mark.parametrize("which_compiles_last", ["inductor", "inductor-layout-opt-off"])
+def test_what_is_the_same_as_a_dropped_one_is_the_same_as_the_kept_one(which_compiles_last: str) -> None:
+    kept, dropped = a_worker("inductor"), a_worker("inductor-layout-opt-off", graphs=(a_graph(name="off"),))
+    third = a_worker("inductor-channels-last-opt-off", status="same_as", same_as=dropped.name)
+    kept.start = dropped.start = None
+    last, other = (kept, dropped) if which_compiles_last == "inductor" else (dropped, kept)
+
+    is_dropped = last._yields_to(other, [kept, dropped, third], "the generated code is the same")
+
+    assert is_dropped == (last is dropped)
+    assert (kept.trial.status, dropped.trial.same_as, third.trial.same_as) == ("ok", "inductor", "inductor")
+    assert third.trial.graphs == dropped.trial.graphs  # its options are those of the dropped one, not of the kept
 
 
 @pytest.mark.parametrize("names", [("inductor", "eager", "inductor-freezing"), ("eager", "inductor")])
