@@ -190,7 +190,7 @@ def test_a_policy_of_another_device_is_refused_and_one_of_other_threads_warned_o
         (["--threads", "0"], "cannot use '0' threads: expected numbers from 1 on, such as 1,2,4"),
         (["--threads", "1,2", "--weights", "1"], "cannot use 1 weights for 2 kinds of call: expected one for each"),
         (["--weights", "1"], "cannot use --weights for one kind of call"),
-        (["--threads", "1,2", "--save-traces", "x"], "cannot use --save-traces with 2 kinds of call"),
+        (["--threads", "1,2", "--save-traces", "x"], "cannot use --save-traces with several kinds of call"),
         (["--threads", "1,2", "--target", "cuda:90"], "cannot make a policy for --target cuda:90: nothing is measured"),
         (["--threads", "1,2", "--format", "sarif"], "cannot print a policy as sarif: expected text, markdown or json"),
         (["--threads", "1,2", "--output", "x.html"], "cannot render a policy as 'html'"),
