@@ -86,13 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
     require_torch()
     with private_directory() as directory:
-        until = (
-            "its end"
-            if arguments.module is None
-            else f"it called {arguments.module} {arguments.calls} times, or to its end"
-            if many
-            else f"it calls {arguments.module}"
-        )
+        until = "its end" if arguments.module is None else f"it calls {arguments.module}"
+        if many:
+            until = f"it called {arguments.module} {arguments.calls} times, or to its end"
         if not arguments.quiet:
             say(f"running {script.name} until {until}")
         try:

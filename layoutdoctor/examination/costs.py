@@ -159,7 +159,7 @@ def convolution_seconds(kernels: KernelSummary) -> float | None:
     """Time of all kernels that ran for a convolution, its conversions included; None if not known."""
     if kernels.convolution_seconds is not None:
         return kernels.convolution_seconds
-    called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # Inductor names list neighbours
+    called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # a fused kernel's name says more
     own = [kernel.seconds for kernel in called if "conv" in kernel.name or "conv" in (kernel.op or "")]
     return known_sum(0.0, *own) if kernels.kernels else None
 
