@@ -33,6 +33,26 @@ extern "C" void kernel(float* out_ptr0) { out_ptr0[0] = 0; }
 _LONGEST_WAIT_SECONDS = 600
 
 
+def may_use_gpu() -> bool:
+    """Whether there is a GPU; another process asks, because CUDA cannot be used in forks of one that has asked it."""
+    return _succeeded(_forked(torch.cuda.is_available))
+
+
+def import_compiler() -> None:
+    """
+    Prepares this process for forks that compile for a GPU: what can be done without using CUDA.
+
+    Source:
+        ``torch/_inductor/runtime/benchmarking.py`` asks whether there is a GPU when it is imported, and NVML if it can:
+        ``torch.cuda.device_count``; torch 2.11.
+    """
+    inductor_config().compile_threads = 1  # workers compile side by side; pools of processes would disturb what is timed
+    with contextlib.suppress(Exception):  # NVML does not answer, or this torch asks in another way
+        if torch.cuda._device_count_nvml() > 0:
+            for name in ("compile_fx", "freezing", "codegen.triton", "runtime.triton_heuristics"):
+                importlib.import_module(f"torch._inductor.{name}")
+
+
 def warm_up_compiler() -> None:
     """
     Prepares this process, which must have no thread but this one, for forks that compile.

@@ -192,15 +192,17 @@ def free_device_bytes(device: str) -> Bytes | None:
     return None if mebibytes is None else mebibytes << 20
 
 
+_SAFE_SHARE = 0.9
 _CONTEXT_BYTES = 600 << 20
 """About what a process takes of a GPU's memory before its first tensor: context, libraries, kernels."""
 
 
-def used_device_bytes(device: str) -> Bytes | None:
-    """Most bytes of a GPU's memory that this process has held, about; None on a CPU."""
-    if kind_of(device) != "cuda":
+def room_beside(device: str) -> int | None:
+    """How many further processes like this one a GPU's memory holds; None on a CPU, or if it is not known."""
+    free = free_device_bytes(device)
+    if free is None:
         return None
-    return int(torch.cuda.max_memory_reserved(device)) + _CONTEXT_BYTES
+    return int(_SAFE_SHARE * free / (torch.cuda.max_memory_reserved(device) + _CONTEXT_BYTES))
 
 
 def notes_on_gpu(device: str) -> tuple[str, ...]:

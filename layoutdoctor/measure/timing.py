@@ -26,6 +26,8 @@ _FLUSH_BYTES = 256 * 2**20
 _WARM_UP_SECONDS = 0.02
 # Of such a call the launching that the flush hides is no part worth a second pass.
 _LONG_SECONDS = 0.02
+_LOOP_SECONDS = 0.01
+_MOST_LOOPED = 100
 
 
 def kind_of(device: str) -> str:
@@ -46,11 +48,11 @@ def cpu_timer(step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
 
 class CudaTimer:
     """
-    Time of every call between two events on a GPU, in two passes: the L2 cache is emptied before each call, or not.
+    Time of calls between events on a GPU, in two passes: each call after the L2 cache was emptied, or all in a loop.
 
     Emptying the cache takes about 0.1 ms, in which the processor launches ahead: this hides that launching may take
-    longer than the kernels. The pass whose shortest call is longer counts: the pass with cold caches if the kernels
-    take longer, the other one if launching does.
+    longer than the kernels. The longer pass counts: the one with cold caches if the kernels take longer, the loop if
+    launching does.
 
     Source:
         ``triton.testing.do_bench`` (triton 3.7): events around every call, one synchronisation at the end.
@@ -60,7 +62,11 @@ class CudaTimer:
         self.device = device
 
     def __call__(self, step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
-        """Seconds of every call, in order, after some that raise the clock and are not timed."""
+        """
+        Seconds of every call, in order, after some that raise the clock and are not timed.
+
+        If launching takes longer, each is the mean of a loop.
+        """
         import torch
 
         with torch.cuda.device(self.device), garbage_collection_paused():
@@ -71,20 +77,31 @@ class CudaTimer:
             while time.perf_counter() < end:
                 step()
                 torch.cuda.synchronize()
-            seconds = _between_events(step, calls, cache.zero_)
-            if min(seconds) < _LONG_SECONDS:
-                seconds = max(seconds, _between_events(step, calls, lambda: None), key=min)
+            seconds = _between_events(step, 1, cache.zero_, calls)
+            shortest = min(seconds)
+            if shortest < _LONG_SECONDS:
+                count = max(calls, min(_MOST_LOOPED, int(_LOOP_SECONDS / shortest)))
+                mean = _between_events(step, count, lambda: None, 1)[0] / count
+                if mean > shortest:
+                    return (mean,) * calls
             return seconds
 
 
-def _between_events(step: Callable[[], None], calls: int, before: Callable[[], object]) -> tuple[Seconds, ...]:
+def _between_events(
+    step: Callable[[], None], calls: int, before: Callable[[], object], repetitions: int
+) -> tuple[Seconds, ...]:
+    """Seconds of so many calls without a pause, each time."""
     import torch
 
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(calls)]
+    events = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repetitions)
+    ]
     for start, end in events:
+        end.record()  # an event is made when it is recorded for the first time
         before()
         start.record()
-        step()
+        for _ in range(calls):
+            step()
         end.record()
     torch.cuda.synchronize()
     return tuple(max(start.elapsed_time(end) * 1e-3, SHORTEST_SECONDS) for start, end in events)

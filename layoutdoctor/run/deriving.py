@@ -21,6 +21,7 @@ from layoutdoctor.examination.choice import eligible_names
 from layoutdoctor.recording.recording import busy_nanoseconds
 from layoutdoctor.rules.decisions import leaves_out_backward
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
+from layoutdoctor.workers.worker import CUDNN_BENCHMARK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +35,6 @@ SWITCHED_COUNT = 2
 """How many of the best are tried under a library's switch."""
 
 _LAYOUT_BREAKER = "LD104"
-_SWITCH = "cudnn.benchmark"
 _LAUNCH_BOUND = 0.8
 """If the kernels take less than this share of a call, the GPU waits for launches."""
 
@@ -47,7 +47,7 @@ def with_cures(base: Configuration, cures: Sequence[Cure]) -> Configuration:
 
 def with_switch(base: Configuration) -> Configuration:
     """A configuration for which cuDNN times its algorithms instead of guessing."""
-    switches = {**base.library_switches, _SWITCH: True}
+    switches = {**base.library_switches, CUDNN_BENCHMARK: True}
     return msgspec.structs.replace(base, name=f"{base.name}+cudnn-benchmark", library_switches=switches)
 
 
@@ -138,7 +138,7 @@ def on_a_gpu(
     """
     ready = _by_speed(workers, medians)
     found: list[Configuration] = []
-    if environment.cudnn is not None and environment.settings.get(f"torch.backends.{_SWITCH}") != "True":
+    if environment.cudnn is not None and environment.settings.get(f"torch.backends.{CUDNN_BENCHMARK}") != "True":
         found += [with_switch(worker.configuration) for worker in ready[:SWITCHED_COUNT]]
     compiled = next((worker for worker in ready if worker.configuration.backend == "inductor"), None)
     if compiled is not None and _is_launch_bound(compiled):

@@ -200,8 +200,10 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
         eager.end()  # nothing is compared
     elif eager.on_gpu:
         eager.wait()  # its memory is needed
-    watch.begin("loading the model")
-    host = launcher.load(request)
+    host = eager.host
+    if host.loaded.no_fork is None:
+        watch.begin("loading the model")
+        host = launcher.load(request)
     given = host.loaded.compile_arguments
     tried = tuple(compiled_with(configuration, given) for configuration in request.configurations)
     if request.package is not None:

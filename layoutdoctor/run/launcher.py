@@ -2,8 +2,8 @@
 The launcher: a process that imports torch and Inductor once, and forks a host for each subject.
 
 A host loads its subject and forks a worker for each configuration. Neither runs a parallel region or starts a thread,
-so that a fork is an ordinary process. If loading the subject starts threads or uses CUDA, the host says so, and becomes
-a worker itself.
+so that a fork is an ordinary process. If loading the subject starts threads or uses CUDA, the host says so, and the
+launcher forks each worker, which loads the subject for itself.
 """
 
 from __future__ import annotations
@@ -49,36 +49,28 @@ def main(words: Sequence[str]) -> NoReturn:
     Serves the process that started this one until it closes its end.
 
     Args:
-        words: Number of the socket, process id of the parent, the folder for temporary files, and ``fork``, or
-            ``alone`` for a process that loads one subject and is its host itself.
+        words: Number of the socket, and the folder for temporary files.
     """
-    descriptor, parent, directory, forks = int(words[0]), int(words[1]), Path(words[2]), words[3] == "fork"
-    if not forks:
-        die_with(parent)  # the launcher reads the end of its channel instead, and cleans up
+    descriptor, directory = int(words[0]), Path(words[1])
     sys.argv = [""]
     be_first_to_go()
     adopt_orphans()
     _show_stacks(2)
     channel = Channel(descriptor)
     try:
-        _import_torch(directory, forks=forks)
-        forked = _prepare(channel) if forks else []
+        _import_torch(directory)
+        forked = _prepare(channel)
     except LayoutDoctorError as error:
         _refuse(channel, error)
     with contextlib.suppress(ClosedError):
-        if forks:
-            serve_forks(channel, _host, forked=forked)
-        else:
-            _host(cast("Order", channel.receive()[0]), channel)
-            os._exit(0)
-    if forks:  # the parent has ended, or was killed
-        for pid in started_by(os.getpid()):
-            kill_with_all_it_started(pid)
-        shutil.rmtree(directory, ignore_errors=True)
+        serve_forks(channel, _host, forked=forked)
+    for pid in started_by(os.getpid()):  # the parent has ended, or was killed
+        kill_with_all_it_started(pid)
+    shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 
 
-def _import_torch(directory: Path, *, forks: bool) -> None:
+def _import_torch(directory: Path) -> None:
     os.environ["TORCH_WARM_POOL"] = "0"  # a pool of compiling processes, which a thread looks after
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # whether there is a GPU is asked without using CUDA
     try:
@@ -88,8 +80,7 @@ def _import_torch(directory: Path, *, forks: bool) -> None:
             from layoutdoctor.capture.compat import inductor_config
 
             importlib.import_module("layoutdoctor.run.work")  # notes how many threads torch uses
-            if forks:
-                torch.set_num_threads(1)
+            torch.set_num_threads(1)
             inductor_config()  # its cache's folder is made now, so that no model is blamed if it cannot be
             with contextlib.suppress(Exception):  # names the cache's folder before temporary files move
                 folder = importlib.import_module("torch._inductor.runtime.cache_dir_utils").cache_dir()
@@ -105,17 +96,17 @@ def _import_torch(directory: Path, *, forks: bool) -> None:
 
 def _prepare(channel: Channel) -> list[int]:
     """Lets the process go ahead that runs the model in eager mode, and prepares the compiler meanwhile."""
-    import torch
-
-    from layoutdoctor.capture.warming import warm_up_compiler
+    from layoutdoctor.capture.warming import import_compiler, may_use_gpu, warm_up_compiler
 
     forked, limit = [], _LONGEST_PREPARATION_SECONDS
     with contextlib.suppress(ClosedError, TimeoutError):
         order = cast("Load", channel.receive(_WAIT_FOR_ORDER_SECONDS)[0])
         limit = min(order.request.timeout_seconds or limit, limit)
         forked.append(_fork(channel, order, _host))
-    if not torch.cuda.is_available():  # a compile would use CUDA, and no process that does may be forked
-        with _at_most(limit):
+    with _at_most(limit):
+        if may_use_gpu():  # a compile would use CUDA, and no process that does may be forked
+            import_compiler()
+        else:
             warm_up_compiler()
     return forked
 
@@ -148,11 +139,19 @@ def _refuse(channel: Channel, error: LayoutDoctorError) -> NoReturn:
 
 
 def _host(order: Order, channel: Channel) -> None:
-    """Loads the subject and says what it is. Then it runs the model in eager mode, or forks all that work on it."""
-    from layoutdoctor.run.work import describe_loaded, run_in_eager_mode, work_on
+    """Loads the subject and says what it is; then runs the model in eager mode, or forks workers. Or is a worker."""
+    from layoutdoctor.run.work import as_trained, describe_loaded, run_in_eager_mode, work_on
 
     assert isinstance(order, Load)
     request = order.request
+    if order.begin is not None:
+        _print_into(order.log)
+        try:
+            subject = as_trained(_load(request), request)
+        except LayoutDoctorError as error:
+            _refuse(channel, error)
+        work_on(subject, request, order.begin, channel)
+        return
     with contextlib.suppress(OSError):
         os.dup2(2, 1)  # standard output is the report's
     _show_stacks(os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
@@ -166,9 +165,6 @@ def _host(order: Order, channel: Channel) -> None:
         _refuse(channel, error)
     if loaded.no_fork is None:
         serve_forks(channel, lambda begin, own: work_on(subject, request, cast("Begin", begin), own))
-    begin = cast("Begin", channel.receive()[0])
-    _print_into(begin.log)
-    work_on(subject, request, begin, channel)
 
 
 def _load(request: Request) -> LoadedSubject:

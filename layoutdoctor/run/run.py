@@ -64,6 +64,8 @@ class Eager:
     Attributes:
         reference: File of the reference; None if it could not be computed.
         may_convolve: False if all operations are ATen's own and none is a convolution.
+        room: How many processes like this one a GPU's memory holds; 0 if that is not known.
+        host: The process, which does nothing else.
         head: The start of all recordings.
 
     Raises:
@@ -72,10 +74,10 @@ class Eager:
 
     def __init__(self, launcher: Launcher, request: Request) -> None:
         self.reference: str | None = launcher.file("reference")
-        self.may_convolve = True
-        self._host, self._timeout = launcher.load(request, self.reference), request.timeout_seconds
+        self.may_convolve, self.room = True, 0
+        self.host, self._timeout = launcher.load(request, self.reference), request.timeout_seconds
         self._is_waited_for = False
-        loaded = self._host.loaded
+        loaded = self.host.loaded
         self.head = Head(
             layoutdoctor_version=__version__,
             created_at=now(),
@@ -98,7 +100,7 @@ class Eager:
             SubjectError: The model does not run.
         """
         try:
-            ran = self._host.process.answer(Ran, self._timeout)
+            ran = self.host.process.answer(Ran, self._timeout)
         except LostError as lost:
             raise SubjectError(f"cannot run {self.head.subject.name} in eager mode: {lost}") from lost
         self.may_convolve = ran.may_convolve
@@ -110,7 +112,9 @@ class Eager:
             return
         self._is_waited_for = True
         try:
-            self._note(self._host.process.answer(Ran, self._timeout).notes)
+            ran = self.host.process.answer(Ran, self._timeout)
+            self._note(ran.notes)
+            self.room = 0 if ran.room is None else ran.room + 1
         except LostError as lost:
             self.reference = None
             self._note((f"outputs were not compared: computing the reference failed: {lost}",))
@@ -124,7 +128,7 @@ class Eager:
 
     def end(self) -> None:
         """Ends the process."""
-        self._host.end()
+        self.host.end()
 
 
 class Run:
@@ -177,7 +181,8 @@ class Run:
             done = [worker for worker in self.workers if worker.is_ready and worker not in batch]
             begin = time.monotonic()
             self._watch.begin("compiling")
-            compile_side_by_side(batch, done, self._compiled, most=1 if self._on_gpu else None)
+            is_disturbed = self._on_gpu and any(worker.chooses_by_time for worker in batch)
+            compile_side_by_side(batch, done, self._compiled, most=1 if is_disturbed else None)
             uncompiled = [self._worker(one) for one in in_eager_mode(self.workers)]
             self.workers += uncompiled
             compile_side_by_side(uncompiled, [*done, *batch], self._compiled)
@@ -204,11 +209,9 @@ class Run:
         """Those that a GPU's memory holds at once beside the baseline, which comes first; on a CPU all."""
         if not self._on_gpu:
             return list(left)
-        baseline = baseline_of(self.workers)
-        if baseline is None or baseline.start is None:
-            return [next((one for one in left if one.name == BASELINE), left[0])]
-        room = baseline.start.room
-        return list(left if room is None else left[: max(1, room)])
+        room = self._eager.room - (baseline_of(self.workers) is not None)
+        first_the_baseline = sorted(left, key=lambda worker: worker.name != BASELINE)
+        return first_the_baseline[: max(1, room)]
 
     def _release(self, workers: Sequence[Worker]) -> None:
         """Lets go of processes whose memory others need; the baseline stays."""
@@ -293,15 +296,18 @@ class Run:
             return
         found = contenders_of(self.workers, baseline)
         if found:
+            if self._on_gpu:  # the starts need its memory
+                self._profile()
+                self.end()
             self._watch.begin("timing the best again in further processes")
-            if self._on_gpu:
-                self._release(self.workers)
             take_starts(found, baseline, self._budget * (1 - _ROUNDS_SHARE), self._meter, self._starts_done)
             self._show()
 
     def _profile(self) -> None:
-        self._watch.begin("profiling")
         ready = [worker for worker in self.workers if worker.start is not None]
+        if not ready:
+            return
+        self._watch.begin("profiling")
         for number, worker in enumerate(ready):
             worker.profile()
             self._watch.step((number + 1) / len(ready), f"{number + 1} of {len(ready)}")

@@ -21,7 +21,6 @@ from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH, Failure, GradientLayout, Trial
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.applying import global_options
-from layoutdoctor.measure.environment import free_device_bytes, used_device_bytes
 from layoutdoctor.measure.equivalence import Reference, check_equivalence
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations, with_names_of_packages
@@ -245,9 +244,8 @@ class TrialWork:
             seconds = [*timer(step, 1)]
             while len(seconds) <= _WARM_UP_CALLS and (len(seconds) < 2 or sum(seconds) < _WARM_UP_SECONDS):
                 seconds += timer(step, 1)
-        used, free = used_device_bytes(step.device), free_device_bytes(step.device)
         self._call_seconds = min(seconds)
-        return Ready(call_seconds=self._call_seconds, used_bytes=used, free_bytes=free)
+        return Ready(call_seconds=self._call_seconds)
 
     def turn(self, calls: int) -> Turned:
         """Times calls; before short ones, further calls fill the caches and wake threads for 20 ms."""

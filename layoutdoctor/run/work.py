@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from layoutdoctor.capture.compat import have_torch_check, notes_on_torch, triton_version
 from layoutdoctor.diagnosis.configurations import find_target, is_constant
 from layoutdoctor.errors import LayoutDoctorError, UsageError
-from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
+from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, room_beside
 from layoutdoctor.run.launcher import serve_forks, why_not_fork
 from layoutdoctor.run.rehearsal import all_tensors, compute_reference, run_first
 from layoutdoctor.run.trial import TrialWork
@@ -66,8 +66,7 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
     else:
         have_torch_check(given)
     subject = replace(subject, notes=(*subject.notes, *notes_on_torch(with_target=target is not None)))
-    if request.mode == "training":
-        subject = with_something_to_train(subject)
+    subject = as_trained(subject, request)
     described = describe(subject, request.mode)
     module = owned_module(subject)
     tensors = [*module.parameters(), *module.buffers()] if module is not None else []
@@ -88,6 +87,11 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
         no_fork=no_fork,
     )
     return loaded, subject
+
+
+def as_trained(subject: LoadedSubject, request: Request) -> LoadedSubject:
+    """The subject with something that has gradients, if it is to be trained."""
+    return with_something_to_train(subject) if request.mode == "training" else subject
 
 
 def _constants_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -175,7 +179,8 @@ def run_in_eager_mode(subject: LoadedSubject, mode: Mode, path: str, channel: Ch
     channel.send(Ran(notes=first.notes, may_convolve=operations.may_convolve))
     reference = compute_reference(subject, mode, first)
     reference.save(path)
-    channel.send(Ran(notes=reference.notes))
+    device = device_of(owned_module(subject), subject.args, subject.kwargs) or "cpu"
+    channel.send(Ran(notes=reference.notes, room=room_beside(device)))
 
 
 _IMAGE_RANK = 4

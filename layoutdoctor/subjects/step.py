@@ -61,6 +61,7 @@ class Step:
     switches: Mapping[str, bool] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     _changes_inputs: bool = field(default=False, init=False)
+    _parameters: list[torch.nn.Parameter] | None = field(default=None, init=False)
     _weights: list[torch.Tensor | None] | None = field(default=None, init=False)
     _first: StepResults | None = field(default=None, init=False)
 
@@ -141,7 +142,7 @@ class Step:
         return StepResults(cloned, self._take_gradients(tensors), tuple(layout_of(output) for output in outputs))
 
     def _iterate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        with switched(self.switches):
+        with switched(self.switches) if self.switches else contextlib.nullcontext():
             try:
                 if self.mode == "training":
                     return self._train(args, kwargs)
@@ -166,6 +167,8 @@ class Step:
 
     def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         output = self.run(*args, **kwargs)
+        if type(output) is torch.Tensor:  # little of our own beside a call that is timed
+            return [output]
         tensors = tensors_of(output)
         if not tensors:
             kind = type(output).__name__
@@ -180,7 +183,11 @@ class Step:
     def _clear_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.mode != "training":
             return
-        for parameter in self.module.parameters() if self.module is not None else ():
+        parameters = self._parameters
+        if parameters is None:
+            parameters = [] if self.module is None else [*self.module.parameters()]
+            self._parameters = None if self._first is None else parameters  # the first call may make some
+        for parameter in parameters:
             parameter.grad = None
         for tensor in input_tensors(args, kwargs):
             if tensor.requires_grad:

@@ -2,7 +2,8 @@
 The launcher and the processes that come of it, seen from the process that asked for a diagnosis.
 
 Nothing here imports torch: a launcher imports it once, a host loads a subject, and workers and starts are forked from
-there. If forking is not safe, each worker is a process that loads the subject for itself and answers the same orders.
+there. If forking the host is not safe, as on a GPU, each worker is forked from the launcher, loads the subject for
+itself and answers the same orders.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 else:
     A = TypeVar("A")
 
-_CODE = "import sys; sys.path[:] = sys.argv[5:]; from layoutdoctor.run.launcher import main; main(sys.argv[1:5])"
+_CODE = "import sys; sys.path[:] = sys.argv[3:]; from layoutdoctor.run.launcher import main; main(sys.argv[1:3])"
 _LONGEST_START_SECONDS = 600.0
 _SHOWN_LINES, _READ_LINES = 12, 500
 _WAIT_FOR_END_SECONDS = 5.0
@@ -211,7 +212,6 @@ class Host:
     def __init__(self, launcher: Launcher, process: Process, request: Request) -> None:
         self.process = process
         self._launcher, self._request = launcher, request
-        self._is_used = False
         try:
             self.loaded = _loaded(process, request)
         except LostError as error:
@@ -219,24 +219,16 @@ class Host:
 
     def begin(self, configuration: Configuration, *, is_again: bool = False) -> Process:
         """
-        A worker of a configuration; if it cannot be forked, it loads the subject for itself.
+        A worker of a configuration; if the host cannot be forked, it loads the subject for itself.
 
         Raises:
             LostError: It cannot be started.
-            LayoutDoctorError: The subject cannot be loaded again.
         """
         log = self.file(configuration.name)
         order = Begin(configuration=configuration, is_again=is_again, log=log)
         if self.loaded.no_fork is None:
             return self.process.fork(order)
-        process = self.process
-        if self._is_used:
-            process = self._launcher.load_alone(self._request)
-            _loaded(process, self._request)
-        self._is_used = True
-        process.log = Path(log)
-        process.tell(order)
-        return process
+        return self._launcher.fork(Load(request=self._request, begin=order, log=log))
 
     def file(self, name: str) -> str:
         """A new file in the folder of the run."""
@@ -271,9 +263,8 @@ class Launcher:
         self._temporary = private_directory()
         self.directory = self._folder = Path(self._temporary.name)
         self._count = 0
-        self._started: list[subprocess.Popen[bytes]] = []
         try:
-            self._process = self._spawn("fork")
+            self._popen, self._process = self._spawn()
         except TransportError:
             self._temporary.cleanup()
             raise
@@ -281,7 +272,7 @@ class Launcher:
     @property
     def is_alive(self) -> bool:
         """Whether its process runs."""
-        return self._started[0].poll() is None
+        return self._popen.poll() is None
 
     def load(self, request: Request, reference: str | None = None) -> Host:
         """
@@ -294,21 +285,16 @@ class Launcher:
         Raises:
             LayoutDoctorError: The subject cannot be loaded.
         """
-        kind = (request.device or "cpu").partition(":")[0]
-        if kind != "cpu" and request.lower_for is None and reference is None:
-            return Host(self, self.load_alone(request), request)
         try:
-            process = self._process.fork(Load(request=request, reference=reference, log=self.file("host")))
+            process = self.fork(Load(request=request, reference=reference, log=self.file("host")))
         except LostError as error:
             raise TransportError(f"cannot start a process for the diagnosis: {error}; see what it printed") from error
-        process.source = _source_of(request)
         return Host(self, process, request)
 
-    def load_alone(self, request: Request) -> Process:
-        """A process that imports torch and loads the subject for itself; raises as ``load`` does."""
-        order = Load(request=request, log=self.file("host"))
-        process = self._spawn("alone", Path(order.log), _source_of(request))
-        process.tell(order)
+    def fork(self, order: Load) -> Process:
+        """A process that loads a subject; raises ``LostError``."""
+        process = self._process.fork(order)
+        process.source = Path(order.request.target or "").name.partition(":")[0]
         return process
 
     def file(self, name: str) -> str:
@@ -327,7 +313,7 @@ class Launcher:
             finally:
                 self._folder = self.directory
 
-    def _spawn(self, kind: str, log: Path | None = None, source: str = "") -> Process:
+    def _spawn(self) -> tuple[subprocess.Popen[bytes], Process]:
         if not sys.executable:
             raise TransportError(
                 "cannot start a process for the diagnosis: this interpreter does not know its own program "
@@ -335,7 +321,7 @@ class Launcher:
             )
         ours, theirs = channel_pair()
         theirs.set_inheritable(True)
-        words = [str(theirs.fileno()), str(os.getpid()), str(self.directory), kind]
+        words = [str(theirs.fileno()), str(self.directory)]
         options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         try:
             popen = subprocess.Popen(
@@ -354,29 +340,22 @@ class Launcher:
             ) from error
         finally:
             theirs.close()
-        self._started.append(popen)
-
         def returncode() -> int | None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return popen.wait(_WAIT_FOR_END_SECONDS)
             return None
 
-        return Process(ours, popen.pid, returncode, log, source)
+        return popen, Process(ours, popen.pid, returncode)
 
     def close(self) -> None:
         """Ends all processes, and removes all files of the run."""
-        for popen in self._started:
-            if popen.poll() is None:
-                kill_with_all_it_started(popen.pid)
-            kill_all(of_session(popen.pid))  # if it was killed, what it started belongs to nobody
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                popen.wait(_WAIT_FOR_END_SECONDS)
+        if self.is_alive:
+            kill_with_all_it_started(self._popen.pid)
+        kill_all(of_session(self._popen.pid))  # if it was killed, what it started belongs to nobody
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(_WAIT_FOR_END_SECONDS)
         self._process.channel.close()
         self._temporary.cleanup()
-
-
-def _source_of(request: Request) -> str:
-    return Path(request.target or "").name.partition(":")[0]
 
 
 def _standard_error() -> int:

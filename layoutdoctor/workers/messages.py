@@ -119,22 +119,25 @@ class Proposal(Message, frozen=True, kw_only=True):
 # ---------------------------------------------------------------------------------------------- orders
 class Load(Message, frozen=True, kw_only=True, tag=True):
     """
-    To the launcher: fork a process that loads this subject and answers ``Loaded``.
+    To the launcher: fork a process that loads this subject and answers ``Loaded``, unless it is a worker.
 
     Attributes:
         reference: The process then runs the model in eager mode, answers ``Ran``, leaves the reference in this file and
             answers ``Ran`` again. None if it forks workers.
-        log: File for its stacks, if it crashes or is asked for them; what the user's code prints goes to stderr.
+        begin: The configuration whose worker it is, where no process that has loaded the subject may be forked.
+        log: File for its stacks, if it crashes or is asked for them; what the user's code prints goes to stderr, or of
+            a worker into this file.
     """
 
     request: Request
     log: str
     reference: str | None = None
+    begin: Begin | None = None
 
 
 class Begin(Message, frozen=True, kw_only=True, tag=True):
     """
-    To the process that loaded the subject: fork a worker for a configuration, or be it, if forking is not safe.
+    To the process that loaded the subject: fork a worker for a configuration.
 
     Attributes:
         is_again: Whether it compiles as a user does, to be timed; else under capture.
@@ -234,10 +237,12 @@ class Ran(Message, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         may_convolve: False if all operations are ATen's own and none is a convolution.
+        room: How many further processes like this one a GPU's memory holds; None on a CPU, or if it is not known.
     """
 
     notes: tuple[str, ...] = ()
     may_convolve: bool = True
+    room: int | None = None
 
 
 class Prepared(Message, frozen=True, kw_only=True, tag=True):
@@ -283,13 +288,9 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         call_seconds: About how long a call takes.
-        used_bytes: GPU memory that the process holds; None on a CPU.
-        free_bytes: GPU memory that no process holds; None if it is not known.
     """
 
     call_seconds: PositiveSeconds
-    used_bytes: int | None = None
-    free_bytes: int | None = None
 
 
 class Turned(Message, frozen=True, kw_only=True, tag=True):

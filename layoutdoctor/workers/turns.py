@@ -325,9 +325,14 @@ def time_start(
     """
     starts: list[Start] = []
     try:
+        one_by_one = any(worker.forks or worker.chooses_by_time for worker in workers)
         for worker, keeps_memory in (*((one, True) for one in workers), *((one, False) for one in giving_back)):
             starts.append(worker.further_start(keeps_memory=keeps_memory))
-            starts[-1].warm_up()
+            starts[-1].begin_to_warm_up()
+            if one_by_one:
+                starts[-1].wait_until_warm()
+        for start in [] if one_by_one else starts:
+            start.wait_until_warm()
         times: list[list[Seconds]] = [[] for _ in starts]
         begin = time.monotonic()
         with meter.during(starts):

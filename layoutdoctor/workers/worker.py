@@ -47,7 +47,7 @@ FREEZING_REASON = (
     "freezing folds the weights into the CPU's own convolutions before a graph is lowered; "
     "diagnose it on a machine with the GPU"
 )
-_SAFE_SHARE = 0.9
+CUDNN_BENCHMARK = "cudnn.benchmark"
 OPTIONS_ARE_THE_SAME = "the same options and formats are in effect"
 CODE_IS_THE_SAME = "the generated code is the same"
 
@@ -59,7 +59,6 @@ class Start:
     Attributes:
         call_seconds: About how long a call takes.
         cpu_seconds: Processor time of its turns so far.
-        room: How many processes like this one a GPU's memory still holds; None on a CPU, or if it is not known.
     """
 
     def __init__(self, process: Process, timeout_seconds: Seconds | None) -> None:
@@ -67,14 +66,19 @@ class Start:
         self.cpu_seconds = 0.0
         self._timeout = timeout_seconds
         self.call_seconds = 0.0
-        self.room: int | None = None
 
     def warm_up(self) -> None:
         """Lets caches and heap settle; raises ``LostError``."""
-        ready = self.process.ask(WarmUp(), Ready, self._timeout)
-        self.call_seconds = ready.call_seconds
-        if ready.used_bytes and ready.free_bytes is not None:
-            self.room = int(_SAFE_SHARE * ready.free_bytes / ready.used_bytes)
+        self.begin_to_warm_up()
+        self.wait_until_warm()
+
+    def begin_to_warm_up(self) -> None:
+        """Has it load what is left to load, and compile, beside others."""
+        self.process.tell(WarmUp())
+
+    def wait_until_warm(self) -> None:
+        """Raises ``LostError``."""
+        self.call_seconds = self.process.answer(Ready, self._timeout).call_seconds
 
     def turn(self, calls: int) -> Seconds:
         """The least of some calls; raises ``LostError``."""
@@ -141,6 +145,16 @@ class Worker:
     def configuration(self) -> Configuration:
         """The configuration."""
         return self.trial.configuration
+
+    @property
+    def chooses_by_time(self) -> bool:
+        """Whether it times kernels and takes the fastest, so that nothing may run beside its first call."""
+        configuration = self.configuration
+        names = [*configuration.inductor_options, str(configuration.compile_arguments.get("mode"))]
+        settings = self._host.loaded.environment.settings
+        times_algorithms = settings.get(f"torch.backends.{CUDNN_BENCHMARK}") == "True"
+        times_algorithms |= configuration.library_switches.get(CUDNN_BENCHMARK, False)
+        return times_algorithms or any("max" in name and "autotune" in name for name in names)
 
     @property
     def is_ok(self) -> bool:
