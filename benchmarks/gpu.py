@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import copy
 import gzip
+import importlib
 import io
 import json
 import os
@@ -151,6 +152,7 @@ def run_item(item: Item, limit: float, arguments: argparse.Namespace) -> str | N
         print(" ".join(command), file=out, flush=True)
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **output)
+        assert process.stdout is not None
         copying = threading.Thread(target=copy_with_times, args=(process.stdout, out), daemon=True)
         copying.start()
         try:
@@ -162,14 +164,15 @@ def run_item(item: Item, limit: float, arguments: argparse.Namespace) -> str | N
             end(process)
             copying.join(5)
     said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return f"exit status {status}: {said[-1][:300]}" if status else None
+    return f"exit status {status}: {said[-1][7:300]}" if status else None
 
 
-def copy_with_times(lines: Iterable[bytes], out: IO[str]) -> None:
+def copy_with_times(lines: IO[bytes], out: IO[str]) -> None:
     """Copies what a process prints, each line behind the seconds since its start."""
     begun = time.monotonic()
-    for line in lines:
-        print(f"{time.monotonic() - begun:6.1f} {line.decode(errors='replace').rstrip()}", file=out, flush=True)
+    with lines:
+        for line in lines:
+            print(f"{time.monotonic() - begun:6.1f} {line.decode(errors='replace').rstrip()}", file=out, flush=True)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -257,6 +260,8 @@ def truth(arguments: argparse.Namespace) -> int:
             steps[name] = step
         except Exception as error:  # a configuration that fails costs only itself
             row["error"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
+    with contextlib.suppress(Exception):  # Inductor's pool of processes, which may still be starting
+        importlib.import_module("torch._inductor.async_compile").shutdown_compile_workers()
     for name, times in times_in_turns(steps, 1.0 if arguments.small else 5.0).items():
         rows[name] |= times
     (arguments.work / "truth" / f"{case}.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
@@ -528,8 +533,8 @@ def judged(by_hand: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[Judg
     trials = {trial["configuration"]["name"]: trial for trial in said["trials"]}
     rows = {name: row for name, row in by_hand.items() if "loop_seconds" in row and name in trials}
     for name, row in rows.items():
-        own = trials[name]
-        yield from judged_trial(name, row, {**trials[own["same_as"] or name], "graphs": own["graphs"]})
+        own, ran = trials[name], trials[trials[name]["same_as"] or name]
+        yield from judged_trial(name, row, {**ran, "graphs": own["graphs"] or ran["graphs"]})
     comparison, advice = said["comparison"] or {"baseline": "inductor", "ratios": []}, said["recommendation"] or {}
     chosen = advice.get("configuration") or comparison["baseline"]
     if chosen not in rows or comparison["baseline"] not in rows:

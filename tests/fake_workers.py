@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Configuration
 
 CRASH = LostError(Failure(kind="run", message="the process died of signal 11"), "crashed")
+
+NO_HOST: Any = SimpleNamespace(loaded=SimpleNamespace(environment=SimpleNamespace(settings={})))
 
 Script = float | Iterable[float | BaseException]
 """Seconds of every turn, or of each turn in order; an exception is raised instead of an answer."""
@@ -77,8 +80,12 @@ class ScriptedProcess:
         assert isinstance(answer, kind)
         return answer
 
+    def answer(self, kind: type, timeout_seconds: float | None = None) -> Any:
+        return self.ask(WarmUp(), kind, timeout_seconds)
+
     def tell(self, order: Any) -> None:
-        self.seen.append(order)
+        if not isinstance(order, WarmUp):
+            self.seen.append(order)
 
     def end(self) -> None:
         self.is_ended = True
@@ -103,7 +110,7 @@ def a_worker(
     """
     seen = [] if seen is None else seen
     configuration = a_configuration(name) if isinstance(name, str) else name
-    worker = Worker(None, configuration, Request(), "model = torch.compile(model)")  # type: ignore[arg-type]
+    worker = Worker(NO_HOST, configuration, Request(), "model = torch.compile(model)")
     worker.is_ready = True
     worker.trial = msgspec.structs.replace(worker.trial, **facts)
     worker.start = Start(ScriptedProcess(script, seen, worker.name, clock), None)  # type: ignore[arg-type]

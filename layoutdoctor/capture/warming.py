@@ -46,7 +46,7 @@ def import_compiler() -> None:
         ``torch/_inductor/runtime/benchmarking.py`` asks whether there is a GPU when it is imported, and NVML if it can:
         ``torch.cuda.device_count``; torch 2.11.
     """
-    inductor_config().compile_threads = 1  # workers compile side by side; pools of processes would disturb what is timed
+    inductor_config().compile_threads = 1  # workers compile side by side; pools would disturb what is timed
     with contextlib.suppress(Exception):  # NVML does not answer, or this torch asks in another way
         if torch.cuda._device_count_nvml() > 0:
             for name in ("compile_fx", "freezing", "codegen.triton", "runtime.triton_heuristics"):

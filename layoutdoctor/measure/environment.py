@@ -192,7 +192,7 @@ def free_device_bytes(device: str) -> Bytes | None:
     return None if mebibytes is None else mebibytes << 20
 
 
-_SAFE_SHARE = 0.9
+_SAFE_SHARE = 0.7  # compiled code and other memory formats may need more than eager mode
 _CONTEXT_BYTES = 600 << 20
 """About what a process takes of a GPU's memory before its first tensor: context, libraries, kernels."""
 

@@ -36,8 +36,40 @@ SMALLEST_SIZE = 0.01
 CANCELLED_FACTOR = 1000.0
 """Times eager's own error, if the terms of a sum cancel and no digit of eager's result is right."""
 
+MOST_COMPARED = 1 << 26
+"""Elements of one tensor: root mean squares are as good, and a reference of gigabytes takes minutes to move."""
 _PIECE = 1 << 22
 """Elements compared at once; each takes some forty bytes meanwhile."""
+
+
+class Part(NamedTuple):
+    """
+    What is compared of a tensor: all of it, or every k-th element in the order of its indices.
+
+    Attributes:
+        shape: Of the whole tensor.
+        step: The k; 1 for all elements.
+    """
+
+    values: torch.Tensor
+    shape: torch.Size
+    dtype: torch.dtype
+    step: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Part:
+        """The part of a tensor; of a larger one, elements at every index of each dimension."""
+        values = _dense(tensor)
+        step = math.ceil(values.numel() / MOST_COMPARED) or 1
+        while any(math.gcd(step, size) > 1 for size in values.shape):
+            step += 1
+        if step > 1:
+            values = values.reshape(-1)[::step].clone()
+        return cls(values, tensor.shape, tensor.dtype, step)
+
+    def cpu(self) -> Part:
+        """The same in main memory."""
+        return self._replace(values=self.values.cpu())
 
 
 class ReferenceTensor(NamedTuple):
@@ -45,7 +77,7 @@ class ReferenceTensor(NamedTuple):
     One output or gradient as it should be.
 
     Attributes:
-        exact: Its values, on the host: outputs in the reference's dtype, gradients in float32 at most.
+        exact: Values of its ``Part``, on the host: outputs in the reference's dtype, gradients in float32 at most.
         eager: The same by eager in the model's dtype, for whole numbers and for NaN or infinity in one of both; else
             None.
         eager_error: Root mean square of eager's error.
@@ -141,16 +173,17 @@ class _Compared(NamedTuple):
         return math.inf if self.problem else self.error / self.tolerance
 
 
-def named(results: StepResults) -> dict[str, torch.Tensor]:
+def named(results: StepResults) -> dict[str, Part]:
     """Outputs as ``output 0``, gradients as ``gradient of NAME``."""
     outputs = {f"output {index}": output for index, output in enumerate(results.outputs)}
-    return {**outputs, **{f"gradient of {name}": gradient for name, gradient in results.gradients.items()}}
+    tensors = {**outputs, **{f"gradient of {name}": gradient for name, gradient in results.gradients.items()}}
+    return {name: Part.of(tensor) for name, tensor in tensors.items()}
 
 
-def reference_tensor(name: str, exact: torch.Tensor, eager: torch.Tensor) -> ReferenceTensor:
-    """What later results are compared with; ``exact`` is the same tensor as ``eager`` if eager is the reference."""
-    shape, dtype = eager.shape, eager.dtype
-    exact, eager = _dense(exact), _dense(eager)
+def reference_tensor(name: str, exactly: Part, by_eager: Part) -> ReferenceTensor:
+    """What later results are compared with; both are the same if eager is the reference."""
+    shape, dtype = by_eager.shape, by_eager.dtype
+    exact, eager = exactly.values, by_eager.values
     if not eager.is_floating_point():
         return ReferenceTensor(exact.cpu(), eager.cpu(), shape, dtype, 0.0, 0.0)
     error, size, _, _ = _errors(eager, exact, eager)
@@ -160,7 +193,7 @@ def reference_tensor(name: str, exact: torch.Tensor, eager: torch.Tensor) -> Ref
     return ReferenceTensor(exact.cpu(), None if is_finite else eager.cpu(), shape, dtype, error, size)
 
 
-def why_random(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> str | None:
+def why_random(first: dict[str, Part], second: dict[str, Part]) -> str | None:
     """Why a model is random; None if two runs with different seeds give the same."""
     reference = Reference("the first run", {name: reference_tensor(name, one, one) for name, one in first.items()})
     different = [one.name for one in _compare_all(reference, second) if one.share > 1]
@@ -178,7 +211,8 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
         ``not_checked`` if eager itself is too far off to tell, or if the model is random and this run drew other
         numbers than eager.
     """
-    compared = _compare_all(reference, named(results))
+    found = named(results)
+    compared = _compare_all(reference, found)
     known = [one for one in compared if one.tolerance < math.inf]
     worst = max(known or compared, key=lambda one: one.share)
     has_figures = worst.largest_error is not None
@@ -193,7 +227,7 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
         eager_relative_error=worst.eager_error if has_figures and reference.has_yardstick else None,
         tolerance=worst.tolerance if has_figures and worst.tolerance < math.inf else None,
         reference=reference.name,
-        detail=_detail(worst, compared, reference),
+        detail=_detail(worst, compared, reference, max((part.step for part in found.values()), default=1)),
         gradients_checked="gradient" in kinds,
         output_layouts=results.output_layouts,
         output_layouts_differ=_formats(results.output_layouts) != _formats(reference.output_layouts),
@@ -204,7 +238,7 @@ def _formats(layouts: tuple[Layout, ...]) -> list[frozenset[str]]:
     return [frozenset(layout.memory_formats) for layout in layouts]
 
 
-def _detail(worst: _Compared, compared: list[_Compared], reference: Reference) -> str:
+def _detail(worst: _Compared, compared: list[_Compared], reference: Reference, step: int) -> str:
     if worst.share > 1 and reference.random is not None:
         return f"the model is random: {reference.random}, and this configuration drew other numbers"
     unknown = [one.eager_error for one in compared if one.tolerance == math.inf]
@@ -212,6 +246,8 @@ def _detail(worst: _Compared, compared: list[_Compared], reference: Reference) -
     figures = f"relative error {worst.error:.2g}, allowed {worst.tolerance:.2g}{own}"
     figures = f"{worst.name}: {worst.problem or figures}"
     text = f"{count_of(len(compared) - len(unknown), 'tensor')} compared"
+    if step > 1:
+        text += f" (of the largest 1 of {step} elements)"
     if worst.share > 1:
         text = figures
     elif worst.error and worst.tolerance < math.inf:
@@ -228,7 +264,7 @@ def _kind(name: str) -> str:
     return "gradient" if name.startswith("gradient of ") else "output"
 
 
-def _compare_all(reference: Reference, found: dict[str, torch.Tensor]) -> list[_Compared]:
+def _compare_all(reference: Reference, found: dict[str, Part]) -> list[_Compared]:
     largest: dict[str, float] = {}  # of each module's gradients
     for name, wanted in reference.tensors.items():
         module = name.rpartition(".")[0]
@@ -241,16 +277,14 @@ def _compare_all(reference: Reference, found: dict[str, torch.Tensor]) -> list[_
     return [*compared, *(_Compared(name, "eager does not give it") for name in extra)]
 
 
-def _compare(
-    name: str, found: torch.Tensor | None, wanted: ReferenceTensor, size: float, reference: Reference
-) -> _Compared:
-    if found is None:
+def _compare(name: str, part: Part | None, wanted: ReferenceTensor, size: float, reference: Reference) -> _Compared:
+    if part is None:
         return _Compared(name, "eager gives it, this configuration does not")
-    if found.shape != wanted.shape:
-        return _Compared(name, f"shape {list(found.shape)}, eager gives {list(wanted.shape)}")
-    if found.dtype != wanted.dtype:
-        return _Compared(name, f"dtype {found.dtype}, eager gives {wanted.dtype}")
-    found = _dense(found)
+    if part.shape != wanted.shape:
+        return _Compared(name, f"shape {list(part.shape)}, eager gives {list(wanted.shape)}")
+    if part.dtype != wanted.dtype:
+        return _Compared(name, f"dtype {part.dtype}, eager gives {wanted.dtype}")
+    found = part.values
     own = wanted.exact if wanted.eager is None else wanted.eager
     if not found.is_floating_point():
         count = sum(int((one != other).sum()) for one, other in _pieces(found, own))

@@ -93,9 +93,7 @@ def _between_events(
     """Seconds of so many calls without a pause, each time."""
     import torch
 
-    events = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repetitions)
-    ]
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repetitions)]
     for start, end in events:
         end.record()  # an event is made when it is recorded for the first time
         before()

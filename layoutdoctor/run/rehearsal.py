@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.fx_graph import is_user_file
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, first_line
-from layoutdoctor.measure.equivalence import Reference, named, reference_tensor, why_random
+from layoutdoctor.measure.equivalence import Part, Reference, named, reference_tensor, why_random
 from layoutdoctor.measure.memory import out_of_memory, release_memory
 from layoutdoctor.subjects.copies import copy_model, input_tensors
 from layoutdoctor.subjects.step import FIRST_CALL_SEED, Step
@@ -46,7 +46,7 @@ FADED_NOTE = (
 class FirstRun(NamedTuple):
     """Outputs and gradients of the first eager iteration by name, in main memory, and notes for the reader."""
 
-    tensors: dict[str, torch.Tensor]
+    tensors: dict[str, Part]
     output_layouts: tuple[Layout, ...]
     notes: tuple[str, ...]
 
@@ -134,8 +134,9 @@ def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Re
     """
     Runs the model in eager mode once more with another seed, and more exactly.
 
-    The more exact run is in float64. On a GPU it is in float32 without TF32 if the model is in half precision, or if
-    the GPU computes float64 slowly. If the model is random or refuses float64, eager itself is the reference.
+    The more exact run is in float64. On a GPU it is in float32 without TF32 if the model computes in half precision or
+    may use TF32, or if the GPU computes float64 slowly. If the model is random or refuses float64, eager itself is the
+    reference.
 
     Raises:
         SubjectError: The model raised, though its first run did not.
@@ -144,10 +145,12 @@ def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Re
     with in_eager_mode(subject):
         random = why_random(eager, named(_step(_fresh(subject), mode, FIRST_CALL_SEED + 1).results()))
     device = _device_of(subject)
-    tf32, dtype = may_use_tf32(device), _exact_dtype(subject, device)
+    outputs = [part.dtype.itemsize for part in eager.values() if part.dtype.is_floating_point]
+    smallest = min([_smallest_bytes(subject), *outputs])  # the outputs of a model under autocast are of half precision
+    tf32, dtype = may_use_tf32(device), _exact_dtype(device, smallest)
     name, exact, problem = str(dtype).removeprefix("torch."), None, None
     notes: tuple[str, ...] = ()
-    if random is None and (tf32 or _smallest_bytes(subject) < dtype.itemsize):
+    if random is None and (tf32 or smallest < dtype.itemsize):
         try:
             exact = _run_exactly(subject, mode, dtype)
             if {key: one.shape for key, one in exact.items()} != {key: one.shape for key, one in eager.items()}:
@@ -175,14 +178,14 @@ def may_use_tf32(device: torch.device) -> bool:
         return True
 
 
-def _exact_dtype(subject: LoadedSubject, device: torch.device) -> torch.dtype:
+def _exact_dtype(device: torch.device, smallest_bytes: int) -> torch.dtype:
     if device.type != "cuda" or torch.version.hip is not None:
         return torch.float64
     is_fast = torch.cuda.get_device_capability(device) in _FAST_FLOAT64
-    return torch.float64 if is_fast and _smallest_bytes(subject) > 2 else torch.float32
+    return torch.float64 if is_fast and smallest_bytes > 2 and not may_use_tf32(device) else torch.float32
 
 
-def _run_exactly(subject: LoadedSubject, mode: Mode, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def _run_exactly(subject: LoadedSubject, mode: Mode, dtype: torch.dtype) -> dict[str, Part]:
     """Outputs and gradients in another dtype; raises whatever the model raises with it."""
 
     def converted(leaf: Any) -> Any:
@@ -229,6 +232,6 @@ def _step(subject: LoadedSubject, mode: Mode, seed: int = FIRST_CALL_SEED) -> St
     return Step(subject.model, module, subject.args, subject.kwargs, mode, first_seed=seed)
 
 
-def _floating_dtype(tensors: dict[str, torch.Tensor]) -> str:
-    dtypes = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
-    return str(dtypes[0] if dtypes else next(iter(tensors.values())).dtype).removeprefix("torch.")
+def _floating_dtype(parts: dict[str, Part]) -> str:
+    dtypes = [part.dtype for part in parts.values() if part.dtype.is_floating_point]
+    return str(dtypes[0] if dtypes else next(iter(parts.values())).dtype).removeprefix("torch.")

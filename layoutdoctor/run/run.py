@@ -103,7 +103,7 @@ class Eager:
             ran = self.host.process.answer(Ran, self._timeout)
         except LostError as lost:
             raise SubjectError(f"cannot run {self.head.subject.name} in eager mode: {lost}") from lost
-        self.may_convolve = ran.may_convolve
+        self.may_convolve, self.room = ran.may_convolve, 0 if ran.room is None else ran.room + 1
         self._note(ran.notes)
 
     def wait(self) -> None:
@@ -112,9 +112,7 @@ class Eager:
             return
         self._is_waited_for = True
         try:
-            ran = self.host.process.answer(Ran, self._timeout)
-            self._note(ran.notes)
-            self.room = 0 if ran.room is None else ran.room + 1
+            self._note(self.host.process.answer(Ran, self._timeout).notes)
         except LostError as lost:
             self.reference = None
             self._note((f"outputs were not compared: computing the reference failed: {lost}",))
@@ -296,11 +294,14 @@ class Run:
             return
         found = contenders_of(self.workers, baseline)
         if found:
+            at_once = 1
             if self._on_gpu:  # the starts need its memory
                 self._profile()
                 self.end()
+                at_once = self._eager.room // (len(found) + 1)
             self._watch.begin("timing the best again in further processes")
-            take_starts(found, baseline, self._budget * (1 - _ROUNDS_SHARE), self._meter, self._starts_done)
+            limit = self._budget * (1 - _ROUNDS_SHARE)
+            take_starts(found, baseline, limit, self._meter, self._starts_done, at_once=at_once)
             self._show()
 
     def _profile(self) -> None:

@@ -176,11 +176,11 @@ def run_in_eager_mode(subject: LoadedSubject, mode: Mode, path: str, channel: Ch
     torch.set_num_threads(_threads)
     with _Operations() as operations:
         first = run_first(subject, mode)
-    channel.send(Ran(notes=first.notes, may_convolve=operations.may_convolve))
+    device = device_of(owned_module(subject), subject.args, subject.kwargs) or "cpu"
+    channel.send(Ran(notes=first.notes, may_convolve=operations.may_convolve, room=room_beside(device)))
     reference = compute_reference(subject, mode, first)
     reference.save(path)
-    device = device_of(owned_module(subject), subject.args, subject.kwargs) or "cpu"
-    channel.send(Ran(notes=reference.notes, room=room_beside(device)))
+    channel.send(Ran(notes=reference.notes))
 
 
 _IMAGE_RANK = 4

@@ -340,6 +340,7 @@ class Launcher:
             ) from error
         finally:
             theirs.close()
+
         def returncode() -> int | None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return popen.wait(_WAIT_FOR_END_SECONDS)

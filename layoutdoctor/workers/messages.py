@@ -237,7 +237,8 @@ class Ran(Message, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         may_convolve: False if all operations are ATen's own and none is a convolution.
-        room: How many further processes like this one a GPU's memory holds; None on a CPU, or if it is not known.
+        room: After the first call, how many further processes like this one a GPU's memory holds; None on a CPU, or if
+            it is not known.
     """
 
     notes: tuple[str, ...] = ()

@@ -278,6 +278,8 @@ def take_starts(
     limit_seconds: Seconds,
     meter: LoadMeter,
     on_start: Callable[[int], object] = lambda number: None,
+    *,
+    at_once: int = 1,
 ) -> None:
     """
     Starts contenders and baseline again, three to five times, and times each start in nine rounds.
@@ -286,20 +288,29 @@ def take_starts(
         workers: The contenders.
         limit_seconds: At the end of this time no further start begins, after three; after three times as long none.
         on_start: Called with the count of starts so far.
+        at_once: How many starts of all may get ready side by side, before the first of them is timed.
     """
     begin = time.monotonic()
-    for number in range(MOST_STARTS):
-        seconds = time.monotonic() - begin
-        if seconds > (limit_seconds if number >= FEWEST_STARTS else _PATIENCE * limit_seconds):
-            break
-        if len(baseline.starts) >= FEWEST_STARTS and all(_is_narrow(worker, baseline) for worker in workers):
-            break
-        rounds = time_start([baseline, *workers], baseline.calls, meter)
-        if rounds is None:
-            continue
-        for worker, start in zip((baseline, *workers), rounds, strict=True):
-            worker.starts.append(start)
-        on_start(len(baseline.starts))
+    waiting: list[list[Start]] = []
+    try:
+        for number in range(MOST_STARTS):
+            seconds = time.monotonic() - begin
+            if not waiting and seconds > (limit_seconds if number >= FEWEST_STARTS else _PATIENCE * limit_seconds):
+                break
+            if len(baseline.starts) >= FEWEST_STARTS and all(_is_narrow(worker, baseline) for worker in workers):
+                break
+            if not waiting:
+                count = max(min(at_once, FEWEST_STARTS - number), 1)
+                waiting = [_begun([baseline, *workers]) for _ in range(count)]
+            rounds = _timed(waiting.pop(0), baseline.calls, meter)
+            if rounds is None:
+                continue
+            for worker, start in zip((baseline, *workers), rounds, strict=True):
+                worker.starts.append(start)
+            on_start(len(baseline.starts))
+    finally:
+        for starts in waiting:
+            _end(starts)
 
 
 def _is_narrow(worker: Worker, baseline: Worker) -> bool:
@@ -323,15 +334,35 @@ def time_start(
     Returns:
         Rounds of each, those that give memory back last; None if one of them failed, which costs this start.
     """
+    return _timed(_begun(workers, giving_back), calls, meter)
+
+
+def _begun(workers: Sequence[Worker], giving_back: Sequence[Worker] = ()) -> list[Start]:
+    """
+    Starts that get ready: forks one by one, which takes a moment, others side by side.
+
+    Returns:
+        None of them if one cannot be started.
+    """
     starts: list[Start] = []
+    one_by_one = any(worker.forks or worker.chooses_by_time for worker in workers)
     try:
-        one_by_one = any(worker.forks or worker.chooses_by_time for worker in workers)
         for worker, keeps_memory in (*((one, True) for one in workers), *((one, False) for one in giving_back)):
             starts.append(worker.further_start(keeps_memory=keeps_memory))
             starts[-1].begin_to_warm_up()
             if one_by_one:
                 starts[-1].wait_until_warm()
-        for start in [] if one_by_one else starts:
+    except (LostError, LayoutDoctorError):
+        _end(starts)
+        return []
+    return starts
+
+
+def _timed(starts: Sequence[Start], calls: int, meter: LoadMeter) -> list[tuple[Seconds, ...]] | None:
+    if not starts:
+        return None
+    try:
+        for start in starts:
             start.wait_until_warm()
         times: list[list[Seconds]] = [[] for _ in starts]
         begin = time.monotonic()
@@ -346,5 +377,9 @@ def time_start(
     except (LostError, LayoutDoctorError):  # such as a subject that cannot be loaded again
         return None
     finally:
-        for start in starts:
-            start.end()
+        _end(starts)
+
+
+def _end(starts: Iterable[Start]) -> None:
+    for start in starts:
+        start.end()

@@ -77,8 +77,9 @@ class Start:
         self.process.tell(WarmUp())
 
     def wait_until_warm(self) -> None:
-        """Raises ``LostError``."""
-        self.call_seconds = self.process.answer(Ready, self._timeout).call_seconds
+        """Waits for that, unless it has been waited for; raises ``LostError``."""
+        if not self.call_seconds:
+            self.call_seconds = self.process.answer(Ready, self._timeout).call_seconds
 
     def turn(self, calls: int) -> Seconds:
         """The least of some calls; raises ``LostError``."""

@@ -11,7 +11,7 @@ from torch._dynamo.utils import rmse, same
 from torch.nn import functional
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
-from layoutdoctor.measure.equivalence import Reference, StepResults, check_equivalence, reference_tensor
+from layoutdoctor.measure.equivalence import Part, Reference, StepResults, check_equivalence, reference_tensor
 from layoutdoctor.subjects.prepare import prepare
 from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
 
@@ -75,10 +75,10 @@ def test_one_wrong_value_is_different_and_named() -> None:
 
 
 def of_tensor(exact: torch.Tensor, eager: torch.Tensor, found: torch.Tensor, name: str = "output 0") -> Equivalence:
-    reference = Reference("float64", {name: reference_tensor(name, exact, eager)})
+    reference = Reference("float64", {name: reference_tensor(name, Part.of(exact), Part.of(eager))})
     if name == "output 0":
         return check_equivalence(reference, StepResults([found], {}, ()))
-    with_output = {"output 0": reference_tensor("output 0", ONES, ONES), **reference.tensors}
+    with_output = {"output 0": reference_tensor("output 0", Part.of(ONES), Part.of(ONES)), **reference.tensors}
     gradients = {name.removeprefix("gradient of "): found}
     return check_equivalence(replace(reference, tensors=with_output), StepResults([ONES], gradients, ()))
 
@@ -275,6 +275,28 @@ def test_a_number_that_eager_could_not_hold_is_equal_to_the_reference() -> None:
     fused = StepResults([torch.tensor([300.0, 1.0], dtype=torch.float16)], {}, reference.output_layouts)
 
     assert check_equivalence(reference, fused).status == "equal"
+
+
+@pytest.mark.parametrize("wrong", [(slice(None), 1), (slice(None), slice(None), 5), (..., 7), (1,)])
+def test_of_a_large_tensor_a_part_is_compared_that_meets_every_index(
+    wrong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("layoutdoctor.measure.equivalence.MOST_COMPARED", 100)
+    subject = subject_from_python(a_model(), X)  # gives [2, 2, 4, 4]
+    large = subject_from_python(lambda x: x * 2, X)  # [2, 3, 8, 8]: 384 elements, of which every fifth is compared
+
+    def spoil(output: torch.Tensor) -> torch.Tensor:
+        output[wrong] += 0.01
+        return output
+
+    reference = reference_of(large, "inference")
+    right = check_equivalence(reference, results_of(large, "inference", "eager-channels-last"))
+
+    assert reference.tensors["output 0"].exact.numel() == 77
+    assert right.status == "equal"
+    assert right.detail == "1 tensor compared (of the largest 1 of 5 elements)"
+    assert check_equivalence(reference, changed_output(results_of(large), spoil)).status == "different"
+    assert "elements" not in str(check_equivalence(reference_of(subject, "inference"), results_of(subject)).detail)
 
 
 def test_whole_numbers_have_to_be_equal() -> None:

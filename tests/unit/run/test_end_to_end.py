@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -13,7 +13,10 @@ import layoutdoctor
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import SubjectError
+from layoutdoctor.run import run as run_module
+from layoutdoctor.run.run import Eager
 from layoutdoctor.workers.launcher import close_kept_launcher
+from layoutdoctor.workers.turns import compile_side_by_side, take_starts
 from layoutdoctor.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -160,7 +163,42 @@ def test_a_model_that_starts_a_thread_while_loading_is_measured_in_processes_tha
         ("inductor", "ok", None),
     ]
     assert all(trial.measurement is not None for trial in diagnosis.trials)
-    assert capfd.readouterr().err.count("loaded\n") >= 3  # for eager mode, and for each configuration
+    assert capfd.readouterr().err.count("loaded\n") == 1  # in eager mode; a worker has a log of its own
+
+
+@pytest.mark.compile
+@pytest.mark.smoke
+def test_the_order_of_work_on_a_gpu_is_that_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(MODEL.format(before="threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()"))
+    run_first, batches, at_once = Eager.run_first, list[list[str]](), list[int]()
+
+    def with_room_for_two(eager: Eager) -> None:
+        run_first(eager)
+        eager.room = 2
+
+    def compile_noted(batch: Any, *rest: Any, most: int | None = None) -> None:
+        batches.append([worker.name for worker in batch])
+        assert most is None
+        compile_side_by_side(batch, *rest, most=most)
+
+    def starts_noted(*given: Any, **options: Any) -> None:
+        at_once.append(options["at_once"])
+        take_starts(*given, **options)
+
+    monkeypatch.setattr(Eager, "on_gpu", True)
+    monkeypatch.setattr(Eager, "run_first", with_room_for_two)
+    monkeypatch.setattr(run_module, "compile_side_by_side", compile_noted)
+    monkeypatch.setattr(run_module, "take_starts", starts_noted)
+    names = "eager,inductor-layout-opt-off,inductor"
+    assert main([str(path), "--configurations", names, "--budget", "2", "--output", str(tmp_path / "d.json")]) == 0
+
+    diagnosis = load(tmp_path / "d.json")
+    assert [batch for batch in batches if batch] == [["inductor", "eager"], ["inductor-layout-opt-off"]]
+    for trial in diagnosis.trials:
+        assert trial.status in ("ok", "same_as")
+        assert trial.status == "same_as" or (trial.kernels is not None and trial.measurement is not None)
+    assert at_once in ([], [0], [1])
 
 
 def test_what_does_not_run_is_an_error_with_the_line_and_no_worker_is_begun(begun: list[str]) -> None:

@@ -118,7 +118,8 @@ class FakeGpu:
 @pytest.mark.parametrize(
     ("capability", "dtype", "tf32", "exact", "name"),
     [
-        ((9, 0), torch.float32, True, (torch.float64, False), "float64"),
+        ((9, 0), torch.float32, False, (torch.float64, False), "float64"),
+        ((9, 0), torch.float32, True, (torch.float32, False), "float32"),
         ((9, 0), torch.float16, True, (torch.float32, False), "float32"),
         ((8, 9), torch.float32, True, (torch.float32, False), "float32"),
         ((8, 9), torch.float32, False, None, "eager float32"),
@@ -143,3 +144,13 @@ def test_the_reference_of_a_gpu(
     assert gpu.runs == [(dtype, tf32)] * 2 + ([] if exact is None else [exact])
     assert (reference.name, reference.why_not_exact) == (name, None)
     assert reference.may_use_tf32 is (tf32 and capability >= (8, 0))
+
+
+@pytest.mark.usefixtures("tf32_kept")
+def test_a_model_under_autocast_on_a_gpu_needs_no_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu(monkeypatch, (9, 0), tf32=False)
+
+    reference = reference_of(subject_from_python(lambda x: gpu.model(x).bfloat16(), X))
+
+    assert gpu.runs[-1] == (torch.float32, False)
+    assert reference.name == "float32"

@@ -28,6 +28,7 @@ from layoutdoctor.workers.messages import (
     Ended,
     Failed,
     Fork,
+    Load,
     Loaded,
     Opened,
     Prepared,
@@ -193,20 +194,24 @@ def test_a_forked_process_is_reached_over_its_socket_and_its_parent_knows_how_it
 
 # ---------------------------------------------------------------------------------------------- the host
 class OfFiles:
-    """Stands for the launcher: names files, and has processes that load a subject for themselves."""
+    """Stands for the launcher: names files, and notes what is to be forked from it."""
 
-    def __init__(self, *alone: Process) -> None:
-        self._alone = list(alone)
+    def __init__(self) -> None:
+        self.orders: list[Load] = []
 
     def file(self, name: str) -> str:
         return f"/run/{name}"
 
-    def load_alone(self, request: Request) -> Process:
-        return self._alone.pop(0)
+    def fork(self, order: Load) -> Process:
+        self.orders.append(order)
+        return mock.sentinel.worker  # type: ignore[no-any-return]
 
 
-def a_host(process: Process, *alone: Process) -> Host:
-    return Host(OfFiles(*alone), process, Request(target="folder/model.py:Net"))  # type: ignore[arg-type]
+REQUEST = Request(target="folder/model.py:Net")
+
+
+def a_host(process: Process, files: OfFiles | None = None) -> Host:
+    return Host(files or OfFiles(), process, REQUEST)  # type: ignore[arg-type]
 
 
 def test_a_host_that_forks_is_asked_for_a_process_with_a_log_of_its_own(ends: Ends) -> None:
@@ -219,17 +224,16 @@ def test_a_host_that_forks_is_asked_for_a_process_with_a_log_of_its_own(ends: En
     assert other.receive(5.0)[0] == Begin(configuration=a_configuration(), log="/run/inductor")
 
 
-def test_if_forking_is_not_safe_the_host_works_itself_and_further_ones_load_for_themselves(ends: Ends) -> None:
-    no_fork = msgspec.structs.replace(LOADED, no_fork="2 more threads run")
-    process, other = ends.process(no_fork)
-    second, others = ends.process(no_fork)
-    host = a_host(process, second)
+def test_if_forking_the_host_is_not_safe_workers_are_forked_from_the_launcher_and_load_for_themselves(
+    ends: Ends,
+) -> None:
+    process, _ = ends.process(msgspec.structs.replace(LOADED, no_fork="CUDA is in use"))
+    launcher = OfFiles()
 
-    order = Begin(configuration=a_configuration(), log="/run/inductor")
-    assert host.begin(a_configuration()) is process
-    assert host.begin(a_configuration(), is_again=True) is second
-    assert other.receive(5.0)[0] == order
-    assert others.receive(5.0)[0] == msgspec.structs.replace(order, is_again=True)
+    assert a_host(process, launcher).begin(a_configuration(), is_again=True) is mock.sentinel.worker
+
+    begin = Begin(configuration=a_configuration(), is_again=True, log="/run/inductor")
+    assert launcher.orders == [Load(request=REQUEST, begin=begin, log="/run/inductor")]
 
 
 def test_a_model_that_cannot_be_loaded_or_ends_its_process_is_an_error_about_the_model(ends: Ends) -> None:
@@ -248,7 +252,7 @@ def test_a_model_that_cannot_be_loaded_or_ends_its_process_is_an_error_about_the
 # ---------------------------------------------------------------------------------------------- the launcher
 CHILD = f"""
 import os, sys
-sys.path[:] = sys.argv[5:]
+sys.path[:] = sys.argv[3:]
 from layoutdoctor.workers.messages import *
 import msgspec
 channel = Channel(int(sys.argv[1]))
@@ -260,7 +264,7 @@ else:
     channel.send(Opened(pid=os.getpid()), theirs.fileno())
     theirs.close()
     ours.send(msgspec.msgpack.decode({msgspec.msgpack.encode(LOADED)!r}, type=Loaded))
-    ours.send(Ran(may_convolve=order.reference == 'r', notes=tuple(sys.argv[2:5])))
+    ours.send(Ran(may_convolve=order.reference == 'r', notes=(sys.argv[2], order.request.target)))
 channel.receive()
 """
 
@@ -282,7 +286,8 @@ def test_a_launcher_starts_a_process_that_gets_a_socket_and_a_folder_and_ends_wi
         names = [launcher.file(name) for name in ("inductor+flat-conv3d", "../a b", "inductor+flat-conv3d")]
 
     assert scout.loaded == LOADED
-    assert scout.process.answer(Ran, 60.0) == Ran(may_convolve=True, notes=(str(os.getpid()), str(folder), "fork"))
+    assert scout.process.answer(Ran, 60.0) == Ran(may_convolve=True, notes=(str(folder), "model.py"))
+    assert scout.process.source == "model.py"
     assert [Path(name).name for name in names] == ["2-inductor+flat-conv3d", "3-___a_b", "4-inductor+flat-conv3d"]
     assert Path(names[0]).parents[1] == folder
     scout.process.channel.close()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from typing import Any
+from unittest import mock
 
 import pytest
-from fake_workers import CRASH, Clock, a_worker
+from fake_workers import CRASH, Clock, ScriptedProcess, a_worker
 from loops import for_each
 
 from layoutdoctor.diagnosis.trial import Equivalence
@@ -22,6 +23,7 @@ from layoutdoctor.workers.turns import (
     take_starts,
     time_start,
 )
+from layoutdoctor.workers.worker import Start
 
 DIFFERENT = Equivalence(status="different")
 FOREVER = 1e9
@@ -215,6 +217,33 @@ def test_after_the_limit_one_start_is_taken_and_a_long_call_has_three_rounds_in_
     take_starts([other], baseline, 0.5, LoadMeter())
 
     assert other.starts == [(2.5, 2.5, 2.5)]
+
+
+def test_starts_that_load_for_themselves_get_ready_side_by_side_and_those_left_over_are_ended() -> None:
+    seen: list[str] = []
+    begun: list[Any] = []
+    baseline = a_worker("inductor", again=[1.0, 1.0, CRASH, 1.0], seen=seen)
+    other = a_worker("a", again=[1.0] * 3, seen=seen)
+    for worker in (baseline, other):
+        start = worker.further_start
+        worker.further_start = lambda start=start, **given: begun.append((len(seen), start(**given))) or begun[-1][1]  # type: ignore[method-assign, func-returns-value]
+
+    take_starts([other], baseline, FOREVER, LoadMeter(), at_once=4)
+
+    assert [turns_before for turns_before, _ in begun] == [0] * 4 + [36, 36]  # the third could not be started
+    assert len(baseline.starts) == 3
+    assert all(start.process.is_ended for _, start in begun)
+
+    begun.clear()
+    baseline.starts, other.starts = [], []
+    for worker in (baseline, other):
+        worker.further_start = lambda **given: (
+            begun.append(Start(ScriptedProcess([1.0] * 9, seen, "x"), None)) or begun[-1]
+        )  # type: ignore[method-assign, func-returns-value, misc, arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        take_starts([other], baseline, FOREVER, LoadMeter(), mock.Mock(side_effect=KeyboardInterrupt), at_once=3)
+    assert len(begun) == 6
+    assert all(start.process.is_ended for start in begun)
 
 
 def test_in_a_start_the_order_turns_with_every_round_and_processes_end() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from builders import a_configuration, a_diagnosis, a_trial, recordings_of
 from fake_workers import CRASH, ScriptedProcess, a_worker
 from recorded_builders import a_recording
@@ -171,3 +173,17 @@ def test_its_time_is_that_of_further_starts_if_there_are_any() -> None:
     assert worker.measurement.unkept_seconds == (5.0, 6.0)
     worker.forget_rounds()
     assert worker.measurement is None
+
+
+def test_what_times_kernels_to_choose_one_says_so() -> None:
+    plain = a_configuration("inductor")
+    tuned = msgspec.structs.replace(plain, inductor_options={"max_autotune": True})
+    by_mode = msgspec.structs.replace(plain, compile_arguments={"mode": "max-autotune-no-cudagraphs"})
+    switched = msgspec.structs.replace(plain, library_switches={"cudnn.benchmark": True})
+    everywhere = a_worker(plain)
+    everywhere._host = SimpleNamespace(  # type: ignore[assignment]
+        loaded=SimpleNamespace(environment=SimpleNamespace(settings={"torch.backends.cudnn.benchmark": "True"}))
+    )
+
+    assert [a_worker(one).chooses_by_time for one in (plain, tuned, by_mode, switched)] == [False, True, True, True]
+    assert everywhere.chooses_by_time
