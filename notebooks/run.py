@@ -4,7 +4,7 @@ Runs the notebooks in place and takes out of their outputs what differs from one
 Run:
     python notebooks/run.py                 all notebooks
     python notebooks/run.py 02 03           those whose names begin so
-    python notebooks/run.py --data          writes notebooks/data/ again, from a recorded trace and a static diagnosis
+    python notebooks/run.py --data          writes notebooks/data/ again, from a trace, recordings and a static diagnosis
 
 Needs nbclient, nbformat, ipykernel and pandas (``pip install -e '.[test]'``); 01 and 04 need torch and a C++ compiler.
 Each notebook gets a fresh kernel of the interpreter that runs this, whatever kernels are installed.
@@ -30,6 +30,7 @@ MEASURED = "measured"
 _CELL_FILE = re.compile(r"(?:[^\s\"'<>]*ipykernel_\d+/|(?:<path>|&lt;path&gt;)/)?\b\d{6,}\.py\b")
 _SAVED_AT = "2026-11-21T12:00:00Z"
 TRACE = "mi300_flux_vae_hip_graph_capture.json.gz"
+RECORDED = "seed_autocast.inference.nvidia-h200"
 
 
 def run_notebook(path: Path, folder: Path, root: Path = ROOT):
@@ -120,6 +121,7 @@ def write_data() -> None:
     folder = FOLDER / "data"
     folder.mkdir(exist_ok=True)
     gpu_diagnosis(ROOT / "tests" / "traces" / TRACE).save(folder / "mi300_flux_vae.json")
+    measured_diagnosis(ROOT / "tests" / "recordings" / RECORDED).save(folder / "h200_conv3d_stack.json")
     static_diagnosis().save(folder / "half_precision_static.json")
 
 
@@ -141,6 +143,14 @@ def gpu_diagnosis(trace: Path):
     summary = msgspec.structs.replace(trial.kernels, kernels=(), totals=totals)
     trial = msgspec.structs.replace(trial, kernels=summary)
     return msgspec.structs.replace(diagnosis, trials=(trial,), created_at=_SAVED_AT)
+
+
+def measured_diagnosis(folder: Path):
+    """The diagnosis of the recordings in a folder, with today's examination and rules."""
+    from layoutdoctor.recording.saved import SUFFIX, load_recording
+    from layoutdoctor.run.recorded import diagnose_recordings
+
+    return diagnose_recordings(tuple(map(load_recording, sorted(folder.glob(f"*{SUFFIX}")))))
 
 
 def static_diagnosis():

@@ -43,6 +43,7 @@ from layoutdoctor.workers.processes import (
     kill_with_all_it_started,
     last_seen,
     of_session,
+    passive_where_busy,
     what_matters,
     working_folder,
 )
@@ -330,6 +331,7 @@ class Launcher:
                 stdout=_standard_error(),
                 stderr=_standard_error(),
                 cwd=working_folder(self.directory),
+                env={**os.environ, **passive_where_busy(os.environ)},
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )

@@ -16,8 +16,6 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-import psutil
-
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.examination.choice import (
@@ -31,7 +29,7 @@ from layoutdoctor.examination.choice import (
     round_ratios,
 )
 from layoutdoctor.workers.launcher import LostError
-from layoutdoctor.workers.processes import stop_all
+from layoutdoctor.workers.processes import busy_seconds, stop_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -131,11 +129,11 @@ class LoadMeter:
     @contextlib.contextmanager
     def during(self, starts: Sequence[Start]) -> Iterator[None]:
         """A block in which these starts are timed: all other work of the processors is that of other programs."""
-        before, own, begin = _busy_seconds(), sum(start.cpu_seconds for start in starts), time.monotonic()
+        before, own, begin = busy_seconds(), sum(start.cpu_seconds for start in starts), time.monotonic()
         try:
             yield
         finally:
-            after, seconds = _busy_seconds(), time.monotonic() - begin
+            after, seconds = busy_seconds(), time.monotonic() - begin
             if before is not None and after is not None:
                 self._others += max(0.0, after - before - (sum(start.cpu_seconds for start in starts) - own))
                 self._seconds += seconds
@@ -144,15 +142,6 @@ class LoadMeter:
     def other_cores(self) -> float | None:
         """On average; None if nothing was timed or the system does not say."""
         return round(self._others / self._seconds, 2) if self._seconds > 1.0 else None
-
-
-def _busy_seconds() -> float | None:
-    """Seconds that the processors have worked that this process may use."""
-    with contextlib.suppress(Exception):  # a system that does not say
-        usable = os.sched_getaffinity(0)
-        times = psutil.cpu_times(percpu=True)
-        return sum(sum(one) - one.idle - getattr(one, "iowait", 0.0) for n, one in enumerate(times) if n in usable)
-    return None
 
 
 def calls_per_turn(workers: Iterable[Worker]) -> int:

@@ -121,6 +121,8 @@ def _examples() -> Iterator[Set]:
 
 
 SETS = {found.name: found for found in (*_casebook(), *_false_alarms(), *_examples())}
+OF_GPUS = tuple(sorted(folder.name for folder in HERE.glob("*.nvidia-*")))
+"""Sets that ``benchmarks/gpu.py`` recorded on a GPU, with what was seen by hand there beside them."""
 
 
 def record(wanted: Set) -> list[Recording]:

@@ -6,7 +6,7 @@ import gzip
 import re
 
 from kept_recordings import diagnosed, kept
-from recordings.record import HERE, SETS
+from recordings.record import HERE, OF_GPUS, SETS
 
 from layoutdoctor.examination.examine import examine
 
@@ -18,14 +18,14 @@ OF_SOMEBODY = re.compile(rb"(?<![\w.<>-])/(?:home|root|tmp|usr|var|opt|work|User
 def test_every_set_is_kept_and_there_are_no_others() -> None:
     files = [path for path in HERE.rglob("*.recording") if path.is_file()]
 
-    assert {path.name for path in HERE.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(SETS)
+    assert {path.name for path in HERE.iterdir() if path.is_dir() and path.name != "__pycache__"} == {*SETS, *OF_GPUS}
     assert sum(path.stat().st_size for path in files) < MOST_BYTES
     for path in files:
         assert OF_SOMEBODY.findall(gzip.decompress(path.read_bytes())) == [], path.name
 
 
 def test_a_recording_is_examined_the_same_twice() -> None:
-    recordings = [recording for name in SETS for recording in kept(name)]
+    recordings = [recording for name in (*SETS, *OF_GPUS) for recording in kept(name)]
 
     assert len(recordings) > len(SETS)
     for recording in recordings:
@@ -38,7 +38,7 @@ def test_a_recording_is_examined_the_same_twice() -> None:
 def test_the_findings_are_those_of_before(*, update_golden: bool) -> None:
     """Of severity, code and configuration; those that rest on times too, since the times are recorded."""
     lines: list[str] = []
-    for name in sorted(SETS):
+    for name in (*sorted(SETS), *OF_GPUS):
         found = sorted(f"  {f.severity} {f.code} {f.configuration or ''}".rstrip() for f in diagnosed(name).findings)
         lines += [name, *found]
     if update_golden:

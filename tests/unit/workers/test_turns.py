@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Stands still unless a process moves it on; the processors do nothing."""
     clock = Clock()
     monkeypatch.setattr(turns, "time", clock)
-    monkeypatch.setattr(turns, "_busy_seconds", lambda: None)
+    monkeypatch.setattr(turns, "busy_seconds", lambda: None)
     return clock
 
 
@@ -267,7 +267,7 @@ def test_what_other_programs_use_is_what_is_left_of_the_processors_work(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     busy = itertools.count(0.0, 15.0)  # 15 s of processor time in five turns of 2 s
-    monkeypatch.setattr(turns, "_busy_seconds", lambda: next(busy))
+    monkeypatch.setattr(turns, "busy_seconds", lambda: next(busy))
     meter, worker = LoadMeter(), a_worker(script=2.0, clock=clock)
     assert meter.other_cores is None
 
