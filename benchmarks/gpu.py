@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import copy
 import gzip
-import importlib
 import io
 import json
 import os
@@ -28,12 +27,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 if TYPE_CHECKING:
@@ -150,29 +148,15 @@ def run_item(item: Item, limit: float, arguments: argparse.Namespace) -> str | N
     command, log = command_of(item, arguments), arguments.work / "logs" / f"{item.key}.log"
     with log.open("w", encoding="utf-8") as out:
         print(" ".join(command), file=out, flush=True)
-        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **output)
-        assert process.stdout is not None
-        copying = threading.Thread(target=copy_with_times, args=(process.stdout, out), daemon=True)
-        copying.start()
+        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT, env=environment, start_new_session=True)
         try:
             status = process.wait(limit)
-            copying.join(5)
         except subprocess.TimeoutExpired:
             return f"took longer than {limit:.0f} s"
         finally:
             end(process)
-            copying.join(5)
     said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return f"exit status {status}: {said[-1][7:300]}" if status else None
-
-
-def copy_with_times(lines: IO[bytes], out: IO[str]) -> None:
-    """Copies what a process prints, each line behind the seconds since its start."""
-    begun = time.monotonic()
-    with lines:
-        for line in lines:
-            print(f"{time.monotonic() - begun:6.1f} {line.decode(errors='replace').rstrip()}", file=out, flush=True)
+    return f"exit status {status}: {said[-1][:300]}" if status else None
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -242,6 +226,7 @@ def truth(arguments: argparse.Namespace) -> int:
     """Runs a case under each configuration and writes what was seen."""
     import gpu_cases
     import torch
+    import torch._inductor.async_compile
     import torch._inductor.config as inductor
 
     torch.manual_seed(0)
@@ -260,8 +245,7 @@ def truth(arguments: argparse.Namespace) -> int:
             steps[name] = step
         except Exception as error:  # a configuration that fails costs only itself
             row["error"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
-    with contextlib.suppress(Exception):  # Inductor's pool of processes, which may still be starting
-        importlib.import_module("torch._inductor.async_compile").shutdown_compile_workers()
+    torch._inductor.async_compile.shutdown_compile_workers()  # they may still be starting
     for name, times in times_in_turns(steps, 1.0 if arguments.small else 5.0).items():
         rows[name] |= times
     (arguments.work / "truth" / f"{case}.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
@@ -446,31 +430,16 @@ def probe(arguments: argparse.Namespace) -> int:
         return subprocess.run(command, cwd=ROOT, check=False).returncode
     from importlib.metadata import distributions
 
-    begun = time.monotonic()
     import torch
 
-    seconds = {"import torch": time.monotonic() - begun}
     wanted = "torch triton numpy msgspec cloudpickle psutil networkx torchvision".split()
     found: dict[str, Any] = {d.name: d.version for d in distributions() if d.name in wanted}
     found |= {"python": sys.version.split()[0], "processors": os.cpu_count(), "name": "cpu"}
     if arguments.device != "cpu":
-        torch.zeros(1, device="cuda")
-        seconds["first tensor"] = time.monotonic() - begun
-        torch.nn.Conv2d(64, 64, 3, device="cuda")(torch.randn(1, 64, 64, 64, device="cuda"))
-        synchronize()
-        seconds["first convolution"] = time.monotonic() - begun
-        subprocess.run([sys.executable, "-c", "import torch"], check=False)
-        seconds["import torch once more"] = time.monotonic() - begun
-        subprocess.run([sys.executable, "-c", "import torch._inductor.compile_fx"], check=False)
-        seconds["import compile_fx"] = time.monotonic() - begun
-        found["seconds_since_the_start"] = {name: round(one, 2) for name, one in seconds.items()}
         device = torch.cuda.get_device_properties(0)
         found |= {"name": device.name, "memory_bytes": device.total_memory, "l2_bytes": device.L2_cache_size}
         found |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
         found |= {"free_bytes": torch.cuda.mem_get_info()[0], "tf32": torch.backends.cudnn.allow_tf32}
-        x = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-        time.sleep(1.5)  # then the clocks are those of an idle GPU
-        found["milliseconds_after_idle"] = [round(block(lambda: x @ x, 1) * 1e3, 3) for _ in range(60)]
         data = torch.empty(1 << 30, dtype=torch.int8, device="cuda")
         found["copy_bytes_per_second"] = (2 << 30) / min(block(data.clone, 1) for _ in range(10))
     (arguments.work / "truth" / "facts.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
@@ -483,12 +452,14 @@ Judgement = tuple[bool | None, str]
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Prints a part for each case and mode and writes it into the first folder; earlier folders count first."""
-    truths, said = dict[str, Any](), dict[str, Any]()
+    """Prints a part for each case, mode and card and writes it into the first folder; later folders count first."""
+    truths, said, lines, counts = dict[str, Any](), dict[str, Any](), list[str](), Counter[str]()
     for out in (arguments.out, *arguments.folders):
-        truths = read_json(out / "truth.json") | truths
-        said = {n.removesuffix(".json"): json.loads(data) for n, data in unpacked(out / "products.tar")} | said
-    lines, counts = [f"facts: {json.dumps(truths.pop('facts', {}))}"], Counter[str]()
+        by_hand = read_json(out / "truth.json")
+        lines.append(f"facts: {json.dumps(facts := by_hand.pop('facts', {}))}")
+        on = f" on {facts.get('name', 'an unknown device')}"
+        truths |= {key + on: rows for key, rows in by_hand.items()}
+        said |= {n.removesuffix(".json") + on: json.loads(data) for n, data in unpacked(out / "products.tar")}
     for key in sorted({*truths, *(name.partition(".")[2] for name in said)}):
         by_hand, product, static = truths.get(key, {}), said.get(f"product.{key}"), said.get(f"static.{key}")
         lines += ["", key, *map(described_row, by_hand.items())]
@@ -562,8 +533,8 @@ def judged_trial(name: str, row: Mapping[str, Any], trial: Mapping[str, Any]) ->
         listed.update([found[0] for found in CONVERSION.finditer(one["kernel"] or "")] * one.get("count", 1))
     yield listed == Counter(row["conversions"]), f"conversions of {name}: {dict(listed)}; by hand {row['conversions']}"
     decisions = sorted(str(graph["decision"]["applied"]) for graph in trial["graphs"] if graph["decision"])
-    # Freezing folds weights in graphs without a convolution.
-    real = sorted(str(one["applied"]) for one in row["decisions"] if one["convolutions"] or "freezing" not in name)
+    # Inductor decides about a frozen graph before and after it folds the weights.
+    real = sorted(str(one["applied"]) for one in row["decisions"][:: 2 if "freezing" in name else 1])
     if decisions or real:
         yield decisions == real, f"decisions of {name}: {decisions}; by hand {real}"
     if (trial["equivalence"] or {}).get("status") == "different":
@@ -632,9 +603,8 @@ def main() -> int:
     parser.add_argument("--mode", help="of truth")
     parser.add_argument("--configurations", help="of truth")
     arguments = parser.parse_args()
-    # Results of other devices and sizes are never mixed; a later run goes on with what lies there.
-    folder = f"layoutdoctor_gpu.{arguments.device}{'.small' * arguments.small}"
-    arguments.work = Path(tempfile.gettempdir()) / folder
+    # A later run goes on with what lies there.
+    arguments.work = Path(tempfile.gettempdir()) / f"layoutdoctor_gpu.{arguments.device}{'.small' * arguments.small}"
     return commands[arguments.command](arguments)
 
 

@@ -113,9 +113,6 @@ def conv_transpose() -> Case:
     return _half(model, _input((16, 256, 32, 32), (1, 256, 4, 4)))
 
 
-# Networks.
-
-
 def _torchvision(name: str, **without_chance: float) -> Case:
     import torchvision
 

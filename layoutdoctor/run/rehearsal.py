@@ -7,6 +7,7 @@ import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
 
 import torch
 from torch import nn
@@ -200,7 +201,23 @@ def _run_exactly(subject: LoadedSubject, mode: Mode, dtype: torch.dtype) -> dict
     args, kwargs = pytree.tree_map(converted, (subject.args, subject.kwargs))
     if may_use_tf32(_device_of(subject)):
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    return named(_step(replace(fresh, args=args, kwargs=kwargs), mode).results())
+    with _without_autocast():
+        return named(_step(replace(fresh, args=args, kwargs=kwargs), mode).results())
+
+
+@contextlib.contextmanager
+def _without_autocast() -> Iterator[None]:
+    """A block in which autocast does nothing, not even where the model enters it: it would cast float32."""
+    enter = torch.autocast.__enter__
+
+    def enter_disabled(self: torch.autocast) -> Any:
+        self._enabled = False
+        return enter(self)
+
+    with mock.patch.object(torch.autocast, "__enter__", enter_disabled), contextlib.ExitStack() as stack:
+        for device in {"cpu", "cuda"}:
+            stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 def _device_of(subject: LoadedSubject) -> torch.device:

@@ -15,6 +15,7 @@ from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BASELINE, STATI
 from layoutdoctor.examination.applying import compile_words
 from layoutdoctor.examination.choice import (
     EQUALITY,
+    FEWEST_STARTS,
     KEEPS_MEMORY,
     eligible_names,
     is_far_off,
@@ -254,7 +255,7 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
     yield "Sure?", _certainty(diagnosis, situation)
     cores = comparison.other_cores if comparison is not None else None
     if cores is not None and cores > WORTH_A_LINE_CORES:
-        yield "Machine", f"other programs used {cores:.1f} cores meanwhile: intervals are wider for it"
+        yield "Machine", f"other programs used {cores:.1f} cores meanwhile"
     if diagnosis.interrupted is not None and not is_from_python(diagnosis):
         yield "Go on", "the same command with --resume DIR goes on from there, if it was started with --resume DIR"
 
@@ -352,6 +353,8 @@ def _certainty(diagnosis: Diagnosis, situation: Situation) -> str:
         more = "; a longer measurement (--budget) narrows the interval" if situation is UNCERTAIN else ""
         return f"{count_of(ratio.round_count, 'round')} in one process, no fresh process{more}"
     shown = ", ".join(f"{one:.2f}" for one in ratio.start_ratios)
+    if len(ratio.start_ratios) == FEWEST_STARTS - 1:
+        shown += "; the first process counts as one more"
     starts = count_of(len(ratio.start_ratios), "fresh process", "fresh processes")
     if situation is not FOUND:
         return f"{starts} ({shown})"

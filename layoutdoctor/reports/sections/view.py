@@ -184,7 +184,9 @@ def _facts_of(trial: Trial) -> Iterator[str]:
         yield f"cut by {count_of(breaks, 'graph break')}, so seen in parts"
     waiting = trial.kernels.waiting if trial.kernels is not None else None
     if waiting is not None and waiting.waits_for == "host" and trial.configuration.backend != "recorded":
-        yield 'launch-bound: the GPU waits for the processor most of a call (mode="reduce-overhead" launches faster)'
+        mode = 'mode="reduce-overhead"'
+        how = f"{mode} launches" if trial.configuration.backend == "inductor" else f"torch.compile with {mode} may be"
+        yield f"launch-bound: the GPU waits for the processor most of a call ({how} faster)"
     yield from map(clean, trial.notes)
 
 

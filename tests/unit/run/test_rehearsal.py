@@ -150,7 +150,18 @@ def test_the_reference_of_a_gpu(
 def test_a_model_under_autocast_on_a_gpu_needs_no_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = FakeGpu(monkeypatch, (9, 0), tf32=False)
 
-    reference = reference_of(subject_from_python(lambda x: gpu.model(x).bfloat16(), X))
+    weights = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return gpu.model(x) @ weights.T
+
+    given = torch.randn(16, 8, generator=torch.Generator().manual_seed(2))
+    reference = reference_of(subject_from_python(model, given))
 
     assert gpu.runs[-1] == (torch.float32, False)
     assert reference.name == "float32"
+    output = reference.tensors["output 0"]
+    assert torch.equal(output.exact, given * 3 @ weights.T)  # in which nothing was cast
+    assert 1e-4 < output.eager_error / output.size < 1e-2
+    assert torch.is_autocast_enabled("cpu") is False
