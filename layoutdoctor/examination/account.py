@@ -239,10 +239,17 @@ def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) ->
         seconds=kernel.seconds or 0.0,
         backward=graph.direction == "backward" or node.backward,
         nodes=(node,),
-        layout=next((each.layout for each in (*reads[:1], node) if each.layout is not None), None),
+        layout=_layout_read(graph, node, next((e.layout for e in (*reads[:1], node) if e.layout is not None), None)),
         tensor_bytes=known_sum(0, *(tensor_bytes(each.layout, each.dtype) for each in images)),
         call=call,
     )
+
+
+def _layout_read(graph: Graph, node: FxNode, traced: Layout | None) -> Layout | None:
+    """The layout of the buffer that a compiled call reads: the compiler may have changed the traced one."""
+    reads = {name for one in graph.buffers if one.is_extern and one.source_node == node.name for name in one.reads}
+    made = [one.layout for one in graph.buffers if one.name in reads and one.layout is not None]
+    return next((layout for layout in made if traced is not None and layout.shape == traced.shape), traced)
 
 
 def _split_off(
@@ -423,7 +430,7 @@ def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
 
 def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> AccountKind:
     """The reason why one side takes longer, as far as the kernels' names and layouts show it."""
-    is_another_layout = _are_of_one_shape_in_other_formats(layouts)
+    is_another_layout = _are_in_other_formats(dear, cheap, layouts)
     if any(map(_is_call, dear)):
         falls_back = [any(is_fallback(piece.kernel) for piece in side) for side in (dear, cheap)]
         if falls_back == [True, False] and cheap:
@@ -442,12 +449,14 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
     return "missing_fusion" if in_cheap else "layout" if is_another_layout else "operation"
 
 
-def _are_of_one_shape_in_other_formats(layouts: Sequence[Layout | None]) -> bool:
-    """Whether the layouts have one shape and no common memory format; a fused kernel may write another shape."""
+def _are_in_other_formats(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> bool:
+    """Whether the longest kernels have one shape, and both sides have no memory format of this shape in common."""
     slow, fast = layouts
-    if slow is None or fast is None or slow.shape != fast.shape or not slow.memory_formats or not fast.memory_formats:
+    if slow is None or fast is None or slow.shape != fast.shape:
         return False
-    return not set(slow.memory_formats) & set(fast.memory_formats)
+    known = [[piece.layout for piece in side if piece.layout is not None] for side in (dear, cheap)]
+    formats = [{name for one in side if one.shape == slow.shape for name in one.memory_formats} for side in known]
+    return all(formats) and not formats[0] & formats[1]
 
 
 def _kernel_names(pieces: Sequence[_Piece]) -> Iterator[str]:
@@ -460,11 +469,12 @@ def _kernel_names(pieces: Sequence[_Piece]) -> Iterator[str]:
 
 
 def _without_small(rows: Iterable[AccountRow], difference: float) -> list[AccountRow]:
-    """The rows, the largest contribution first; the small rows are added up in one."""
+    """The rows, the largest contribution first; the small rows are added up in one, except those of conversions."""
     ordered = sorted(rows, key=lambda row: (-_weight(row), row.kind, row.operations))
     count = sum(_weight(row) > _SMALL_SHARE * abs(difference) for row in ordered[:_MOST_ROWS])
-    small = [row for row in ordered[count:] if _weight(row)]
-    return [*ordered[:count], *([_sum_row("small", small)] if small else [])]
+    kept = [row for place, row in enumerate(ordered) if place < count or row.kind == "conversion"]
+    small = [row for row in ordered[count:] if row.kind != "conversion" and _weight(row)]
+    return [*kept, *([_sum_row("small", small)] if small else [])]
 
 
 def _weight(row: AccountRow) -> float:

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from layoutdoctor.diagnosis.answer import INCONCLUSIVE, SLOWER
 from layoutdoctor.diagnosis.configurations import FORCED
-from layoutdoctor.examination.costs import all_conversions_of, dearest_of, sum_known
+from layoutdoctor.examination.costs import (
+    all_conversions_of,
+    counted_conversions,
+    dearest_of,
+    launch_count,
+    sum_known,
+)
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
     OFF,
@@ -24,7 +32,7 @@ from layoutdoctor.rules.advice import (
 )
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
-from layoutdoctor.units import format_bytes
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds
 from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words, shown
 
 if TYPE_CHECKING:
@@ -244,8 +252,9 @@ def _rank_words(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convo
     ranks = {convolution.rank or 0 for convolution in convolutions}
     if not ranks or ranks & {0, 2}:
         return ""
-    is_same = len(_compiled_conversions(trial)) in (0, _count_without(diagnosis, trial))
-    toggling = ", so toggling layout_optimization changes nothing" if is_same else ""
+    off = _without(diagnosis, trial)
+    is_same = len(_compiled_conversions(trial)) == (0 if off is None else len(_compiled_conversions(off)))
+    toggling = ", so toggling layout_optimization changes nothing with model and input as given" if is_same else ""
     return f": all are {' or '.join(f'{n}-D' for n in sorted(ranks))} and Inductor's rule covers 2-D only{toggling}"
 
 
@@ -254,18 +263,41 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
     where, conversions = _returned_of(diagnosis, trial)
     if not conversions:
         return ""
-    moved = sum_known(conversion.bytes_moved for conversion in conversions)
-    size = f", {format_bytes(moved)}" if moved is not None else ""
-    count = count_of(len(conversions), "tensor")
+    outputs = [conversion for conversion in conversions if conversion.role == "exit"]
+    back = [conversion for conversion in conversions if conversion.role != "exit"]
+    brings = f"brings {count_of(len(back), 'tensor')} from channels_last_3d back to contiguous{_cost_words(back)}"
+    copies = f"copies {count_of(len(outputs), 'output')} from contiguous to channels_last_3d{_cost_words(outputs)}"
+    words = listing([*([brings] if back else []), *([copies] if outputs else [])])
     breakers = [breaker for graph in where.graphs for breaker in graph.breakers]
     ends = distinct(f"{b.op} ({line_words(b.location)})" for b in breakers if b.location is not None)
-    words = f"the compiler brings {count} from channels_last_3d back to contiguous{size}"
     words += f"; the format ends at {listing(ends, _ENDS_NAMED)}" if ends else ""
-    if where is trial and _is_cured_by_off(diagnosis, trial):
-        left = _count_without(diagnosis, trial)
-        converts = f"{left} of {len(_compiled_conversions(trial))}" if left else "none"
-        words += f"; with it off ({shown(OFF[0])}) it converts {converts}"
-    return f"; under {shown(where.name)} {words}"
+    times, name = Times(diagnosis), shown(where.name)
+    ratio = times.ratio(where.name)
+    if ratio is not None and ratio.verdict == SLOWER:
+        name += f", at {format_ratio(ratio.median)} the speed of {shown(times.baseline)},"
+    return f"; under {name} the compiler {words}{_without_words(times, where)}"
+
+
+def _cost_words(conversions: Sequence[Conversion]) -> str:
+    moved = sum_known(c.bytes_moved for c in conversions)
+    seconds = sum_known(c.seconds for c in conversions if not c.fused)
+    known = (None if moved is None else format_bytes(moved), None if seconds is None else format_seconds(seconds))
+    return f" ({words})" if (words := joined(known, ", ")) else ""
+
+
+def _without_words(times: Times, trial: Trial) -> str:
+    """What is converted with layout optimization off, and how fast a call is then; empty if the compiler saves none."""
+    off = _without(times.diagnosis, trial)
+    if off is None or not _is_cured_by_off(times.diagnosis, trial):
+        return ""
+    left, gain = len(_compiled_conversions(off)), times.over(off.name, trial.name)
+    library, rest = (launch_count(c for c in counted_conversions(t) if c.owner == "library") for t in (trial, off))
+    words = f"it converts {f'{left} of {len(_compiled_conversions(trial))}' if left else 'none'}"
+    words += f", the library {rest or 'none'} of {library}" if rest < library else ""
+    if gain is not None:
+        words += f": a call runs at {format_ratio(gain.median)} the speed of {shown(trial.name)}"
+        words += f" ({gain.low:.2f} to {gain.high:.2f})"
+    return f"; under {shown(off.name)} {words}"
 
 
 _ENDS_NAMED = 3
@@ -277,17 +309,17 @@ def _compiled_conversions(trial: Trial) -> list[Conversion]:
     return [c for c in found if c.owner == "compiler" and c.direction != "none"]
 
 
-def _count_without(diagnosis: Diagnosis, trial: Trial) -> int | None:
-    """How many tensors the compiler converts with layout optimization off; None if that was not recorded."""
-    off = diagnosis.measured_trial(OFF[0])
-    if off is None or off.status != "ok" or len(off.graphs) != len(trial.graphs):
-        return None
-    return len(_compiled_conversions(off))
+def _without(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
+    """The trial with as many graphs that differs from another one in layout optimization alone, which is off."""
+    wanted = msgspec.structs.replace(trial.configuration, layout_optimization="off")
+    same = (o for o in diagnosis.trials if msgspec.structs.replace(o.configuration, name=wanted.name) == wanted)
+    found = [off for one in same if (off := diagnosis.measured_trial(one.name)) is not None and off.status == "ok"]
+    return next((off for off in found if len(off.graphs) == len(trial.graphs)), None)
 
 
 def _is_cured_by_off(diagnosis: Diagnosis, trial: Trial) -> bool:
-    left = _count_without(diagnosis, trial)
-    return left is not None and left < len(_compiled_conversions(trial))
+    off = _without(diagnosis, trial)
+    return off is not None and len(_compiled_conversions(off)) < len(_compiled_conversions(trial))
 
 
 def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conversion]]:
@@ -299,8 +331,11 @@ def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conver
 
 
 def _is_returned(conversion: Conversion) -> bool:
+    """Whether the compiler leaves channels_last_3d, or comes back to it for an output."""
     source, target = (layout.memory_formats if layout else () for layout in (conversion.source, conversion.target))
-    return conversion.role != "exit" and source == ("channels_last_3d",) and "contiguous_format" in target
+    if conversion.role == "exit":
+        source, target = target, source
+    return source == ("channels_last_3d",) and "contiguous_format" in target
 
 
 def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str | None:
@@ -315,8 +350,12 @@ def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str 
         return "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"
     advice = f"convert the parameters and the input to torch.{wanted} by hand"
     gain = times.fastest(CHANNELS_LAST_CONFIGURATIONS)
+    last = diagnosis.measured_trial(CHANNELS_LAST_CONFIGURATIONS[0])
+    why = ": the flag will not do it"
+    if last is not None and (gain is None or gain.name != last.name) and _is_cured_by_off(diagnosis, last):
+        advice, why = f'{advice}, compile with options={{"layout_optimization": False}}', ""
     if gain is None:
-        return advised(times, trial, CHANNELS_LAST_CONFIGURATIONS, f"{advice}, and measure: the flag will not do it")
+        return advised(times, trial, CHANNELS_LAST_CONFIGURATIONS, f"{advice}, and measure{why}")
     against = other_cure(times, trial, lambda cure: cure.input_format == "channels_last")
     return against or f"{advice}: {speed_words(gain, times.baseline)}"
 

@@ -30,7 +30,7 @@ from layoutdoctor.rules.evidence import channels_last_only, first_input, is_conv
 from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -69,10 +69,24 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         other_cure(times, baseline, _is_channels_last) or _lines(baseline, tensors, formats),
         severity="error" if cure and _is_channels_last(cure.configuration) else severity_of_gain(gain),
         evidence=(gain.name, *(c.id for c in conversions)),
-        at=dearest_of(conversions),
+        at=_first_reader(baseline, {len(tensor.shape) for tensor in tensors}) or dearest_of(conversions),
         seconds=None if measured is None else measured.median_seconds * (1 - 1 / gain.median),
         bytes_moved=sum_known(c.bytes_moved for c in conversions),
     )
+
+
+def _first_reader(trial: Trial, ranks: Collection[int]) -> FxNode | None:
+    """The first convolution that an input of one of these ranks reaches; None if the graphs show none."""
+    for graph in trial.graphs:
+        reached = set[str]()
+        for node in graph.nodes if graph.direction != "backward" else ():
+            is_reached = not reached.isdisjoint(node.inputs)
+            if is_reached and is_convolution(node) and not node.backward:
+                return node
+            is_input = node.op == "placeholder" and node.tensor == "activation"
+            if is_reached or (is_input and node.layout is not None and len(node.layout.shape) in ranks):
+                reached.add(node.name)
+    return None
 
 
 def _is_channels_last(cure: Configuration) -> bool:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import FxNode
+    from layoutdoctor.diagnosis.kernel import Kernel
     from layoutdoctor.diagnosis.trial import Trial
 
 # ---------------------------------------------------------------------------------------------- LD103: conversions
@@ -245,8 +246,7 @@ def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training
     conversions = list({c.id: c for weight in weights for c in weight.conversions}.values())
     # Casts that are steps of their own; the time of a conversion has its cast in it.
     steps = {(w.key[0], w.cast.name) for w in weights if w.cast is not None} - {(c.graph, c.node) for c in conversions}
-    casts = [kernel.seconds for kernel in evidence.kernels_of(trial) if (kernel.graph, kernel.node) in steps]
-    seconds = sum_known((*(c.seconds for c in conversions), *casts))
+    seconds = sum_known((*(c.seconds for c in conversions), *(k.seconds for k in _kernels_of_steps(trial, steps))))
     kinds = listing(distinct(" -> ".join(weight.dtypes) for weight in weights))
     message = f"{count_of(len(weights), 'parameter')} {be(len(weights))} cast {kinds} on every call"
     both = sum(bool(weight.conversions) for weight in weights)
@@ -265,6 +265,13 @@ def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training
         seconds=seconds,
         evidence=[n for w in weights for n in (*([w.cast.name] if w.cast else []), *(c.id for c in w.conversions))],
     )
+
+
+def _kernels_of_steps(trial: Trial, steps: Collection[_Key]) -> list[Kernel]:
+    """The kernels of some nodes: they name the node, or are generated and write nothing but values of these nodes."""
+    written = [((g.name, b.kernel), (g.name, b.source_node) in steps) for g in trial.graphs for b in g.buffers]
+    own = {kernel for kernel, is_step in written if is_step} - {kernel for kernel, is_step in written if not is_step}
+    return [k for k in evidence.kernels_of(trial) if (k.graph, k.node) in steps or (k.graph, k.name) in own]
 
 
 def _cast_once(dtypes: Collection[str]) -> str:

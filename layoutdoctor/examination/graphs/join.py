@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections import defaultdict
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +20,7 @@ from layoutdoctor.examination.kernels.host import (
     GRAPH_CALL,
     HostOperation,
     is_backward,
+    moves_elements,
     outermost_name,
 )
 
@@ -223,13 +225,17 @@ def _recorded_entries(tree: Sequence[HostOperation], wanted: set[str]) -> list[H
 
 
 def _matches(nodes: Sequence[FxNode], entries: Sequence[HostOperation]) -> list[tuple[FxNode, HostOperation]]:
-    names = [operation_name(node.target) for node in nodes]
-    others = [entry.name for entry in entries]
-    if names == others:
-        return list(zip(nodes, entries, strict=True))
-    matcher = difflib.SequenceMatcher(None, names, others, autojunk=False)
-    return [
-        (nodes[block.a + offset], entries[block.b + offset])
-        for block in matcher.get_matching_blocks()
-        for offset in range(block.size)
-    ]
+    """Pairs of one name: first of what moves elements and both sides have, which ``aten::detach`` must not shift."""
+    names, ran = [operation_name(node.target) for node in nodes], [entry.name for entry in entries]
+    certain = {name for name in {*names} & {*ran} if moves_elements(name)}
+    ours, theirs = ([place for place, name in enumerate(side) if name in certain] for side in (names, ran))
+    found = [(ours[i], theirs[k]) for i, k in _aligned([names[i] for i in ours], [ran[k] for k in theirs])]
+    for (one, other), (end, last) in pairwise(((-1, -1), *found, (len(names), len(ran)))):
+        between = _aligned(names[one + 1 : end], ran[other + 1 : last])
+        found += [(one + 1 + i, other + 1 + k) for i, k in between]
+    return [(nodes[i], entries[k]) for i, k in found]
+
+
+def _aligned(names: Sequence[str], others: Sequence[str]) -> list[tuple[int, int]]:
+    blocks = difflib.SequenceMatcher(None, names, others, autojunk=False).get_matching_blocks()
+    return [(block.a + offset, block.b + offset) for block in blocks for offset in range(block.size)]

@@ -35,7 +35,7 @@ from layoutdoctor.examination.kernels.shapes import (
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.conversion import Confidence, ConversionDirection
     from layoutdoctor.diagnosis.layout import Layout
@@ -76,6 +76,7 @@ class LibraryConversion:
         dtype: Element type of the convolution's input, or else of its weight, as recorded; None if it was not.
         is_result: Whether it converts a result, because it runs after the kernel that computes; None if no such kernel
             is known.
+        tensor: None if not known. With the confidence ``grid``: one of several of one size, which are all converted.
         input_shape: Sizes of the convolution's input, whichever tensor is converted; None if not recorded.
         of_batch: By the launch grid alone: True for an activation or its gradient, False for a weight or its gradient;
             None if the tensor is known, or the grid shows neither.
@@ -306,12 +307,27 @@ class _Group:
         if not fitting:
             return conversion
         if len(fitting) > 1 and not is_miopen:
-            return conversion
+            return self._of_one_size(conversion, place, fitting) if tensors.is_backward else conversion
         # MIOpen's forward converts input, weight and the output's buffer in this order. In its backward, the order of
         # the kernels is the only evidence.
         taken.add((part, fitting[0].role))
         is_proven = len(fitting) == 1 or not tensors.is_backward
         return replace(conversion, tensor=fitting[0], confidence="shapes" if is_proven else "order")
+
+    def _of_one_size(self, conversion: LibraryConversion, place: int, fitting: Sequence[Tensor]) -> LibraryConversion:
+        """
+        The conversion with one of the fitting tensors of a backward, if they have one size and each is converted once.
+
+        Then the kinds are certain together: counts and bytes by kind are right. The order is open, so no port is named.
+        """
+        grid, direction = self.evidence.grid_of(conversion.row), self.classes[place].direction
+        start = max((main for main in self.mains if main < place), default=-1) + 1
+        end = min((main for main in self.mains if main > place), default=len(self.rows))
+        around = [i for i in range(start, end) if self.classes[i].direction == direction]
+        alike = [i for i in around if self.evidence.grid_of(self.rows[i]) == grid]
+        if grid is None or len(alike) != len(fitting) or len({tensor.shape for tensor in fitting}) > 1:
+            return conversion
+        return replace(conversion, tensor=replace(fitting[alike.index(place)], port="input"))
 
     def _roles(
         self, tensors: ConvolutionTensors, conversion: LibraryConversion, place: int, *, is_miopen: bool

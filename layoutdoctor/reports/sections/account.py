@@ -12,6 +12,8 @@ from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import be, count_of, layout_words, line_words, listing, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from layoutdoctor.diagnosis.answer import Account, AccountRow
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.trial import Trial
@@ -60,29 +62,41 @@ def why_sentences(diagnosis: Diagnosis, chosen: str | None) -> tuple[str, ...]:
 
 
 def account_sentence(account: Account) -> str:
-    """The rows that contribute most, in short, and the rest, so that they add up to the difference."""
+    """The conversions and the rows that contribute most, in short, and the rest, so that they add up."""
     difference = account.slower_seconds - account.faster_seconds
-    costly = sorted(account.rows, key=lambda row: -row.seconds)
-    named = [row for row in costly if row.seconds >= _WORTH_A_SENTENCE * abs(difference) and row.seconds > 0]
+    groups = [[row] for row in account.rows if row.kind != "conversion"]
+    groups.append([row for row in account.rows if row.kind == "conversion"])
+    costs = [(sum(row.seconds for row in group), group) for group in groups]
     parts: list[str] = []
     rest = difference
-    for row in named[:MOST_ROWS]:
-        part = f"{format_seconds(row.seconds)} {_in_short(row)}"
+    for seconds, group in sorted(costs, key=lambda cost: -cost[0])[:MOST_ROWS]:
+        if seconds <= 0 or seconds < _WORTH_A_SENTENCE * abs(difference):
+            break
+        part = f"{format_seconds(seconds)} {_in_short(group)}"
         if parts and len(", ".join((*parts, part))) > _LONGEST:
             break
         parts.append(part)
-        rest -= row.seconds
+        rest -= seconds
     if abs(rest) >= _WORTH_A_SENTENCE * abs(difference):
         parts.append(f"{signed_seconds(rest)} the rest")
     slower = clean_name(shown(account.slower))
     return f"{slower} is slower by {format_seconds(difference)}: {', '.join(parts)}"
 
 
-def _in_short(row: AccountRow) -> str:
+def _in_short(rows: Sequence[AccountRow]) -> str:
+    """One row, or all rows of conversions: then with their place if they have one place."""
+    row = max(rows, key=lambda row: row.seconds)
     words = _KINDS[row.kind][0].format(row_name(row))
     count = f"{row.count} x " if row.count > 1 and row.kind != "conversion" else ""
-    place = line_words(row.locations[0]) if row.locations else row.module
+    places = {_place(row) for row in rows if row.seconds}
+    place = places.pop() if len(places) == 1 else None
     return f"{count}{words} ({clean_name(place)})" if place else f"{count}{words}"
+
+
+def _place(row: AccountRow) -> str | None:
+    if row.locations:
+        return line_words(row.locations[0])
+    return f"module {row.module}" if row.module is not None and row.module.isdecimal() else row.module
 
 
 def conversions_sentence(trial: Trial) -> str | None:

@@ -156,11 +156,35 @@ def test_a_call_is_told_by_its_layout_else_by_the_code_that_the_library_chose() 
     assert (row.operations, row.slower_layout, row.faster_layout) == (("conv2d",), contiguous(), channels_last())
     assert row_of(other_code, "implementation").slower_kernels == ("convolution gemm:ref",)
     assert [row.kind for row in same.rows] == ["operation", "outside_kernels"]
+    # A compiled call reads the compiler's buffer, which may have another layout than the traced tensor.
+    made = a_buffer("buf0", layout=channels_last(), kernel="triton_0")
+    call = a_buffer("buf1", kernel="conv", is_extern=True, source_node="convolution", reads=("buf0",), launch=None)
+    converted = side("a", contiguous(), "jit", 4)
+    graphs = (msgspec.structs.replace(converted.graphs[0], buffers=(made, call)),)
+    converted = msgspec.structs.replace(converted, graphs=graphs)
+    assert row_of(told(converted, side("b", channels_last(), "jit", 3)), "operation").slower_layout == channels_last()
     # What no library took is slow in either format: a DynUNet whose small Conv3d freezing brings into oneDNN.
     fallback = side("a", contiguous(), None, 4, "aten::slow_conv3d_forward")
     assert row_of(told(fallback, side("b", channels_last(), "brgconv", 3)), "implementation").seconds == pytest.approx(
         MS
     )
+
+
+def test_kernels_that_share_a_layout_with_the_other_side_are_not_slower_for_their_layout() -> None:
+    def side(name: str, takes: float, *layouts: Any) -> Trial:
+        buffers = [
+            a_buffer(f"buf{n}", kernel=f"triton_{n}", launch=n, layout=one, origins=("relu",))
+            for n, one in enumerate(layouts)
+        ]
+        launched = [generated(takes, name=f"triton_{n}") for n in range(len(layouts))]
+        graph = a_graph(nodes=(at(1, "relu"),), buffers=buffers)
+        return ran(name, *launched, takes=takes * len(layouts), graph=graph)
+
+    other = told(side("a", 3, contiguous(), contiguous()), side("b", 1, channels_last(), channels_last()))
+    mixed = told(side("a", 3, contiguous(), channels_last()), side("b", 1, channels_last(), channels_last()))
+
+    assert [row.kind for row in other.rows] == ["layout", "outside_kernels"]
+    assert [row.kind for row in mixed.rows] == ["generated_kernel", "outside_kernels"]
 
 
 def test_conversions_are_rows_of_their_own_and_the_kernel_loses_their_time() -> None:

@@ -6,6 +6,7 @@ from builders import a_graph, a_node, contiguous
 
 from layoutdoctor.diagnosis.graph import Buffer
 from layoutdoctor.examination.graphs.join import (
+    align_eager,
     join_compiled,
     join_eager,
     scheduled_convolutions,
@@ -160,3 +161,18 @@ def test_other_library_calls_of_a_compiled_graph_are_joined_by_name_and_order_wh
     assert (join_compiled(ran, (graph,)), join_compiled(fewer, (graph,))) == (None, None)
     assert joined(ran) == {1: ("add", "graph 0"), 3: ("mm", "graph 0"), 5: ("mm_1", "graph 0")}
     assert joined(fewer) == {1: ("add", "graph 0")}
+
+
+def test_operations_that_launch_nothing_do_not_shift_those_that_do() -> None:
+    """Autograd detaches at other places than the recorded graph: eager training of two batch norms on an H200."""
+    recorded = "relu relu detach threshold_backward norm_backward detach detach threshold_backward norm_backward detach"
+    ran = "relu detach relu threshold_backward norm_backward threshold_backward detach detach norm_backward detach"
+    nodes = [a_node(f"n{place}", f"aten.{name}.default") for place, name in enumerate(recorded.split())]
+    entries = tree(*((f"aten::{name}", place, 1) for place, name in enumerate(ran.split())))
+
+    align_eager(entries, a_graph(nodes=nodes))
+
+    assert joined([entry for entry in entries if "detach" not in entry.name]) == {
+        place: (node, "graph 0") for place, node in {0: "n0", 2: "n1", 3: "n3", 4: "n4", 5: "n7", 8: "n8"}.items()
+    }
+    assert joined(entries)[9] == ("n9", "graph 0")

@@ -151,8 +151,20 @@ FORMS = {"values": VALUES}
         (
             "gradient and activation of the same sizes in cuDNN",
             backward((TO_NHWC, IMAGE), (TO_NHWC, IMAGE), WEIGHT_GRADIENT, weight=SQUARE),
-            [(IN, None), (IN, None)],
+            [(IN, "input"), (IN, "grad_output")],
             {"grid"},
+        ),
+        *(
+            (f"their order is open, and with {why} also which they are", record, [(IN, None)] * count, {"grid"})
+            for why, count, record in (
+                ("one of them", 1, backward((TO_NHWC, IMAGE), WEIGHT_GRADIENT, weight=SQUARE)),
+                ("three of them", 3, backward(*[(TO_NHWC, IMAGE)] * 3, WEIGHT_GRADIENT, weight=SQUARE)),
+                (
+                    "sizes that differ within one launch grid",
+                    2,
+                    backward(*[(TO_NHWC, IMAGE)] * 2, WEIGHT_GRADIENT, weight=(63, 64, 3, 3)),
+                ),
+            )
         ),
         (
             "in MIOpen by their order alone",
@@ -204,6 +216,17 @@ def test_direction_and_tensor_of_each_conversion(
 
 
 MAINS = {FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT, MIOPEN_FORWARD, MIOPEN_DATA_GRADIENT, MIOPEN_WEIGHT_GRADIENT}
+
+
+def test_no_port_is_named_if_the_order_of_the_tensors_is_open() -> None:
+    record = backward((TO_NHWC, IMAGE), (TO_NHWC, IMAGE), WEIGHT_GRADIENT, (TO_NCHW, SQUARE), weight=SQUARE)
+    tensors = [conversion.tensor for conversion in conversions_of(record.trace())]
+
+    assert [(t.kind, t.port) for t in tensors if t is not None] == [
+        ("activation", "input"),
+        ("gradient", "input"),
+        ("gradient", "output 1"),
+    ]
 
 
 def test_what_a_conversion_knows_of_its_convolution_and_which_kernel_computes() -> None:

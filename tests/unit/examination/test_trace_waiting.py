@@ -77,7 +77,8 @@ def test_a_call_of_a_diagnosis_waits_for_what_its_time_without_the_profiler_show
     assert kernels.waiting.waits_for == expected
     assert kernels.waiting.span_seconds == pytest.approx(call_seconds or 20e-6)
     says = (
-        'eager: launch-bound: the GPU waits for the processor most of a call (mode="reduce-overhead" launches faster)'
+        "eager: launch-bound: the GPU waits for the processor most of a call (torch.compile with "
+        'mode="reduce-overhead" may be faster)'
     )
     assert (says in build_remarks(diagnosis)) is (expected == "host")
 

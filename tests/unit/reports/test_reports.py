@@ -363,6 +363,8 @@ def said(*rows: AccountRow, slower: str = "inductor") -> str:
         (row("implementation", 12, count=3), "3 x relu and max_pool2d in other library code (model.py:30)"),
         (row("missing_fusion", 12), "relu and max_pool2d, not fused (model.py:30)"),
         (row("operation", 12, locations=(), module="body.0"), "relu and max_pool2d (body.0)"),
+        (row("operation", 12, locations=(), module="5"), "relu and max_pool2d (module 5)"),
+        (row("operation", 12, module="5"), "relu and max_pool2d (model.py:30)"),
         (row("outside_kernels", 12, locations=()), "outside kernels"),
         (row("small", 12, detail="9 rows", locations=()), "9 rows, each small"),
     ],
@@ -377,6 +379,20 @@ def test_the_parts_and_the_rest_add_up_to_the_difference() -> None:
     assert said(*rows, slower="inductor-channels-last") == (
         "compiled + channels_last is slower by 12.0 ms: 5.00 ms op5, 4.00 ms op4, 2.00 ms op2, 1.00 ms the rest"
     )
+
+
+def test_conversions_are_added_up_before_their_part_is_judged() -> None:
+    """94.6 us of conversions, 14 % of a training step's difference, were in no sentence: each kind is below 5 %."""
+    small = [row("conversion", 0.5, operations=(f"conversion of {kind}",)) for kind in ("weights", "gradients")]
+    others = [row("conversion", ms, locations=(), module="3") for ms in (0.5, -0.1)]
+    outside = row("outside_kernels", 11, locations=())
+
+    assert said(outside, *small) == (
+        "the default is slower by 12.0 ms: 11.0 ms outside kernels, 1.00 ms layout conversions (model.py:30)"
+    )
+    # Of two places, none is named.
+    assert said(outside, *small, *others).endswith("11.0 ms outside kernels, 1.40 ms layout conversions")
+    assert said(outside, *others) == "the default is slower by 12.0 ms: 11.0 ms outside kernels, 1.00 ms the rest"
 
 
 def test_the_table_of_a_difference_has_all_rows_and_the_names_in_words() -> None:

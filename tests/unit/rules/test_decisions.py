@@ -41,6 +41,7 @@ idle, vetoed, mismatched = finder(LD201.check), finder(LD202.check), finder(LD20
 vetoed_by_one, symbolic, one_dimensional = finder(LD207.check), finder(LD208.check), finder(LD210.check)
 
 LAST, OFF, FORCED = "inductor-channels-last", "inductor-layout-opt-off", "inductor-layout-opt-forced"
+LAST_OFF = "inductor-channels-last-opt-off"
 STATIC: dict[str, Any] = {"is_static": True, "kernels": None, "measurement": None, "equivalence": None}
 
 
@@ -69,6 +70,15 @@ RETURNED = a_conversion(
     role="interior",
     bytes_moved=2_097_152,
 )
+LEFT = a_conversion(
+    "buf5",
+    owner="compiler",
+    source=contiguous(SHAPE),
+    target=channels_last(SHAPE),
+    direction="to_channels_last",
+    role="exit",
+    bytes_moved=4_194_304,
+)
 
 
 def test_what_is_said_without_effect(told: Told) -> None:
@@ -79,6 +89,23 @@ def test_what_is_said_without_effect(told: Told) -> None:
     )
     ended = a_graph(IDLE, conversions=(RETURNED,), breakers=(a_breaker(op="repeat"), a_breaker(op="repeat")))
     told("The line that ends the format is named", idle(with_cards(IDLE), a_trial(LAST, graphs=(ended,))))
+    last, off = (a_graph(IDLE, conversions=of) for of in ((RETURNED, LEFT), ()))
+    library = kernels(a_conversion("reorder 0"))
+    measured = a_comparison(a_ratio(LAST, 0.96), a_ratio(LAST_OFF, 1.4))
+    told(
+        "What layout optimization costs in channels last 3d is said with what was measured of it",
+        idle(
+            with_cards(IDLE),
+            a_trial(LAST, graphs=(last,), kernels=library),
+            a_trial(LAST_OFF, graphs=(off,), kernels=kernels()),
+            comparison=measured,
+        ),
+        idle(
+            with_cards(IDLE, **STATIC),
+            a_trial(LAST, graphs=(last,), **STATIC),
+            a_trial(LAST_OFF, graphs=(off,), **STATIC),
+        ),
+    )
     for ranks in ((1, 3), (2, 3)):
         decision = a_decision(*(volumes(1, rank)[0] for rank in ranks))
         told("The reason is given only where the ranks explain it", idle(with_cards(decision)))

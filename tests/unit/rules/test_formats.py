@@ -39,6 +39,15 @@ given, mixed = finder(LD205.check), finder(LD502.check)
 
 LAST = "inductor-channels-last"
 IMAGES = (an_input(),)
+READERS = (
+    a_placeholder("t", contiguous((4, 64)), "activation"),
+    a_placeholder("w", contiguous((64, 64, 3, 3)), "weight"),
+    a_placeholder("x", contiguous(), "activation"),
+    a_node("c0", "aten.convolution.default", ("t", "w"), module="of_another_input"),
+    a_node("cast", "prims.convert_element_type.default", ("x",)),
+    a_node("c1", "aten.convolution.default", ("cast", "w"), module="body.0", location=a_location(9)),
+    a_node("c2", "aten.convolution.default", ("c1", "w"), module="body.3", location=a_location(14)),
+)
 
 
 def compared(*trials: Trial, median: float = 1.25, inputs: Any = IMAGES, **changes: Any) -> list[Finding]:
@@ -64,6 +73,11 @@ def test_what_is_said_of_contiguous_input(told: Told) -> None:
         told("Each rank has its own format", compared(inputs=inputs))
     both = a_graph(decision=a_decision(a_convolution(), a_convolution(rank=3)))
     told("One call does not convert a model with weights of both ranks", compared(a_trial(graphs=(both,))))
+    dearest = a_conversion("reorder 1", location=a_location(14), module="body.3", node="c2")
+    told(
+        "The place is the first convolution that reads the input and not the dearest conversion",
+        compared(a_trial(kernels=kernels(dearest), graphs=(a_graph(nodes=READERS),))),
+    )
     advice = a_recommendation(LAST, verified=True, speedup=a_speedup(1.25, name=LAST))
     told(
         "It is an error where channels last input was verified",

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from builders import (
     Told,
+    a_buffer,
     a_comparison,
     a_conversion,
     a_convolution,
     a_decision,
     a_failed_trial,
     a_graph,
+    a_kernel,
     a_location,
     a_node,
     a_placeholder,
@@ -176,6 +178,16 @@ def test_what_is_said_of_cast_weights(told: Told) -> None:
     told(
         "A cast and a conversion of the same parameter belong together",
         cast(a_trial_of((*TWO_CASTS, a_placeholder("x"), reader), conversion)),
+    )
+    buffers = (
+        a_buffer("buf0", kernel="cast_alone", source_node="c0"),
+        a_buffer("buf1", kernel="cast_and_more", source_node="c1"),
+        a_buffer("buf2", kernel="cast_and_more", source_node="x0"),
+    )
+    ran = tuple(a_kernel(name, 2e-4, graph="graph 0") for name in ("cast_alone", "cast_alone", "cast_and_more"))
+    told(
+        "A generated kernel that only casts parameters counts without naming a node",
+        cast(a_trial_of(TWO_CASTS, graphs=(a_graph(nodes=TWO_CASTS, buffers=buffers),), kernels=kernels(kernels=ran))),
     )
 
 
