@@ -131,13 +131,12 @@ def record_inputs(module: nn.Module, *, call: int | Literal["largest", "each"] =
     Args:
         module: A module of any program, such as ``pipe.vae.decoder``; of a compiled one the module inside.
         call: Which call to keep, from 1 on; ``largest`` keeps the first with the most elements. ``each`` also keeps the
-            first of each kind, as ``kinds`` of the result: diagnose each, and ``make_policy`` with their ``call_count``
-            as weights.
+            first of each kind, up to 64, as ``kinds`` of the result: diagnose each, and ``make_policy`` with their
+            ``call_count`` as weights.
 
     Raises:
         UsageError: It is no module, or there is no such call.
-        SubjectError: At the end: the module was not called, or not so often, its inputs cannot be copied, or there were
-            more than 64 kinds.
+        SubjectError: At the end: the module was not called, or not so often, or its inputs cannot be copied.
     """
     inner = getattr(module, "_orig_mod", module)
     if not isinstance(inner, nn.Module):
@@ -189,7 +188,7 @@ class _Recorder:
             self._kinds[shapes].call_count += 1
         elif self._call == "each" or (size > self._most if self._call == "largest" else number == self._call):
             if len(self._kinds) == MOST_KINDS:
-                raise SubjectError(f"cannot record every kind of call of {self.name}: there are more than {MOST_KINDS}")
+                return
             found = RecordedInputs.of_call(args, kwargs, self.name, number)
             if self._call == "each":
                 self._kinds[shapes] = replace(found, call_count=1)
