@@ -255,7 +255,9 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
     yield "Sure?", _certainty(diagnosis, situation)
     cores = comparison.other_cores if comparison is not None else None
     if cores is not None and cores > WORTH_A_LINE_CORES:
-        yield "Machine", f"other programs used {cores:.1f} cores meanwhile"
+        passive = diagnosis.environment.settings.get("OMP_WAIT_POLICY") == "PASSIVE"
+        how = "; OpenMP's threads waited passively, so short operations take longer than on a quiet machine"
+        yield "Machine", f"other programs used {cores:.1f} cores meanwhile{how if passive else ''}"
     if diagnosis.interrupted is not None and not is_from_python(diagnosis):
         yield "Go on", "the same command with --resume DIR goes on from there, if it was started with --resume DIR"
 

@@ -97,7 +97,10 @@ CASES = {
             without_freezing=WithoutFreezing(configuration="eager", speedup=a_ratio("eager", 1.1, 0.2), how="model(x)"),
         ),
     ),
-    "another program on the machine": two(comparison=a_comparison(a_ratio("eager", 1.1, 0.3), other_cores=0.8)),
+    "another program on the machine": two(
+        comparison=a_comparison(a_ratio("eager", 1.1, 0.3), other_cores=0.8),
+        environment=an_environment(settings={"OMP_WAIT_POLICY": "PASSIVE"}),
+    ),
     "another baseline": a_diagnosis(
         a_trial("eager"),
         a_trial("eager-channels-last"),
