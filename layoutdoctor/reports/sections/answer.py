@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 MOST_NAMED = 4
 WORTH_A_LINE_CORES = 0.3
 """Cores that other programs used; fewer are not mentioned."""
+_PASSIVE = "; OpenMP's threads waited passively, so short operations take longer than on a quiet machine"
 UNKEPT_DIFFERENCE = 1.1
 """The allocator is mentioned if a call is slower or faster by this factor with glibc's default."""
 
@@ -255,9 +256,8 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
     yield "Sure?", _certainty(diagnosis, situation)
     cores = comparison.other_cores if comparison is not None else None
     if cores is not None and cores > WORTH_A_LINE_CORES:
-        passive = diagnosis.environment.settings.get("OMP_WAIT_POLICY") == "PASSIVE"
-        how = "; OpenMP's threads waited passively, so short operations take longer than on a quiet machine"
-        yield "Machine", f"other programs used {cores:.1f} cores meanwhile{how if passive else ''}"
+        is_passive = diagnosis.environment.settings.get("OMP_WAIT_POLICY") == "PASSIVE"
+        yield "Machine", f"other programs used {cores:.1f} cores meanwhile{_PASSIVE if is_passive else ''}"
     if diagnosis.interrupted is not None and not is_from_python(diagnosis):
         yield "Go on", "the same command with --resume DIR goes on from there, if it was started with --resume DIR"
 
