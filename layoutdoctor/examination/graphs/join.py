@@ -237,5 +237,7 @@ def _matches(nodes: Sequence[FxNode], entries: Sequence[HostOperation]) -> list[
 
 
 def _aligned(names: Sequence[str], others: Sequence[str]) -> list[tuple[int, int]]:
+    if names == others:  # as most are, and the matcher takes the square of their length
+        return [(place, place) for place in range(len(names))]
     blocks = difflib.SequenceMatcher(None, names, others, autojunk=False).get_matching_blocks()
     return [(block.a + offset, block.b + offset) for block in blocks for offset in range(block.size)]
