@@ -31,6 +31,7 @@ _SMALLEST_KERNEL = """
 extern "C" void kernel(float* out_ptr0) { out_ptr0[0] = 0; }
 """
 _LONGEST_WAIT_SECONDS = 600
+_LONGEST_TUNING_SECONDS = 60
 
 
 def may_use_gpu() -> bool:
@@ -51,6 +52,30 @@ def import_compiler() -> None:
         if torch.cuda._device_count_nvml() > 0:
             for name in ("compile_fx", "freezing", "codegen.triton", "runtime.triton_heuristics"):
                 importlib.import_module(f"torch._inductor.{name}")
+            tune_one_at_a_time()
+
+
+def tune_one_at_a_time() -> None:
+    """
+    Has processes that compile side by side wait for each other while they time the variants of a Triton kernel.
+
+    Beside kernels of another process a variant may be chosen that is not the fastest, and Inductor's cache keeps it.
+
+    Source:
+        ``torch/_inductor/runtime/triton_heuristics.py``, ``CachingAutotuner.benchmark_all_configs``; torch 2.7 to 2.14.
+    """
+    tuner = importlib.import_module("torch._inductor.runtime.triton_heuristics").CachingAutotuner
+    locks = importlib.import_module("torch.utils._filelock")
+    path, original = Path(tempfile.gettempdir()) / "tuning.lock", tuner.benchmark_all_configs
+
+    @functools.wraps(original)
+    def one_at_a_time(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(Exception):  # it goes on without if the other one takes too long
+                stack.enter_context(locks.FileLock(path, timeout=_LONGEST_TUNING_SECONDS))
+            return original(self, *args, **kwargs)
+
+    tuner.benchmark_all_configs = one_at_a_time
 
 
 def warm_up_compiler() -> None:
