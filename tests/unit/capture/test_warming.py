@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from layoutdoctor.capture.warming import tune_one_at_a_time
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_one_process_at_a_time_times_the_variants_of_a_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
