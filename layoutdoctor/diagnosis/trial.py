@@ -37,6 +37,11 @@ class Failure(Record, frozen=True, kw_only=True):
     location: SourceLocation | None = None
 
     @property
+    def is_out_of_memory(self) -> bool:
+        """Whether memory ran out."""
+        return self.message.startswith("out of memory")
+
+    @property
     def refuses_view(self) -> bool:
         """Whether ``.view`` met strides that it cannot express."""
         return is_refused_view(self.message) or is_refused_view(self.log)

@@ -193,6 +193,8 @@ class Run:
             self._open(batch)
             if self._is_timed:
                 self._time(batch)
+            if self._on_gpu and len(batch) > 1:
+                left = [*self._short_of_memory(batch), *left]
             if left:
                 self._release(batch)
 
@@ -210,6 +212,18 @@ class Run:
         room = self._eager.room - (baseline_of(self.workers) is not None)
         first_the_baseline = sorted(left, key=lambda worker: worker.name != BASELINE)
         return first_the_baseline[: max(1, room)]
+
+    def _short_of_memory(self, batch: Sequence[Worker]) -> list[Worker]:
+        """New workers for those that ran out of memory beside others; from then on there is one at a time."""
+        failures = {worker: worker.trial.failure for worker in batch}
+        short = [worker for worker, failure in failures.items() if failure is not None and failure.is_out_of_memory]
+        if any(worker.name == BASELINE for worker in short):  # nothing was timed beside it
+            short = list(batch)
+        if short:
+            self._eager.room = 1
+        again = {worker: self._worker(worker.configuration) for worker in short}
+        self.workers = [again.get(worker, worker) for worker in self.workers]
+        return list(again.values())
 
     def _release(self, workers: Sequence[Worker]) -> None:
         """Lets go of processes whose memory others need; the baseline stays."""

@@ -12,6 +12,7 @@ from torch import nn
 import layoutdoctor
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.saved import load
+from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.run import run as run_module
 from layoutdoctor.run.run import Eager
@@ -181,6 +182,8 @@ def test_the_order_of_work_on_a_gpu_is_that_of_its_memory(tmp_path: Path, monkey
         batches.append([worker.name for worker in batch])
         assert most is None
         compile_side_by_side(batch, *rest, most=most)
+        if len(batches) == 1:
+            batch[1].lose(Failure(kind="run", message="out of memory: 4.0 GiB were asked for"), "failed")
 
     def starts_noted(*given: Any, **options: Any) -> None:
         at_once.append(options["at_once"])
@@ -194,11 +197,11 @@ def test_the_order_of_work_on_a_gpu_is_that_of_its_memory(tmp_path: Path, monkey
     assert main([str(path), "--configurations", names, "--budget", "2", "--output", str(tmp_path / "d.json")]) == 0
 
     diagnosis = load(tmp_path / "d.json")
-    assert [batch for batch in batches if batch] == [["inductor", "eager"], ["inductor-layout-opt-off"]]
+    assert [batch for batch in batches if batch] == [["inductor", "eager"], ["eager"], ["inductor-layout-opt-off"]]
     for trial in diagnosis.trials:
         assert trial.status in ("ok", "same_as")
         assert trial.status == "same_as" or (trial.kernels is not None and trial.measurement is not None)
-    assert at_once in ([], [0], [1])
+    assert at_once in ([], [0])
 
 
 def test_what_does_not_run_is_an_error_with_the_line_and_no_worker_is_begun(begun: list[str]) -> None:
