@@ -173,12 +173,16 @@ def passive_where_busy(environment: Mapping[str, str]) -> dict[str, str]:
     """
     if any(name in environment for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
         return {}
+    # A second, longer look: a command that ends in a moment is no reason.
+    is_busy = all(_others_are_busy(seconds) for seconds in (_LOAD_SECONDS, 4 * _LOAD_SECONDS))
+    return {"OMP_WAIT_POLICY": "PASSIVE"} if is_busy else {}
+
+
+def _others_are_busy(seconds: float) -> bool:
     before, own = busy_seconds(), time.process_time()
-    time.sleep(_LOAD_SECONDS)
+    time.sleep(seconds)
     after, own = busy_seconds(), time.process_time() - own
-    if before is None or after is None or after - before - own < _BUSY_CORES * _LOAD_SECONDS:
-        return {}
-    return {"OMP_WAIT_POLICY": "PASSIVE"}
+    return before is not None and after is not None and after - before - own >= _BUSY_CORES * seconds
 
 
 def die_with(parent: int) -> None:

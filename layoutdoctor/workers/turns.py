@@ -208,14 +208,28 @@ def _take_round(workers: Sequence[Worker], number: int, calls: int) -> None:
 
 
 def medians_of(workers: Iterable[Worker], baseline: Worker, offset: int = 0) -> dict[str, float]:
-    """Ratio to the baseline of every configuration that has rounds, over those from a certain one of the baseline's."""
-    found = {}
-    for worker in workers:
-        skipped = max(offset - worker.first_round, 0)
-        ratios = round_ratios(baseline.rounds[worker.first_round + skipped :], worker.rounds[skipped:])
-        if ratios and worker is not baseline:
-            found[worker.name] = statistics.median(ratios)
-    return found
+    """
+    Ratio to the baseline of every configuration that has rounds, over those from a certain one of the baseline's.
+
+    Those with fewer rounds than another one are compared with that one, in the rounds that both have: of the others it
+    is not known how a disturbance would have changed their times.
+    """
+    found = {one: ratio for one in workers if one is not baseline and (ratio := _ratio(one, baseline, offset))}
+    if not found:
+        return {}
+    counts = {one: len(one.rounds) - max(offset - one.first_round, 0) for one in found}
+    longest = max(found, key=lambda one: (counts[one], found[one]))
+    for one in found:
+        beside = _ratio(one, longest, offset) if counts[one] < counts[longest] else None
+        found[one] = found[one] if beside is None else found[longest] * beside
+    return {one.name: ratio for one, ratio in found.items()}
+
+
+def _ratio(one: Worker, other: Worker, offset: int) -> float | None:
+    """The other's time over that of one, the median over the rounds that both have; None if there are none."""
+    first = max(one.first_round, other.first_round, offset)
+    ratios = round_ratios(other.rounds[first - other.first_round :], one.rounds[first - one.first_round :])
+    return statistics.median(ratios) if ratios else None
 
 
 def _hopeful(workers: Sequence[Worker], baseline: Worker, offset: int) -> list[Worker]:

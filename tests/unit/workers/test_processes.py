@@ -39,3 +39,15 @@ def test_threads_wait_passively_only_where_other_programs_are_busy(
     monkeypatch.setattr(processes, "busy_seconds", lambda: None if cores is None else 100.0 + cores * clock.now)
 
     assert passive_where_busy(environment) == expected
+
+
+def test_a_command_that_ends_in_a_moment_does_not_change_how_threads_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr(processes, "time", SimpleNamespace(sleep=sleep, process_time=lambda: 0.0))
+    monkeypatch.setattr(processes, "busy_seconds", lambda: min(clock.now, 0.25))
+
+    assert passive_where_busy({}) == {}

@@ -17,6 +17,7 @@ from layoutdoctor.workers import turns
 from layoutdoctor.workers.turns import (
     LoadMeter,
     baseline_of,
+    contenders_of,
     medians_of,
     provisional_rounds,
     take_rounds,
@@ -146,6 +147,17 @@ def test_a_configuration_that_comes_later_is_compared_over_the_rounds_that_it_sh
     ratio = ratio_of("a", baseline.measurement, later.measurement)
     assert ratio is not None
     assert (ratio.median, ratio.round_count) == (2.0, 25)
+
+
+def test_what_has_fewer_rounds_is_compared_with_what_has_most_because_some_rounds_may_have_been_disturbed() -> None:
+    baseline = a_worker("inductor", [3.0] * 7 + [1.0] * 18)  # other programs slowed it down, and it alone
+    best, dropped = a_worker("a", 0.7), a_worker("eager", 1.25)
+
+    take_rounds([baseline, best, dropped], baseline, FOREVER, LoadMeter())
+
+    assert counts(baseline, best, dropped) == [25, 25, 7]
+    assert medians_of([best, dropped], baseline) == pytest.approx({"a": 1 / 0.7, "eager": 1 / 1.25})
+    assert contenders_of([baseline, best, dropped], baseline) == [best]
 
 
 def test_rounds_of_what_was_left_out_meanwhile_are_taken_again() -> None:
