@@ -120,6 +120,7 @@ def test_a_file_of_another_kind_is_named_and_not_opened(head: bytes, name: str, 
     ("text", "expected"),
     [
         ("<!DOCTYPE html>\n<html>", "a web page (HTML)"),
+        ('{"log":"onednn_verbose,v1,primitive,exec,cpu,reorder\\n","stream":"stdout"}\n', "jq -j .log"),
         ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         (ROCPROF + "\n", "a CSV of rocprofiler"),
         ("Time (%),Total Time (ns),Num Calls,Avg (ns),Name\n", "a table of nsys stats without kernels"),
