@@ -264,7 +264,11 @@ _TEXTS = (
         _RECORD,
     ),
     (r'\[\s*(?:[^{\]\s]|\{(?!.*"ph"))', "a JSON list of something else than trace events", _RECORD),
-    (r'\{"log"\s*:\s*"', "a log that Docker keeps, a JSON object a line", "take its text out: jq -j .log FILE > run.log"),
+    (
+        r'\{"log"\s*:\s*"',
+        "a log that Docker keeps, a JSON object a line",
+        "take its text out: jq -j .log FILE > run.log",
+    ),
     (r"<(?:!doctype )?html", "a web page (HTML), perhaps of a failed download", "download the file itself"),
     (r"version https://git-lfs", "a pointer of Git LFS to the file, not the file", "fetch it with git lfs pull"),
     (r".*kernel_?name.{0,400}(?:start_timestamp|gpu-id|begin_?ns)", "a CSV of rocprofiler", _BY_PROFILER),
