@@ -71,8 +71,8 @@ class TargetLowering:
 
     Source:
         ``compile_fx(inner_compile=...)``, ``compile_fx_inner`` (torch/_inductor/compile_fx.py),
-        ``GraphLowering.compile_to_module`` and ``codegen`` (graph.py), ``is_gpu`` (decomposition.py); torch 2.7, 2.11,
-        2.13, 2.15.
+        ``GraphLowering.compile_to_module``, ``codegen``, ``constant_name`` (graph.py), ``is_gpu`` (decomposition.py);
+        torch 2.7, 2.11, 2.13, 2.15.
     """
 
     def __init__(self, target: Target, options: Mapping[str, Any]) -> None:
@@ -110,6 +110,8 @@ class TargetLowering:
             cudnn_formats(),
             private_directory() as directory,
             mock.patch.object(GraphLowering, "compile_to_module", compile_to_module),
+            # A constant of the model is copied to the device while its kernels are generated.
+            mock.patch.object(GraphLowering, "constant_name", lambda graph, name, device: name),
             # The gradient of a convolution's bias is then a sum of its own: ``convolution_backward`` asks for it.
             mock.patch.object(decomposition, "is_gpu", return_value=True),
         ):

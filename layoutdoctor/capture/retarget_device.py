@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -77,7 +78,7 @@ def pretended_device(target: Target) -> Iterator[None]:
         if triton_version() is None:
             _pretend_triton(stack)
         else:
-            _set_driver(stack, target)
+            stack.enter_context(_driver_of(target))
         stack.enter_context(python_tensor_methods())
         yield
 
@@ -158,13 +159,13 @@ def _pretend_triton(stack: contextlib.ExitStack) -> None:
             stack.enter_context(mock.patch.object(module, "has_triton", return_value=True))
 
 
-def _set_driver(stack: contextlib.ExitStack, target: Target) -> None:
+def _driver_of(target: Target) -> Any:
     from triton.runtime import driver
 
     # Triton 3.3 keeps the driver in ``active``; later ones keep it in ``_active``, where ``active`` is a property that
     # would look for a device.
     name = "active" if "active" in vars(driver) else "_active"
-    stack.enter_context(mock.patch.object(driver, name, triton_driver(target)))
+    return mock.patch.object(driver, name, triton_driver(target))
 
 
 def triton_driver(target: Target) -> Any:
@@ -188,6 +189,25 @@ def triton_driver(target: Target) -> Any:
         get_active_torch_device=lambda: torch.device("cuda", 0),
         utils=types.SimpleNamespace(get_device_properties=lambda device=0: limits),
     )
+
+
+def launch_no_kernels(target: Target) -> None:
+    """
+    Has this process launch none of the model's own Triton kernels, for the rest of its life: their GPU is not there.
+
+    Their results are then whatever the memory held. torch traces them for the target.
+
+    Source:
+        ``JITFunction.run``, ``Autotuner.run`` (triton/runtime); ``generate_ttir``, which asks the driver for its target
+        (torch/_higher_order_ops/triton_kernel_wrap.py); torch 2.13, Triton 3.7.
+    """
+    if "triton.runtime" not in sys.modules:  # then the model has none
+        return
+    from triton.runtime import autotuner, jit
+
+    _driver_of(target).start()
+    for kind in (jit.JITFunction, autotuner.Autotuner):
+        mock.patch.object(kind, "run", lambda *args, **kwargs: None).start()
 
 
 @contextlib.contextmanager

@@ -140,6 +140,8 @@ def _refuse(channel: Channel, error: LayoutDoctorError) -> NoReturn:
 
 def _host(order: Order, channel: Channel) -> None:
     """Loads the subject and says what it is; then runs the model in eager mode, or forks workers. Or is a worker."""
+    from layoutdoctor.capture.retarget_device import launch_no_kernels
+    from layoutdoctor.diagnosis.configurations import find_target
     from layoutdoctor.run.work import as_trained, describe_loaded, run_in_eager_mode, work_on
 
     assert isinstance(order, Load)
@@ -157,6 +159,8 @@ def _host(order: Order, channel: Channel) -> None:
     _show_stacks(os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
     try:
         loaded, subject = describe_loaded(_load(request), request, why_not_fork(request))
+        if request.lower_for is not None:
+            launch_no_kernels(find_target(request.lower_for))
         channel.send(loaded)
         if order.reference is not None:
             run_in_eager_mode(subject, request.mode, order.reference, channel)

@@ -13,8 +13,10 @@ from torch import nn
 from torch.nn import functional
 
 import layoutdoctor
+from layoutdoctor.__main__ import main
 from layoutdoctor.capture.retarget import NO_TRITON_NOTE
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, find_target
+from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import UsageError
 from layoutdoctor.run.work import described_for
 from layoutdoctor.subjects.subject import subject_from_python
@@ -283,3 +285,69 @@ def test_without_triton_there_are_decisions_buffers_and_conversions() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the command line
+
+
+class Scaled(nn.Module):
+    """Numbers of its own code become a constant on the device, as grid sizes do in a vision transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sizes = torch.tensor([[1, 4, 4]])
+        return self.conv(x) * (sizes[:, 1] * sizes[:, 2])
+
+
+def test_a_constant_that_is_computed_with_is_not_copied_to_a_device_that_is_not_there() -> None:
+    assert len(only(lower(Scaled(), 1, 4, 8, 8)).graphs) == 1
+
+
+# ------------------------------------------------------------------------------------ Triton kernels of the model's own
+OWN_KERNEL = """\
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+from torch.library import triton_op, wrap_triton
+
+@triton.jit
+def doubled_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, 2 * tl.load(x + i, mask=i < n), mask=i < n)
+
+@triton_op("own_kernel::doubled", mutates_args={})
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    wrap_triton(doubled_kernel)[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), 1024)
+    return y
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(32, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1)
+
+    def forward(self, x):
+        return self.second(doubled(self.first(x)))
+
+def get_inputs():
+    return [torch.randn(2, 32, 56, 56)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_model_with_a_triton_kernel_of_its_own_is_lowered_and_the_kernel_is_not_launched(tmp_path: Path) -> None:
+    path, saved = tmp_path / "model.py", tmp_path / "d.json"
+    path.write_text(OWN_KERNEL, encoding="utf-8")
+    words = [str(path), "--target", "cuda:90", "--configurations", "inductor,inductor-layout-opt-off"]
+
+    assert main([*words, "--output", str(saved)]) == 0
+
+    on, off = load(saved).trials
+    assert (on.status, off.status) == ("ok", "ok"), (on.failure, off.failure)
+    assert [(c.tensor, c.owner, c.fused) for graph in on.graphs for c in graph.conversions if c.tensor == "activation"]
+    assert [c for graph in off.graphs for c in graph.conversions] == []
+    assert any("custom kernel" in line for graph in on.graphs for line in graph.not_understood)
