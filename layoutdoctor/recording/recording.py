@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -129,26 +128,6 @@ class FrameEvents(_Rows):
     thread: Column
 
 
-Events = TypeVar("Events", KernelEvents, TransferEvents, OperationEvents, LaunchEvents, FrameEvents)
-_NO_COLUMNS: Mapping[str, Column] = MappingProxyType({})
-
-
-def sorted_events(kind: type[Events], columns: Mapping[str, Column] = _NO_COLUMNS, base: int = 0) -> Events:
-    """
-    A table of events, sorted by start, longer ones first.
-
-    Args:
-        columns: Starts count from zero. A column that is missing was not recorded, and there is one process.
-        base: Where starts of the table count from.
-    """
-    known = dict(columns)
-    known["start"] = known.get("start", np.zeros(0, np.int64)) - base
-    for name in kind.__slots__:
-        known.setdefault(name, np.full(len(known["start"]), 0 if name == "process" else NONE, np.int64))
-    order = np.lexsort((-known.get("duration", known["start"]), known["start"]))
-    return kind(**{name: known[name][order] for name in kind.__slots__})
-
-
 EVENT_TABLES: Mapping[str, type[Any]] = {
     "kernels": KernelEvents,
     "transfers": TransferEvents,
@@ -161,8 +140,22 @@ EVENT_TABLES: Mapping[str, type[Any]] = {
 
 
 def event_tables(columns: Mapping[str, Mapping[str, Column]], base: int) -> dict[str, Any]:
-    """All tables of a run, as ``sorted_events`` makes each; one without columns is empty."""
-    return {name: sorted_events(kind, columns.get(name, {}), base) for name, kind in EVENT_TABLES.items()}
+    """
+    All tables of a run, each sorted by start, longer ones first; one without columns is empty.
+
+    Args:
+        columns: Starts count from zero. A column that is missing was not recorded, and there is one process.
+        base: Where starts of the tables count from.
+    """
+    tables = {}
+    for table, kind in EVENT_TABLES.items():
+        known = dict(columns.get(table, {}))
+        known["start"] = known.get("start", np.zeros(0, np.int64)) - base
+        for name in kind.__slots__:
+            known.setdefault(name, np.full(len(known["start"]), 0 if name == "process" else NONE, np.int64))
+        order = np.lexsort((-known.get("duration", known["start"]), known["start"]))
+        tables[table] = kind(**{name: known[name][order] for name in kind.__slots__})
+    return tables
 
 
 class Numbered(dict[Any, int]):
