@@ -24,7 +24,7 @@ from layoutdoctor.commands.output import (
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, say_error
 from layoutdoctor.diagnosis.accepted import accept, accept_all, load_accepted, save_accepted
 from layoutdoctor.diagnosis.record import Record
-from layoutdoctor.diagnosis.saved import encoded, to_json
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
@@ -297,7 +297,7 @@ def conclude_several(
         except LayoutDoctorError as error:
             say_error(error)
             statuses.append(error.exit_status)
-            records.append(encoded(conclusion.for_others(FailedTarget.of_error(name, error))))
+            records.append(to_json(conclusion.for_others(FailedTarget.of_error(name, error))))
         else:
             statuses.append(conclusion.conclude(diagnosis, status_of(diagnosis), show=show))
             del diagnosis  # the next one needs the memory

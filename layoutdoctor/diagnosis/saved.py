@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import re
 import zlib
 from itertools import pairwise
@@ -92,12 +93,8 @@ def reason_of(error: Exception) -> str:
     return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3]}..."
 
 
-def first_problem(diagnosis: Diagnosis) -> str | None:
-    """The first contradiction between two fields of a diagnosis; None if they agree."""
-    return next(_problems(diagnosis), None)
-
-
-def _problems(diagnosis: Diagnosis) -> Iterator[str]:
+def problems_in(diagnosis: Diagnosis) -> Iterator[str]:
+    """Contradictions between two fields of a diagnosis."""
     names = [trial.name for trial in diagnosis.trials]
     yield from _repeated("$.trials.configuration.name", names)
     yield from _unknown("$.findings.configuration", [one.configuration for one in diagnosis.findings], names)
@@ -160,21 +157,10 @@ _UNSEEN = re.compile(
 """Controls, separators, marks of direction and characters without width; JSON escapes what is below a space."""
 
 
-def to_json(diagnosis: Diagnosis) -> bytes:
-    """The diagnosis as JSON, by the contract, on one line."""
-    return encoded(diagnosis)
-
-
-def encoded(record: Record) -> bytes:
+def to_json(record: Record) -> bytes:
     """A record as one line of JSON in which every character that acts on a terminal, or is not seen, is escaped."""
     text = msgspec.json.encode(record).decode()
-    return _UNSEEN.sub(lambda match: json_escape(match[0]), text).encode() + b"\n"
-
-
-def json_escape(text: str) -> str:
-    """Every character as JSON escapes it."""
-    units = text.encode("utf-16-be").hex()
-    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+    return _UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], text).encode() + b"\n"
 
 
 class _Head(msgspec.Struct):
@@ -220,7 +206,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         raise RecordError(
             f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
         ) from error
-    problem = first_problem(diagnosis)
+    problem = next(problems_in(diagnosis), None)
     if problem is not None:
         raise RecordError(f"cannot read {name}: {problem}; it was changed after it was saved: diagnose again")
     return diagnosis

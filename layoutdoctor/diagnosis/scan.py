@@ -17,7 +17,6 @@ from layoutdoctor.diagnosis.conversion import ConversionDirection, Owner
 from layoutdoctor.diagnosis.diagnosis import reports_layer
 from layoutdoctor.diagnosis.layout import Size
 from layoutdoctor.diagnosis.record import Count, Integer, Record
-from layoutdoctor.diagnosis.saved import encoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -155,10 +154,6 @@ class Scan(Record, frozen=True, kw_only=True):
     def failed(self) -> tuple[ScannedFile, ...]:
         """The files that could not be examined."""
         return tuple(file for file in self.files if file.failure is not None)
-
-    def to_json(self) -> bytes:
-        """One line of JSON."""
-        return encoded(self)
 
     def __str__(self) -> str:
         return str(reports_layer().render_scan(self, "text"))

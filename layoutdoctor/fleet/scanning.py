@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from layoutdoctor._version import __version__
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, encoded, reason_of
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, reason_of, to_json
 from layoutdoctor.diagnosis.scan import ScannedRows, ScanSum
 from layoutdoctor.diagnosis.writing import opened, replacing
 from layoutdoctor.errors import UsageError
@@ -142,7 +142,7 @@ def lines_file(path: Path, *, is_continued: bool = False) -> Add:
     def add(found: Sequence[ScannedRows]) -> None:
         nonlocal is_begun
         with path.open("ab") if is_begun else replacing(path) as stream:
-            stream.write(b"".join(map(encoded, found)))
+            stream.write(b"".join(map(to_json, found)))
         is_begun = True
 
     return add

@@ -19,14 +19,14 @@ from layoutdoctor.diagnosis.saved import (
     DEFAULT_MOST_SAVED_BYTES,
     GZIP_MAGIC,
     UNREADABLE,
-    first_problem,
+    problems_in,
     read_saved,
     reason_of,
 )
 from layoutdoctor.diagnosis.saved import unpack as unpack_gzip
 from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import RecordError
-from layoutdoctor.recording.recording import NONE, Recording
+from layoutdoctor.recording.recording import EVENT_TABLES, NONE, Recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,9 +176,8 @@ def _problems(recording: Recording) -> Iterator[str]:
         subject=head.subject,
         trials=(trial,),
     )
-    found = first_problem(alone)
-    if found is not None:
-        yield found.replace("$.trials[0]", "$.trial")
+    for problem in problems_in(alone):
+        yield problem.replace("$.trials[0]", "$.trial")
 
 
 def _problems_of_events(place: str, events: RecordedTrace) -> Iterator[str]:
@@ -189,7 +188,7 @@ def _problems_of_events(place: str, events: RecordedTrace) -> Iterator[str]:
         "grid": len(events.grids),
         "arguments": len(events.arguments),
     }
-    for table in ("kernels", "transfers", "operations", "launches", "frames", "annotations"):
+    for table in EVENT_TABLES:
         rows = getattr(events, table)
         for name in rows.__dataclass_fields__:
             column: Column = getattr(rows, name)

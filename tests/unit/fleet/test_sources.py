@@ -12,7 +12,7 @@ import fsspec
 import pytest
 from loops import for_each
 
-from layoutdoctor.diagnosis.saved import encoded
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.fleet.examining import examine_source
 from layoutdoctor.fleet.sources import find_sources, local_files, rank_reader
@@ -145,7 +145,7 @@ def test_a_name_that_is_no_utf_8_is_shown_with_its_bytes_escaped(tmp_path: Path)
 
     assert rows.file.name == "a\\udcff.json"
     assert "it seems to be text of another kind" in str(rows.file.failure)
-    assert encoded(rows)
+    assert to_json(rows)
 
 
 RANKS = {
