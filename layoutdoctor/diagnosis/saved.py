@@ -39,7 +39,7 @@ _HEAD_BYTES = 1 << 16
 _LONGEST_REASON = 300
 
 
-def read_saved(path: str | Path, max_bytes: int) -> bytes:
+def read_saved(path: str | Path, max_bytes: int = DEFAULT_MOST_SAVED_BYTES) -> bytes:
     """
     The bytes of a file.
 
@@ -51,11 +51,14 @@ def read_saved(path: str | Path, max_bytes: int) -> bytes:
         with opened(path) as stream:
             data = stream.read(max_bytes + 1)
     except OSError as error:
-        raise RecordError(f"{cannot} {error.strerror or error}; name a file that was saved") from error
+        raise RecordError(
+            f"{cannot} {error.strerror or error}; name a file that layoutdoctor saved (--output FILE.json, "
+            "--write-accepted, --save-recordings)"
+        ) from error
     if len(data) > max_bytes:
         raise RecordError(
-            f"{cannot} it has more than {format_bytes(max_bytes)}, which is the limit of a saved diagnosis; if it is "
-            "one all the same, raise the limit: layoutdoctor.load(path, max_bytes=...)"
+            f"{cannot} it has more than {format_bytes(max_bytes)}, which is the limit of a saved file; if it is a "
+            "diagnosis, raise the limit: layoutdoctor.load(path, max_bytes=...)"
         )
     return data
 

@@ -77,7 +77,7 @@ def load_recording(path: str | Path) -> Recording:
             itself.
     """
     cannot = f"cannot read {str(path)!r}:"
-    data = read_saved(path, DEFAULT_MOST_SAVED_BYTES)
+    data = read_saved(path)
     if not data.startswith(GZIP_MAGIC):
         raise RecordError(f"{cannot} {'it is empty' if not data else 'it is no recording'}; {_EXPECTED}")
     most = min(_MOST_UNPACKED_BYTES, DEFAULT_MOST_SAVED_BYTES + _HIGHEST_RATIO * len(data))
