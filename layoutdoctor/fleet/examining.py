@@ -8,11 +8,11 @@ import msgspec
 
 from layoutdoctor.diagnosis.scan import ScanFinding, ScannedFile, ScannedRows, ScanRow
 from layoutdoctor.diagnosis.writing import printable
-from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
+from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.examination.changes.traces import loose_name
 from layoutdoctor.examination.costs import counted_conversions, sum_known
 from layoutdoctor.examination.examine import diagnosis_of
-from layoutdoctor.fleet.sources import is_archive, local_files
+from layoutdoctor.fleet.sources import is_archive, local_files, said_by
 from layoutdoctor.privacy import scrub
 from layoutdoctor.recording.reading import garbage_collection_paused, read_recorded
 from layoutdoctor.recording.recording import NONE
@@ -46,19 +46,15 @@ def examine_source(source: Source) -> list[ScannedRows]:
             try:
                 path = path_of()
             except Exception as error:  # each file system has exceptions of its own
-                found.append(failed(name, f"it cannot be read: {_said(error)}"))
+                found.append(failed(name, f"it cannot be read: {said_by(error)}"))
             else:
                 found.append(_examined(name, path, source.max_bytes))
     except Exception as error:  # so has each kind of archive
         what = "the archive" if is_archive(source.path) else "it"
-        found.append(failed(source.name, f"{what} cannot be read: {_said(error)}"))
+        found.append(failed(source.name, f"{what} cannot be read: {said_by(error)}"))
     if not found and source.is_named:
         found.append(failed(source.name, f"there is nothing in it that is called {' or '.join(source.patterns)}"))
     return found
-
-
-def _said(error: Exception) -> str:
-    return getattr(error, "strerror", None) or text_of(error).partition("\n")[0].rstrip(":") or type(error).__name__
 
 
 def _examined(name: str, path: Path, max_bytes: int) -> ScannedRows:

@@ -27,7 +27,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.writing import opened, printable, private_directory
-from layoutdoctor.errors import TraceError, UsageError, first_line
+from layoutdoctor.errors import TraceError, UsageError, text_of
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         max_bytes: How much of a trace to read, unpacked.
         is_named: Whether the user named it, so that an archive without traces is worth a word.
         failure: Why it cannot be examined; None if no reason is known.
+        fingerprint: What changes when it does; None if nothing is to be resumed, or it is not known.
     """
 
     path: str
@@ -68,6 +69,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = DEFAULT_MOST_BYTES
     is_named: bool = False
     failure: str | None = None
+    fingerprint: str | None = None
 
 
 def find_sources(
@@ -123,14 +125,14 @@ def _sources_of(path: str, patterns: Sequence[str]) -> Iterator[Source]:
             else:
                 yield Source(path=_whole_path(files, entry), is_named=True)
     except Exception as error:  # each file system has exceptions of its own
-        yield Source(path=path, failure=f"it cannot be listed: {_reason(error)}")
+        yield Source(path=path, failure=f"it cannot be listed: {said_by(error)}")
 
 
 def _in_folder(files: Any, folder: str, patterns: Sequence[str]) -> Iterator[Source]:
     try:
         entries = sorted(files.ls(folder, detail=True), key=lambda entry: str(entry["name"]))
     except OSError as error:
-        yield Source(path=_whole_path(files, folder), failure=f"the folder cannot be listed: {_reason(error)}")
+        yield Source(path=_whole_path(files, folder), failure=f"the folder cannot be listed: {said_by(error)}")
         return
     for entry in entries:
         name = str(entry["name"])
@@ -160,19 +162,21 @@ def _whole_path(files: Any, path: str) -> str:
     return path if "file" in files.protocol else str(files.unstrip_protocol(path))
 
 
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or first_line(error).partition(": ")[2]
+def said_by(error: Exception) -> str:
+    """The reason that an exception gives, whatever file system or archive raises it."""
+    return getattr(error, "strerror", None) or text_of(error).partition("\n")[0].rstrip(":") or type(error).__name__
 
 
 def fingerprint_of(source: Source) -> str | None:
-    """The size of a source and the time of its last change; None if no time of change is known."""
+    """The name of a source, its size and the time of its last change; None if no time of change is known."""
     try:
         files, inner = _file_system(source.path)
         entry = files.info(inner)
-        known = [entry.get(key) for key in ("size", "mtime", "LastModified", "ETag")]
+        size, *changed = (entry.get(key) for key in ("size", "mtime", "LastModified", "ETag"))
     except Exception:  # each file system has exceptions of its own
         return None
-    return " ".join(str(fact) for fact in known if fact is not None) if any(known[1:]) else None
+    facts = (source.name, size, *changed)
+    return " ".join(str(fact) for fact in facts if fact is not None) if any(changed) else None
 
 
 # ---------------------------------------------------------------------------------------------- ranks
