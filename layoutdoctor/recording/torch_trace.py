@@ -95,7 +95,7 @@ def read_torch_trace(file: TraceFile) -> TorchTrace:
             trace.torch = version[1] if version else None
         elif name in ("dynamo_graph_break_reason", "recompile_reasons"):
             reasons = trace.break_reasons if name.startswith("dynamo") else trace.recompile_reasons
-            reasons.append(next((line.strip() for line in (payload or "").splitlines() if line.strip()), "not said"))
+            reasons.append(first_words(payload or ""))
         elif name == _CODE:
             graph, text = f"graph {len(trace.graphs)}", of_compile.pop(_GRAPH, None)
             try:
@@ -112,6 +112,11 @@ def read_torch_trace(file: TraceFile) -> TorchTrace:
             what = "the log ends before the code of a graph, or Inductor failed to generate it"
             trace.problems.append(Problem(what, is_loss=True))
     return trace
+
+
+def first_words(reason: str) -> str:
+    """The first line that dynamo gives as a reason."""
+    return next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
 
 
 def _mangled(source: str) -> str:
@@ -392,7 +397,7 @@ def _graph(
     )
 
 
-_KNOWN_NAMESPACES = frozenset("aten prims inductor inductor_prims prim mkldnn onednn rngprims".split())
+KNOWN_NAMESPACES = frozenset("aten prims inductor inductor_prims prim mkldnn onednn rngprims".split())
 
 
 def _problem(node: FxNode) -> str | None:
@@ -402,7 +407,7 @@ def _problem(node: FxNode) -> str | None:
         return f"sub-graph ({node.target})"
     if node.op == "call_function" and "quantize" in node.target:
         return "quantised operation"
-    if node.op == "call_function" and dot and namespace.isidentifier() and namespace not in _KNOWN_NAMESPACES:
+    if node.op == "call_function" and dot and namespace.isidentifier() and namespace not in KNOWN_NAMESPACES:
         return f"custom operation ({node.target})"
     if "as_strided" in node.target and "as_strided" in (node.called or ""):
         return "aliasing view (as_strided)"
