@@ -23,6 +23,7 @@ from layoutdoctor.errors import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedReader
     from pathlib import PurePath
     from typing import BinaryIO
 
@@ -83,7 +84,7 @@ def _check_regular(mode: int, path: str | Path) -> None:
         raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
 
 
-def opened(path: str | Path) -> BinaryIO:
+def opened(path: str | Path) -> BufferedReader:
     """
     A file to be read: nobody waits for a pipe, or reads a device without an end.
 
