@@ -20,7 +20,6 @@ from layoutdoctor.rules import run_rules
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from layoutdoctor.diagnosis.conversion import Conversion
@@ -138,42 +137,31 @@ def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
     in_graphs = (conversion for graph in trial.graphs for conversion in graph.conversions)
     for conversion in (*(trial.kernels.conversions if trial.kernels is not None else ()), *in_graphs):
         if conversion.id in counted or conversion.id in rule_of:
-            key = _key(conversion, rule_of, device_of, is_counted=conversion.id in counted)
-            alike.setdefault(key, []).append(conversion)
+            layout = conversion.source or conversion.target
+            row = ScanRow(
+                rule=rule_of.get(conversion.id),
+                step=conversion.step,
+                device=device_of.get((conversion.stream, _ns(conversion.start_seconds))),
+                owner=conversion.owner,
+                kernel=loose_name(conversion.kernel) if conversion.kernel is not None else None,
+                op=conversion.op,
+                module=conversion.module,
+                shape=layout.shape if layout is not None else None,
+                direction=conversion.direction,
+                is_counted=conversion.id in counted,
+                count=0,
+                nanoseconds=0,
+            )
+            alike.setdefault(row, []).append(conversion)
     return tuple(
         msgspec.structs.replace(
-            key,
+            row,
             count=sum(conversion.count for conversion in conversions),
             nanoseconds=sum_known(_ns(conversion.seconds) for conversion in conversions) or 0,
             exposed_nanoseconds=sum_known(_ns(conversion.exposed_seconds) for conversion in conversions),
             bytes_moved=sum_known(conversion.bytes_moved for conversion in conversions),
         )
-        for key, conversions in alike.items()
-    )
-
-
-def _key(
-    conversion: Conversion,
-    rule_of: Mapping[str, str],
-    device_of: Mapping[tuple[int | None, int | None], int],
-    *,
-    is_counted: bool,
-) -> ScanRow:
-    """The row that a conversion belongs to, without amounts."""
-    layout = conversion.source or conversion.target
-    return ScanRow(
-        rule=rule_of.get(conversion.id),
-        step=conversion.step,
-        device=device_of.get((conversion.stream, _ns(conversion.start_seconds))),
-        owner=conversion.owner,
-        kernel=loose_name(conversion.kernel) if conversion.kernel is not None else None,
-        op=conversion.op,
-        module=conversion.module,
-        shape=layout.shape if layout is not None else None,
-        direction=conversion.direction,
-        is_counted=is_counted,
-        count=0,
-        nanoseconds=0,
+        for row, conversions in alike.items()
     )
 
 
