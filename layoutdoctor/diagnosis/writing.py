@@ -133,11 +133,6 @@ def file_name_of(name: str) -> str:
     return f"{plain.lstrip('.') or 'file'}-{digest}"
 
 
-def trace_name(configuration: str) -> str:
-    """The name of the file that keeps a configuration's profiler trace."""
-    return f"{file_name_of(configuration)}{TRACE_SUFFIX}"
-
-
 def private_directory() -> tempfile.TemporaryDirectory[str]:
     """
     A directory for the files of one run; those of runs that were killed are removed.

@@ -15,7 +15,7 @@ import gc
 import re
 import shutil
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, AnyStr, Literal
+from typing import TYPE_CHECKING, AnyStr, Literal
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
@@ -181,8 +181,9 @@ def describe_environment(trace: RecordedTrace) -> Environment:
     names = _device_names(trace)
     inner = metadata.get("metadata")
     versions = [source for source in (metadata, inner) if isinstance(source, dict)]
+    found = (source.get(key) for source in versions for key in ("torch_version", "pytorch_version"))
     return Environment(
-        torch=_first(versions, "torch_version", "pytorch_version"),
+        torch=next((_text(version) for version in found if isinstance(version, str)), None),
         cuda=_cuda_version(metadata.get("cuda_runtime_version")),
         device_name=", ".join(dict.fromkeys(names)) or None,
         settings={key: _text(metadata[key]) for key in _SETTINGS if key in metadata},
@@ -198,13 +199,9 @@ def _device_names(trace: RecordedTrace) -> list[str]:
     return [_text(device["name"]) for device in chosen if isinstance(device.get("name"), str)]
 
 
-def _first(sources: list[dict[str, Any]], *keys: str) -> str | None:
-    return next((_text(source[key]) for source in sources for key in keys if isinstance(source.get(key), str)), None)
-
-
 def _cuda_version(number: object) -> str | None:
     """``12040`` as ``12.4``."""
-    if not isinstance(number, int) or isinstance(number, bool) or not 1000 <= number < 1_000_000:
+    if not isinstance(number, int) or not 1000 <= number < 1_000_000:
         return None
     return f"{number // 1000}.{number % 1000 // 10}"
 
