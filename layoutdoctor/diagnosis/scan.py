@@ -2,7 +2,7 @@
 What many recorded runs lost to layouts, added up, as frozen values that are saved as JSON.
 
 Every sum is of whole nanoseconds, bytes or launches: added in any order it is the same to the bit.
-Fields may be added, none goes; ``None`` means "not recorded", never zero.
+``None`` means "not recorded", never zero.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.answer import Severity
 from layoutdoctor.diagnosis.conversion import ConversionDirection, Owner
 from layoutdoctor.diagnosis.diagnosis import reports_layer
+from layoutdoctor.diagnosis.kernel import Waiting
 from layoutdoctor.diagnosis.layout import Size
 from layoutdoctor.diagnosis.record import Count, Integer, Record
 
@@ -76,10 +77,6 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
         conversion_nanoseconds: Of the layout conversions that are counted: by libraries, in eager copies.
         exposed_nanoseconds: The part of them in which nothing else ran on the device.
         undecided_nanoseconds: Of kernels that may convert a layout, in no other sum.
-        busy_nanoseconds: In which a kernel or a copy ran on the busiest device.
-        span_nanoseconds: From the first to the last that ran, or of all steps.
-        bound_nanoseconds: The most that the conversions can cost in a step, or without steps in all.
-        waits_for: What the run waited for: ``device`` or ``host``; None if neither can be said.
     """
 
     name: str
@@ -95,13 +92,7 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
     exposed_nanoseconds: Count = 0
     undecided_nanoseconds: Count = 0
     not_understood_count: Count = 0
-    busy_nanoseconds: Count | None = None
-    span_nanoseconds: Count | None = None
-    collective_nanoseconds: Count | None = None
-    copy_nanoseconds: Count | None = None
-    step_count: Count | None = None
-    bound_nanoseconds: Count | None = None
-    waits_for: Literal["device", "host"] | None = None
+    waiting: Waiting | None = None
     lacks: tuple[str, ...] = ()
     findings: tuple[ScanFinding, ...] = ()
 

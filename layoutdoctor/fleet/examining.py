@@ -103,19 +103,9 @@ def _reduced(name: str, recording: Recording, diagnosis: Diagnosis, size: int | 
             kernel_nanoseconds=_ns(kernels.seconds) or 0,
             undecided_nanoseconds=_ns(kernels.undecided_seconds) or 0,
             not_understood_count=kernels.not_understood_count,
+            waiting=kernels.waiting,
             lacks=kernels.lacks[:_MOST_LACKS],
         )
-        if (waiting := kernels.waiting) is not None:
-            file = msgspec.structs.replace(
-                file,
-                busy_nanoseconds=_ns(waiting.busy_seconds),
-                span_nanoseconds=_ns(waiting.span_seconds),
-                collective_nanoseconds=_ns(waiting.collective_seconds),
-                copy_nanoseconds=_ns(waiting.copy_seconds),
-                step_count=waiting.step_count,
-                bound_nanoseconds=_ns(waiting.conversion_bound_seconds),
-                waits_for=waiting.waits_for,
-            )
     return ScannedRows(file=file, rows=rows)
 
 
