@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.accepted import Acceptance, AcceptedFile
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.scan import ScanFinding
     from layoutdoctor.privacy.scrubbing import AnyRecord
 
 EXIT_FOUND = 1
@@ -222,7 +221,7 @@ def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding
     return tuple(finding for finding in diagnosis.findings if finding.accepted is None and is_failing(finding, fail_on))
 
 
-def is_failing(finding: Finding | ScanFinding, fail_on: str | None) -> bool:
+def is_failing(finding: Finding, fail_on: str | None) -> bool:
     """Whether a finding that is not accepted is one that the user wants to fail on."""
     severities = {"error": ("error",), "warning": ("error", "warning")}.get(fail_on or "", ())
     return finding.code == fail_on or finding.severity in severities

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from layoutdoctor._version import __version__
-from layoutdoctor.diagnosis.answer import Severity
+from layoutdoctor.diagnosis.answer import Finding
 from layoutdoctor.diagnosis.conversion import ConversionDirection, Owner
 from layoutdoctor.diagnosis.diagnosis import reports_layer
 from layoutdoctor.diagnosis.kernel import Waiting
@@ -56,15 +56,6 @@ class ScanRow(Record, frozen=True, kw_only=True, omit_defaults=True):
     bytes_moved: Count | None = None
 
 
-class ScanFinding(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rule reports of one file."""
-
-    code: str
-    severity: Severity
-    message: str
-    nanoseconds: Count | None = None
-
-
 class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
     One file, whether it could be examined or not.
@@ -77,6 +68,7 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
         conversion_nanoseconds: Of the layout conversions that are counted: by libraries, in eager copies.
         exposed_nanoseconds: The part of them in which nothing else ran on the device.
         undecided_nanoseconds: Of kernels that may convert a layout, in no other sum.
+        findings: What the rules report, without evidence, which is in the file itself.
     """
 
     name: str
@@ -94,7 +86,7 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
     not_understood_count: Count = 0
     waiting: Waiting | None = None
     lacks: tuple[str, ...] = ()
-    findings: tuple[ScanFinding, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 class ScannedRows(Record, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.scan import ScanFinding, ScannedFile, ScannedRows, ScanRow
+from layoutdoctor.diagnosis.scan import ScannedFile, ScannedRows, ScanRow
 from layoutdoctor.diagnosis.writing import printable
 from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.examination.changes.traces import loose_name
@@ -91,10 +91,7 @@ def _reduced(name: str, recording: Recording, diagnosis: Diagnosis, size: int | 
         conversion_count=sum(row.count for row in counted),
         conversion_nanoseconds=sum(row.nanoseconds for row in counted),
         exposed_nanoseconds=sum(row.exposed_nanoseconds or 0 for row in counted),
-        findings=tuple(
-            ScanFinding(code=found.code, severity=found.severity, message=found.message, nanoseconds=_ns(found.seconds))
-            for found in diagnosis.findings
-        ),
+        findings=tuple(msgspec.structs.replace(found, evidence=()) for found in diagnosis.findings),
     )
     if kernels is not None:
         file = msgspec.structs.replace(
