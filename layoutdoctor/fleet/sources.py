@@ -29,6 +29,7 @@ from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.writing import opened, printable, private_directory
 from layoutdoctor.errors import TraceError, UsageError, text_of
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -83,17 +84,17 @@ def find_sources(
         pattern: Of the names to take in folders and archives; ``TRACE_PATTERNS`` by default, else tables and logs.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is nothing in any of them.
     """
     patterns, rarer = (TRACE_PATTERNS, _RARER_PATTERNS) if pattern is None else ((pattern,), ())
+    nothing = f"there is nothing in it that is called {' or '.join((*patterns, *rarer))}"
     found: dict[str, Source] = {}
-    for path in [os.fspath(path) for path in paths]:
-        for source in [*_sources_of(path, patterns)] or _sources_of(path, rarer):
+    for path in map(os.fspath, paths):
+        own = [*_sources_of(path, patterns)] or [*_sources_of(path, rarer)]
+        for source in own or [Source(path=path, failure=nothing)]:
             found.setdefault(source.path, source)
-        if not found:
-            raise UsageError(
-                f"cannot scan {path!r}: there is nothing in it that is called {' or '.join((*patterns, *rarer))}"
-            )
+    if found and all(source.failure == nothing for source in found.values()):
+        raise UsageError(f"cannot scan {listing(map(repr, found))}: {nothing}")
     whole = [source.path.split("/")[:-1] for source in found.values() if source.failure is None]
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*whole, strict=False))
     common = "".join(f"{parts[0]}/" for parts in shared)

@@ -181,6 +181,16 @@ def test_nothing_at_all_is_refused(tmp_path: Path) -> None:
     assert [source.name for source in find_sources([str(tmp_path)])] == ["trace.json"]
 
 
+def test_a_folder_without_traces_among_others_is_a_row_in_any_order(tmp_path: Path) -> None:
+    touch(tmp_path, "full/trace.json", "empty/notes.md")
+    paths = [str(tmp_path / "full"), str(tmp_path / "empty")]
+
+    for order in (paths, paths[::-1]):
+        failed, examined = sorted(find_sources(order), key=lambda source: source.failure is None)
+        assert str(failed.failure).startswith("there is nothing in it that is called *.json")
+        assert (failed.path, examined.path, examined.failure) == (paths[1], f"{paths[0]}/trace.json", None)
+
+
 def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "a/b.json", "c.json")
     scandir = os.scandir
