@@ -168,9 +168,7 @@ class _Table:
         section: Of which kind nvprof's rows are.
     """
 
-    def __init__(
-        self, layout: _Layout, titles: list[str], units: dict[str, str], separator: str = ",", offset: int = 0
-    ) -> None:
+    def __init__(self, layout: _Layout, titles: list[str], units: dict[str, str], separator: str, offset: int) -> None:
         self.layout, self.titles, self.units, self.separator, self.offset = layout, titles, units, separator, offset
         self.sums: dict[tuple[str, str | None], list[int]] = {}
         self.run = TraceBuilder()
