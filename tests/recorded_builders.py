@@ -227,7 +227,6 @@ class Recorder:
                 "names": list(self.names),
                 **{table: kind(**self._columns(table, kind)) for table, kind in TABLES.items()},
                 "threads": list(self.threads),
-                "processes": ["1"],
                 "grids": list(self.grids),
                 "arguments": list(self.arguments),
                 **changes,

@@ -289,7 +289,6 @@ class _Reader:
             names=list(self.names),
             **event_tables(columns, first),
             threads=[(str(pid), str(tid)) for pid, tid in self.threads],
-            processes=list(processes),
             grids=[_grid(text) for text in self.grids],
             arguments=[_operation_arguments(key) for key in islice(self.arguments, 1, None)],
             has_stack=self.has_stack,

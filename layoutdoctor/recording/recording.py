@@ -36,8 +36,8 @@ class _Rows:
     """
     A table by columns; as many rows as its column of starts has.
 
-    Names, threads, processes, grids and arguments are indices into the lists of ``RecordedTrace``; starts are
-    nanoseconds since its base, durations nanoseconds. What was not recorded is ``NONE``.
+    Names, threads, grids and arguments are indices into the lists of ``RecordedTrace``, processes are numbers; starts
+    are nanoseconds since its base, durations nanoseconds. What was not recorded is ``NONE``.
     """
 
     __slots__ = ()
@@ -76,7 +76,6 @@ class TransferEvents(_Rows):
     start: Column
     duration: Column
     device: Column
-    stream: Column
     process: Column
 
 
@@ -232,7 +231,6 @@ class RecordedTrace:
     frames: FrameEvents
     annotations: FrameEvents
     threads: list[tuple[str, str]] = field(default_factory=list)
-    processes: list[str] = field(default_factory=list)
     grids: list[tuple[int, int, int]] = field(default_factory=list)
     arguments: list[OperationArguments] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)

@@ -172,7 +172,6 @@ def _problems_of_events(place: str, events: RecordedTrace) -> Iterator[str]:
     lists = {
         "name": len(events.names),
         "thread": len(events.threads),
-        "process": max(1, len(events.processes)),
         "grid": len(events.grids),
         "arguments": len(events.arguments),
     }

@@ -266,7 +266,7 @@ class _Table:
             return KernelTotals(self.layout.source, rows=rows)
         named = [{"id": number, "name": text} for number, text in sorted(self.devices.items()) if text]
         metadata = {"deviceProperties": named} if named else {}
-        return self.run.trace(self.layout.source, processes=["not recorded"], metadata=metadata)
+        return self.run.trace(self.layout.source, metadata=metadata)
 
 
 class _KeyAverages(_Table):
