@@ -106,14 +106,12 @@ class LaunchEvents(_Rows):
 
     Attributes:
         correlation: Shared with what was launched.
-        external: External id of the operation that called.
     """
 
     name: Column
     start: Column
     thread: Column
     correlation: Column
-    external: Column
     process: Column
 
 
@@ -175,7 +173,6 @@ class OperationArguments:
         strides: ``Input Strides``, likewise.
         types: ``Input type``.
         values: ``Concrete Inputs``: the values of numbers and lists of numbers.
-        kernel_file: Of a Triton launch: the generated file.
         kernel_options: Of a Triton launch: ``kernel_kwargs``, such as ``XBLOCK=32,YBLOCK=32``.
         call_stack: ``Call stack`` as torch 1.9 to 1.13 wrote it, innermost first, parts separated by ``;``.
     """
@@ -184,7 +181,6 @@ class OperationArguments:
     strides: bytes = b""
     types: bytes = b""
     values: bytes = b""
-    kernel_file: str = ""
     kernel_options: str = ""
     call_stack: str = ""
 
