@@ -87,7 +87,7 @@ def scan(
         file_count += len(rows) - 1
         for found in rows:
             file = msgspec.structs.replace(found.file, rank=rank_of(found.file.name, found.file.rank))
-            ranked = msgspec.structs.replace(found, file=file)
+            ranked = msgspec.structs.replace(found, file=file, fingerprint=None)
             total.add(ranked)
             if listener is not None:
                 listener(ranked, file_count)

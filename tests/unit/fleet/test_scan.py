@@ -184,6 +184,9 @@ def test_a_scan_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyP
     others = [file for file in first.files if file.name != "a100_alexnet.json.gz"]
     assert [file for file in second.files if file.name != "a100_alexnet.json.gz"] == others
     assert to_json(second) == to_json(scan(folder)) == to_json(scan(folder, resume=kept))
+    seen: list[ScannedRows] = []
+    scan(folder, resume=kept, listener=lambda rows, total: seen.append(rows))
+    assert {rows.fingerprint for rows in seen} == {None}  # it is not scrubbed, and for nobody else
 
 
 @for_each("content", [b"mine", b"\xff\n", b'{"file": {"name": "x", "rank": "3"}, "rows": []}\n'])
