@@ -252,10 +252,4 @@ SWITCH_WORDS = {True: "on", False: "off", None: NOT_RECORDED}
 
 def described(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """One line for each kind of thing: what it is, and where."""
-    return tuple(f"{what}: {first_of(names)}" for what, names in found.items())
-
-
-def first_of(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    return tuple(f"{what}: {listing(names, 3)}" for what, names in found.items())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from layoutdoctor.diagnosis.graph import Convolution, ConvolutionClass, Decision
-from layoutdoctor.words import first_of
+from layoutdoctor.words import listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -91,7 +91,7 @@ def _names(convolutions: tuple[Convolution, ...], deciding: tuple[str, ...]) -> 
         for c in convolutions
         if c.node in deciding
     ]
-    return f" ({first_of(named)})" if named else ""
+    return f" ({listing(named, 3)})" if named else ""
 
 
 def _flops_text(applied: bool, log: Sequence[str]) -> str:
