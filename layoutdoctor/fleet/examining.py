@@ -65,7 +65,7 @@ def _examined(name: str, path: Path, max_bytes: int) -> ScannedRows:
             diagnosis = msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
             return scrub(_reduced(name, recording, diagnosis, size))
     except (LayoutDoctorError, OSError) as error:
-        return failed(name, first_line(error).partition(": ")[2], size)
+        return failed(name, said_by(error), size)
     except MemoryError:
         return failed(name, "there is not enough memory to examine it", size)
     except Exception as error:  # an error of layoutdoctor costs this file, not the others
