@@ -96,8 +96,7 @@ def reason_of(error: Exception) -> str:
     return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3]}..."
 
 
-def problems_in(diagnosis: Diagnosis) -> Iterator[str]:
-    """Contradictions between two fields of a diagnosis."""
+def _problems(diagnosis: Diagnosis) -> Iterator[str]:
     names = [trial.name for trial in diagnosis.trials]
     yield from _repeated("$.trials.configuration.name", names)
     yield from _unknown("$.findings.configuration", [one.configuration for one in diagnosis.findings], names)
@@ -111,10 +110,11 @@ def problems_in(diagnosis: Diagnosis) -> Iterator[str]:
     measured = [trial.name for trial in diagnosis.trials if trial.same_as is None]
     for number, trial in enumerate(diagnosis.trials):
         yield from _unknown(f"$.trials[{number}].same_as", [trial.same_as], measured)
-        yield from _in_trial(f"$.trials[{number}]", trial)
+        yield from problems_in_trial(f"$.trials[{number}]", trial)
 
 
-def _in_trial(place: str, trial: Trial) -> Iterator[str]:
+def problems_in_trial(place: str, trial: Trial) -> Iterator[str]:
+    """Contradictions within the trial that is at that place of a file."""
     yield from _repeated(f"{place}.graphs.name", [graph.name for graph in trial.graphs])
     for number, graph in enumerate(trial.graphs):
         yield from _in_graph(f"{place}.graphs[{number}]", graph)
@@ -209,7 +209,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         raise RecordError(
             f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
         ) from error
-    problem = next(problems_in(diagnosis), None)
+    problem = next(_problems(diagnosis), None)
     if problem is not None:
         raise RecordError(f"cannot read {name}: {problem}; it was changed after it was saved: diagnose again")
     return diagnosis

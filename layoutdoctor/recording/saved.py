@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import (
     DEFAULT_MOST_SAVED_BYTES,
     GZIP_MAGIC,
     UNREADABLE,
-    problems_in,
+    problems_in_trial,
     read_saved,
     reason_of,
     unpack,
@@ -155,17 +154,7 @@ def _problems(recording: Recording) -> Iterator[str]:
         yield f"$.head.configurations does not name {recording.name!r}, which was recorded"
     for number, iteration in enumerate(recording.iterations):
         yield from _problems_of_events(f"$.iterations[{number}].events", iteration.events)
-    trial = msgspec.structs.replace(recording.trial, same_as=None, status="ok")
-    head = recording.head
-    alone = Diagnosis(
-        layoutdoctor_version=head.layoutdoctor_version,
-        created_at=head.created_at,
-        environment=head.environment,
-        subject=head.subject,
-        trials=(trial,),
-    )
-    for problem in problems_in(alone):
-        yield problem.replace("$.trials[0]", "$.trial")
+    yield from problems_in_trial("$.trial", recording.trial)
 
 
 def _problems_of_events(place: str, events: RecordedTrace) -> Iterator[str]:
