@@ -109,15 +109,15 @@ def read_recorded(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> Recording
     if isinstance(found, RecordedTrace):
         device = device_of(found)
         head = _head(path.name, describe_environment(found), device, found.problems)
-        return Recording(head=head, trial=trial, source="trace", iterations=(Iteration(events=found, device=device),))
+        return Recording(head=head, trial=trial, iterations=(Iteration(events=found, device=device),))
     if isinstance(found, KernelTotals):
         head = _head(path.name, Environment(torch=None), found.device, found.problems)
-        return Recording(head=head, trial=trial, source="table", totals=found)
+        return Recording(head=head, trial=trial, totals=found)
     if isinstance(found, TorchTrace):
         return _of_compiles(found, path.name)
     environment = Environment(torch=None, onednn=found.version, onednn_isa=found.isa)
     device = "xpu" if found.is_of_a_gpu else "cpu"
-    return Recording(head=_head(path.name, environment, device, ()), trial=trial, source="log", log=found)
+    return Recording(head=_head(path.name, environment, device, ()), trial=trial, log=found)
 
 
 def _of_compiles(found: TorchTrace, name: str) -> Recording:
@@ -136,7 +136,7 @@ def _of_compiles(found: TorchTrace, name: str) -> Recording:
     )
     device = max(set(found.devices), key=found.devices.count, default=None)
     head = _head(name, Environment(torch=found.torch), device, found.problems)
-    return Recording(head=head, trial=trial, source="compiles", was_profiled=True)
+    return Recording(head=head, trial=trial, was_profiled=True)
 
 
 def _head(name: str, environment: Environment, device: str | None, problems: Sequence[Problem]) -> Head:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -303,9 +303,6 @@ class KernelTotals:
     is_nested: bool = False
 
 
-Source = Literal["live", "static", "trace", "table", "log", "compiles"]
-
-
 class Head(Record, frozen=True, kw_only=True):
     """
     What all recordings of one diagnosis share; each holds it, so that any of them can be examined alone.
@@ -356,7 +353,6 @@ class Recording(Record, frozen=True, kw_only=True):
         head: The diagnosis it is a part of.
         trial: The trial as it was observed: its graphs as the compiler had them, without conversions and breakers; no
             kernels, no round trips; its times as they were measured.
-        source: Where it comes from; what a source cannot know is not asked of it.
         iterations: Profiled iterations; of a trace file the only one.
         totals: A table of kernels, if there is nothing else.
         log: A log of oneDNN, if there is nothing else.
@@ -366,7 +362,6 @@ class Recording(Record, frozen=True, kw_only=True):
 
     head: Head
     trial: Trial
-    source: Source
     iterations: tuple[Iteration, ...] = ()
     totals: KernelTotals | None = None
     log: OnednnLog | None = None
