@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html5lib
 from loops import for_each
+from trace_builders import a_waiting
 
-from layoutdoctor.diagnosis.kernel import Waiting
 from layoutdoctor.diagnosis.scan import Scan, ScannedFile, ScannedRows, ScanRow, ScanSum
 from layoutdoctor.reports import render_scan
 from layoutdoctor.reports.sections.scanned import outlying
@@ -76,18 +76,7 @@ def test_html_and_markdown_have_every_row() -> None:
 
 
 def test_bounds_and_waiting_are_shown_if_they_were_recorded() -> None:
-    waiting = Waiting(
-        span_seconds=0.5,
-        busy_seconds=0.1,
-        device_count=1,
-        collective_seconds=3e-3,
-        copy_seconds=0.0,
-        step_count=5,
-        step_seconds=0.1,
-        conversion_bound_seconds=1e-3,
-        launch_lag_seconds=None,
-        waits_for="host",
-    )
+    waiting = a_waiting(span_seconds=0.5, busy_seconds=0.1, collective_seconds=3e-3, step_count=5, waits_for="host")
     text = str(a_scan(10, 10, waiting=waiting))
 
     assert "They cost at most 10.0 ms of 1.00 s from the first to the last kernel (1.0 %)" in text
