@@ -7,6 +7,8 @@ from numbers import Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from layoutdoctor.diagnosis.accepted import AcceptedFile, accept, load_accepted
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.subject import Configuration
@@ -14,7 +16,7 @@ from layoutdoctor.errors import InconclusiveError, UsageError
 from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.examination.gaps import examination_of
 from layoutdoctor.privacy import scrub
-from layoutdoctor.reports.sections.wording import project_path
+from layoutdoctor.reports.sections.wording import clean, place_of, project_path
 from layoutdoctor.rules.round_trips import LD101 as ROUND_TRIP
 from layoutdoctor.run.diagnose import record_only
 from layoutdoctor.units import format_bytes, format_seconds, format_share, known_sum
@@ -242,9 +244,9 @@ def _line(pair: RedundantPair, conversions: dict[str, Conversion]) -> str:
     if first is not None and second is not None:
         layouts = " -> ".join(layout_words(layout) for layout in (first.source, first.target, second.target))
     between = f" around {', '.join(op_words(op) for op in pair.between)}" if pair.between else ", back to back"
-    place, code = [pair.module or ""], ""
-    if pair.location is not None:
-        place.insert(0, f"{project_path(pair.location.file) or pair.location.file}:{pair.location.line}")
-        code = f"  `{pair.location.code}`" if pair.location.code else ""
-    where = joined(place, "  ") or "place not recorded"
+    location, code = pair.location, ""
+    if location is not None:
+        code = f"  `{clean(location.code)}`" if location.code else ""
+        location = msgspec.structs.replace(location, file=project_path(location.file) or location.file)
+    where = place_of(location, pair.module) or "place not recorded"
     return f"{where}{code}: {layouts}{between}; {_cost(pair.seconds, pair.bytes_moved)}"
