@@ -198,7 +198,7 @@ def line_words(location: SourceLocation, *, with_folders: bool = False) -> str:
 
 
 def _built_in_words(one: Configuration) -> str:
-    parts = ["compiled" if one.backend == "inductor" else one.backend]
+    parts: list[str] = ["compiled" if one.backend == "inductor" else one.backend]
     parts += ["channels_last"] if one.model_format == "channels_last" else []
     parts += ["frozen"] if one.freezes else []
     is_default = one.layout_optimization in (None, "default")

@@ -89,7 +89,7 @@ def find_sources(
     patterns, rarer = (TRACE_PATTERNS, _RARER_PATTERNS) if pattern is None else ((pattern,), ())
     nothing = f"there is nothing in it that is called {' or '.join((*patterns, *rarer))}"
     found: dict[str, Source] = {}
-    for path in map(os.fspath, paths):
+    for path in [os.fspath(path) for path in paths]:
         own = [*_sources_of(path, patterns)] or [*_sources_of(path, rarer)]
         for source in own or [Source(path=path, failure=nothing)]:
             found.setdefault(source.path, source)

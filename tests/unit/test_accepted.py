@@ -217,7 +217,7 @@ WHOLE = json.dumps({"schema_version": 1, "accepted": [{"code": "LD101", "module"
         ),
         (WHOLE.replace("module", "modul"), "unknown field `modul` - at `$.accepted[0]`; expected accepted findings"),
         (WHOLE.replace('"module": "a"', '"until": "soon"'), "Invalid RFC3339 encoded date - at `$.accepted[0].until`"),
-        ('{"schema_version": 1, "accepted": ' + "[" * 100_000, "it is nested too deeply; expected"),
+        ('{"schema_version": 1, "accepted": ' + "[" * 100_000, "Expected `object`, got `array` - at `$.accepted[0]`"),
     ],
 )
 def test_what_is_no_file_of_accepted_findings_is_refused_in_a_sentence(

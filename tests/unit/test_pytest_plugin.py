@@ -191,7 +191,7 @@ def test_both(assert_no_redundant_conversions, asked):
 def test_what_is_diagnosed_is_what_marker_and_call_say_and_is_reported_once(project: pytest.Pytester) -> None:
     run(project, HEAD + FAKED, "--layoutdoctor-report", "out").assert_outcomes(passed=3, failed=1)
 
-    assert [name.rsplit("-", 1)[0].rsplit(".", 1)[1] for name in reports_in(project.path / "out")] == [
+    assert [name.rsplit("-", 1)[0].rsplit("__", 1)[1] for name in reports_in(project.path / "out")] == [
         "test_diagnosed",
         "test_diagnosed",
     ]
