@@ -8,8 +8,6 @@ test asks for a fixture, and its hooks do nothing for a test that did not.
 from __future__ import annotations
 
 import contextlib
-import re
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +24,6 @@ _MARKER_HELP = (
 )
 _OPTIONS = {"mode", "configurations", "accepted", "max_share", "allow_gaps"}
 _DIAGNOSES = pytest.StashKey[list["Diagnosis"]]()
-_LONGEST_NAME = 120
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -134,22 +131,17 @@ def pytest_runtest_makereport(
 
 def _write(item: pytest.Item, diagnoses: list[Diagnosis], directory: str) -> str:
     """The files that were written; a failure to write is said as well, and hides no failing test."""
+    from layoutdoctor.diagnosis.writing import file_name_of
+
     written = []
-    base = item.config.invocation_params.dir
+    base, stem = item.config.invocation_params.dir, file_name_of(item.nodeid)
     try:
         (base / directory).mkdir(parents=True, exist_ok=True)
         for number, diagnosis in enumerate(diagnoses):
             for suffix in (".md", ".json"):
-                path = base / directory / f"{_file_stem(item.nodeid, number)}{suffix}"
+                path = base / directory / f"{stem}{f'-{number}' if number else ''}{suffix}"
                 diagnosis.save(path)
                 written.append(f"wrote {path.relative_to(base) if path.is_relative_to(base) else path}")
     except Exception as error:  # the test's own failure is what matters
         written.append(f"cannot write the diagnosis to {directory!r}: {type(error).__name__}: {error}")
     return "\n".join(written)
-
-
-def _file_stem(nodeid: str, number: int) -> str:
-    """A file name made from a test's id; ids that would give the same one differ in the hash at its end."""
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", nodeid.replace("::", "."))
-    digest = sha256(nodeid.encode("utf-8", "backslashreplace")).hexdigest()[:8]
-    return f"{name[-_LONGEST_NAME:].strip('-.')}-{digest}{f'-{number}' if number else ''}"

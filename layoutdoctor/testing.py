@@ -7,6 +7,8 @@ from numbers import Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from layoutdoctor.diagnosis.accepted import AcceptedFile, accept, load_accepted
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.subject import Configuration
@@ -14,11 +16,11 @@ from layoutdoctor.errors import InconclusiveError, UsageError
 from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.examination.gaps import examination_of
 from layoutdoctor.privacy import scrub
-from layoutdoctor.reports.sections.wording import project_path
+from layoutdoctor.reports.sections.wording import clean, place_of, project_path
 from layoutdoctor.rules.round_trips import LD101 as ROUND_TRIP
 from layoutdoctor.run.diagnose import record_only
-from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import count_of, distinct, layout_words, op_words
+from layoutdoctor.units import format_bytes, format_seconds, format_share, known_sum
+from layoutdoctor.words import count_of, distinct, joined, layout_words, op_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,8 +186,7 @@ def _wasted(diagnosis: Diagnosis, trial: Trial, modules: frozenset[str]) -> _Was
         and pair.module not in modules
         and not {pair.first, pair.second} <= covered
     )
-    known = [pair.seconds for pair in pairs if pair.seconds is not None]
-    seconds = sum(known) if len(known) == len(pairs) else None
+    seconds = known_sum(0.0, *(pair.seconds for pair in pairs))
     total = trial.kernels.seconds if trial.kernels is not None else None
     return _Wasted(trial, pairs, seconds, seconds / total if seconds is not None and total else None)
 
@@ -213,7 +214,7 @@ def _describe(diagnosis: Diagnosis, failing: list[_Wasted], max_share: float) ->
     subject = diagnosis.subject
     allowed = f"; at most {format_share(max_share)} is allowed" if max_share > 0 else ""
     for trial, pairs, seconds, share in failing:
-        where = ", ".join(part for part in (subject.mode, subject.device, trial.name) if part)
+        where = joined((subject.mode, subject.device, trial.name), ", ")
         cost = _cost(seconds, sum(pair.bytes_moved or 0 for pair in pairs))
         cost += f" ({format_share(share)} of the kernel time)" if share is not None else ""
         lines.append(
@@ -243,9 +244,9 @@ def _line(pair: RedundantPair, conversions: dict[str, Conversion]) -> str:
     if first is not None and second is not None:
         layouts = " -> ".join(layout_words(layout) for layout in (first.source, first.target, second.target))
     between = f" around {', '.join(op_words(op) for op in pair.between)}" if pair.between else ", back to back"
-    place, code = [pair.module or ""], ""
-    if pair.location is not None:
-        place.insert(0, f"{project_path(pair.location.file) or pair.location.file}:{pair.location.line}")
-        code = f"  `{pair.location.code}`" if pair.location.code else ""
-    where = "  ".join(filter(None, place)) or "place not recorded"
+    location, code = pair.location, ""
+    if location is not None:
+        code = f"  `{clean(location.code)}`" if location.code else ""
+        location = msgspec.structs.replace(location, file=project_path(location.file) or location.file)
+    where = place_of(location, pair.module) or "place not recorded"
     return f"{where}{code}: {layouts}{between}; {_cost(pair.seconds, pair.bytes_moved)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BASELINE
+from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BASELINE, BUILTIN_CONFIGURATIONS
 from layoutdoctor.units import format_ratio
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.answer import Ratio
     from layoutdoctor.diagnosis.layout import Layout, Size
-    from layoutdoctor.diagnosis.subject import SourceLocation
+    from layoutdoctor.diagnosis.subject import Configuration, SourceLocation
 
 OWNER_WORDS = {
     "library": "inside library calls",
@@ -197,21 +197,16 @@ def line_words(location: SourceLocation, *, with_folders: bool = False) -> str:
     return str(location) if with_folders else f"{name}:{location.line}"
 
 
-_CONFIGURATIONS = {
-    "eager": "eager",
-    "eager-channels-last": "eager + channels_last",
-    "inductor": "compiled (the default)",
-    "inductor-layout-opt-off": "compiled, layout optimization off",
-    "inductor-layout-opt-on": "compiled, layout optimization on",
-    "inductor-layout-opt-forced": "compiled, layout optimization forced",
-    "inductor-channels-last": "compiled + channels_last",
-    "inductor-channels-last-opt-off": "compiled + channels_last, layout optimization off",
-    "inductor-freezing": "compiled + frozen",
-    "inductor-opt-off-freezing": "compiled + frozen, layout optimization off",
-    "inductor-channels-last-freezing": "compiled + channels_last + frozen",
-    "inductor-channels-last-opt-off-freezing": "compiled + channels_last + frozen, layout optimization off",
-}
-"""The configurations that are built in, in words, by name."""
+def _built_in_words(one: Configuration) -> str:
+    parts: list[str] = ["compiled" if one.backend == "inductor" else one.backend]
+    parts += ["channels_last"] if one.model_format == "channels_last" else []
+    parts += ["frozen"] if one.freezes else []
+    is_default = one.layout_optimization in (None, "default")
+    return " + ".join(parts) + ("" if is_default else f", layout optimization {one.layout_optimization}")
+
+
+_CONFIGURATIONS = {one.name: _built_in_words(one) for one in BUILTIN_CONFIGURATIONS}
+_CONFIGURATIONS[BASELINE] += " (the default)"
 
 
 def name_in_words(name: str) -> str:
@@ -257,10 +252,4 @@ SWITCH_WORDS = {True: "on", False: "off", None: NOT_RECORDED}
 
 def described(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """One line for each kind of thing: what it is, and where."""
-    return tuple(f"{what}: {first_of(names)}" for what, names in found.items())
-
-
-def first_of(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    return tuple(f"{what}: {listing(names, 3)}" for what, names in found.items())

@@ -271,7 +271,7 @@ def recordings_of(diagnosis: Diagnosis) -> tuple[Recording, ...]:
     shared = {field: getattr(diagnosis, field) for field in names}
     head = Head(**shared, configurations=tuple(trial.name for trial in diagnosis.trials))
     trials = (msgspec.structs.replace(trial, graphs=(), kernels=None, redundant_pairs=()) for trial in diagnosis.trials)
-    return tuple(Recording(head=head, trial=trial, source="live") for trial in trials)
+    return tuple(Recording(head=head, trial=trial) for trial in trials)
 
 
 def a_finding(code: str = "LD101", **changes: Any) -> Finding:

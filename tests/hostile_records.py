@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WORDS = frozenset(
     "mode backend layout_optimization model_format input_format status direction tensor owner verdict severity class "
-    "role memory_formats dispatched seconds_source confidence".split()
+    "role memory_formats seconds_source confidence".split()
 )
 
 

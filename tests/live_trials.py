@@ -111,9 +111,7 @@ def seen_here(
         subject=loaded.subject,
         configurations=(chosen.name,),
     )
-    recording = Recording(
-        head=head, trial=trial, source="live", iterations=iterations, was_profiled=bool(iterations), how=None
-    )
+    recording = Recording(head=head, trial=trial, iterations=iterations, was_profiled=bool(iterations), how=None)
     diagnosis = diagnosis_of([recording])
     diagnosis = msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
     return SeenHere(diagnosis, diagnosis.trials[0], proposals)

@@ -185,7 +185,7 @@ class Recorder:
 
     def _launch(self, name: str, moment: int, correlation: int) -> None:
         row = {"name": self._name(name), "start": moment, "thread": self.thread, "correlation": correlation}
-        self._add("launches", {**row, "external": NONE, "process": 0})
+        self._add("launches", {**row, "process": 0})
 
     def call(self) -> None:
         """A call of the device runtime between two launches, which leaves a gap in the correlations."""
@@ -227,7 +227,6 @@ class Recorder:
                 "names": list(self.names),
                 **{table: kind(**self._columns(table, kind)) for table, kind in TABLES.items()},
                 "threads": list(self.threads),
-                "processes": ["1"],
                 "grids": list(self.grids),
                 "arguments": list(self.arguments),
                 **changes,
@@ -255,7 +254,7 @@ class Recorder:
     def _arguments(self, changes: dict[str, Any]) -> int:
         """Takes the fields of the arguments out of the changes."""
         lists = {key: _json(changes.pop(key)) for key in ("shapes", "strides", "types", "values") if key in changes}
-        texts = {key: changes.pop(key) for key in ("kernel_file", "kernel_options", "call_stack") if key in changes}
+        texts = {key: changes.pop(key) for key in ("kernel_options", "call_stack") if key in changes}
         recorded = OperationArguments(**(lists if self.has_shapes else {}), **texts)
         if recorded == OperationArguments():
             return NONE

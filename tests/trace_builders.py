@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from builders import a_conversion, a_diagnosis, a_graph, a_pair, a_trial, channels_last, contiguous, recorded
 
-from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total
+from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total, Waiting
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.diagnosis.subject import Configuration, Environment, Subject
 
@@ -147,6 +147,14 @@ def a_recorded_kernel(name: str = "sm80_xmma_fprop_implicit_gemm", **changes: An
 def a_total(name: str, seconds: float = 1e-3, **changes: Any) -> Total:
     """Kernels of one name, added up."""
     return Total(**{"kind": "kernel", "name": name, "count": 10, "seconds": seconds, **changes})
+
+
+def a_waiting(**changes: Any) -> Waiting:
+    """A device that was busy for most of 20 ms."""
+    given = {"span_seconds": 20e-3, "busy_seconds": 15e-3, "conversion_bound_seconds": 1e-3, "device_count": 1}
+    given |= {"collective_seconds": 0.0, "copy_seconds": 0.0}
+    nothing = dict.fromkeys(("step_count", "step_seconds", "launch_lag_seconds", "waits_for"))
+    return Waiting(**{**given, **nothing, **changes})
 
 
 def finder_in_trace(check: Callable[[Diagnosis], Iterator[Finding]]) -> Callable[..., list[Finding]]:

@@ -17,6 +17,7 @@ from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.diagnosis.trial import TracedModel, TracedTensor
 from layoutdoctor.examination.traced_text import needs_torch_alone
 from layoutdoctor.recording.decision import Call, Tensor
+from layoutdoctor.recording.torch_trace import KNOWN_NAMESPACES
 from layoutdoctor.words import described
 
 if TYPE_CHECKING:
@@ -198,7 +199,6 @@ def output_node(graph_module: Any) -> Any | None:
     return next((node for node in reversed(graph_module.graph.nodes) if node.op == "output"), None)
 
 
-_KNOWN_NAMESPACES = frozenset({"aten", "prims", "inductor", "inductor_prims", "prim", "mkldnn", "onednn", "rngprims"})
 _SUB_GRAPHS = frozenset(
     "associative_scan autograd_function_apply checkpoint cond flex_attention flex_attention_backward foreach_map "
     "invoke_subgraph map map_impl scan tag_activation_checkpoint while_loop wrap wrap_with_set_grad_enabled".split()
@@ -249,7 +249,7 @@ def operator_problem(target: Any) -> str | None:
     if "quantize" in str(target):  # or a pattern of Inductor's whose text names the operations that it replaces
         return "quantised operation"
     namespace = getattr(target, "namespace", None)
-    is_custom = namespace is not None and namespace not in _KNOWN_NAMESPACES
+    is_custom = namespace is not None and namespace not in KNOWN_NAMESPACES
     return f"custom operation ({target})" if is_custom else None
 
 

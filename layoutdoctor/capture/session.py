@@ -21,6 +21,7 @@ from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, ke
 from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.errors import first_line
 from layoutdoctor.recording.decision import RawDecision, describe_decision
+from layoutdoctor.recording.torch_trace import first_words
 from layoutdoctor.recording.weights import placeholder_kinds
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class CompileCapture:
 
     def _new_breaks(self, before: Mapping[str, int]) -> Iterator[str]:
         for reason, count in _graph_breaks().items():
-            yield from [_first_words(reason)] * (count - before.get(reason, 0))
+            yield from [first_words(reason)] * (count - before.get(reason, 0))
 
     def _new_guard_failures(self, before: Mapping[int, Sequence[str]]) -> Iterator[str]:
         for code, reasons in guard_failure_reasons().items():
@@ -108,7 +109,7 @@ class CompileCapture:
                 frame = _FRAME_NUMBER.match(reason)
                 # A frame behind a graph break is shared: what an earlier compile of it expected is no recompile here.
                 if frame is None or int(frame[1]) >= self._first_frame:
-                    yield _first_words(reason)
+                    yield first_words(reason)
 
     def _on_traced(self, graph_module: Any) -> None:
         self._traced.append(None)  # also if reading it fails
@@ -151,10 +152,6 @@ def record_decision(applied: bool, log: Sequence[str], is_inference: bool) -> Ra
 def _graph_breaks() -> dict[str, int]:
     """Dynamo's graph breaks so far, by reason."""
     return dict(private("torch._dynamo.utils.counters")["graph_break"])
-
-
-def _first_words(reason: str) -> str:
-    return next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
 
 
 def _graph_record(

@@ -24,7 +24,7 @@ from layoutdoctor.commands.output import (
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, say_error
 from layoutdoctor.diagnosis.accepted import accept, accept_all, load_accepted, save_accepted
 from layoutdoctor.diagnosis.record import Record
-from layoutdoctor.diagnosis.saved import encoded, to_json
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.accepted import Acceptance, AcceptedFile
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.scan import ScanFinding
     from layoutdoctor.privacy.scrubbing import AnyRecord
 
 EXIT_FOUND = 1
@@ -222,7 +221,7 @@ def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding
     return tuple(finding for finding in diagnosis.findings if finding.accepted is None and is_failing(finding, fail_on))
 
 
-def is_failing(finding: Finding | ScanFinding, fail_on: str | None) -> bool:
+def is_failing(finding: Finding, fail_on: str | None) -> bool:
     """Whether a finding that is not accepted is one that the user wants to fail on."""
     severities = {"error": ("error",), "warning": ("error", "warning")}.get(fail_on or "", ())
     return finding.code == fail_on or finding.severity in severities
@@ -297,7 +296,7 @@ def conclude_several(
         except LayoutDoctorError as error:
             say_error(error)
             statuses.append(error.exit_status)
-            records.append(encoded(conclusion.for_others(FailedTarget.of_error(name, error))))
+            records.append(to_json(conclusion.for_others(FailedTarget.of_error(name, error))))
         else:
             statuses.append(conclusion.conclude(diagnosis, status_of(diagnosis), show=show))
             del diagnosis  # the next one needs the memory

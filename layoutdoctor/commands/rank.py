@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.commands.output import for_others
 from layoutdoctor.commands.streams import print_text, terminal_width
 from layoutdoctor.diagnosis.record import Record
-from layoutdoctor.diagnosis.saved import encoded, load
+from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.examination.ranking import Ranked, rank
 from layoutdoctor.reports.sections.rows import UNKNOWN
 from layoutdoctor.reports.sections.wording import clean, clean_name, shown_name
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     first, second, rows = rank(diagnosis, arguments.of, arguments.against)
     ranking = Ranking(first=first, second=second, rows=tuple(rows))
     if arguments.format == "json":
-        print_text(encoded(ranking).decode() + "\n")
+        print_text(to_json(ranking).decode() + "\n")
     elif arguments.format == "csv":
         print_text(_as_csv(ranking))
     else:

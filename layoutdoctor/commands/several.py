@@ -21,7 +21,7 @@ from layoutdoctor.commands.conclusion import (
 from layoutdoctor.commands.output import for_others
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import logger, print_text, say, terminal_width
-from layoutdoctor.diagnosis.saved import encoded
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.diagnosis.writing import opened
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
@@ -188,7 +188,7 @@ def print_table(found: Mapping[str, Diagnosis | Failure], arguments: argparse.Na
     shown = _shown(found, arguments)
     if arguments.format == "json":
         print_records(
-            encoded(FailedTarget(target=target, failure=one) if isinstance(one, Failure) else one)
+            to_json(FailedTarget(target=target, failure=one) if isinstance(one, Failure) else one)
             for target, one in shown.items()
         )
         return

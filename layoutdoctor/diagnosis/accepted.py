@@ -17,8 +17,8 @@ import msgspec
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.record import Record
-from layoutdoctor.diagnosis.saved import UNREADABLE
-from layoutdoctor.diagnosis.writing import opened, printable, replacing
+from layoutdoctor.diagnosis.saved import UNREADABLE, read_saved, reason_of
+from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import RecordError
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.subject import SourceLocation
-
-MOST_BYTES = 16 << 20
-"""An accepted file is written by hand in part: one of more bytes is some other file."""
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -111,7 +108,7 @@ _Key = tuple[str, ...]
 def _key(code: str, configuration: str | None, place: Place) -> _Key:
     """Everything that is compared, as a file holds it; runs of white space count as one space."""
     parts = (code, configuration, place.module, place.file, place.line)
-    return tuple(" ".join((part or "").split()).encode("utf-8", "backslashreplace").decode() for part in parts)
+    return tuple(str(printable(" ".join((part or "").split()))) for part in parts)
 
 
 def _key_of(finding: Finding) -> _Key:
@@ -142,22 +139,22 @@ def accept(diagnosis: Diagnosis, accepted: AcceptedFile, today: date | None = No
     expired = tuple(entry for entry in accepted.accepted if entry.until is not None and entry.until < day)
     valid = [entry for entry in accepted.accepted if entry not in expired]
     known = _by_key(valid)
-    used: list[AcceptedFinding] = []
-    outgrown: dict[int, AcceptedFinding] = {}
+    used: set[AcceptedFinding] = set()
+    outgrown: dict[AcceptedFinding, None] = {}
     findings = []
     for finding in diagnosis.findings:
         candidates, count = known.get(_key_of(finding), ()), len(finding.evidence)
         entry = next((e for e in candidates if e.evidence_count is None or count <= e.evidence_count), None)
         if entry is None:
-            outgrown.update((id(candidate), candidate) for candidate in candidates)
+            outgrown |= dict.fromkeys(candidates)
         else:
-            used.append(entry)
+            used.add(entry)
         findings.append(msgspec.structs.replace(finding, accepted=None if entry is None else entry.reason))
     return Acceptance(
         diagnosis=msgspec.structs.replace(diagnosis, findings=tuple(findings)),
-        gone=tuple(e for e in valid if e not in used and id(e) not in outgrown and _is_judged(diagnosis, e)),
+        gone=tuple(e for e in valid if e not in used and e not in outgrown and _is_judged(diagnosis, e)),
         expired=expired,
-        outgrown=tuple(entry for entry in outgrown.values() if entry not in used),
+        outgrown=tuple(entry for entry in outgrown if entry not in used),
     )
 
 
@@ -245,19 +242,11 @@ def load_accepted(path: str | Path) -> AcceptedFile:
     Raises:
         RecordError: It cannot be read, or is no such file.
     """
-    doing = f"cannot read accepted findings from {str(path)!r}"
     try:
-        with opened(path) as stream:
-            data = stream.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise RecordError(
-                f"{doing}: it has more than {MOST_BYTES >> 20} MiB, expected a file written by --write-accepted"
-            )
-        return msgspec.json.decode(data, type=AcceptedFile)
-    except OSError as error:
-        raise RecordError(f"{doing}: {error.strerror or error}; write them with --write-accepted") from error
+        return msgspec.json.decode(read_saved(path), type=AcceptedFile)
     except UNREADABLE as error:
-        raise RecordError(f"{doing}: {error}; expected a file written by --write-accepted") from error
+        why = f"{reason_of(error)}; expected accepted findings (--write-accepted)"
+        raise RecordError(f"cannot read {str(path)!r}: {why}") from error
 
 
 def save_accepted(path: str | Path, accepted: AcceptedFile) -> None:

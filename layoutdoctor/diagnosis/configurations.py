@@ -56,12 +56,12 @@ DEFAULT_CONFIGURATIONS = (
     _inductor("inductor-channels-last-freezing", freezing=True),
 )
 """Tried if nothing else is asked for; in training, those that freeze the weights are left out."""
-EXTRA_CONFIGURATIONS = (
+BUILTIN_CONFIGURATIONS = (
+    *DEFAULT_CONFIGURATIONS,
     _inductor("inductor-opt-off-freezing", "off", freezing=True),
     _inductor("inductor-channels-last-opt-off-freezing", "off", freezing=True),
     _inductor("inductor-layout-opt-forced", "forced"),
 )
-BUILTIN_CONFIGURATIONS = DEFAULT_CONFIGURATIONS + EXTRA_CONFIGURATIONS
 _BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 QUICK = "quick"
 _SETS = {

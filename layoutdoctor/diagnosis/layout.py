@@ -30,19 +30,15 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
         stride: Strides in elements; None if the layout is no strided one (a blocked oneDNN format) or not known.
         memory_formats: Every memory format the layout satisfies; with size-1 dimensions it may be several.
         format: oneDNN's name of a blocked format, such as ``"aBcd16b"``; None for a strided layout.
-        dispatched: The memory format by which ATen's operations choose their kernel and lay out their result, which
-            follows from shape and stride. None for other than 4-D and 5-D strided layouts, and where one is symbolic.
     """
 
     shape: tuple[Size, ...]
     stride: tuple[Size, ...] | None
     memory_formats: tuple[MemoryFormat, ...]
     format: str | None = None
-    dispatched: MemoryFormat | None = None
 
     def __post_init__(self) -> None:
         check_ranks(self.shape, self.stride)
-        msgspec.structs.force_setattr(self, "dispatched", dispatched_format(self.shape, self.stride))
 
     @property
     def is_blocked(self) -> bool:

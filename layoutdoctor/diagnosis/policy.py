@@ -9,7 +9,7 @@ import msgspec
 from layoutdoctor.diagnosis.answer import Ratio
 from layoutdoctor.diagnosis.layout import Size
 from layoutdoctor.diagnosis.record import Count, Factor, PositiveSeconds, Record
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_SAVED_BYTES, UNREADABLE, read_saved, reason_of
+from layoutdoctor.diagnosis.saved import UNREADABLE, read_saved, reason_of
 from layoutdoctor.diagnosis.subject import Configuration, Mode
 from layoutdoctor.errors import RecordError
 from layoutdoctor.units import known_sum
@@ -106,7 +106,7 @@ def load_policy(path: str | Path) -> Policy:
         RecordError: The file cannot be read, or is no policy.
     """
     try:
-        policy = msgspec.json.decode(read_saved(path, DEFAULT_MOST_SAVED_BYTES), type=Policy)
+        policy = msgspec.json.decode(read_saved(path), type=Policy)
     except UNREADABLE as error:
         why = f"{reason_of(error)}; expected a policy that layoutdoctor saved (--output FILE.json)"
         raise RecordError(f"cannot read {str(path)!r}: {why}") from error

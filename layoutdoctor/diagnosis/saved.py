@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import re
 import zlib
 from itertools import pairwise
@@ -38,7 +39,7 @@ _HEAD_BYTES = 1 << 16
 _LONGEST_REASON = 300
 
 
-def read_saved(path: str | Path, max_bytes: int) -> bytes:
+def read_saved(path: str | Path, max_bytes: int = DEFAULT_MOST_SAVED_BYTES) -> bytes:
     """
     The bytes of a file.
 
@@ -50,11 +51,14 @@ def read_saved(path: str | Path, max_bytes: int) -> bytes:
         with opened(path) as stream:
             data = stream.read(max_bytes + 1)
     except OSError as error:
-        raise RecordError(f"{cannot} {error.strerror or error}; name a file that was saved") from error
+        raise RecordError(
+            f"{cannot} {error.strerror or error}; name a file that layoutdoctor saved (--output FILE.json, "
+            "--write-accepted, --save-recordings)"
+        ) from error
     if len(data) > max_bytes:
         raise RecordError(
-            f"{cannot} it has more than {format_bytes(max_bytes)}, which is the limit of a saved diagnosis; if it is "
-            "one all the same, raise the limit: layoutdoctor.load(path, max_bytes=...)"
+            f"{cannot} it has more than {format_bytes(max_bytes)}, which is the limit of a saved file; if it is a "
+            "diagnosis, raise the limit: layoutdoctor.load(path, max_bytes=...)"
         )
     return data
 
@@ -92,11 +96,6 @@ def reason_of(error: Exception) -> str:
     return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3]}..."
 
 
-def first_problem(diagnosis: Diagnosis) -> str | None:
-    """The first contradiction between two fields of a diagnosis; None if they agree."""
-    return next(_problems(diagnosis), None)
-
-
 def _problems(diagnosis: Diagnosis) -> Iterator[str]:
     names = [trial.name for trial in diagnosis.trials]
     yield from _repeated("$.trials.configuration.name", names)
@@ -111,10 +110,11 @@ def _problems(diagnosis: Diagnosis) -> Iterator[str]:
     measured = [trial.name for trial in diagnosis.trials if trial.same_as is None]
     for number, trial in enumerate(diagnosis.trials):
         yield from _unknown(f"$.trials[{number}].same_as", [trial.same_as], measured)
-        yield from _in_trial(f"$.trials[{number}]", trial)
+        yield from problems_in_trial(f"$.trials[{number}]", trial)
 
 
-def _in_trial(place: str, trial: Trial) -> Iterator[str]:
+def problems_in_trial(place: str, trial: Trial) -> Iterator[str]:
+    """Contradictions within the trial that is at that place of a file."""
     yield from _repeated(f"{place}.graphs.name", [graph.name for graph in trial.graphs])
     for number, graph in enumerate(trial.graphs):
         yield from _in_graph(f"{place}.graphs[{number}]", graph)
@@ -160,21 +160,10 @@ _UNSEEN = re.compile(
 """Controls, separators, marks of direction and characters without width; JSON escapes what is below a space."""
 
 
-def to_json(diagnosis: Diagnosis) -> bytes:
-    """The diagnosis as JSON, by the contract, on one line."""
-    return encoded(diagnosis)
-
-
-def encoded(record: Record) -> bytes:
+def to_json(record: Record) -> bytes:
     """A record as one line of JSON in which every character that acts on a terminal, or is not seen, is escaped."""
     text = msgspec.json.encode(record).decode()
-    return _UNSEEN.sub(lambda match: json_escape(match[0]), text).encode() + b"\n"
-
-
-def json_escape(text: str) -> str:
-    """Every character as JSON escapes it."""
-    units = text.encode("utf-16-be").hex()
-    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+    return _UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], text).encode() + b"\n"
 
 
 class _Head(msgspec.Struct):
@@ -220,7 +209,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         raise RecordError(
             f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
         ) from error
-    problem = first_problem(diagnosis)
+    problem = next(_problems(diagnosis), None)
     if problem is not None:
         raise RecordError(f"cannot read {name}: {problem}; it was changed after it was saved: diagnose again")
     return diagnosis

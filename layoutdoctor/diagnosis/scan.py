@@ -2,7 +2,7 @@
 What many recorded runs lost to layouts, added up, as frozen values that are saved as JSON.
 
 Every sum is of whole nanoseconds, bytes or launches: added in any order it is the same to the bit.
-Fields may be added, none goes; ``None`` means "not recorded", never zero.
+``None`` means "not recorded", never zero.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from layoutdoctor._version import __version__
-from layoutdoctor.diagnosis.answer import Severity
+from layoutdoctor.diagnosis.answer import Finding
 from layoutdoctor.diagnosis.conversion import ConversionDirection, Owner
 from layoutdoctor.diagnosis.diagnosis import reports_layer
+from layoutdoctor.diagnosis.kernel import Waiting
 from layoutdoctor.diagnosis.layout import Size
 from layoutdoctor.diagnosis.record import Count, Integer, Record
-from layoutdoctor.diagnosis.saved import encoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,15 +56,6 @@ class ScanRow(Record, frozen=True, kw_only=True, omit_defaults=True):
     bytes_moved: Count | None = None
 
 
-class ScanFinding(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rule reports of one file."""
-
-    code: str
-    severity: Severity
-    message: str
-    nanoseconds: Count | None = None
-
-
 class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
     One file, whether it could be examined or not.
@@ -77,10 +68,7 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
         conversion_nanoseconds: Of the layout conversions that are counted: by libraries, in eager copies.
         exposed_nanoseconds: The part of them in which nothing else ran on the device.
         undecided_nanoseconds: Of kernels that may convert a layout, in no other sum.
-        busy_nanoseconds: In which a kernel or a copy ran on the busiest device.
-        span_nanoseconds: From the first to the last that ran, or of all steps.
-        bound_nanoseconds: The most that the conversions can cost in a step, or without steps in all.
-        waits_for: What the run waited for: ``device`` or ``host``; None if neither can be said.
+        findings: What the rules report, without evidence, which is in the file itself.
     """
 
     name: str
@@ -96,15 +84,9 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
     exposed_nanoseconds: Count = 0
     undecided_nanoseconds: Count = 0
     not_understood_count: Count = 0
-    busy_nanoseconds: Count | None = None
-    span_nanoseconds: Count | None = None
-    collective_nanoseconds: Count | None = None
-    copy_nanoseconds: Count | None = None
-    step_count: Count | None = None
-    bound_nanoseconds: Count | None = None
-    waits_for: Literal["device", "host"] | None = None
+    waiting: Waiting | None = None
     lacks: tuple[str, ...] = ()
-    findings: tuple[ScanFinding, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 class ScannedRows(Record, frozen=True, kw_only=True):
@@ -155,10 +137,6 @@ class Scan(Record, frozen=True, kw_only=True):
     def failed(self) -> tuple[ScannedFile, ...]:
         """The files that could not be examined."""
         return tuple(file for file in self.files if file.failure is not None)
-
-    def to_json(self) -> bytes:
-        """One line of JSON."""
-        return encoded(self)
 
     def __str__(self) -> str:
         return str(reports_layer().render_scan(self, "text"))

@@ -23,6 +23,7 @@ from layoutdoctor.errors import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedReader
     from pathlib import PurePath
     from typing import BinaryIO
 
@@ -83,7 +84,7 @@ def _check_regular(mode: int, path: str | Path) -> None:
         raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
 
 
-def opened(path: str | Path) -> BinaryIO:
+def opened(path: str | Path) -> BufferedReader:
     """
     A file to be read: nobody waits for a pipe, or reads a device without an end.
 
@@ -130,11 +131,6 @@ def file_name_of(name: str) -> str:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{plain.lstrip('.') or 'file'}-{digest}"
-
-
-def trace_name(configuration: str) -> str:
-    """The name of the file that keeps a configuration's profiler trace."""
-    return f"{file_name_of(configuration)}{TRACE_SUFFIX}"
 
 
 def private_directory() -> tempfile.TemporaryDirectory[str]:

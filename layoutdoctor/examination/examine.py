@@ -66,7 +66,7 @@ def examine(recording: Recording) -> Examined:
         return Examined(kernels=summarize_table(recording.totals))
     if recording.log is not None:
         return Examined(kernels=summarize_log(recording.log))
-    if recording.source == "trace":
+    if recording.iterations and recording.trial.configuration.backend == "recorded":
         return _of_events_alone(recording.iterations[0])
     return _of_graphs(recording)
 

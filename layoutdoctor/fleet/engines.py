@@ -53,7 +53,7 @@ _BROKEN = "the executor broke before it was examined"
 
 @contextlib.contextmanager
 def examined(
-    sources: Sequence[Source], *, jobs: int = 1, scheduler: str | None = None, executor: Executor | None = None
+    sources: Sequence[Source], *, jobs: int, scheduler: str | None, executor: Executor | None
 ) -> Iterator[Iterator[Result]]:
     """
     The results of all sources, each as it ends: by an executor if one is given, else a Dask cluster, else this machine.

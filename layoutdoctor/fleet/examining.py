@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.scan import ScanFinding, ScannedFile, ScannedRows, ScanRow
+from layoutdoctor.diagnosis.scan import ScannedFile, ScannedRows, ScanRow
 from layoutdoctor.diagnosis.writing import printable
-from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
+from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.examination.changes.traces import loose_name
 from layoutdoctor.examination.costs import counted_conversions, sum_known
 from layoutdoctor.examination.examine import diagnosis_of
-from layoutdoctor.fleet.sources import is_archive, local_files
+from layoutdoctor.fleet.sources import is_archive, local_files, said_by
 from layoutdoctor.privacy import scrub
 from layoutdoctor.recording.reading import garbage_collection_paused, read_recorded
 from layoutdoctor.recording.recording import NONE
@@ -20,7 +20,6 @@ from layoutdoctor.rules import run_rules
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from layoutdoctor.diagnosis.conversion import Conversion
@@ -46,19 +45,15 @@ def examine_source(source: Source) -> list[ScannedRows]:
             try:
                 path = path_of()
             except Exception as error:  # each file system has exceptions of its own
-                found.append(failed(name, f"it cannot be read: {_said(error)}"))
+                found.append(failed(name, f"it cannot be read: {said_by(error)}"))
             else:
                 found.append(_examined(name, path, source.max_bytes))
     except Exception as error:  # so has each kind of archive
         what = "the archive" if is_archive(source.path) else "it"
-        found.append(failed(source.name, f"{what} cannot be read: {_said(error)}"))
+        found.append(failed(source.name, f"{what} cannot be read: {said_by(error)}"))
     if not found and source.is_named:
         found.append(failed(source.name, f"there is nothing in it that is called {' or '.join(source.patterns)}"))
     return found
-
-
-def _said(error: Exception) -> str:
-    return getattr(error, "strerror", None) or text_of(error).partition("\n")[0].rstrip(":") or type(error).__name__
 
 
 def _examined(name: str, path: Path, max_bytes: int) -> ScannedRows:
@@ -70,7 +65,7 @@ def _examined(name: str, path: Path, max_bytes: int) -> ScannedRows:
             diagnosis = msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
             return scrub(_reduced(name, recording, diagnosis, size))
     except (LayoutDoctorError, OSError) as error:
-        return failed(name, first_line(error).partition(": ")[2], size)
+        return failed(name, said_by(error), size)
     except MemoryError:
         return failed(name, "there is not enough memory to examine it", size)
     except Exception as error:  # an error of layoutdoctor costs this file, not the others
@@ -96,10 +91,7 @@ def _reduced(name: str, recording: Recording, diagnosis: Diagnosis, size: int | 
         conversion_count=sum(row.count for row in counted),
         conversion_nanoseconds=sum(row.nanoseconds for row in counted),
         exposed_nanoseconds=sum(row.exposed_nanoseconds or 0 for row in counted),
-        findings=tuple(
-            ScanFinding(code=found.code, severity=found.severity, message=found.message, nanoseconds=_ns(found.seconds))
-            for found in diagnosis.findings
-        ),
+        findings=tuple(msgspec.structs.replace(found, evidence=()) for found in diagnosis.findings),
     )
     if kernels is not None:
         file = msgspec.structs.replace(
@@ -108,19 +100,9 @@ def _reduced(name: str, recording: Recording, diagnosis: Diagnosis, size: int | 
             kernel_nanoseconds=_ns(kernels.seconds) or 0,
             undecided_nanoseconds=_ns(kernels.undecided_seconds) or 0,
             not_understood_count=kernels.not_understood_count,
+            waiting=kernels.waiting,
             lacks=kernels.lacks[:_MOST_LACKS],
         )
-        if (waiting := kernels.waiting) is not None:
-            file = msgspec.structs.replace(
-                file,
-                busy_nanoseconds=_ns(waiting.busy_seconds),
-                span_nanoseconds=_ns(waiting.span_seconds),
-                collective_nanoseconds=_ns(waiting.collective_seconds),
-                copy_nanoseconds=_ns(waiting.copy_seconds),
-                step_count=waiting.step_count,
-                bound_nanoseconds=_ns(waiting.conversion_bound_seconds),
-                waits_for=waiting.waits_for,
-            )
     return ScannedRows(file=file, rows=rows)
 
 
@@ -142,42 +124,31 @@ def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
     in_graphs = (conversion for graph in trial.graphs for conversion in graph.conversions)
     for conversion in (*(trial.kernels.conversions if trial.kernels is not None else ()), *in_graphs):
         if conversion.id in counted or conversion.id in rule_of:
-            key = _key(conversion, rule_of, device_of, is_counted=conversion.id in counted)
-            alike.setdefault(key, []).append(conversion)
+            layout = conversion.source or conversion.target
+            row = ScanRow(
+                rule=rule_of.get(conversion.id),
+                step=conversion.step,
+                device=device_of.get((conversion.stream, _ns(conversion.start_seconds))),
+                owner=conversion.owner,
+                kernel=loose_name(conversion.kernel) if conversion.kernel is not None else None,
+                op=conversion.op,
+                module=conversion.module,
+                shape=layout.shape if layout is not None else None,
+                direction=conversion.direction,
+                is_counted=conversion.id in counted,
+                count=0,
+                nanoseconds=0,
+            )
+            alike.setdefault(row, []).append(conversion)
     return tuple(
         msgspec.structs.replace(
-            key,
+            row,
             count=sum(conversion.count for conversion in conversions),
             nanoseconds=sum_known(_ns(conversion.seconds) for conversion in conversions) or 0,
             exposed_nanoseconds=sum_known(_ns(conversion.exposed_seconds) for conversion in conversions),
             bytes_moved=sum_known(conversion.bytes_moved for conversion in conversions),
         )
-        for key, conversions in alike.items()
-    )
-
-
-def _key(
-    conversion: Conversion,
-    rule_of: Mapping[str, str],
-    device_of: Mapping[tuple[int | None, int | None], int],
-    *,
-    is_counted: bool,
-) -> ScanRow:
-    """The row that a conversion belongs to, without amounts."""
-    layout = conversion.source or conversion.target
-    return ScanRow(
-        rule=rule_of.get(conversion.id),
-        step=conversion.step,
-        device=device_of.get((conversion.stream, _ns(conversion.start_seconds))),
-        owner=conversion.owner,
-        kernel=loose_name(conversion.kernel) if conversion.kernel is not None else None,
-        op=conversion.op,
-        module=conversion.module,
-        shape=layout.shape if layout is not None else None,
-        direction=conversion.direction,
-        is_counted=is_counted,
-        count=0,
-        nanoseconds=0,
+        for row, conversions in alike.items()
     )
 
 

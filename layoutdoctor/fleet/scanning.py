@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from layoutdoctor._version import __version__
-from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, encoded, reason_of
+from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, reason_of, to_json
 from layoutdoctor.diagnosis.scan import ScannedRows, ScanSum
 from layoutdoctor.diagnosis.writing import opened, replacing
 from layoutdoctor.errors import UsageError
@@ -75,7 +75,11 @@ def scan(
     sources = find_sources(paths, pattern=pattern, max_bytes=max_bytes)
     if jobs is None:
         jobs = len(os.sched_getaffinity(0)) if _known_bytes(sources) > _BYTES_WORTH_A_POOL else 1
-    kept, keep, fingerprints = _resumed(resume, sources)
+    kept: dict[str, list[ScannedRows]] = {}
+    keep: Add | None = None
+    if resume is not None:
+        sources = tuple(msgspec.structs.replace(source, fingerprint=fingerprint_of(source)) for source in sources)
+        kept, keep = _resumed(Path(resume) / RESULTS)
     total, file_count = ScanSum(), len(sources)
 
     def take(rows: Sequence[ScannedRows]) -> None:
@@ -83,40 +87,55 @@ def scan(
         file_count += len(rows) - 1
         for found in rows:
             file = msgspec.structs.replace(found.file, rank=rank_of(found.file.name, found.file.rank))
-            ranked = msgspec.structs.replace(found, file=file)
+            ranked = msgspec.structs.replace(found, file=file, fingerprint=None)
             total.add(ranked)
             if listener is not None:
                 listener(ranked, file_count)
 
-    for rows in kept.values():
-        take(rows)
-    left = [source for source in sources if fingerprints.get(source.name) not in kept]
+    for source in sources:
+        if source.fingerprint in kept:
+            take(kept[source.fingerprint])
+    left = [source for source in sources if source.fingerprint not in kept]
     with examined(left, jobs=jobs, scheduler=scheduler, executor=executor) as results:
         for source, found in results:
             if keep is not None:
-                known = fingerprints.get(source.name)
-                keep([msgspec.structs.replace(rows, fingerprint=known) for rows in found])
+                keep([msgspec.structs.replace(rows, fingerprint=source.fingerprint) for rows in found])
             take(found)
     return total.result()
 
 
-def _resumed(
-    resume: str | os.PathLike[str] | None, sources: Sequence[Source]
-) -> tuple[dict[str, list[ScannedRows]], Add | None, dict[str, str]]:
-    """The results of an earlier scan, a function that keeps further ones, and fingerprints by the names of sources."""
-    if resume is None:
-        return {}, None, {}
-    folder = Path(resume)
-    known = {source.name: f"{source.name} {facts}" for source in sources if (facts := fingerprint_of(source))}
+def _resumed(path: Path) -> tuple[dict[str, list[ScannedRows]], Add]:
+    """
+    The results of earlier scans in a file, by fingerprint, and a function that keeps further ones in it.
+
+    Raises:
+        UsageError: The file holds something else, or cannot be written.
+    """
+    found: dict[str, list[ScannedRows]] = {}
+    data = b""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        kept = read_lines(folder / RESULTS)
-        keep = lines_file(folder / RESULTS, is_continued=True)
-        keep([])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError), opened(path) as stream:
+            data = stream.read()
+        lines = data.splitlines(keepends=True)
+        for number, line in enumerate(lines, start=1):
+            try:
+                rows = msgspec.json.decode(line, type=ScannedRows)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                if 1 < number == len(lines) and not line.endswith(b"\n"):
+                    break  # the scan ended while it wrote this line
+                raise UsageError(
+                    f"cannot resume from {str(path)!r}: line {number} is no result of a scan ({reason_of(error)}); "
+                    "name another folder"
+                ) from error
+            if rows.fingerprint is not None and rows.layoutdoctor_version == __version__:
+                found.setdefault(rows.fingerprint, []).append(rows)
+        keep = lines_file(path)
+        keep([rows for of_file in found.values() for rows in of_file])
     except (OSError, RecursionError) as error:  # RecursionError: a folder in a thousand others
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot resume from {str(folder)!r}: {reason}; name another folder") from error
-    return {fingerprint: kept[fingerprint] for fingerprint in known.values() if fingerprint in kept}, keep, known
+        raise UsageError(f"cannot resume from {str(path.parent)!r}: {reason}; name another folder") from error
+    return found, keep
 
 
 def _known_bytes(sources: Sequence[Source]) -> float:
@@ -130,51 +149,17 @@ def _known_bytes(sources: Sequence[Source]) -> float:
     return total
 
 
-def lines_file(path: Path, *, is_continued: bool = False) -> Add:
-    """
-    Writes each file with its rows as a line of JSON, which can be read at once; the first line replaces an old file.
-
-    Args:
-        is_continued: Whether the lines of an old file are kept.
-    """
-    is_begun = is_continued
+def lines_file(path: Path) -> Add:
+    """Writes each file with its rows as a line of JSON that can be read at once; the first replaces an old file."""
+    is_begun = False
 
     def add(found: Sequence[ScannedRows]) -> None:
         nonlocal is_begun
         with path.open("ab") if is_begun else replacing(path) as stream:
-            stream.write(b"".join(map(encoded, found)))
+            stream.write(b"".join(map(to_json, found)))
         is_begun = True
 
     return add
-
-
-def read_lines(path: Path) -> dict[str, list[ScannedRows]]:
-    """
-    Results that ``lines_file`` wrote with this version, by fingerprint; an incomplete last line is removed.
-
-    Raises:
-        UsageError: The file holds something else.
-    """
-    found: dict[str, list[ScannedRows]] = {}
-    start, data = 0, b""
-    with contextlib.suppress(FileNotFoundError), opened(path) as stream:
-        data = stream.read()
-    for number, line in enumerate(data.splitlines(keepends=True), start=1):
-        try:
-            rows = msgspec.json.decode(line, type=ScannedRows)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            if start and start + len(line) == len(data) and not line.endswith(b"\n"):
-                with path.open("r+b") as stream:
-                    stream.truncate(start)
-                break
-            raise UsageError(
-                f"cannot resume from {str(path)!r}: line {number} is no result of a scan ({reason_of(error)}); "
-                "name another folder"
-            ) from error
-        start += len(line)
-        if rows.fingerprint is not None and rows.layoutdoctor_version == __version__:
-            found.setdefault(rows.fingerprint, []).append(rows)
-    return found
 
 
 @contextlib.contextmanager

@@ -27,8 +27,9 @@ import msgspec
 
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.writing import opened, printable, private_directory
-from layoutdoctor.errors import TraceError, UsageError, first_line
+from layoutdoctor.errors import TraceError, UsageError, text_of
 from layoutdoctor.units import format_bytes
+from layoutdoctor.words import listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +61,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         max_bytes: How much of a trace to read, unpacked.
         is_named: Whether the user named it, so that an archive without traces is worth a word.
         failure: Why it cannot be examined; None if no reason is known.
+        fingerprint: What changes when it does; None if nothing is to be resumed, or it is not known.
     """
 
     path: str
@@ -68,6 +70,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = DEFAULT_MOST_BYTES
     is_named: bool = False
     failure: str | None = None
+    fingerprint: str | None = None
 
 
 def find_sources(
@@ -81,17 +84,17 @@ def find_sources(
         pattern: Of the names to take in folders and archives; ``TRACE_PATTERNS`` by default, else tables and logs.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is nothing in any of them.
     """
     patterns, rarer = (TRACE_PATTERNS, _RARER_PATTERNS) if pattern is None else ((pattern,), ())
+    nothing = f"there is nothing in it that is called {' or '.join((*patterns, *rarer))}"
     found: dict[str, Source] = {}
     for path in [os.fspath(path) for path in paths]:
-        for source in [*_sources_of(path, patterns)] or _sources_of(path, rarer):
+        own = [*_sources_of(path, patterns)] or [*_sources_of(path, rarer)]
+        for source in own or [Source(path=path, failure=nothing)]:
             found.setdefault(source.path, source)
-        if not found:
-            raise UsageError(
-                f"cannot scan {path!r}: there is nothing in it that is called {' or '.join((*patterns, *rarer))}"
-            )
+    if found and all(source.failure == nothing for source in found.values()):
+        raise UsageError(f"cannot scan {listing(map(repr, found))}: {nothing}")
     whole = [source.path.split("/")[:-1] for source in found.values() if source.failure is None]
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*whole, strict=False))
     common = "".join(f"{parts[0]}/" for parts in shared)
@@ -123,14 +126,14 @@ def _sources_of(path: str, patterns: Sequence[str]) -> Iterator[Source]:
             else:
                 yield Source(path=_whole_path(files, entry), is_named=True)
     except Exception as error:  # each file system has exceptions of its own
-        yield Source(path=path, failure=f"it cannot be listed: {_reason(error)}")
+        yield Source(path=path, failure=f"it cannot be listed: {said_by(error)}")
 
 
 def _in_folder(files: Any, folder: str, patterns: Sequence[str]) -> Iterator[Source]:
     try:
         entries = sorted(files.ls(folder, detail=True), key=lambda entry: str(entry["name"]))
     except OSError as error:
-        yield Source(path=_whole_path(files, folder), failure=f"the folder cannot be listed: {_reason(error)}")
+        yield Source(path=_whole_path(files, folder), failure=f"the folder cannot be listed: {said_by(error)}")
         return
     for entry in entries:
         name = str(entry["name"])
@@ -160,19 +163,21 @@ def _whole_path(files: Any, path: str) -> str:
     return path if "file" in files.protocol else str(files.unstrip_protocol(path))
 
 
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or first_line(error).partition(": ")[2]
+def said_by(error: Exception) -> str:
+    """The reason that an exception gives, whatever file system or archive raises it."""
+    return getattr(error, "strerror", None) or text_of(error).partition("\n")[0].rstrip(":") or type(error).__name__
 
 
 def fingerprint_of(source: Source) -> str | None:
-    """The size of a source and the time of its last change; None if no time of change is known."""
+    """The name of a source, its size and the time of its last change; None if no time of change is known."""
     try:
         files, inner = _file_system(source.path)
         entry = files.info(inner)
-        known = [entry.get(key) for key in ("size", "mtime", "LastModified", "ETag")]
+        size, *changed = (entry.get(key) for key in ("size", "mtime", "LastModified", "ETag"))
     except Exception:  # each file system has exceptions of its own
         return None
-    return " ".join(str(fact) for fact in known if fact is not None) if any(known[1:]) else None
+    facts = (source.name, size, *changed)
+    return " ".join(str(fact) for fact in facts if fact is not None) if any(changed) else None
 
 
 # ---------------------------------------------------------------------------------------------- ranks

@@ -21,8 +21,6 @@ from layoutdoctor.privacy.paths import listed
 from layoutdoctor.privacy.scrubbing import records_in, rewrite_record, scrub
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import msgspec
 
     from layoutdoctor.privacy.paths import Surroundings
@@ -112,18 +110,13 @@ class _Redactor:
     def rewrite(self, text: str, place: str) -> str:
         if _KEPT.match(place) or (text in self._public and _OF_A_LIBRARY.fullmatch(place)):
             return text
-        return self._rewriter(text, place)(text)
-
-    def _rewriter(self, text: str, place: str) -> Callable[[str], str]:
         if self._is_module(text, place):
-            return self._module
+            return self._module(text)
         if place == "SourceLocation.file":
-            return self._file
+            return self._file(text)
         if place == "Graph.code_fingerprint":
-            return functools.partial(self._pseudonym, "code")
-        if place == "Subject.model":
-            return self._class
-        return self._text
+            return self._pseudonym("code", text)
+        return self._class(text) if place == "Subject.model" else self._text(text)
 
     def _pseudonym(self, kind: str, name: str) -> str:
         if name in self._taken:

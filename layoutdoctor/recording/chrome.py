@@ -54,7 +54,6 @@ _LONGEST_MICROSECONDS = 7 * 24 * 3600 * 1e6  # CUPTI's counters overflow into ye
 _INT64 = 1 << 63
 _DIGITS = re.compile(r"\d+")
 _NO_JSON = b"\0"  # is in no JSON, so it can separate the texts of an operation's arguments
-_NO_ARGUMENT_TEXTS = _NO_JSON * 7
 
 _TABLES = {
     "kernel": "kernels",
@@ -108,7 +107,6 @@ class EventArguments(
     strides: msgspec.Raw = NO_TEXT
     types: msgspec.Raw = NO_TEXT
     values: msgspec.Raw = NO_TEXT
-    kernel_file: msgspec.Raw = NO_TEXT
     kernel_options: msgspec.Raw = NO_TEXT
     call_stack: msgspec.Raw = NO_TEXT
 
@@ -209,7 +207,7 @@ class _Reader:
         self.unreadable_count = 0
         self.foreign: Counter[str] = Counter()
         self.names, self.threads, self.grids = Numbered(), Numbered(), Numbered()
-        self.arguments = Numbered({_NO_ARGUMENT_TEXTS: 0})  # its number less one is NONE
+        self.arguments = Numbered({_argument_texts(_NO_ARGUMENTS): 0})  # its number less one is NONE
         self.has_stack = False
         self.columns: dict[str, dict[str, list[Column]]] = {name: defaultdict(list) for name in EVENT_TABLES}
         """Of each table and column the part of each batch."""
@@ -260,7 +258,7 @@ class _Reader:
             found["thread"] = _numbers(self.threads, map(_THREAD, events), len(events))
         if table in ("kernels", "launches"):
             found["correlation"] = _ids([a.correlation for a in arguments])
-        if table in ("kernels", "launches", "operations"):
+        if table in ("kernels", "operations"):
             found["external"] = _ids([a.external_2020 if a.external is None else a.external for a in arguments])
         if table == "kernels":
             grids = self.grids
@@ -289,7 +287,6 @@ class _Reader:
             names=list(self.names),
             **event_tables(columns, first),
             threads=[(str(pid), str(tid)) for pid, tid in self.threads],
-            processes=list(processes),
             grids=[_grid(text) for text in self.grids],
             arguments=[_operation_arguments(key) for key in islice(self.arguments, 1, None)],
             has_stack=self.has_stack,
@@ -328,7 +325,7 @@ def _grid(text: bytes) -> tuple[int, int, int]:
 
 
 def _argument_texts(a: EventArguments) -> bytes:
-    texts = (a.shapes, a.shapes_2020, a.strides, a.types, a.values, a.kernel_file, a.kernel_options, a.call_stack)
+    texts = (a.shapes, a.shapes_2020, a.strides, a.types, a.values, a.kernel_options, a.call_stack)
     return _NO_JSON.join(texts)
 
 

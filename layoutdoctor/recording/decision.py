@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from layoutdoctor.diagnosis.graph import Convolution, ConvolutionClass, Decision
-from layoutdoctor.words import first_of
+from layoutdoctor.words import listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -91,7 +91,7 @@ def _names(convolutions: tuple[Convolution, ...], deciding: tuple[str, ...]) -> 
         for c in convolutions
         if c.node in deciding
     ]
-    return f" ({first_of(named)})" if named else ""
+    return f" ({listing(named, 3)})" if named else ""
 
 
 def _flops_text(applied: bool, log: Sequence[str]) -> str:
@@ -233,20 +233,13 @@ def _rule(raw: RawDecision | None, counted: Sequence[Call], backward: Sequence[C
         for part, rule in _LOGGED_RULES:
             if part in line:
                 return rule
+    if not raw.applied and counted:
+        return "not-said" if any(node.is_aten for node in counted) else "packed"
     if not raw.applied:
-        return _unsaid_rule(raw, counted, backward)
+        return "only-backward-convolutions" if backward else "no-convolution"
     if raw.has_onednn and all(_is_on_cpu(node) for node in [*counted, *backward]):
         return "cpu-onednn"
     return "weighted-flops" if raw.is_inference else "no-veto"
-
-
-def _unsaid_rule(raw: RawDecision, counted: Sequence[Call], backward: Sequence[Call]) -> str:
-    """The rule by which Inductor decided against it without a word."""
-    if counted and not any(node.is_aten for node in counted):
-        return "packed"
-    if counted:
-        return "not-said"
-    return "only-backward-convolutions" if backward else "no-convolution"
 
 
 FROM_STRIDES = "derived from the graph and the strides of its generated code"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import stat
 import zlib
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, GZIP_MAGIC
+from layoutdoctor.diagnosis.writing import opened
 from layoutdoctor.errors import TraceError
 from layoutdoctor.units import format_bytes
 
@@ -64,12 +64,7 @@ class TraceFile:
         self.is_cut = False
         cannot, byte_count = f"cannot read {str(self.path)!r}", 0
         try:
-            if not stat.S_ISREG(mode := self.path.stat().st_mode) and not stat.S_ISDIR(mode):
-                raise TraceError(
-                    f"{cannot}: it is a pipe or a device, and a trace is read more than once; "
-                    "write it to a file and name that"
-                )
-            with self.path.open("rb") as stream:
+            with opened(self.path) as stream:
                 self.is_packed = stream.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
                 source = gzip.GzipFile(fileobj=stream) if self.is_packed else stream
                 while piece := source.read1(_PIECE_BYTES):
@@ -89,5 +84,5 @@ class TraceFile:
             raise TraceError(f"{cannot}: it is a directory; name the trace file in it") from error
         except FileNotFoundError as error:
             raise TraceError(f"{cannot}: there is no such file; check the path") from error
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            raise TraceError(f"{cannot}: {getattr(error, 'strerror', None) or error}") from error
+        except OSError as error:
+            raise TraceError(f"{cannot}: {error.strerror or error}; name a file that can be read") from error

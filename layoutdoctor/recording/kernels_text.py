@@ -247,21 +247,16 @@ class _Cpp:
         self._read(_FOR.sub(r"for@\1@\2@\3@", body))
 
     def _read(self, text: str) -> None:
-        before = ""
-        for part in re.split(r"([{};])", text):
-            if part == "{":
+        parts = re.split(r"([{};])", text)
+        for before, mark in zip(parts[::2], parts[1::2], strict=False):
+            if mark == "{":
                 self._open(before)
-            elif part == "}":
-                if self._scopes:
-                    kind, name = self._scopes.pop()
-                    if kind == "loop":
-                        self._steps.pop(name, None)
-            elif part == ";" and not any(kind == "left out" for kind, _ in self._scopes):
+            elif mark == "}" and self._scopes:
+                kind, name = self._scopes.pop()
+                if kind == "loop":
+                    self._steps.pop(name, None)
+            elif mark == ";" and not any(kind == "left out" for kind, _ in self._scopes):
                 self._statement(" ".join(before.split()))
-            if part in "{};":
-                before = ""
-            else:
-                before += part
 
     def _open(self, before: str) -> None:
         scope = ("block", "")

@@ -172,7 +172,6 @@ class _Reading:
         return self.run.trace(
             "Nsight Systems export",
             threads=[(str(process & _LOW_BITS), str(thread)) for process, thread in self.run.threads],
-            processes=[str(key & _LOW_BITS) for key in self.run.processes] or ["not recorded"],
             arguments=[OperationArguments(shapes=shapes) for shapes in self.run.arguments],
             metadata=self._metadata(),
             problems=[

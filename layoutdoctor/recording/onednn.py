@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass, field
 
 from layoutdoctor.diagnosis.layout import Layout, blocked_layout, dense_stride, strided_layout
-from layoutdoctor.words import DTYPES, item_bytes
+from layoutdoctor.words import DTYPES
 
 _MARKER = r"(?<!\w)(?=(?:onednn|dnnl|mkldnn)_verbose,)"
 # A launcher or a logger may write something in front: a rank, a time, the sign of a quotation.
@@ -46,10 +46,6 @@ class MemoryDescriptor:
     role: str
     dtype: str
     tag: str
-
-    def item_bytes(self) -> int | None:
-        """Bytes of one element; None for a dtype not known here."""
-        return item_bytes(self.dtype)
 
     def layout(self, shape: tuple[int, ...]) -> Layout | None:
         """The layout this format gives a tensor of that shape."""

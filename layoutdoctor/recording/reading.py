@@ -15,7 +15,7 @@ import gc
 import re
 import shutil
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, AnyStr, Literal
+from typing import TYPE_CHECKING, AnyStr, Literal
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
@@ -109,15 +109,15 @@ def read_recorded(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> Recording
     if isinstance(found, RecordedTrace):
         device = device_of(found)
         head = _head(path.name, describe_environment(found), device, found.problems)
-        return Recording(head=head, trial=trial, source="trace", iterations=(Iteration(events=found, device=device),))
+        return Recording(head=head, trial=trial, iterations=(Iteration(events=found, device=device),))
     if isinstance(found, KernelTotals):
         head = _head(path.name, Environment(torch=None), found.device, found.problems)
-        return Recording(head=head, trial=trial, source="table", totals=found)
+        return Recording(head=head, trial=trial, totals=found)
     if isinstance(found, TorchTrace):
         return _of_compiles(found, path.name)
     environment = Environment(torch=None, onednn=found.version, onednn_isa=found.isa)
     device = "xpu" if found.is_of_a_gpu else "cpu"
-    return Recording(head=_head(path.name, environment, device, ()), trial=trial, source="log", log=found)
+    return Recording(head=_head(path.name, environment, device, ()), trial=trial, log=found)
 
 
 def _of_compiles(found: TorchTrace, name: str) -> Recording:
@@ -136,7 +136,7 @@ def _of_compiles(found: TorchTrace, name: str) -> Recording:
     )
     device = max(set(found.devices), key=found.devices.count, default=None)
     head = _head(name, Environment(torch=found.torch), device, found.problems)
-    return Recording(head=head, trial=trial, source="compiles", was_profiled=True)
+    return Recording(head=head, trial=trial, was_profiled=True)
 
 
 def _head(name: str, environment: Environment, device: str | None, problems: Sequence[Problem]) -> Head:
@@ -181,8 +181,9 @@ def describe_environment(trace: RecordedTrace) -> Environment:
     names = _device_names(trace)
     inner = metadata.get("metadata")
     versions = [source for source in (metadata, inner) if isinstance(source, dict)]
+    found = (source.get(key) for source in versions for key in ("torch_version", "pytorch_version"))
     return Environment(
-        torch=_first(versions, "torch_version", "pytorch_version"),
+        torch=next((_text(version) for version in found if isinstance(version, str)), None),
         cuda=_cuda_version(metadata.get("cuda_runtime_version")),
         device_name=", ".join(dict.fromkeys(names)) or None,
         settings={key: _text(metadata[key]) for key in _SETTINGS if key in metadata},
@@ -198,13 +199,9 @@ def _device_names(trace: RecordedTrace) -> list[str]:
     return [_text(device["name"]) for device in chosen if isinstance(device.get("name"), str)]
 
 
-def _first(sources: list[dict[str, Any]], *keys: str) -> str | None:
-    return next((_text(source[key]) for source in sources for key in keys if isinstance(source.get(key), str)), None)
-
-
 def _cuda_version(number: object) -> str | None:
     """``12040`` as ``12.4``."""
-    if not isinstance(number, int) or isinstance(number, bool) or not 1000 <= number < 1_000_000:
+    if not isinstance(number, int) or not 1000 <= number < 1_000_000:
         return None
     return f"{number // 1000}.{number % 1000 // 10}"
 

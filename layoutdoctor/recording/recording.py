@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -37,8 +36,8 @@ class _Rows:
     """
     A table by columns; as many rows as its column of starts has.
 
-    Names, threads, processes, grids and arguments are indices into the lists of ``RecordedTrace``; starts are
-    nanoseconds since its base, durations nanoseconds. What was not recorded is ``NONE``.
+    Names, threads, grids and arguments are indices into the lists of ``RecordedTrace``, processes are numbers; starts
+    are nanoseconds since its base, durations nanoseconds. What was not recorded is ``NONE``.
     """
 
     __slots__ = ()
@@ -77,7 +76,6 @@ class TransferEvents(_Rows):
     start: Column
     duration: Column
     device: Column
-    stream: Column
     process: Column
 
 
@@ -108,14 +106,12 @@ class LaunchEvents(_Rows):
 
     Attributes:
         correlation: Shared with what was launched.
-        external: External id of the operation that called.
     """
 
     name: Column
     start: Column
     thread: Column
     correlation: Column
-    external: Column
     process: Column
 
 
@@ -127,26 +123,6 @@ class FrameEvents(_Rows):
     start: Column
     duration: Column
     thread: Column
-
-
-Events = TypeVar("Events", KernelEvents, TransferEvents, OperationEvents, LaunchEvents, FrameEvents)
-_NO_COLUMNS: Mapping[str, Column] = MappingProxyType({})
-
-
-def sorted_events(kind: type[Events], columns: Mapping[str, Column] = _NO_COLUMNS, base: int = 0) -> Events:
-    """
-    A table of events, sorted by start, longer ones first.
-
-    Args:
-        columns: Starts count from zero. A column that is missing was not recorded, and there is one process.
-        base: Where starts of the table count from.
-    """
-    known = dict(columns)
-    known["start"] = known.get("start", np.zeros(0, np.int64)) - base
-    for name in kind.__slots__:
-        known.setdefault(name, np.full(len(known["start"]), 0 if name == "process" else NONE, np.int64))
-    order = np.lexsort((-known.get("duration", known["start"]), known["start"]))
-    return kind(**{name: known[name][order] for name in kind.__slots__})
 
 
 EVENT_TABLES: Mapping[str, type[Any]] = {
@@ -161,8 +137,22 @@ EVENT_TABLES: Mapping[str, type[Any]] = {
 
 
 def event_tables(columns: Mapping[str, Mapping[str, Column]], base: int) -> dict[str, Any]:
-    """All tables of a run, as ``sorted_events`` makes each; one without columns is empty."""
-    return {name: sorted_events(kind, columns.get(name, {}), base) for name, kind in EVENT_TABLES.items()}
+    """
+    All tables of a run, each sorted by start, longer ones first; one without columns is empty.
+
+    Args:
+        columns: Starts count from zero. A column that is missing was not recorded, and there is one process.
+        base: Where starts of the tables count from.
+    """
+    tables = {}
+    for table, kind in EVENT_TABLES.items():
+        known = dict(columns.get(table, {}))
+        known["start"] = known.get("start", np.zeros(0, np.int64)) - base
+        for name in kind.__slots__:
+            known.setdefault(name, np.full(len(known["start"]), 0 if name == "process" else NONE, np.int64))
+        order = np.lexsort((-known.get("duration", known["start"]), known["start"]))
+        tables[table] = kind(**{name: known[name][order] for name in kind.__slots__})
+    return tables
 
 
 class Numbered(dict[Any, int]):
@@ -183,7 +173,6 @@ class OperationArguments:
         strides: ``Input Strides``, likewise.
         types: ``Input type``.
         values: ``Concrete Inputs``: the values of numbers and lists of numbers.
-        kernel_file: Of a Triton launch: the generated file.
         kernel_options: Of a Triton launch: ``kernel_kwargs``, such as ``XBLOCK=32,YBLOCK=32``.
         call_stack: ``Call stack`` as torch 1.9 to 1.13 wrote it, innermost first, parts separated by ``;``.
     """
@@ -192,7 +181,6 @@ class OperationArguments:
     strides: bytes = b""
     types: bytes = b""
     values: bytes = b""
-    kernel_file: str = ""
     kernel_options: str = ""
     call_stack: str = ""
 
@@ -239,7 +227,6 @@ class RecordedTrace:
     frames: FrameEvents
     annotations: FrameEvents
     threads: list[tuple[str, str]] = field(default_factory=list)
-    processes: list[str] = field(default_factory=list)
     grids: list[tuple[int, int, int]] = field(default_factory=list)
     arguments: list[OperationArguments] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -316,9 +303,6 @@ class KernelTotals:
     is_nested: bool = False
 
 
-Source = Literal["live", "static", "trace", "table", "log", "compiles"]
-
-
 class Head(Record, frozen=True, kw_only=True):
     """
     What all recordings of one diagnosis share; each holds it, so that any of them can be examined alone.
@@ -369,7 +353,6 @@ class Recording(Record, frozen=True, kw_only=True):
         head: The diagnosis it is a part of.
         trial: The trial as it was observed: its graphs as the compiler had them, without conversions and breakers; no
             kernels, no round trips; its times as they were measured.
-        source: Where it comes from; what a source cannot know is not asked of it.
         iterations: Profiled iterations; of a trace file the only one.
         totals: A table of kernels, if there is nothing else.
         log: A log of oneDNN, if there is nothing else.
@@ -379,7 +362,6 @@ class Recording(Record, frozen=True, kw_only=True):
 
     head: Head
     trial: Trial
-    source: Source
     iterations: tuple[Iteration, ...] = ()
     totals: KernelTotals | None = None
     log: OnednnLog | None = None

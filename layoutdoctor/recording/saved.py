@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import (
     DEFAULT_MOST_SAVED_BYTES,
     GZIP_MAGIC,
     UNREADABLE,
-    first_problem,
+    problems_in_trial,
     read_saved,
     reason_of,
+    unpack,
 )
-from layoutdoctor.diagnosis.saved import unpack as unpack_gzip
 from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import RecordError
-from layoutdoctor.recording.recording import NONE, Recording
+from layoutdoctor.recording.recording import EVENT_TABLES, NONE, Recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
 
 SUFFIX = ".recording"
 VERSION = 1
-_MOST_UNPACKED_BYTES = 16 * DEFAULT_MOST_SAVED_BYTES
-_HIGHEST_RATIO = 50
-"""A recording unpacks to 16 times its size at the most, as far as any is known; a crafted file to a thousand."""
+_HIGHEST_RATIO = 16
+"""A large recording unpacks to no more times its size, as far as any is known; a crafted file to a thousand."""
 _DIFFERENCES = 16
 """In the first byte of a packed column, beside the bytes of one number: whether differences are stored."""
 
@@ -77,11 +75,10 @@ def load_recording(path: str | Path) -> Recording:
             itself.
     """
     cannot = f"cannot read {str(path)!r}:"
-    data = read_saved(path, DEFAULT_MOST_SAVED_BYTES)
+    data = read_saved(path)
     if not data.startswith(GZIP_MAGIC):
         raise RecordError(f"{cannot} {'it is empty' if not data else 'it is no recording'}; {_EXPECTED}")
-    most = min(_MOST_UNPACKED_BYTES, DEFAULT_MOST_SAVED_BYTES + _HIGHEST_RATIO * len(data))
-    unpacked = unpack_gzip(data, most, cannot)
+    unpacked = unpack(data, DEFAULT_MOST_SAVED_BYTES + _HIGHEST_RATIO * len(data), cannot)
     try:
         version = msgspec.msgpack.decode(unpacked, type=_Version).recording_version
     except UNREADABLE as error:
@@ -92,7 +89,7 @@ def load_recording(path: str | Path) -> Recording:
             f"{'update layoutdoctor' if version > VERSION else 'examine it with the layoutdoctor that wrote it'}"
         )
     try:
-        recording: Recording = unpack(unpacked, _File).recording
+        recording = msgspec.msgpack.decode(unpacked, type=_File, dec_hook=unpacked_column).recording
         problem = next(_problems(recording), None)
     except UNREADABLE as error:
         raise RecordError(f"{cannot} {reason_of(error)}; it is damaged: record it again") from error
@@ -114,16 +111,6 @@ def pack(value: object) -> bytes:
     except UnicodeEncodeError:
         plain = msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False, enc_hook=_packed_column)
         return _encoder.encode(printable(plain))
-
-
-def unpack(data: bytes, kind: Any) -> Any:
-    """
-    A value that ``pack`` wrote.
-
-    Raises:
-        msgspec.MsgspecError: They are something else.
-    """
-    return msgspec.msgpack.decode(data, type=kind, dec_hook=unpacked_column)
 
 
 def _packed_column(value: object) -> bytes:
@@ -167,29 +154,17 @@ def _problems(recording: Recording) -> Iterator[str]:
         yield f"$.head.configurations does not name {recording.name!r}, which was recorded"
     for number, iteration in enumerate(recording.iterations):
         yield from _problems_of_events(f"$.iterations[{number}].events", iteration.events)
-    trial = msgspec.structs.replace(recording.trial, same_as=None, status="ok")
-    head = recording.head
-    alone = Diagnosis(
-        layoutdoctor_version=head.layoutdoctor_version,
-        created_at=head.created_at,
-        environment=head.environment,
-        subject=head.subject,
-        trials=(trial,),
-    )
-    found = first_problem(alone)
-    if found is not None:
-        yield found.replace("$.trials[0]", "$.trial")
+    yield from problems_in_trial("$.trial", recording.trial)
 
 
 def _problems_of_events(place: str, events: RecordedTrace) -> Iterator[str]:
     lists = {
         "name": len(events.names),
         "thread": len(events.threads),
-        "process": max(1, len(events.processes)),
         "grid": len(events.grids),
         "arguments": len(events.arguments),
     }
-    for table in ("kernels", "transfers", "operations", "launches", "frames", "annotations"):
+    for table in EVENT_TABLES:
         rows = getattr(events, table)
         for name in rows.__dataclass_fields__:
             column: Column = getattr(rows, name)

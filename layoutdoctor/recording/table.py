@@ -168,9 +168,7 @@ class _Table:
         section: Of which kind nvprof's rows are.
     """
 
-    def __init__(
-        self, layout: _Layout, titles: list[str], units: dict[str, str], separator: str = ",", offset: int = 0
-    ) -> None:
+    def __init__(self, layout: _Layout, titles: list[str], units: dict[str, str], separator: str, offset: int) -> None:
         self.layout, self.titles, self.units, self.separator, self.offset = layout, titles, units, separator, offset
         self.sums: dict[tuple[str, str | None], list[int]] = {}
         self.run = TraceBuilder()
@@ -268,7 +266,7 @@ class _Table:
             return KernelTotals(self.layout.source, rows=rows)
         named = [{"id": number, "name": text} for number, text in sorted(self.devices.items()) if text]
         metadata = {"deviceProperties": named} if named else {}
-        return self.run.trace(self.layout.source, processes=["not recorded"], metadata=metadata)
+        return self.run.trace(self.layout.source, metadata=metadata)
 
 
 class _KeyAverages(_Table):

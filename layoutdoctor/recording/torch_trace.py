@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from layoutdoctor.diagnosis.graph import FxNode, Graph, base_name
+from layoutdoctor.diagnosis.saved import UNREADABLE
 from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.errors import first_line
 from layoutdoctor.recording.decision import Call, Tensor, derived_decision
@@ -67,11 +67,11 @@ def _records(file: TraceFile) -> Iterator[tuple[str, dict[str, Any], str | None]
     """Names, objects and payloads of the records wanted; the payload is None if the log ends within it."""
     for found in RECORD.finditer(b"".join(file.pieces()).decode("utf-8", "replace")):
         try:
-            record = json.loads(found[1])
-        except ValueError:
+            record = msgspec.json.decode(found[1], type=dict[str, Any])
+        except UNREADABLE:
             continue
         artifact = record.get("artifact")
-        names = [artifact.get("name")] if isinstance(artifact, dict) else list(record)
+        names = [str(artifact.get("name"))] if isinstance(artifact, dict) else list(record)
         for name in _WANTED.intersection(names):
             payload, known = found[2].replace("\n\t", "\n")[1:], record.get("has_payload")
             is_whole = known is None or hashlib.md5(payload.encode(), usedforsecurity=False).hexdigest() == known
@@ -82,12 +82,12 @@ def read_torch_trace(file: TraceFile) -> TorchTrace:
     """Reads a log as far as it goes; a graph of which a part is missing is counted as a problem."""
     trace = TorchTrace()
     modules: dict[str, str] = {}
-    seen: defaultdict[tuple[Any, ...], dict[str, str | None]] = defaultdict(dict)
+    seen: defaultdict[str, dict[str, str | None]] = defaultdict(dict)
     for name, record, payload in _records(file):
-        compile_id = tuple(record.get(key) for key in ("rank", "frame_id", "frame_compile_id"))
-        of_compile = seen[compile_id]
+        of_compile = seen[str([record.get(key) for key in ("rank", "frame_id", "frame_compile_id")])]
         if name == "describe_source":
-            source = str(record[name].get("source"))
+            fields = record.get(name)
+            source = str(fields.get("source")) if isinstance(fields, dict) else ""
             if path := ".".join(re.findall(r"_modules\['([^']+)'\]", source)):
                 modules[_mangled(source)] = path
         elif name == "torch_version":
@@ -95,7 +95,7 @@ def read_torch_trace(file: TraceFile) -> TorchTrace:
             trace.torch = version[1] if version else None
         elif name in ("dynamo_graph_break_reason", "recompile_reasons"):
             reasons = trace.break_reasons if name.startswith("dynamo") else trace.recompile_reasons
-            reasons.append(next((line.strip() for line in (payload or "").splitlines() if line.strip()), "not said"))
+            reasons.append(first_words(payload or ""))
         elif name == _CODE:
             graph, text = f"graph {len(trace.graphs)}", of_compile.pop(_GRAPH, None)
             try:
@@ -112,6 +112,11 @@ def read_torch_trace(file: TraceFile) -> TorchTrace:
             what = "the log ends before the code of a graph, or Inductor failed to generate it"
             trace.problems.append(Problem(what, is_loss=True))
     return trace
+
+
+def first_words(reason: str) -> str:
+    """The first line that dynamo gives as a reason."""
+    return next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
 
 
 def _mangled(source: str) -> str:
@@ -392,7 +397,7 @@ def _graph(
     )
 
 
-_KNOWN_NAMESPACES = frozenset("aten prims inductor inductor_prims prim mkldnn onednn rngprims".split())
+KNOWN_NAMESPACES = frozenset("aten prims inductor inductor_prims prim mkldnn onednn rngprims".split())
 
 
 def _problem(node: FxNode) -> str | None:
@@ -402,7 +407,7 @@ def _problem(node: FxNode) -> str | None:
         return f"sub-graph ({node.target})"
     if node.op == "call_function" and "quantize" in node.target:
         return "quantised operation"
-    if node.op == "call_function" and dot and namespace.isidentifier() and namespace not in _KNOWN_NAMESPACES:
+    if node.op == "call_function" and dot and namespace.isidentifier() and namespace not in KNOWN_NAMESPACES:
         return f"custom operation ({node.target})"
     if "as_strided" in node.target and "as_strided" in (node.called or ""):
         return "aliasing view (as_strided)"

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
-from layoutdoctor.diagnosis.saved import encoded, to_json
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.diagnosis.writing import is_packed_name, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
@@ -109,13 +109,12 @@ def render_comparison(
     Raises:
         UsageError: There is no such format.
     """
-    from layoutdoctor.diagnosis.comparison import comparison_to_json
     from layoutdoctor.reports.sections.compared import build_comparison_view
 
     check_format(report_format)
     comparison = scrub(comparison)
     if report_format == "json":
-        return comparison_to_json(comparison).decode()
+        return to_json(comparison).decode()
     return _render_overview(build_comparison_view(comparison), report_format, width)
 
 
@@ -126,7 +125,7 @@ def render_scan(scan: Scan, report_format: str = "text", width: int | None = Non
     check_format(report_format, SCAN_FORMATS, "scan")
     scan = scrub(scan)
     if report_format == "json":
-        return scan.to_json().decode()
+        return to_json(scan).decode()
     return _render_overview(build_scan_view(scan, in_full=report_format != "text"), report_format, width)
 
 
@@ -137,7 +136,7 @@ def render_policy(policy: Policy, report_format: str = "text", width: int | None
     check_format(report_format, what="policy")
     policy = scrub(policy)
     if report_format == "json":
-        return encoded(policy).decode()
+        return to_json(policy).decode()
     return _render_overview(build_policy_view(policy), report_format, width)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format
 from layoutdoctor.examination.costs import (
     Place,
     all_conversions_of,
@@ -263,7 +263,8 @@ def _costs_nothing(given: Layout | None, returned: Layout | None) -> bool:
     """Whether an input satisfies both formats, and its strides did not make the result channels-last."""
     if given is None or len(given.memory_formats) < 2 or 0 in given.shape:
         return False
-    return given.dispatched in (None, "contiguous_format") or channels_last_only(returned) is None
+    is_dispatched = dispatched_format(given.shape, given.stride) not in (None, "contiguous_format")
+    return not is_dispatched or channels_last_only(returned) is None
 
 
 def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:

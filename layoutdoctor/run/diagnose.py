@@ -225,7 +225,7 @@ def _not_tried(head: Head, request: Request) -> Sequence[Recording]:
     names = tuple(configuration.name for configuration in request.configurations)
     head = msgspec.structs.replace(head, subject=subject, configurations=names)
     trials = (Trial(configuration=configuration, status="skipped") for configuration in request.configurations)
-    return [Recording(head=head, trial=trial, source="live") for trial in trials]
+    return [Recording(head=head, trial=trial) for trial in trials]
 
 
 def _check(mode: object, budget_seconds: object, progress: object, timeout_seconds: object) -> None:

@@ -20,7 +20,7 @@ from layoutdoctor.diagnosis.configurations import PACKAGE_SUFFIX
 from layoutdoctor.diagnosis.record import PositiveSeconds
 from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, Mode, Subject
 from layoutdoctor.diagnosis.trial import Failure, Trial
-from layoutdoctor.diagnosis.writing import file_name_of, trace_name
+from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.recording.saved import pack, unpacked_column
@@ -101,7 +101,9 @@ class Request(Message, frozen=True, kw_only=True):
 
     def trace_file(self, configuration: str) -> str | None:
         """The file for the profiler's trace of a configuration; None if no trace is wanted."""
-        return None if self.trace_directory is None else str(Path(self.trace_directory) / trace_name(configuration))
+        if self.trace_directory is None:
+            return None
+        return str(Path(self.trace_directory) / f"{file_name_of(configuration)}{TRACE_SUFFIX}")
 
 
 def package_file(folder: Path, configuration: str) -> Path:

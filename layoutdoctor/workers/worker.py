@@ -366,7 +366,6 @@ class Worker:
         return Recording(
             head=head,
             trial=msgspec.structs.replace(self.trial, measurement=self.measurement),
-            source="static" if self.is_static else "live",
             iterations=self.iterations,
             was_profiled=self._was_profiled or (self.is_static and self.is_ok),
             how=self._how,

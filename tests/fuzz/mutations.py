@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
+LOGS = Path(__file__).parents[1] / "traces" / "torch_trace"
 MOST_BYTES = 1 << 16
 
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -44,7 +45,7 @@ _PIECES = [
 
 def seeds() -> list[Path]:
     """The seed inputs, in order."""
-    return sorted(path for path in CORPUS.iterdir() if path.is_file())
+    return sorted(path for folder in (CORPUS, LOGS) for path in folder.iterdir() if path.is_file())
 
 
 @cache

@@ -86,7 +86,8 @@ def test_a_seed_is_read_or_refused_for_what_it_is(seed: Path) -> None:
         with pytest.raises(LayoutDoctorError, match=r"cannot (examine|read)"):
             read_trace(seed)
     else:
-        assert examine_trace(seed).trials[0].kernels.count > 0
+        (trial,) = examine_trace(seed).trials
+        assert trial.graphs if seed.suffix == ".log" and trial.kernels is None else trial.kernels.count > 0
 
 
 def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:

@@ -166,8 +166,8 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_decoded(tmp_path: Path
         load(path)
 
     assert str(caught.value) == (
-        f"cannot read {str(path)!r}: it has more than 128 MiB, which is the limit of a saved diagnosis; if it is one "
-        "all the same, raise the limit: layoutdoctor.load(path, max_bytes=...)"
+        f"cannot read {str(path)!r}: it has more than 128 MiB, which is the limit of a saved file; if it is a "
+        "diagnosis, raise the limit: layoutdoctor.load(path, max_bytes=...)"
     )
 
 

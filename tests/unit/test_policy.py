@@ -25,7 +25,7 @@ from torch import nn
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.answer import Ratio
 from layoutdoctor.diagnosis.policy import load_policy
-from layoutdoctor.diagnosis.saved import encoded
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import RecordError, UsageError
 from layoutdoctor.examination.policy import make_policy
 from layoutdoctor.reports import render_policy
@@ -160,7 +160,7 @@ def test_a_model_runs_each_call_as_the_policy_says(tmp_path: Path) -> None:
         msgspec.structs.replace(policy.configurations[0], name="eager-channels-last", input_format="channels_last")
     ]
     policy = msgspec.structs.replace(policy, configurations=(*policy.configurations, *channels_last))
-    path.write_bytes(encoded(policy))
+    path.write_bytes(to_json(policy))
 
     model = apply_policy(Model(), path)
     for batch in (1, 2, 5, 1):

@@ -127,7 +127,7 @@ def test_the_diagnosis_of_a_failing_test_is_written_where_that_was_asked_for(pro
 
     result.assert_outcomes(passed=1, failed=1)
     names = reports_in(project.path / "reports" / "layouts")
-    assert [name.rsplit("-", 1)[0] for name in names] == [f"{project.path.name[:-1]}.py.test_it"] * 2
+    assert [name.rsplit("-", 1)[0] for name in names] == [f"{project.path.name[:-1]}.py__test_it"] * 2
     assert [name.rsplit(".", 1)[1] for name in names] == ["json", "md"]
     assert load(project.path / "reports" / "layouts" / names[0]).redundant_pairs
     assert (project.path / "reports" / "layouts" / names[1]).read_text().startswith("## model.py · ")
@@ -191,7 +191,7 @@ def test_both(assert_no_redundant_conversions, asked):
 def test_what_is_diagnosed_is_what_marker_and_call_say_and_is_reported_once(project: pytest.Pytester) -> None:
     run(project, HEAD + FAKED, "--layoutdoctor-report", "out").assert_outcomes(passed=3, failed=1)
 
-    assert [name.rsplit("-", 1)[0].rsplit(".", 1)[1] for name in reports_in(project.path / "out")] == [
+    assert [name.rsplit("-", 1)[0].rsplit("__", 1)[1] for name in reports_in(project.path / "out")] == [
         "test_diagnosed",
         "test_diagnosed",
     ]

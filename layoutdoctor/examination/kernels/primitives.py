@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.layout import stride_order
+from layoutdoctor.words import item_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,7 +109,7 @@ def describe(primitive: Primitive, place: _Place = _UNKNOWN) -> AnnotatedPrimiti
     if shape is None or source is None or target is None:
         return AnnotatedPrimitive(primitive, place.tensor, "other")
     before, after = source.layout(shape), target.layout(shape)
-    sizes = (source.item_bytes(), target.item_bytes())
+    sizes = (item_bytes(source.dtype), item_bytes(target.dtype))
     moved = None if sizes[0] is None or sizes[1] is None else math.prod(shape) * (sizes[0] + sizes[1])
     direction = conversion_direction(before, after) if len(shape) > 1 else "none"
     return AnnotatedPrimitive(primitive, place.tensor, direction, before, after, moved, source.dtype, place.port)

@@ -89,23 +89,24 @@ def _headline(scan: Scan, whole: int) -> str:
 
 
 def _lines(scan: Scan, by_rank: Mapping[int, int]) -> Iterator[str]:
-    known = [file for file in scan.examined if file.span_nanoseconds and file.bound_nanoseconds is not None]
+    files = [file for file in scan.examined if file.waiting is not None and file.waiting.span_seconds]
+    known = [file.waiting for file in files if file.waiting is not None]
     if known:
-        bound = sum((file.bound_nanoseconds or 0) * (file.step_count or 1) for file in known)
-        span = sum(file.span_nanoseconds or 0 for file in known)
-        busy = sum(file.busy_nanoseconds or 0 for file in known)
+        bound = sum(waiting.conversion_bound_seconds * (waiting.step_count or 1) for waiting in known)
+        span = sum(waiting.span_seconds for waiting in known)
+        busy = sum(waiting.busy_seconds for waiting in known)
         if bound:
-            more = " and what may convert" if any(file.undecided_nanoseconds for file in known) else ""
-            more += ", as far as recorded," if any(file.lacks for file in known) else ""
+            more = " and what may convert" if any(file.undecided_nanoseconds for file in files) else ""
+            more += ", as far as recorded," if any(file.lacks for file in files) else ""
             yield (
-                f"They{more} cost at most {_time(bound)} of {_time(span)} from the first to the last kernel "
-                f"({format_share(min(bound / span, 1.0))})"
+                f"They{more} cost at most {format_seconds(bound)} of {format_seconds(span)} from the first to the last "
+                f"kernel ({format_share(min(bound / span, 1.0))})"
             )
-        parts = {"collectives": sum(file.collective_nanoseconds or 0 for file in known)}
-        parts["copies"] = sum(file.copy_nanoseconds or 0 for file in known)
-        shown = ", ".join(f"{name} {_time(amount)}" for name, amount in parts.items() if amount)
+        parts = {"collectives": sum(waiting.collective_seconds for waiting in known)}
+        parts["copies"] = sum(waiting.copy_seconds for waiting in known)
+        shown = ", ".join(f"{name} {format_seconds(amount)}" for name, amount in parts.items() if amount)
         yield f"Devices were busy {format_share(min(busy / span, 1.0))} of the time" + (f"; {shown}" if shown else "")
-        waits = Counter(file.waits_for for file in known)
+        waits = Counter(waiting.waits_for for waiting in known)
         named = [f"the {name} in {waits[name]}" for name in ("device", "host") if waits[name]]
         if named:
             yield f"Runs waited for {listing([*named, *([f'neither in {waits[None]}'] if waits[None] else [])])}"

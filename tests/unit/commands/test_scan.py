@@ -9,6 +9,7 @@ import pytest
 from loops import for_each
 
 from layoutdoctor.__main__ import main
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.fleet.scanning import scan
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -34,7 +35,7 @@ def test_every_output_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     assert status == 0
     found = scan(TRACES)
-    assert (tmp_path / "s.json").read_bytes() == found.to_json()
+    assert (tmp_path / "s.json").read_bytes() == to_json(found)
     assert (tmp_path / "s.txt").read_text(encoding="utf-8") == str(found) == capsys.readouterr().out
     assert (tmp_path / "s.md").read_text(encoding="utf-8").startswith("## layoutdoctor scan · 15 files")
     assert len((tmp_path / "s.jsonl").read_bytes().splitlines()) == 15

@@ -149,7 +149,7 @@ def test_a_copy_is_the_users_the_frameworks_or_the_compilers_and_a_permutation_i
 
     record = Recorder()
     name = "triton_poi_fused_convolution_0"
-    with record.operation(name, kernel_file="abc.py", kernel_options="XBLOCK=32,YBLOCK=32"):
+    with record.operation(name, kernel_options="XBLOCK=32,YBLOCK=32"):
         record.kernel(name)
 
     (found,) = facts(record).conversions

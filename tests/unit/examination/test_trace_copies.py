@@ -54,7 +54,7 @@ def told(found: list[TraceCopy]) -> list[tuple[str, str]]:
 
 def generated(shapes: list[Shape], strides: list[Shape], options: str, name: str = "triton_poi_fused_0") -> Recorder:
     record = Recorder()
-    with record.operation(name, shapes=shapes, strides=strides, kernel_file="ab.py", kernel_options=options):
+    with record.operation(name, shapes=shapes, strides=strides, kernel_options=options):
         record.kernel(name)
     return record
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.fleet import engines
 from layoutdoctor.fleet.scanning import scan
@@ -65,7 +66,7 @@ def expected(traces: Path) -> Scan:
 
 
 def test_a_pool_of_processes_gives_the_same(traces: Path, expected: Scan) -> None:
-    assert scan(traces, jobs=2).to_json() == expected.to_json()
+    assert to_json(scan(traces, jobs=2)) == to_json(expected)
 
 
 def test_a_killed_process_of_the_pool_leaves_no_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +180,7 @@ def cluster() -> Iterator[Any]:
 @pytest.mark.xdist_group("dask")
 class TestDask:
     def test_a_cluster_gives_the_same(self, cluster: Any, traces: Path, expected: Scan) -> None:
-        assert scan(traces, scheduler=cluster.scheduler_address).to_json() == expected.to_json()
+        assert to_json(scan(traces, scheduler=cluster.scheduler_address)) == to_json(expected)
 
     def test_a_worker_that_is_killed_in_the_middle_costs_nothing_in_any_order(
         self, cluster: Any, traces: Path, expected: Scan
@@ -190,7 +191,7 @@ class TestDask:
 
         found = scan(*files, scheduler=cluster.scheduler_address, listener=listen)
 
-        assert found.to_json() == expected.to_json()
+        assert to_json(found) == to_json(expected)
 
     def test_workers_of_another_version_are_refused(
         self, cluster: Any, traces: Path, monkeypatch: pytest.MonkeyPatch

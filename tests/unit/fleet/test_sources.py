@@ -12,7 +12,7 @@ import fsspec
 import pytest
 from loops import for_each
 
-from layoutdoctor.diagnosis.saved import encoded
+from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.fleet.examining import examine_source
 from layoutdoctor.fleet.sources import find_sources, local_files, rank_reader
@@ -145,7 +145,7 @@ def test_a_name_that_is_no_utf_8_is_shown_with_its_bytes_escaped(tmp_path: Path)
 
     assert rows.file.name == "a\\udcff.json"
     assert "it seems to be text of another kind" in str(rows.file.failure)
-    assert encoded(rows)
+    assert to_json(rows)
 
 
 RANKS = {
@@ -179,6 +179,16 @@ def test_nothing_at_all_is_refused(tmp_path: Path) -> None:
     assert [source.name for source in find_sources([str(tmp_path)])] == ["run.log", "table.txt"]
     touch(tmp_path, "trace.json")
     assert [source.name for source in find_sources([str(tmp_path)])] == ["trace.json"]
+
+
+def test_a_folder_without_traces_among_others_is_a_row_in_any_order(tmp_path: Path) -> None:
+    touch(tmp_path, "full/trace.json", "empty/notes.md")
+    paths = [str(tmp_path / "full"), str(tmp_path / "empty")]
+
+    for order in (paths, paths[::-1]):
+        failed, examined = sorted(find_sources(order), key=lambda source: source.failure is None)
+        assert str(failed.failure).startswith("there is nothing in it that is called *.json")
+        assert (failed.path, examined.path, examined.failure) == (paths[1], f"{paths[0]}/trace.json", None)
 
 
 def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

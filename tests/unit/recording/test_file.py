@@ -17,7 +17,7 @@ from layoutdoctor.examination.examine import examine
 from layoutdoctor.privacy import Surroundings, scrub
 from layoutdoctor.recording.reading import read_recorded
 from layoutdoctor.recording.recording import Iteration, Recording, busy_nanoseconds, unrest
-from layoutdoctor.recording.saved import load_recording, pack, save_recording, unpack, unpacked_column
+from layoutdoctor.recording.saved import load_recording, pack, save_recording, unpacked_column
 
 TRACES = Path(__file__).parents[2] / "traces"
 
@@ -54,7 +54,7 @@ def refused(path: Path) -> str:
 def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
     recording = a_recording()
     log = recording.iterations[0].log
-    assert load_recording(saved(tmp_path, a_recording(iterations=(), log=log, source="log"))).log == log
+    assert load_recording(saved(tmp_path, a_recording(iterations=(), log=log))).log == log
     path = saved(tmp_path, recording)
 
     again = load_recording(path)
@@ -96,10 +96,11 @@ def test_numbers_of_any_size_are_packed_and_come_back(numbers: list[int], most_b
 
     assert len(packed) <= most_bytes
     assert unpacked_column(np.ndarray, packed).tolist() == numbers
-    assert unpack(pack(events), type(events)).kernels.start.dtype == np.int64
+    again = msgspec.msgpack.decode(pack(events), type=type(events), dec_hook=unpacked_column)
+    assert again.kernels.start.dtype == np.int64
 
 
-def test_what_is_no_recording_of_ours_or_too_large_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_recording_of_ours_or_too_large_is_said(tmp_path: Path) -> None:
     path = tmp_path / "x.recording"
     for content, reason in (
         (b"", "it is empty; expected what --save-recordings wrote"),
@@ -110,7 +111,9 @@ def test_what_is_no_recording_of_ours_or_too_large_is_said(tmp_path: Path, monke
     ):
         path.write_bytes(content)
         assert refused(path).startswith(reason)
-    assert refused(tmp_path / "missing.recording") == "No such file or directory; name a file that was saved"
+    assert refused(tmp_path / "missing.recording").startswith(
+        "No such file or directory; name a file that layoutdoctor"
+    )
     newer = "it is a recording of version 2, expected 1; update layoutdoctor"
     assert refused(changed(tmp_path, recording_version=2)) == newer
     older = "it is a recording of version 0, expected 1; examine it with the layoutdoctor that wrote it"
@@ -127,8 +130,6 @@ def test_what_is_no_recording_of_ours_or_too_large_is_said(tmp_path: Path, monke
     assert refused(bomb).endswith(" MiB, which is too much")
     assert tracemalloc.get_traced_memory()[1] < 140 << 20  # 128 of them for the packed file
     tracemalloc.stop()
-    monkeypatch.setattr("layoutdoctor.recording.saved._MOST_UNPACKED_BYTES", 1000)
-    assert refused(path) == "unpacked it has more than 1000 B, which is too much"
 
 
 NINE = b"\x01\x09\x09\x09\x09"
@@ -149,7 +150,6 @@ EVENTS = "recording__iterations__1__events"
         ({"recording__head__configurations": ["inductor"]}, "does not name 'eager', which was recorded"),
         ({"recording__trial__graphs__0__nodes__0__inputs": ["relu"]}, "$.trial.graphs[0].nodes[0].inputs has 'relu'"),
         ({"recording__trial__status": "splendid"}, "Invalid enum value 'splendid'"),
-        ({"recording__source": "hearsay"}, "Invalid enum value 'hearsay'"),
         ({"recording__iterations": 3}, "Expected `array`, got `int`"),
     ],
 )

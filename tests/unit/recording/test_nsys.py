@@ -143,7 +143,7 @@ def test_an_export_is_read_with_all_that_it_says_and_left_alone_whatever_its_nam
     assert trace.base_nanoseconds == BASE
     assert (trace.kernels.device.tolist(), trace.kernels.stream.tolist()) == ([0, 0], [7, 7])
     assert [trace.grids[index] for index in trace.kernels.grid] == [(98, 1, 4), (1, 2, 3)]
-    assert (trace.kernels.process.tolist(), trace.processes) == ([0, 0], ["4242"])
+    assert trace.kernels.process.tolist() == [0, 0]
     assert (trace.source, trace.problems) == ("Nsight Systems export", [])
     assert trace.launches.correlation.tolist() == [90, 91] == trace.kernels.correlation.tolist()
     assert names(trace, trace.launches.name) == ["cudaLaunchKernel", "cuLaunchKernelEx"]
@@ -182,9 +182,8 @@ def test_two_processes_stay_apart(tmp_path: Path) -> None:
 
     trace = read_nsys_export(export(tmp_path / "run.sqlite", run))
 
-    assert [trace.processes[index] for index in trace.kernels.process[:2]] == ["4242", "4243"]
-    assert trace.kernels.process[2] == NONE
-    assert [trace.processes[index] for index in trace.launches.process] == ["4243"]
+    assert trace.kernels.process.tolist() == [0, 1, NONE]
+    assert trace.launches.process.tolist() == [1]
 
 
 def test_an_old_export_with_few_columns_is_read(tmp_path: Path) -> None:
@@ -208,7 +207,6 @@ def test_an_old_export_with_few_columns_is_read(tmp_path: Path) -> None:
     assert [int(trace.kernels.stream[0]), int(trace.kernels.grid[0]), int(trace.kernels.process[0])] == [NONE, NONE, 0]
     assert names(trace, trace.operations.name) == ["conv2d"]
     assert (trace.operations.thread.tolist(), trace.operations.arguments.tolist()) == ([NONE], [NONE])
-    assert len(trace.processes) == 1
     assert trace.problems == []
 
 

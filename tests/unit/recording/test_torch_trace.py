@@ -123,6 +123,25 @@ def test_damage_in_one_graph_costs_only_that_graph(tmp_path: Path) -> None:
     assert [bool(BufferGraph(graph).buffers) for graph in diagnosis.trials[0].graphs] == [False, True]
 
 
+@for_each(
+    "record",
+    [
+        '{"artifact": {"name": ["torch_version"]}}',
+        '{"artifact": {"name": "describe_source"}}',
+        '{"describe_source": 3}',
+        '{"torch_version": 1, "frame_id": [1], "rank": {}}',
+        '{"a": ' * 100_000,
+    ],
+)
+def test_a_record_of_another_form_costs_nothing_else(tmp_path: Path, record: str) -> None:
+    path = tmp_path / "strange.log"
+    path.write_text((LOGS / "inference.log").read_text() + f"V1127 01:30:05.067000 1 torch/x.py:1] {record}\n")
+
+    (trial,) = examine_trace(path).trials
+
+    assert [len(graph.conversions) for graph in trial.graphs] == [5]
+
+
 TRITON = """
 @triton.jit
 def triton_poi_fused_0(in_ptr0, in_ptr1, out_ptr0, ynumel, xnumel, YBLOCK : tl.constexpr, XBLOCK : tl.constexpr):

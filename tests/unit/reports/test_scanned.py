@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html5lib
 from loops import for_each
+from trace_builders import a_waiting
 
 from layoutdoctor.diagnosis.scan import Scan, ScannedFile, ScannedRows, ScanRow, ScanSum
 from layoutdoctor.reports import render_scan
@@ -75,13 +76,12 @@ def test_html_and_markdown_have_every_row() -> None:
 
 
 def test_bounds_and_waiting_are_shown_if_they_were_recorded() -> None:
-    known = {"span_nanoseconds": 500 * MILLISECOND, "busy_nanoseconds": 100 * MILLISECOND, "waits_for": "host"}
-    known |= {"step_count": 5, "bound_nanoseconds": MILLISECOND, "collective_nanoseconds": 3 * MILLISECOND}
-    text = str(a_scan(10, 10, **known))
+    waiting = a_waiting(span_seconds=0.5, busy_seconds=0.1, collective_seconds=3e-3, step_count=5, waits_for="host")
+    text = str(a_scan(10, 10, waiting=waiting))
 
     assert "They cost at most 10.0 ms of 1.00 s from the first to the last kernel (1.0 %)" in text
-    more = {**known, "undecided_nanoseconds": 1000, "lacks": ("shapes were not recorded",)}
-    assert "They and what may convert, as far as recorded, cost at most 10.0 ms" in str(a_scan(10, 10, **more))
+    more = a_scan(10, 10, waiting=waiting, undecided_nanoseconds=1000, lacks=("shapes were not recorded",))
+    assert "They and what may convert, as far as recorded, cost at most 10.0 ms" in str(more)
     assert "Devices were busy 20 % of the time; collectives 6.00 ms" in text
     assert "Runs waited for the host in 2" in text
     assert "cost at most" not in str(a_scan(10, 10))

@@ -15,9 +15,8 @@ from builders import (
     recorded,
 )
 from golden.stories import STORIES
-from trace_builders import to_channels_last, to_contiguous
+from trace_builders import a_waiting, to_channels_last, to_contiguous
 
-from layoutdoctor.diagnosis.kernel import Waiting
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.examination.costs import (
     conversion_share,
@@ -95,18 +94,7 @@ CASES = {
             *two(),
             undecided_count=4,
             undecided_seconds=18e-6,
-            waiting=Waiting(
-                span_seconds=2e-2,
-                busy_seconds=15e-3,
-                device_count=1,
-                collective_seconds=0.0,
-                copy_seconds=0.0,
-                step_count=None,
-                step_seconds=None,
-                conversion_bound_seconds=1e-3,
-                launch_lag_seconds=None,
-                waits_for=None,
-            ),
+            waiting=a_waiting(),
             totals=(
                 *(
                     a_total("possible", f"triton_poi_fused_convolution_{n}", count=1, seconds=s)
