@@ -36,7 +36,7 @@ from layoutdoctor.units import format_bytes, format_ratio, format_seconds
 from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from layoutdoctor.diagnosis.answer import Finding, Ratio
     from layoutdoctor.diagnosis.conversion import Conversion
@@ -49,11 +49,15 @@ _WAYS_AROUND = (FORCED, "inductor-channels-last")
 _UNCOUNTED = "only-backward-convolutions"  # a backward is left out, whatever the forward was, until torch 2.15
 
 
-def leaves_out_backward(graphs: Iterable[Graph]) -> bool:
+def leaves_out_backward(graphs: Sequence[Graph]) -> bool:
     """Whether layout optimization is on in a forward, and the convolutions of its backward were not counted."""
-    decided = [(graph.direction, graph.decision) for graph in graphs if graph.decision is not None]
-    is_on = any(decision.applied for direction, decision in decided if direction == "forward")
-    return is_on and any(decision.rule == _UNCOUNTED for _, decision in decided)
+    cards = [graph.decision for graph in graphs if graph.decision is not None]
+    return _is_applied_in_forward(graphs) and any(card.rule == _UNCOUNTED for card in cards)
+
+
+def _is_applied_in_forward(graphs: Sequence[Graph]) -> bool:
+    cards = (graph.decision for graph in graphs if graph.direction == "forward")
+    return any(card is not None and bool(card.applied and card.convolution_count) for card in cards)
 
 
 def convolution_words(convolution: Convolution) -> str:
@@ -166,15 +170,10 @@ def _vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tup
             decision = graph.decision
             if decision is None or decision.applied is not False or decision.rule not in {*rules} - seen:
                 continue
-            is_repeated = graph.direction == "backward" and _is_applied_in_forward(trial)
+            is_repeated = graph.direction == "backward" and _is_applied_in_forward(trial.graphs)
             if not is_repeated and not evidence.is_of_other_ranks(decision):
                 seen.add(decision.rule)
                 yield trial, graph, decision
-
-
-def _is_applied_in_forward(trial: Trial) -> bool:
-    cards = (graph.decision for graph in trial.graphs if graph.direction == "forward")
-    return any(card is not None and bool(card.applied and card.convolution_count) for card in cards)
 
 
 def _deciding(decision: Decision) -> list[Convolution]:
@@ -416,7 +415,7 @@ def _mismatched(trial: Trial) -> list[tuple[Graph, Decision]]:
     """The backward graphs without layout optimization, if it is on in the forward."""
     backward = [(g, g.decision) for g in trial.graphs if g.direction == "backward" and g.decision is not None]
     off = [(graph, card) for graph, card in backward if card.convolution_count and card.applied is False]
-    return [one for one in off if _is_applied_in_forward(trial) and not evidence.is_of_other_ranks(one[1])]
+    return [one for one in off if _is_applied_in_forward(trial.graphs) and not evidence.is_of_other_ranks(one[1])]
 
 
 def _conversions_for_backward(trial: Trial, graph: Graph, decision: Decision) -> list[Conversion]:
@@ -450,8 +449,7 @@ def _mismatch_cost_words(trial: Trial, conversions: Sequence[Conversion], second
     by = listing([f"{count} by the {owner}" for owner, count in sorted(owners.items())])
     by += f", {fused} of them in kernels that compute as well" if fused else ""
     moved = sum_known(conversion.bytes_moved for conversion in conversions)
-    own = [conversion for conversion in conversions if conversion.seconds is not None and not conversion.fused]
-    cost = wording.cost_words(trial, seconds, wording.estimate_words(conversion.seconds_source for conversion in own))
+    cost = wording.cost_words(trial, seconds, wording.estimate_words(c for c in conversions if not c.fused))
     words = f"{count_of(len(written), 'tensor')} {be(len(conversions))} converted for them ({by})"
     return joined((words, None if moved is None else format_bytes(moved), cost), ", ")
 

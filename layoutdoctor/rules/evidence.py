@@ -81,11 +81,6 @@ def is_channels_last(trial: Trial) -> bool:
     return "channels_last" in (trial.configuration.model_format, trial.configuration.input_format)
 
 
-def is_training(diagnosis: Diagnosis, trial: Trial) -> bool:
-    """Whether a trial trains: by the mode; a trace does not say its mode, so there by a backward in it."""
-    return has_backward(trial) if is_trace(trial) else diagnosis.subject.mode == "training"
-
-
 def has_backward(trial: Trial) -> bool:
     """Whether a backward is among the kernels of a trial."""
     if any(c.tensor == "gradient" or _BACKWARD.search(c.op or "") for c in all_conversions_of(trial)):

@@ -335,11 +335,10 @@ def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
             both = (exit_, entry)
             own = [conversion for conversion in both if not conversion.fused]
             seconds, moved = sum_known(c.seconds for c in own), sum_known(c.bytes_moved for c in both)
-            source = wording.estimate_words(c.seconds_source for c in own if c.seconds is not None)
             facts = (
                 "2 conversions",
                 None if moved is None else format_bytes(moved),
-                wording.cost_words(trial, seconds, source),
+                wording.cost_words(trial, seconds, wording.estimate_words(own)),
                 f"{2 - len(own)} of them in a kernel that computes as well" if len(own) < 2 else None,
             )
             why = listing(distinct(trial.graph_break_reasons), 3)

@@ -134,9 +134,8 @@ class _Facts:
     def cost_words(self, pairs: Sequence[RedundantPair]) -> str:
         seconds, of_library = _seconds(pairs), self.are_of_library(pairs)
         own = wording.convolution_share_words(self.trial, seconds, self.of(pairs)) if of_library else None
-        source = wording.estimate_words(pair.seconds_source for pair in pairs if pair.seconds is not None)
         exposed = sum_known(pair.exposed_seconds for pair in pairs)
-        time = wording.cost_words(self.trial, seconds, own, source, exposed_seconds=exposed)
+        time = wording.cost_words(self.trial, seconds, own, wording.estimate_words(pairs), exposed_seconds=exposed)
         return joined((time, wording.moved_words(_bytes(pairs))), ", ")
 
 

@@ -77,7 +77,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         severity: ``note`` if the diagnosis cannot show the loss itself.
         first_torch: From this version on, nightlies too if it ends in ``dev0``; None for any before.
         before_torch: Fixed in this version, likewise; None if no version is known to be free of it.
-        is_of_cudnn: Whether cuDNN's version decides as well.
+        first_cudnn: From this version of cuDNN on; None if that does not matter.
     """
 
     what: str
@@ -91,7 +91,6 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     before_torch: str | None = None
     first_cudnn: str | None = None
     before_cudnn: str | None = None
-    is_of_cudnn: bool = False
 
 
 @cache
@@ -106,12 +105,14 @@ def faults_of_versions(diagnosis: Diagnosis) -> Iterator[Finding]:
     environment = diagnosis.environment
     torch, cudnn = parse_torch(environment.torch), parse_cudnn(environment.cudnn)
     for fault in known_faults():
-        fits = _is_between(torch, fault.first_torch, fault.before_torch)
-        fits = fits and (not fault.is_of_cudnn or _is_between(cudnn, fault.first_cudnn, fault.before_cudnn))
+        is_of_cudnn = fault.first_cudnn is not None
+        fits = fault.device in (None, diagnosis.subject.device)
+        fits = fits and _is_between(torch, fault.first_torch, fault.before_torch)
+        fits = fits and (not is_of_cudnn or _is_between(cudnn, fault.first_cudnn, fault.before_cudnn))
         seen = next(globals()[fault.look](diagnosis), None) if fits else None
-        if seen is None or fault.device not in (None, diagnosis.subject.device):
+        if seen is None:
             continue
-        beside = f" with cuDNN {cudnn}" if fault.is_of_cudnn else ""
+        beside = f" with cuDNN {cudnn}" if is_of_cudnn else ""
         yield LD301.finding(
             seen.configuration,
             f"torch {environment.torch}{beside}: {fault.what}; seen here: {seen.words} ({fault.source})",

@@ -41,7 +41,8 @@ _BLOCKED = ("to_blocked", "from_blocked")
 def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: the other configurations repeat what the baseline, or else eager, shows."""
     for trial, weights in evidence.first_showing(evidence.main_or_eager(diagnosis), _weight_conversions):
-        training, times = evidence.is_training(diagnosis, trial), Times(diagnosis)
+        is_trace, times = evidence.is_trace(trial), Times(diagnosis)
+        training = evidence.has_backward(trial) if is_trace else diagnosis.subject.mode == "training"
         # A weight that is known by the order of kernels only makes it no loss.
         sure = [c for c in weights if training or c.confidence != "order"]
         is_dear = evidence.takes_at_least(trial, sum_known(c.seconds for c in sure), _LOSS_SHARE)
@@ -50,7 +51,6 @@ def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
         frozen = _frozen(diagnosis, trial)
         is_timed = frozen is not None and times.over(frozen.name, trial.name) is not None
         is_answered = is_timed and frozen is not None and not times.is_advisable(frozen.name, trial.name)
-        is_trace = evidence.is_trace(trial)
         yield LD103.finding(
             trial.name,
             _conversion_message(trial, weights),
@@ -252,9 +252,7 @@ def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training
     both = sum(bool(weight.conversions) for weight in weights)
     if both:
         message += " and re-laid out" if both == len(weights) else f", {both} of them re-laid out as well"
-    cost = wording.cost_words(
-        trial, seconds, wording.estimate_words(c.seconds_source for c in conversions if c.seconds is not None)
-    )
+    cost = wording.cost_words(trial, seconds, wording.estimate_words(conversions))
     return LD106.finding(
         trial.name,
         joined((message, cost or wording.conversion_cost_words(trial, conversions)), ": "),

@@ -15,7 +15,7 @@ from layoutdoctor.words import distinct, joined, line_words, listing, shape_word
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.diagnosis.conversion import Conversion, ConversionDirection, CostSource
+    from layoutdoctor.diagnosis.conversion import Conversion, ConversionDirection, RedundantPair
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.trial import Trial
     from layoutdoctor.examination.costs import Place
@@ -63,8 +63,7 @@ def conversion_cost_words(trial: Trial, conversions: Sequence[Conversion]) -> st
     if seconds is None:
         return moved_words(sum_known(conversion.bytes_moved for conversion in conversions))
     exposed = sum_known(conversion.exposed_seconds for conversion in conversions)
-    sources = (conversion.seconds_source for conversion in conversions if conversion.seconds is not None)
-    remarks = (convolution_share_words(trial, seconds, conversions), estimate_words(sources))
+    remarks = (convolution_share_words(trial, seconds, conversions), estimate_words(conversions))
     return cost_words(trial, seconds, *remarks, exposed_seconds=exposed)
 
 
@@ -76,9 +75,9 @@ def convolution_share_words(trial: Trial, seconds: float | None, conversions: It
     return f"{format_share(seconds / whole)} of the convolution time"
 
 
-def estimate_words(sources: Iterable[CostSource | None]) -> str | None:
-    """Whether a sum of costs is ``"estimated"`` or ``"partly estimated"``; None if nothing says so."""
-    known = set(sources)
+def estimate_words(costs: Iterable[Conversion | RedundantPair]) -> str | None:
+    """Whether the sum of their times is ``"estimated"`` or ``"partly estimated"``; None if nothing says so."""
+    known = {cost.seconds_source for cost in costs if cost.seconds is not None}
     if "estimated" not in known:
         return None
     return "estimated" if known == {"estimated"} else "partly estimated"
