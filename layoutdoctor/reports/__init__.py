@@ -2,61 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path, PurePath
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import encoded, to_json
 from layoutdoctor.diagnosis.writing import is_packed_name, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.policy import Policy
     from layoutdoctor.diagnosis.scan import Scan
     from layoutdoctor.reports.sections.rows import Overview
 
-__all__ = ["FORMAT_BY_SUFFIX", "RENDERERS", "Renderer", "format_of_suffix", "render", "renderer_of"]
+__all__ = ["FORMATS", "format_of_suffix", "render", "renderer_of"]
 
-Renderer = Callable[[Diagnosis], str]
+FORMATS = ("html", "json", "junit", "markdown", "reproducer", "sarif", "text")
+"""Each but JSON has a module of its name, imported on first use, with a function ``render_`` and its name."""
 
-RENDERERS: Mapping[str, str] = MappingProxyType(
-    {
-        "html": "html:render_html",
-        "json": ":render_json",
-        "junit": "junit:render_junit",
-        "markdown": "markdown:render_markdown",
-        "reproducer": "reproducer:render_reproducer",
-        "sarif": "sarif:render_sarif",
-        "text": "text:render_text",
-    }
-)
-"""Module and function of each format, which are imported on first use."""
-
-FORMAT_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
-    {
-        ".htm": "html",
-        ".html": "html",
-        ".json": "json",
-        ".json.gz": "json",
-        ".markdown": "markdown",
-        ".md": "markdown",
-        ".py": "reproducer",
-        ".sarif": "sarif",
-        ".txt": "text",
-        ".xml": "junit",
-    }
-)
-
-
-_ELSEWHERE = {
-    "render_fragment": "html",
-    "to_pandas": "frames",
+_FORMAT_BY_SUFFIX = {
+    ".htm": "html",
+    ".html": "html",
+    ".json": "json",
+    ".json.gz": "json",
+    ".markdown": "markdown",
+    ".md": "markdown",
+    ".py": "reproducer",
+    ".sarif": "sarif",
+    ".txt": "text",
+    ".xml": "junit",
 }
+_ELSEWHERE = {"render_fragment": "html", "to_pandas": "frames"}
 """Functions that records call besides formats, with their modules, which are imported on first use."""
 
 
@@ -79,17 +60,19 @@ def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
     return renderer_of(report_format)(scrub(diagnosis))
 
 
-def renderer_of(report_format: str) -> Renderer:
+def renderer_of(report_format: str) -> Callable[[Diagnosis], str]:
     """
     The function that makes the report of a diagnosis that is scrubbed already.
 
     Raises:
         UsageError: There is no such format.
     """
-    if report_format not in RENDERERS:
-        raise UsageError(f"cannot render as {report_format!r}: expected one of {', '.join(sorted(RENDERERS))}")
-    module, function = RENDERERS[report_format].split(":")
-    return cast("Renderer", getattr(import_module(f"{__name__}.{module}".rstrip(".")), function))
+    if report_format not in FORMATS:
+        raise UsageError(f"cannot render as {report_format!r}: expected one of {', '.join(FORMATS)}")
+    if report_format == "json":
+        return render_json
+    module = import_module(f"{__name__}.{report_format}")
+    return cast("Callable[[Diagnosis], str]", getattr(module, f"render_{report_format}"))
 
 
 COMPARISON_FORMATS = ("json", "markdown", "text")
@@ -200,9 +183,9 @@ def format_of_suffix(path: str | PurePath) -> str:
     """
     suffixes = PurePath(path).suffixes
     suffix = "".join(suffixes[-2:] if is_packed_name(path) else suffixes[-1:]).lower()
-    if suffix not in FORMAT_BY_SUFFIX:
+    if suffix not in _FORMAT_BY_SUFFIX:
         raise UsageError(
             f"cannot tell the format of {str(path)!r}: got suffix {suffix!r}, "
-            f"expected one of {', '.join(sorted(FORMAT_BY_SUFFIX))}"
+            f"expected one of {', '.join(_FORMAT_BY_SUFFIX)}"
         )
-    return FORMAT_BY_SUFFIX[suffix]
+    return _FORMAT_BY_SUFFIX[suffix]

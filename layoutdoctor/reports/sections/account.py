@@ -9,7 +9,7 @@ from layoutdoctor.examination.costs import counted_conversions, launch_count, su
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, tensors_in_short
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
 from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import be, count_of, layout_words, line_words, listing, shown
+from layoutdoctor.words import be, count_of, joined, layout_words, line_words, listing, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,17 +48,16 @@ def account_table(account: Account) -> Table:
     return Table(head, rows, title=heading)
 
 
-def why_sentences(diagnosis: Diagnosis, chosen: str | None) -> tuple[str, ...]:
-    """The cost of the default: against the recommended configuration, else by itself."""
+def why_sentence(diagnosis: Diagnosis, chosen: str | None) -> str:
+    """The cost of the default: against the recommended configuration, else by itself; empty if it did not run."""
     baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
     trial = diagnosis.measured_trial(baseline)
     account = next((a for a in diagnosis.accounts if (a.slower, a.faster) == (baseline, chosen)), None)
     if account is not None and account.rows:
-        return (account_sentence(account),)
+        return account_sentence(account)
     if trial is None or trial.status != "ok":
-        return ()
-    found = (conversions_sentence(trial), decision_sentence(trial, in_full=False))
-    return tuple(sentence for sentence in found if sentence)
+        return ""
+    return joined((conversions_sentence(trial), decision_sentence(trial, in_full=False)))
 
 
 def account_sentence(account: Account) -> str:

@@ -23,7 +23,7 @@ from layoutdoctor.examination.choice import (
     wrong_baseline,
 )
 from layoutdoctor.examination.costs import convolution_count, irrelevance
-from layoutdoctor.reports.sections.account import conversions_sentence, decision_sentence, why_sentences
+from layoutdoctor.reports.sections.account import conversions_sentence, decision_sentence, why_sentence
 from layoutdoctor.reports.sections.rows import error_cell, tensors_in_short
 from layoutdoctor.reports.sections.wording import (
     baseline_phrase,
@@ -242,7 +242,7 @@ def _lines_to_paste(diagnosis: Diagnosis, situation: Situation) -> tuple[str, ..
 def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, str]]:
     comparison, advice = diagnosis.comparison, diagnosis.recommendation
     chosen = advice.configuration if advice is not None else None
-    yield situation.why, "; ".join(why_sentences(diagnosis, chosen))
+    yield situation.why, why_sentence(diagnosis, chosen)
     if advice is not None and advice.without_freezing is not None:
         free = advice.without_freezing
         best = "nothing is faster"

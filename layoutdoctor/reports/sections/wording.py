@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.costs import all_conversions_of, parts_of_pairs
 from layoutdoctor.words import (
     DIRECTION_WORDS,
     ONEDNN_LOG,
@@ -203,10 +202,3 @@ def direction_words(conversion: Conversion) -> str:
     """Which way a conversion goes; a kernel's name alone may not say."""
     is_known = conversion.direction != "other" or conversion.source or conversion.target
     return DIRECTION_WORDS[conversion.direction] + ("" if is_known else ", or which way is not known")
-
-
-def wasted_seconds(trial: Trial) -> float | None:
-    """The time of the conversions in the redundant pairs of a trial, each once; None if one is not known."""
-    parts = parts_of_pairs(trial.redundant_pairs, all_conversions_of(trial))
-    known = [part.seconds for part in parts if part.seconds is not None]
-    return sum(known) if len(known) == len(parts) else None
