@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
@@ -202,8 +201,7 @@ def _overview(view: Overview) -> Iterator[str]:
     if view.lines:
         yield "\n".join(f"- {escape(line)}" for line in view.lines)
     for table in view.tables:
-        left_out = table.left_out + max(0, len(table.rows) - MOST_ROWS)
-        shown = table_of(replace(table, rows=table.rows[:MOST_ROWS], left_out=left_out))
+        shown = table_of(table.first(MOST_ROWS))
         yield folded(f"{table.title}: {len(table.rows)}", shown) if table.is_long else f"### {table.title}\n\n{shown}"
     if view.remarks:
         yield "\n".join(f"- {escape(remark)}" for remark in view.remarks)

@@ -25,7 +25,7 @@ from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import NOT_RECORDED, SWITCH_WORDS, count_of, joined, line_words, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -86,8 +86,10 @@ def _trial_details(trial: Trial, under: str, most: int) -> Iterator[Detail]:
     for kind in _KINDS:
         totals = [total for total in trial.kernels.totals if total.kind == kind] if trial.kernels is not None else []
         if totals:
-            yield _cut(f"Totals by {kind}{under}: {len(totals)}", (kind, *TOTAL_HEADS), map(total_row, totals), most)
-    if trial.failure is not None and trial.failure.log and most:
+            title = f"Totals by {kind}{under}: {len(totals)}"
+            rows = tuple(TableRow(total_row(total)) for total in totals)
+            yield Detail(title, Table((kind, *TOTAL_HEADS), rows, title).first(most))
+    if trial.failure is not None and trial.failure.log:
         log = _important_part(trial.failure.log)
         yield Detail(f"Log of {shown_name(trial.name)}", text=(clean(trial.failure.message),), log=log)
 
@@ -99,16 +101,9 @@ def _list(
     if entries:
         columns = {name: [cell(entry) for entry in entries[:most]] for name, cell in cells.items()}
         known = {name: column for name, column in columns.items() if not set(column) <= {UNKNOWN, "no"}}
-        yield _cut(title, tuple(known), zip(*known.values(), strict=True), most, len(entries))
-
-
-def _cut(
-    title: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]], most: int, count: int | None = None
-) -> Detail:
-    """A list of at most so many rows; the count is that of all entries if some have no row."""
-    every = tuple(map(TableRow, rows))
-    left_out = max(0, (len(every) if count is None else count) - most)
-    return Detail(title, Table(head, every[:most], title=title, left_out=left_out) if every[:most] else None)
+        rows = tuple(map(TableRow, zip(*known.values(), strict=True)))
+        left_out = max(0, len(entries) - most)
+        yield Detail(title, Table(tuple(known), rows, title, left_out=left_out) if rows else None)
 
 
 def _important_part(log: str) -> str:

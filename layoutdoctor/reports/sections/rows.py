@@ -87,6 +87,10 @@ class Table:
         rows = tuple(row._replace(cells=row.cells[: self.narrow_count]) for row in self.rows)
         return replace(self, head=self.head[: self.narrow_count], rows=rows)
 
+    def first(self, most: int) -> Table:
+        """The table cut to so many rows."""
+        return replace(self, rows=self.rows[:most], left_out=self.left_out + max(0, len(self.rows) - most))
+
     @property
     def is_number(self) -> list[bool]:
         """Of each column, whether its cells are numbers."""
@@ -128,8 +132,8 @@ def _places_in_graphs(trial: Trial) -> tuple[Table, ...]:
         for place in sorted(moved, key=lambda place: -moved[place])
     ]
     head, title = ("line", "conversions", "of", "moves"), "Conversions by line"
-    table = Table(head, tuple(rows[:MOST_PLACES]), title=title, left_out=max(0, len(rows) - MOST_PLACES))
-    return (table,) if rows and any(graph.buffers for graph in trial.graphs) else ()
+    is_read = rows and any(graph.buffers for graph in trial.graphs)
+    return (Table(head, tuple(rows), title).first(MOST_PLACES),) if is_read else ()
 
 
 def _kinds(conversions: Sequence[Conversion]) -> str:

@@ -40,14 +40,13 @@ from layoutdoctor.reports import format_of_suffix, render
 from layoutdoctor.reports.sections.account import account_sentence, account_table
 from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
-from layoutdoctor.reports.sections.rows import build_tables, conversions_cell
+from layoutdoctor.reports.sections.rows import Table, TableRow, build_tables, conversions_cell
 from layoutdoctor.reports.sections.view import build_row_of_model, build_view
 from layoutdoctor.reports.sections.wording import clean, clean_line
 from layoutdoctor.reports.text import plain_table, render_text
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.reports.sections.rows import Table
 
 GAIN, NO_CONVOLUTION, SMALL_SHARE = (
     STORIES[name]() for name in ("gain_with_findings", "no_convolution", "small_share")
@@ -186,12 +185,13 @@ def test_no_line_is_wider_than_the_terminal_except_code(story: str, width: int) 
 
 
 def test_a_table_wraps_in_its_cells_and_a_clause_spans_the_other_columns() -> None:
-    narrow = plain_table(("name", "what"), [("a", "one two three four"), ("b", "five")], 20)
-    spanned = plain_table(("name", "x", "y"), [("a", "1", "2"), ("longer", "", "")], 60, [None, "failed: no compiler"])
+    narrow = plain_table(Table(("name", "what"), (TableRow(("a", "one two three four")), TableRow(("b", "five")))), 20)
+    failed = TableRow(("longer",), "failed: no compiler")
+    spanned = plain_table(Table(("name", "x", "y"), (TableRow(("a", "1", "2")), failed)), 60)
 
     assert narrow.splitlines() == ["name  what", "a     one two three", "      four", "b     five"]
     assert spanned.splitlines() == ["name    x  y", "a       1  2", "longer  failed: no compiler"]
-    assert plain_table(("name", "x"), [("a", "")], 60, ["failed"]) == "a     failed"
+    assert plain_table(Table(("name", "x"), (TableRow(("a",), "failed"),)), 60) == "a     failed"
 
 
 def test_conversions_that_are_fused_or_change_nothing_or_are_in_two_lists_are_not_counted_twice() -> None:
