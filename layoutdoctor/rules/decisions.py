@@ -226,7 +226,7 @@ def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
         convolutions = [convolution for decision in idle for convolution in decision.convolutions]
         count = sum(decision.convolution_count for decision in idle)
         message = f"layout optimization applied, 0 of {count_of(count, 'convolution')} made channels-last"
-        ways = OFF if _is_cured_by_off(diagnosis, trial) else CHANNELS_LAST_CONFIGURATIONS
+        ways = OFF if _cure_by_off(diagnosis, trial) is not None else CHANNELS_LAST_CONFIGURATIONS
         yield LD201.finding(
             trial.name,
             message + _rank_words(diagnosis, trial, convolutions) + _returned_words(diagnosis, trial),
@@ -286,8 +286,8 @@ def _cost_words(conversions: Sequence[Conversion]) -> str:
 
 def _without_words(times: Times, trial: Trial) -> str:
     """What is converted with layout optimization off, and how fast a call is then; empty if the compiler saves none."""
-    off = _without(times.diagnosis, trial)
-    if off is None or not _is_cured_by_off(times.diagnosis, trial):
+    off = _cure_by_off(times.diagnosis, trial)
+    if off is None:
         return ""
     left, gain = len(_compiled_conversions(off)), times.over(off.name, trial.name)
     library, rest = (launch_count(c for c in counted_conversions(t) if c.owner == "library") for t in (trial, off))
@@ -316,9 +316,11 @@ def _without(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
     return next((off for off in found if len(off.graphs) == len(trial.graphs)), None)
 
 
-def _is_cured_by_off(diagnosis: Diagnosis, trial: Trial) -> bool:
+def _cure_by_off(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
+    """The trial without layout optimization if the compiler converts fewer tensors in it."""
     off = _without(diagnosis, trial)
-    return off is not None and len(_compiled_conversions(off)) < len(_compiled_conversions(trial))
+    is_cure = off is not None and len(_compiled_conversions(off)) < len(_compiled_conversions(trial))
+    return off if is_cure else None
 
 
 def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conversion]]:
@@ -340,7 +342,7 @@ def _is_returned(conversion: Conversion) -> bool:
 def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str | None:
     """To switch the optimization off if that saves conversions; else to convert the model by hand."""
     times = Times(diagnosis)
-    if _is_cured_by_off(diagnosis, trial):
+    if _cure_by_off(diagnosis, trial) is not None:
         return advised(times, trial, OFF, SWITCH_OFF)
     wanted = "channels_last_3d" if ranks == {3} else "channels_last"
     if diagnosis.subject.parameter_formats.keys() == {wanted}:
@@ -351,7 +353,7 @@ def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str 
     gain = times.fastest(CHANNELS_LAST_CONFIGURATIONS)
     last = diagnosis.measured_trial(CHANNELS_LAST_CONFIGURATIONS[0])
     why = ": the flag will not do it"
-    if last is not None and (gain is None or gain.name != last.name) and _is_cured_by_off(diagnosis, last):
+    if last is not None and (gain is None or gain.name != last.name) and _cure_by_off(diagnosis, last) is not None:
         advice, why = f'{advice}, compile with options={{"layout_optimization": False}}', ""
     if gain is None:
         return advised(times, trial, CHANNELS_LAST_CONFIGURATIONS, f"{advice}, and measure{why}")

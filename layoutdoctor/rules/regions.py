@@ -354,7 +354,7 @@ def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
                 "it is)" + (", or give the model and its input channels_last" if is_open else ""),
                 severity=evidence.severity_of_cost(trial, seconds),
                 evidence=(first.name, exit_.id, second.name, entry.id),
-                at=Place(exit_.module or entry.module, exit_.location or entry.location, 2, seconds),
+                at=Place(exit_.module or entry.module, exit_.location or entry.location),
                 seconds=seconds,
                 bytes_moved=moved,
             )

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE, FORCED
-from layoutdoctor.examination.costs import Place, all_conversions_of, conversions_of, places_of, sum_known
+from layoutdoctor.examination.costs import all_conversions_of, conversions_of, places_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead, verified_cure
@@ -52,13 +52,12 @@ def round_trips(diagnosis: Diagnosis) -> Iterator[Finding]:
             kind = joined((facts.way(pair), facts.around(pair)), " ") if trial is main and not is_trace else ""
             kinds.setdefault(kind, []).append(pair)
         for pairs in sorted(kinds.values(), key=lambda p: (_seconds(p) or 0.0, _bytes(p) or 0), reverse=True):
-            found = places_of(Place(p.module, p.location, 1, p.seconds, p.bytes_moved or 0) for p in pairs)
             yield LD101.finding(
                 trial.name,
-                _trace_message(facts, pairs, found) if is_trace else _message(facts, pairs),
+                _trace_message(facts, pairs) if is_trace else _message(facts, pairs),
                 _suggestion(Times(diagnosis), facts, pairs),
                 severity=_severity(Times(diagnosis), facts),
-                at=found[0] if found else None,
+                at=next(iter(places_of(pairs)), None),
                 seconds=_seconds(pairs),
                 bytes_moved=_bytes(pairs),
                 evidence=_ids(pairs),
@@ -182,7 +181,7 @@ def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     return f"{count_of(len(pairs), 'round trip')}: {joined(parts, ', ')}"
 
 
-def _trace_message(facts: _Facts, pairs: Sequence[RedundantPair], found: Sequence[Place]) -> str:
+def _trace_message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     """How many with which proof, then the same; how many go through a group norm that converts by itself."""
     counts: Counter[str] = Counter(
         pair.confidence or ("graph" if pair.evidence == "graph" else "order") for pair in pairs
@@ -197,7 +196,7 @@ def _trace_message(facts: _Facts, pairs: Sequence[RedundantPair], found: Sequenc
         facts.kind_words(pairs),
         wording.on_shapes(pair.tensor_shape for pair in pairs),
         facts.cost_words(pairs),
-        wording.dearest_words(found),
+        wording.dearest_words(pairs),
         f"{which} through a group norm that runs in contiguous_format only" if norms else None,
     )
     return joined(parts)

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.diagnosis.trial import Trial
 
 
@@ -171,7 +170,7 @@ def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convo
         "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
         "usual cause, so convert around this layer or change its groups where the rest gains",
         severity=severity_of_gain(Times(diagnosis).over(fast.trial.name, slow.trial.name)),
-        at=Place(modules[0] if modules else None, node.location if node is not None else None, 1, None),
+        at=Place(next(iter(modules), None), node.location if node is not None else None),
         evidence=(slow.trial.name, fast.trial.name),
         seconds=slow.seconds - fast.seconds,
     )
@@ -212,9 +211,7 @@ class _Reduction:
 
     kernel: str
     seconds: float
-    op: str
-    location: SourceLocation | None
-    module: str | None
+    op: FxNode
     run: int
 
 
@@ -229,16 +226,16 @@ def strided_reductions(diagnosis: Diagnosis) -> Iterator[Finding]:
             if not is_slower or not takes_at_least(slow_trial, slow.seconds, _LEAST_SHARE_OF_REDUCTION):
                 continue
             if slow.run < fast.run:
-                place = f" in {slow.module}" if slow.module is not None else ""
+                name, place = slow.op.called or base_name(slow.op.target), slow.op.module
                 yield LD304.finding(
                     slow_trial.name,
-                    f"the reduction {slow.kernel} ({slow.op}{place}) takes "
+                    f"the reduction {slow.kernel} ({joined((name, place), ' in ')}) takes "
                     f"{wording.cost_words(slow_trial, slow.seconds)} in {shown(slow_trial.name)} and "
                     f"{format_seconds(fast.seconds)} in {shown(fast_trial.name)} for the same elements: "
                     f"{format_ratio(slow.seconds / fast.seconds)} slower; a strided reduction, not a layout conversion",
                     "judge the format by the time of the whole model, not by this kernel",
                     evidence=(slow.kernel, fast.kernel),
-                    at=Place(slow.module, slow.location, 1, None),
+                    at=slow.op,
                     seconds=slow.seconds - fast.seconds,
                 )
 
@@ -258,9 +255,7 @@ def _reductions(trial: Trial) -> dict[_Work, _Reduction]:
                 continue
             key = (graph.direction, tuple(sorted({(base_name(n.target), n.module) for n in origins}, key=str)), count)
             op = next((node for node in origins if node.called is not None), origins[0])
-            name = op.called or base_name(op.target)
-            reduction = _Reduction(kernel, seconds, name, op.location, op.module, min(runs))
-            found.setdefault(key, []).append(reduction)
+            found.setdefault(key, []).append(_Reduction(kernel, seconds, op, min(runs)))
     return {key: members[0] for key, members in found.items() if len(members) == 1}
 
 
@@ -333,7 +328,7 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
 
 
 def _place(row: AccountRow) -> Place:
-    return Place(row.module, row.locations[0] if row.locations else None, 1, None)
+    return Place(row.module, next(iter(row.locations), None))
 
 
 def _work_words(row: AccountRow) -> str:
@@ -392,23 +387,21 @@ _HEAVY = ("convolution", "deconvolution", "matmul", "inner_product")
 def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most."""
     for trial, kernels in evidence.first_showing(evidence.main_or_eager(diagnosis), _dear_fallbacks):
-        nodes = [evidence.node_of(trial, kernel) for kernel in kernels]
+        nodes = [node for kernel in kernels if (node := node_of(trial, kernel)) is not None]
         codes = distinct(f"oneDNN's {k.implementation}" if _is_reference(k) else op_words(k.name) for k in kernels)
-        dtypes = listing(distinct(node.dtype for node in nodes if node is not None))
-        modules = distinct(node.module for node in nodes if node is not None)
-        dearest = next((node for node in nodes if node is not None), None)
-        where = f" ({listing(modules)})" if modules else ""
-        times = Times(diagnosis)
+        dtypes = listing(distinct(node.dtype for node in nodes))
+        modules = listing(distinct(node.module for node in nodes))
+        where, times = f" ({modules})" if modules else "", Times(diagnosis)
         other = times.clean_alternative(trial, _runs_other_code)
         yield LD305.finding(
             trial.name,
             f"{count_of(len(kernels), 'call')}{where}{f' in {dtypes}' if dtypes else ''} "
             f"{'runs' if len(kernels) == 1 else 'run'} in code that is not made to be fast ({listing(codes)}): "
             f"{wording.cost_words(trial, _sum(kernels))}",
-            _other_code(times, trial, other, has_batch_of_one=any(map(_is_of_one, kernels, nodes))),
+            _other_code(times, trial, other, has_batch_of_one=any(_is_of_one(trial, kernel) for kernel in kernels)),
             severity=_severity_of_fallbacks(times, trial, other, is_reference=any(map(_is_reference, kernels))),
             evidence=codes,
-            at=Place(modules[0] if modules else None, dearest.location if dearest is not None else None, 1, None),
+            at=next(iter(nodes), None),
             seconds=_sum(kernels),
         )
 
@@ -434,8 +427,9 @@ def _is_reference(kernel: Kernel) -> bool:
     return kernel.name in _HEAVY and _REFERENCE.search(kernel.implementation or "") is not None
 
 
-def _is_of_one(kernel: Kernel, node: FxNode | None) -> bool:
+def _is_of_one(trial: Trial, kernel: Kernel) -> bool:
     """Whether ATen convolves a batch of one sample on a CPU."""
+    node = node_of(trial, kernel)
     shape = () if node is None or node.layout is None else node.layout.shape
     return kernel.name.startswith("aten::") and len(shape) > 2 and shape[0] == 1
 

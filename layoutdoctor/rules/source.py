@@ -300,7 +300,7 @@ def refused_views(diagnosis: Diagnosis) -> Iterator[Finding]:
             "write .reshape(...) there, or .flatten(1): the same where nothing has to be moved, one copy where it has",
             severity="warning",
             evidence=names,
-            at=Place(None, place, 1, None),
+            at=Place(None, place),
         )
 
 

@@ -9,7 +9,6 @@ import msgspec
 
 from layoutdoctor.examination.costs import (
     all_conversions_of,
-    conversion_places,
     conversions_of,
     dearest_of,
     launch_count,
@@ -77,8 +76,7 @@ def _conversion_message(trial: Trial, weights: Sequence[Conversion]) -> str:
     )
     costs: tuple[str | None, ...] = (wording.cost_words(trial, sum_known(c.seconds for c in weights)),)
     if evidence.is_trace(trial):
-        places = conversion_places(weights)
-        costs = (wording.conversion_cost_words(trial, weights), wording.dearest_words(places))
+        costs = (wording.conversion_cost_words(trial, weights), wording.dearest_words(weights))
     return joined((joined(facts, ", "), joined(costs)), ": ")
 
 

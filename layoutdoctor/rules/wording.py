@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import sum_known
+from layoutdoctor.examination.costs import places_of, sum_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules.evidence import share_of_kernels
 from layoutdoctor.units import format_bytes, format_seconds, format_share
@@ -97,8 +97,9 @@ def place_words(place: Place) -> str:
     return f"in {place.module}" + (f" ({line})" if line is not None else "")
 
 
-def dearest_words(found: Sequence[Place]) -> str | None:
+def dearest_words(costs: Iterable[Conversion | RedundantPair]) -> str | None:
     """The places that cost most: ``"most in layer3.0 (model.py:15) with 120 us and in conv1"``; None for one alone."""
+    found = places_of(costs)
     named = [
         place_words(place) + (f" with {format_seconds(place.seconds)}" if place.seconds is not None else "")
         for place in found[:_PLACES_NAMED]
