@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding, Severity
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode, Graph
+    from layoutdoctor.diagnosis.graph import Convolution, FxNode, Graph
     from layoutdoctor.diagnosis.kernel import Kernel
     from layoutdoctor.diagnosis.trial import Trial
 
@@ -99,7 +99,11 @@ class _Convolutions:
 
     trial: Trial
     kernels: list[Kernel]
-    modules: list[str]
+
+    @property
+    def modules(self) -> list[str]:
+        nodes = (node_of(self.trial, kernel) for kernel in self.kernels)
+        return distinct(node.module for node in nodes if node is not None)
 
     @property
     def seconds(self) -> float:
@@ -144,13 +148,10 @@ def _by_problem(trial: Trial) -> dict[_Problem, _Convolutions]:
         node = node_of(trial, kernel)
         is_cudnn = kernel.library == "cudnn" and "conv" in (kernel.op or "") and kernel.node is not None
         is_onednn = kernel.library == "onednn" and kernel.name in ("convolution", "deconvolution")
-        module = node.module if node is not None else None
-        text = kernel.problem or module
+        text = kernel.problem or (node.module if node is not None else None)
         if text is not None and (is_onednn or is_cudnn):
             key = (kernel.library or "", text, kernel.backward)
-            alike = found.setdefault(key, _Convolutions(trial, [], []))
-            alike.kernels.append(kernel)
-            alike.modules.extend([module] if module is not None and module not in alike.modules else [])
+            found.setdefault(key, _Convolutions(trial, [])).kernels.append(kernel)
     return found
 
 
@@ -179,10 +180,7 @@ def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convo
 def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
     """For a CUDA device that is not there: a loss that cannot be measured here, but is known to happen."""
     static = (trial for trial in evidence.own_trials(diagnosis) if trial.is_static)
-    for trial in static:
-        grouped = [c for c in evidence.convolutions_of(trial) if c.class_ == "grouped" and c.channels_last]
-        if not grouped:
-            continue
+    for trial, grouped in evidence.first_showing(static, _grouped_in_channels_last):
         names = listing([convolution_words(convolution) for convolution in grouped])
         yield LD303.finding(
             trial.name,
@@ -192,7 +190,10 @@ def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
             evidence=[convolution.node for convolution in grouped],
             at=grouped[0],
         )
-        return
+
+
+def _grouped_in_channels_last(trial: Trial) -> list[Convolution]:
+    return [c for c in evidence.convolutions_of(trial) if c.class_ == "grouped" and c.channels_last]
 
 
 LD303 = Rule("LD303", "convolution-slower-in-one-format", slower_convolutions)
