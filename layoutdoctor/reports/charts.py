@@ -43,13 +43,12 @@ Format = Literal["channels_last", "contiguous", "blocked", "unknown"]
 
 def build_bars(diagnosis: Diagnosis) -> list[Drawn]:
     """The measured configurations, fastest first, each with its ratio to the baseline if there is one."""
-    recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison else None
+    roles = {diagnosis.baseline_name if diagnosis.comparison else None: "baseline", diagnosis.recommended_name: "best"}
     bars: list[Drawn] = []
     for trial in diagnosis.trials:
         if trial.measurement is not None:
             seconds, ratio = trial.measurement.median_seconds, find_ratio(diagnosis, trial.name)
-            role = "best" if trial.name == recommended else "baseline" if trial.name == baseline else "other"
+            role = roles.get(trial.name, "other")
             bars.append({"name": shown_name(trial.name), "role": role, "seconds": seconds, "ratio": None})
             bars[-1]["text"] = format_seconds(seconds)
             if ratio is not None:
@@ -217,9 +216,8 @@ def build_flows(diagnosis: Diagnosis) -> tuple[Flow, ...]:
     Returns:
         One for all round trips that look alike; without round trips that of the costliest conversion of the baseline.
     """
-    advised = diagnosis.recommendation.configuration if diagnosis.recommendation is not None else None
     main = main_trial(diagnosis)
-    mains = (main, diagnosis.measured_trial(advised or ""))
+    mains = (main, diagnosis.measured_trial(diagnosis.recommended_name))
     trials = sorted(own_trials(diagnosis), key=lambda trial: trial not in mains)
     flows = [flow for trial in trials for flow in _of_pairs(diagnosis, trial)]
     if not flows and main is not None:

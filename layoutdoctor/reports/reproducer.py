@@ -110,7 +110,7 @@ def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
         return None
     if _has_wrong_values(diagnosis):
         return usable["eager"], usable[BASELINE]
-    first = usable.get(diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE) or ran[0]
+    first = usable.get(diagnosis.baseline_name) or ran[0]
     fastest = diagnosis.fastest
     if fastest is not None:
         for name in (fastest.name, base_name(fastest.configuration)):

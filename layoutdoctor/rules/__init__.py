@@ -46,9 +46,8 @@ def run_rules(diagnosis: Diagnosis, rules: Sequence[Rule] | None = None) -> tupl
     Returns:
         The findings. A rule that raises loses its own findings only: a note with its code says that it failed.
     """
-    chosen = diagnosis.recommendation.configuration if diagnosis.recommendation is not None else None
-    trials = (main_trial(diagnosis), diagnosis.measured_trial(chosen or ""))
-    first = {None, chosen, *(trial.name for trial in trials if trial is not None)}
+    trials = (main_trial(diagnosis), diagnosis.measured_trial(diagnosis.recommended_name))
+    first = {None, diagnosis.recommended_name, *(trial.name for trial in trials if trial is not None)}
     findings = (finding for rule in (ALL_RULES if rules is None else rules) for finding in _run(rule, diagnosis))
     kept = (with_measured_cure(diagnosis, finding) for finding in findings if is_of_interest(diagnosis, finding))
     return tuple(sorted(kept, key=lambda finding: (finding.configuration not in first, *_rank(finding))))

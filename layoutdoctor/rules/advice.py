@@ -37,11 +37,11 @@ class Times:
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         self.diagnosis = diagnosis
-        comparison, advice = diagnosis.comparison, diagnosis.recommendation
+        comparison = diagnosis.comparison
         self.baseline = comparison.baseline if comparison is not None else ""
         self._ratios = {ratio.name: ratio for ratio in (comparison.ratios if comparison is not None else ())}
-        recommended = advice.configuration if advice is not None else None
-        self._recommended = None if recommended is None else self._measured(recommended)
+        recommended = diagnosis.measured_trial(diagnosis.recommended_name)
+        self._recommended = None if recommended is None else recommended.name
 
     def _measured(self, name: str) -> str:
         trial = self.diagnosis.measured_trial(name)
@@ -250,10 +250,10 @@ def use_or_recommended(diagnosis: Diagnosis, account: Account) -> str:
 def verified_cure(diagnosis: Diagnosis) -> Trial | None:
     """The recommended trial, if further starts agreed and it gains enough for an error; else None."""
     advice = diagnosis.recommendation
-    if advice is None or not advice.verified or advice.configuration is None or advice.speedup is None:
+    if advice is None or not advice.verified or advice.speedup is None:
         return None
     is_enough = advice.speedup.verdict == FASTER and advice.speedup.median >= 1 + _ERROR_GAIN
-    return diagnosis.measured_trial(advice.configuration) if is_enough else None
+    return diagnosis.measured_trial(diagnosis.recommended_name) if is_enough else None
 
 
 def severity_of_gain(gain: Ratio | None) -> Severity:
@@ -265,10 +265,9 @@ def severity_of_gain(gain: Ratio | None) -> Severity:
 # ------------------------------------------------------------------------------------------- cures that were tried
 def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
     """False for a finding about a cure that was tried and is not recommended, unless its outputs differ."""
-    trial = None if finding.configuration is None else diagnosis.find_trial(finding.configuration)
-    if trial is None or not trial.configuration.cures or finding.code == "LD402":
-        return True
-    return diagnosis.recommendation is not None and diagnosis.recommendation.configuration == trial.name
+    trial = diagnosis.find_trial(finding.configuration)
+    is_of_cure = trial is not None and bool(trial.configuration.cures)
+    return not is_of_cure or finding.code == "LD402" or finding.configuration == diagnosis.recommended_name
 
 
 def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
@@ -285,10 +284,8 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
             if base is not None and base.measurement is not None and trial.measurement is not None:
                 ratio = ratio_of(trial.name, base.measurement, trial.measurement)
                 ratio = ratio or Times(diagnosis).over(trial.name, base.name)  # if they share no rounds
-            is_recommended = (
-                diagnosis.recommendation is not None and diagnosis.recommendation.configuration == trial.name
-            )
-            severity = severity_of_gain(ratio) if is_recommended and finding.severity == "note" else finding.severity
+            is_judged = trial.name == diagnosis.recommended_name and finding.severity == "note"
+            severity = severity_of_gain(ratio) if is_judged else finding.severity
             words = _cure_words(diagnosis, trial, base, ratio)
             return msgspec.structs.replace(finding, severity=severity, suggestion=words)
     return finding

@@ -6,7 +6,6 @@ import itertools
 import re
 from typing import TYPE_CHECKING, TypeVar
 
-from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.examination.graphs.buffers import densified
@@ -42,8 +41,7 @@ _CONVOLUTION = re.compile(r"(^|_)conv(olution)?(_|[123]d|$)")
 # ------------------------------------------------------------------------------------------------------- trials
 def main_trial(diagnosis: Diagnosis) -> Trial | None:
     """The trial the user has today: the baseline, else the only trial there is (a recorded trace)."""
-    name = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
-    trial = diagnosis.measured_trial(name)
+    trial = diagnosis.measured_trial(diagnosis.baseline_name)
     return diagnosis.trials[0] if trial is None and len(diagnosis.trials) == 1 else trial
 
 

@@ -478,10 +478,8 @@ _SETTINGS = " ".join(f"{name}={value}" for name, value in KEEPS_MEMORY.items())
 
 def memory_given_back(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most, about the default and the recommended configuration."""
-    advice = diagnosis.recommendation
-    chosen = diagnosis.measured_trial(advice.configuration) if advice is not None and advice.configuration else None
     factors, extra = {}, {}
-    for trial in (diagnosis.baseline, chosen):
+    for trial in (diagnosis.baseline, diagnosis.measured_trial(diagnosis.recommended_name)):
         measured = trial.measurement if trial is not None else None
         if trial is not None and measured is not None and measured.unkept_seconds:
             unkept = statistics.median(measured.unkept_seconds)

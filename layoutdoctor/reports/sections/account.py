@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, tensors_in_short
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
@@ -48,11 +47,11 @@ def account_table(account: Account) -> Table:
     return Table(head, rows, title=heading)
 
 
-def why_sentence(diagnosis: Diagnosis, chosen: str | None) -> str:
+def why_sentence(diagnosis: Diagnosis) -> str:
     """The cost of the default: against the recommended configuration, else by itself; empty if it did not run."""
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
-    trial = diagnosis.measured_trial(baseline)
-    account = next((a for a in diagnosis.accounts if (a.slower, a.faster) == (baseline, chosen)), None)
+    trial = diagnosis.measured_trial(diagnosis.baseline_name)
+    sides = diagnosis.baseline_name, diagnosis.recommended_name
+    account = next((account for account in diagnosis.accounts if (account.slower, account.faster) == sides), None)
     if account is not None and account.rows:
         return account_sentence(account)
     if trial is None or trial.status != "ok":

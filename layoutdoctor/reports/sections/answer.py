@@ -141,8 +141,7 @@ def _claimed(diagnosis: Diagnosis) -> Ratio | None:
 
 
 def _default(diagnosis: Diagnosis) -> str:
-    name = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
-    trial = next((one for one in diagnosis.trials if one.name == name), None)
+    name, trial = diagnosis.baseline_name, diagnosis.find_trial(diagnosis.baseline_name)
     given = "" if trial is None or name != BASELINE else compile_words(trial.configuration)
     return f"torch.compile with {clean(given)}" if given else baseline_phrase(name)
 
@@ -232,7 +231,7 @@ def _lines_to_paste(diagnosis: Diagnosis, situation: Situation) -> tuple[str, ..
         return ()
     lines = [clean_line(line) for line in advice.how.splitlines()]
     if not any("model(" in line for line in lines):
-        trial = diagnosis.find_trial(advice.configuration or "")
+        trial = diagnosis.find_trial(advice.configuration)
         beats_compiled = situation is FOUND and comparison is not None and comparison.baseline == BASELINE
         adds_nothing = beats_compiled and trial is not None and trial.configuration.backend == "eager"
         lines.append(f"y = model(x){'  # torch.compile adds nothing here' if adds_nothing else ''}")
@@ -241,8 +240,7 @@ def _lines_to_paste(diagnosis: Diagnosis, situation: Situation) -> tuple[str, ..
 
 def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, str]]:
     comparison, advice = diagnosis.comparison, diagnosis.recommendation
-    chosen = advice.configuration if advice is not None else None
-    yield situation.why, why_sentence(diagnosis, chosen)
+    yield situation.why, why_sentence(diagnosis)
     if advice is not None and advice.without_freezing is not None:
         free = advice.without_freezing
         best = "nothing is faster"
@@ -252,7 +250,7 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
     yield "Package", _package_sentence(diagnosis)
     yield "Run with", _allocator_sentence(diagnosis)
     yield "Sizes", _sizes_sentence(diagnosis)
-    yield "Accuracy", "; ".join(_accuracy(diagnosis, chosen))
+    yield "Accuracy", "; ".join(_accuracy(diagnosis))
     yield "Sure?", _certainty(diagnosis, situation)
     cores = comparison.other_cores if comparison is not None else None
     if cores is not None and cores > WORTH_A_LINE_CORES:
@@ -305,9 +303,9 @@ def _unkept_factor(trial: Trial | None) -> float:
     return statistics.median(measured.unkept_seconds) / measured.median_seconds
 
 
-def _accuracy(diagnosis: Diagnosis, chosen: str | None) -> Iterator[str]:
+def _accuracy(diagnosis: Diagnosis) -> Iterator[str]:
     """The error of the recommended configuration, and of faster ones that compute something else."""
-    trial = diagnosis.measured_trial(chosen) if chosen is not None else None
+    trial = diagnosis.measured_trial(diagnosis.recommended_name)
     if trial is not None:
         yield _error_words(trial)
         advice = diagnosis.recommendation
@@ -321,7 +319,7 @@ def _accuracy(diagnosis: Diagnosis, chosen: str | None) -> Iterator[str]:
     for other in diagnosis.trials:
         ratio = find_ratio(diagnosis, other.name)
         differs = other.equivalence is not None and other.equivalence.status == "different"
-        if differs and ratio is not None and ratio.median > 1 and other.name != chosen:
+        if differs and ratio is not None and ratio.median > 1 and other.name != diagnosis.recommended_name:
             yield f"{shown_name(other.name)} is {ratio_words(ratio)}, but not right: {_error_words(other)}"
 
 

@@ -144,9 +144,7 @@ def _kinds(conversions: Sequence[Conversion]) -> str:
 def _configurations(diagnosis: Diagnosis) -> Table:
     """The configurations by their ratio to the baseline, then those without a time, then those without a result."""
     is_timed = diagnosis.subject.target is None
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
-    recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
-    against = f"against {clean_name(shown(baseline))}"
+    against = f"against {clean_name(shown(diagnosis.baseline_name))}"
     equal = (t for t in diagnosis.trials if t.equivalence is not None and t.equivalence.status == "equal")
     is_less_exact = any(map(times_less_exact, equal))
     cells: dict[str, Callable[[Trial], str]] = {
@@ -164,14 +162,15 @@ def _configurations(diagnosis: Diagnosis) -> Table:
             name = f"compiled ({clean(given)})"
         if trial.status != "same_as":
             row = (name, *(cell(trial) for cell in cells.values())) if is_ok else (name,)
-            rows.append(TableRow(row, None if is_ok else failure_clause(trial), recommended == trial.name))
+            is_recommended = trial.name == diagnosis.recommended_name
+            rows.append(TableRow(row, None if is_ok else failure_clause(trial), is_recommended))
     same = dict.fromkeys(trial.same_as for trial in diagnosis.trials if trial.same_as is not None)
     return Table(
         ("configuration", *cells),
         tuple(rows),
         title="Configurations, fastest first",
         narrow_count=4 + is_less_exact if is_timed else None,
-        below=tuple(_same_line(diagnosis, name, baseline) for name in same),
+        below=tuple(_same_line(diagnosis, name) for name in same),
     )
 
 
@@ -182,10 +181,10 @@ def _place_in_table(diagnosis: Diagnosis, trial: Trial) -> tuple[int, float]:
     return (1, trial.measurement.median_seconds) if trial.measurement is not None else (2 + (trial.status != "ok"), 0.0)
 
 
-def _same_line(diagnosis: Diagnosis, name: str, baseline: str) -> str:
+def _same_line(diagnosis: Diagnosis, name: str) -> str:
     others = [trial for trial in diagnosis.trials if trial.same_as == name]
     alike = "the same code as" if all(trial.configuration.backend == "inductor" for trial in others) else "the same as"
-    of = "the default" if name == baseline == BASELINE else shown_name(name)
+    of = "the default" if name == diagnosis.baseline_name == BASELINE else shown_name(name)
     why = ", because torch.compile lowered no graph" if any(trial.ran_as_eager for trial in others) else ""
     return f"{alike} {of}{why}: {'; '.join(shown_name(trial.name) for trial in others)}"
 

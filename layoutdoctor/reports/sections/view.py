@@ -266,15 +266,14 @@ def _hints(diagnosis: Diagnosis, findings: Sequence[FindingEntry]) -> tuple[str,
 def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
     """The findings in their order; those that the recommended configuration shares with the baseline are elsewhere."""
     ran = [trial.name for trial in diagnosis.trials if trial.status == "ok"]
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
-    main = ran[0] if len(ran) == 1 else baseline
+    main = ran[0] if len(ran) == 1 else diagnosis.baseline_name
     shows_all = is_recording(diagnosis) or main not in ran
-    advised = diagnosis.recommendation.configuration if diagnosis.recommendation else None
     own = [finding for finding in diagnosis.findings if finding.configuration in (None, main)]
     seen = {(finding.code, finding.location, finding.module) for finding in own}
     is_grave = any(finding.severity != "note" for finding in own)
     for finding in diagnosis.findings:
-        is_new = finding.configuration == advised and (finding.code, finding.location, finding.module) not in seen
+        place = (finding.code, finding.location, finding.module)
+        is_new = finding.configuration == diagnosis.recommended_name and place not in seen
         is_own = finding.configuration in (None, main)
         is_main = (is_own or is_new) and not (is_grave and finding.severity == "note")
         is_named = not is_own and not is_recording(diagnosis)
