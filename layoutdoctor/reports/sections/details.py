@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Convolution, Decision, Graph, LayoutBreaker
-    from layoutdoctor.diagnosis.kernel import TotalKind
+    from layoutdoctor.diagnosis.kernel import KernelSummary, TotalKind
     from layoutdoctor.diagnosis.trial import Measurement, Trial
 
     _Listed = Conversion | RedundantPair | LayoutBreaker | Convolution
@@ -120,17 +120,9 @@ def _conversion_time(trial: Trial) -> str:
     if trial.kernels is None:
         return NOT_RECORDED
     spent, whole = sum_seconds(counted_conversions(trial)), trial.kernels.seconds
-    return seconds_cell(spent) + (f" ({format_share(spent / whole)})" if spent is not None and whole else "")
-
-
-def seconds_cell(value: float | None) -> str:
-    """A time in a table; None if not known."""
-    return UNKNOWN if value is None else format_seconds(value)
-
-
-def bytes_cell(value: int | None) -> str:
-    """How many bytes in a table; None if not known."""
-    return UNKNOWN if value is None else format_bytes(value)
+    if spent is None:
+        return UNKNOWN
+    return format_seconds(spent) + (f" ({format_share(spent / whole)})" if whole else "")
 
 
 def _decision_card(under: str, graph: Graph, decision: Decision, most: int) -> Detail:
@@ -171,7 +163,7 @@ def _records(title: str, records: Sequence[_Listed], most: int) -> Iterator[Deta
         yield from _list(title, records, cells, most)
 
 
-def _field(name: str, record: _Listed) -> str:
+def _field(name: str, record: _Listed | Measurement | KernelSummary) -> str:
     value: object = getattr(record, name)
     if value in (None, (), ""):
         return UNKNOWN
@@ -183,7 +175,7 @@ def _field(name: str, record: _Listed) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):  # bandwidth_share, the only one that is no time, is not shown
         return format_seconds(value)
-    if isinstance(value, int) and name == "bytes_moved":
+    if isinstance(value, int) and "bytes" in name:
         return format_bytes(value)
     if isinstance(value, tuple):
         return _shape(value) if name.endswith("shape") else listing([clean_name(str(part)) for part in value], 6)
@@ -194,9 +186,9 @@ _MEASUREMENT_CELLS: Mapping[str, Callable[[tuple[Trial, Measurement]], str]] = {
     "configuration": lambda it: shown_name(it[0].name),
     "rounds": lambda it: str(len(it[1].round_seconds)),
     "calls per round": lambda it: str(it[1].calls_per_round),
-    "first call": lambda it: seconds_cell(it[1].compile_seconds),
-    "peak memory": lambda it: bytes_cell(it[1].peak_memory_bytes),
-    "kernel time": lambda it: seconds_cell(it[0].kernels.seconds if it[0].kernels is not None else None),
+    "first call": lambda it: _field("compile_seconds", it[1]),
+    "peak memory": lambda it: _field("peak_memory_bytes", it[1]),
+    "kernel time": lambda it: UNKNOWN if it[0].kernels is None else _field("seconds", it[0].kernels),
     "in conversions": lambda it: _conversion_time(it[0]),
     "outputs": lambda it: error_cell(it[0].equivalence),
 }

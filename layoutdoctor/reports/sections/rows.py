@@ -107,7 +107,7 @@ class Overview:
     headline: str
     lines: tuple[str, ...]
     tables: tuple[Table, ...]
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
 
 
 def build_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:

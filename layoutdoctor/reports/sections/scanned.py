@@ -55,7 +55,6 @@ def build_scan_view(scan: Scan, *, in_full: bool) -> Overview:
         headline=_headline(scan, whole),
         lines=tuple(_lines(scan, by_rank)),
         tables=tuple(table for table in tables if table.rows),
-        remarks=(),
     )
 
 
