@@ -198,13 +198,6 @@ def first_input(node: FxNode, nodes: Mapping[str, FxNode]) -> FxNode | None:
     return nodes.get(node.inputs[0]) if node.inputs else None
 
 
-def upstream(node: FxNode | None, nodes: Mapping[str, FxNode]) -> Iterator[FxNode]:
-    """A node, the maker of its first input, and so on."""
-    while node is not None:
-        yield node
-        node = first_input(node, nodes)
-
-
 def channels_last_only(layout: Layout | None) -> MemoryFormat | None:
     """The channels-last format of a layout, or part of one, that is not contiguous as well; None for any other."""
     formats = densified(layout).memory_formats if layout is not None else ()

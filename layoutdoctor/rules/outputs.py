@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,7 +14,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.evidence import first_input, nodes_by_name, upstream
+from layoutdoctor.rules.evidence import first_input, nodes_by_name
 from layoutdoctor.units import format_seconds, known_sum
 from layoutdoctor.words import distinct, layout_words, line_words, listing, shape_words, shown
 
@@ -241,11 +240,10 @@ def _raw_reads(trial: Trial) -> list[_Read]:
         for node in graph.nodes if graph.direction != "backward" else ():
             is_call = node.op == "call_function" and not node.backward and _CALL in base_name(node.target)
             if is_call and _is_users(node, is_eager=trial.configuration.backend == "eager"):
-                source = first_input(node, nodes)
-                made = (
-                    n for n in upstream(source, nodes) if n.op != "call_function" or base_name(n.target) not in _VIEWS
-                )
-                if not any(n.tensor == "weight" for n in islice(made, 1)):
+                made = source = first_input(node, nodes)
+                while made is not None and made.op == "call_function" and base_name(made.target) in _VIEWS:
+                    made = first_input(made, nodes)
+                if made is None or made.tensor != "weight":
                     found.append((node, source))
     return found
 
