@@ -16,7 +16,6 @@ from layoutdoctor.diagnosis.diagnosis import reports_layer
 from layoutdoctor.diagnosis.kernel import TotalKind
 from layoutdoctor.diagnosis.layout import Size
 from layoutdoctor.diagnosis.record import Record
-from layoutdoctor.diagnosis.saved import encoded
 from layoutdoctor.diagnosis.trial import TrialStatus
 
 COMPARISON_SCHEMA_VERSION = 1
@@ -339,8 +338,3 @@ class ModelComparison(Comparison, frozen=True, kw_only=True, tag_field="kind", t
     new: ComparedModel
     trials: tuple[TrialChange, ...]
     findings: tuple[FindingChange, ...]
-
-
-def comparison_to_json(comparison: TraceComparison | ModelComparison) -> bytes:
-    """A comparison as one line of JSON."""
-    return encoded(comparison)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from layoutdoctor.diagnosis.saved import encoded, to_json
+from layoutdoctor.diagnosis.saved import encoded
 from layoutdoctor.diagnosis.writing import is_packed_name, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.policy import Policy
+    from layoutdoctor.diagnosis.record import Record
     from layoutdoctor.diagnosis.scan import Scan
     from layoutdoctor.reports.sections.rows import Overview
 
@@ -75,6 +77,7 @@ def renderer_of(report_format: str) -> Callable[[Diagnosis], str]:
     return cast("Callable[[Diagnosis], str]", getattr(module, f"render_{report_format}"))
 
 
+Compared = TypeVar("Compared", bound="Record")
 COMPARISON_FORMATS = ("json", "markdown", "text")
 SCAN_FORMATS = ("html", *COMPARISON_FORMATS)
 
@@ -92,50 +95,46 @@ def render_comparison(
     Raises:
         UsageError: There is no such format.
     """
-    from layoutdoctor.diagnosis.comparison import comparison_to_json
     from layoutdoctor.reports.sections.compared import build_comparison_view
 
-    check_format(report_format)
-    comparison = scrub(comparison)
-    if report_format == "json":
-        return comparison_to_json(comparison).decode()
-    return _render_overview(build_comparison_view(comparison), report_format, width)
+    return _render_overview(comparison, "comparison", build_comparison_view, report_format, width)
 
 
 def render_scan(scan: Scan, report_format: str = "text", width: int | None = None) -> str:
     """The report of a scan, as ``render_comparison`` makes that of a comparison; there is ``html`` too."""
     from layoutdoctor.reports.sections.scanned import build_scan_view
 
-    check_format(report_format, SCAN_FORMATS, "scan")
-    scan = scrub(scan)
-    if report_format == "json":
-        return scan.to_json().decode()
-    return _render_overview(build_scan_view(scan, in_full=report_format != "text"), report_format, width)
+    build = partial(build_scan_view, in_full=report_format != "text")
+    return _render_overview(scan, "scan", build, report_format, width)
 
 
 def render_policy(policy: Policy, report_format: str = "text", width: int | None = None) -> str:
     """The report of a policy, as ``render_comparison`` makes that of a comparison."""
     from layoutdoctor.reports.sections.policy import build_policy_view
 
-    check_format(report_format, what="policy")
-    policy = scrub(policy)
-    if report_format == "json":
-        return encoded(policy).decode()
-    return _render_overview(build_policy_view(policy), report_format, width)
+    return _render_overview(policy, "policy", build_policy_view, report_format, width)
 
 
-def check_format(report_format: str, formats: Sequence[str] = COMPARISON_FORMATS, what: str = "comparison") -> None:
+def check_format(report_format: str, what: str = "comparison") -> None:
     """
-    Refuses a format that no comparison, or no scan, has.
+    Refuses a format that no comparison, policy or scan has.
 
     Raises:
         UsageError: There is no such format.
     """
+    formats = SCAN_FORMATS if what == "scan" else COMPARISON_FORMATS
     if report_format not in formats:
         raise UsageError(f"cannot render a {what} as {report_format!r}: expected one of {', '.join(formats)}")
 
 
-def _render_overview(view: Overview, report_format: str, width: int | None) -> str:
+def _render_overview(
+    record: Compared, what: str, build: Callable[[Compared], Overview], report_format: str, width: int | None
+) -> str:
+    check_format(report_format, what)
+    record = scrub(record)
+    if report_format == "json":
+        return encoded(record).decode()
+    view = build(record)
     if report_format == "markdown":
         from layoutdoctor.reports.markdown import overview_markdown
 
@@ -171,7 +170,7 @@ def one_line(diagnosis: Diagnosis) -> str:
 
 def render_json(diagnosis: Diagnosis) -> str:
     """The diagnosis as JSON, with every number, by the contract."""
-    return to_json(diagnosis).decode()
+    return encoded(diagnosis).decode()
 
 
 def format_of_suffix(path: str | PurePath) -> str:

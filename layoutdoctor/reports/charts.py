@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from layoutdoctor.examination.costs import all_conversions_of, counted_conversions
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.reports.sections.rows import format_interval
-from layoutdoctor.reports.sections.wording import clean, clean_name, direction_words, find_ratio, place_of, shown_name
+from layoutdoctor.reports.sections.wording import (
+    clean,
+    clean_name,
+    costs,
+    direction_words,
+    find_ratio,
+    place_of,
+    shown_name,
+)
 from layoutdoctor.rules.evidence import main_trial, own_trials
-from layoutdoctor.units import format_bytes, format_seconds
+from layoutdoctor.units import format_seconds
 from layoutdoctor.words import CONFIDENCE_WORDS, OWNER_WORDS, count_of, joined, layout_words, shape_words
 
 if TYPE_CHECKING:
@@ -278,8 +286,7 @@ def _about_pair(pair: RedundantPair, more: int) -> str:
 
 def _cost(seconds: float | None, moved: int | None, cause: str | None) -> str:
     """The known cost and its cause, behind a colon; empty if neither is known."""
-    time = None if seconds is None else format_seconds(seconds)
-    parts = joined((time, None if moved is None else f"{format_bytes(moved)} moved", cause), ", ")
+    parts = joined((*costs(seconds, moved), cause), ", ")
     return f": {parts}" if parts else ""
 
 

@@ -24,9 +24,8 @@ from layoutdoctor.reports.rules_page import passages_of
 from layoutdoctor.reports.sections.account import account_table, row_name
 from layoutdoctor.reports.sections.details import Detail, build_details
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.reports.sections.wording import clean, clean_log, clean_name
+from layoutdoctor.reports.sections.wording import clean, clean_log, clean_name, costs
 from layoutdoctor.rules import ALL_RULES
-from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import joined
 
 if TYPE_CHECKING:
@@ -57,13 +56,11 @@ def build_lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
 def _cards(diagnosis: Diagnosis, view: View) -> Iterator[dict[str, object]]:
     """The findings with their cost, their line of code and the ids they rest on."""
     for number, (entry, finding) in enumerate(zip(view.findings, diagnosis.findings, strict=True), 1):
-        time = None if finding.seconds is None else format_seconds(finding.seconds)
-        moved = None if finding.bytes_moved is None else f"{format_bytes(finding.bytes_moved)} moved"
         code = finding.location.code if finding.location is not None else None
         yield {
             "number": number,
             "entry": entry,
-            "costs": joined((time, moved), " · "),
+            "costs": joined(costs(finding.seconds, finding.bytes_moved), " · "),
             "code": clean(code, 300) if code else None,
             "named": list(map(clean_name, dict.fromkeys(finding.evidence)))[:MOST_NAMED],
         }

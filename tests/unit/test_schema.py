@@ -20,9 +20,8 @@ from layoutdoctor import compare
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.schema import KINDS, schema_of_kind, to_text
 from layoutdoctor.diagnosis.accepted import accept_all
-from layoutdoctor.diagnosis.comparison import comparison_to_json
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
-from layoutdoctor.diagnosis.saved import to_json
+from layoutdoctor.diagnosis.saved import encoded, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +66,7 @@ def test_comparisons_and_accepted_findings_are_valid_by_their_schemas() -> None:
     trace = compare(STORIES["trace_with_round_trips"](), STORIES["trace_of_owners"]())
 
     for comparison in (model, trace):
-        validator("comparison").validate(json.loads(comparison_to_json(comparison)))
+        validator("comparison").validate(json.loads(encoded(comparison)))
     accepted = msgspec.json.encode(accept_all(STORIES["gain_with_findings"]()))
     validator("accepted").validate(json.loads(accepted))
 

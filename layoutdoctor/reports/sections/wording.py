@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import (
     DIRECTION_WORDS,
     ONEDNN_LOG,
@@ -113,6 +114,12 @@ def project_path(file: str) -> str | None:
     if ".." in parts or _ELSEWHERE.match(path):
         return parts[-1].rpartition(":")[2] or None
     return "/".join(parts)
+
+
+def costs(seconds: float | None, bytes_moved: int | None) -> tuple[str | None, str | None]:
+    """A time and ``"6.12 MiB moved"``; None where it is not known."""
+    time = None if seconds is None else format_seconds(seconds)
+    return time, None if bytes_moved is None else f"{format_bytes(bytes_moved)} moved"
 
 
 def format_error(error: float) -> str:
