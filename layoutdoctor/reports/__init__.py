@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "format_of_suffix", "render", "renderer_of"]
 
 FORMATS = ("html", "json", "junit", "markdown", "reproducer", "sarif", "text")
-"""Each but JSON has a module of its name, imported on first use, with a function ``render_`` and its name."""
+"""Each but JSON has a module of its name, imported on first use; ``render_html`` and the like are its functions."""
 
 _FORMAT_BY_SUFFIX = {
     ".htm": "html",
@@ -71,10 +71,11 @@ def renderer_of(report_format: str) -> Callable[[Diagnosis], str]:
     """
     if report_format not in FORMATS:
         raise UsageError(f"cannot render as {report_format!r}: expected one of {', '.join(FORMATS)}")
-    if report_format == "json":
-        return render_json
-    module = import_module(f"{__name__}.{report_format}")
-    return cast("Callable[[Diagnosis], str]", getattr(module, f"render_{report_format}"))
+    return render_json if report_format == "json" else _function("render", report_format)
+
+
+def _function(verb: str, report_format: str) -> Callable[..., str]:
+    return cast("Callable[..., str]", getattr(import_module(f"{__name__}.{report_format}"), f"{verb}_{report_format}"))
 
 
 Compared = TypeVar("Compared", bound="Record")
@@ -134,18 +135,8 @@ def _render_overview(
     record = scrub(record)
     if report_format == "json":
         return encoded(record).decode()
-    view = build(record)
-    if report_format == "markdown":
-        from layoutdoctor.reports.markdown import overview_markdown
-
-        return overview_markdown(view)
-    if report_format == "html":
-        from layoutdoctor.reports.html import overview_html
-
-        return overview_html(view)
-    from layoutdoctor.reports.text import overview_text
-
-    return overview_text(view, width)
+    overview = _function("overview", report_format)
+    return overview(build(record), width) if report_format == "text" else overview(build(record))
 
 
 def save(diagnosis: Diagnosis, path: str | PurePath) -> None:
