@@ -315,24 +315,20 @@ _CALL_IN_CODE = re.compile(r"\.(contiguous|to|clone)\(")
 
 def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per line of the model, or per module if no line was recorded."""
-    called: dict[tuple[str, int], list[tuple[Trial, list[Conversion]]]] = {}
-    for trial in evidence.own_trials(diagnosis):
-        lines: dict[tuple[str, int], list[Conversion]] = {}
+    main, trials = evidence.main_trial(diagnosis), evidence.own_trials(diagnosis)
+    called: dict[tuple[str, int], dict[str, tuple[Trial, list[Conversion]]]] = {}
+    for trial in trials:
         for c in _user_conversions(trial):
             line = (c.location.file, c.location.line) if c.location is not None else (c.module or "", 0)
-            lines.setdefault(line, []).append(c)
-        for line, conversions in lines.items():
-            called.setdefault(line, []).append((trial, conversions))
-    main = evidence.main_trial(diagnosis)
-    counts: dict[str, Counter[TensorKind]] = {}  # of all conversions of a trial
-    for calls in called.values():
+            called.setdefault(line, {}).setdefault(trial.name, (trial, []))[1].append(c)
+    counts = {one.name: wording.summed((c.tensor, c.count) for c in all_conversions_of(one)) for one in trials}
+    for by_trial in called.values():
+        calls = by_trial.values()
         # The baseline if the call is a step of its own there, else the trial in which it costs most.
         of_main = [call for call in calls if call[0] is main and not all(c.fused for c in call[1])]
         trial, conversions = of_main[0] if of_main else max(calls, key=lambda call: _cost_of_call(call[1]))
         seconds = sum_known(c.seconds for c in conversions)
         if _leaves_channels_last(conversions) or evidence.takes_at_least(trial, seconds, evidence.NEGLIGIBLE_SHARE):
-            if trial.name not in counts:
-                counts[trial.name] = wording.summed((c.tensor, c.count) for c in all_conversions_of(trial))
             part = _part_words(trial, conversions, counts[trial.name])
             yield _finding_about_call(diagnosis, trial, conversions, [other for other, _ in calls], part)
 
