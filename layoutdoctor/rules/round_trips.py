@@ -329,7 +329,7 @@ class _Values:
 
     def _value_of(self, conversion: Conversion) -> _Value | None:
         """Which value was converted; None unless the record leaves no other. Weights are a matter of LD103."""
-        source, value = conversion.source_value, None
+        source = conversion.source_value
         if evidence.is_trace(self.trial):
             return ("", source) if conversion.tensor != "weight" and source is not None else None
         if conversion.tensor != "activation" or conversion.direction not in _DIRECTIONS:
@@ -337,11 +337,10 @@ class _Values:
         if conversion.owner == "compiler" and conversion.graph is not None and source is not None:
             value = (conversion.graph, source)  # the compiler's copy of a buffer or graph input
             maker = self.maker(value)
-            if maker is not None and maker.name in self.changed:
-                value = None
-        if value is None or value[1] in self.changed:
-            value = self._value_read(conversion)
-        return None if value is None or value[1] in self.changed else value
+            if self.changed.isdisjoint((source, maker.name if maker is not None else source)):
+                return value
+        read = self._value_read(conversion)
+        return None if read is None or read[1] in self.changed else read
 
     def _value_read(self, conversion: Conversion) -> _Value | None:
         """The value of the converted shape that an operation reads, if it reads one of that shape only."""
