@@ -68,10 +68,14 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     stage_seconds: dict[str, Seconds] = msgspec.field(default_factory=dict)
 
     @property
+    def own_trials(self) -> tuple[Trial, ...]:
+        """The trials that have facts of their own: without those that are the same as another one."""
+        return tuple(trial for trial in self.trials if trial.status != "same_as")
+
+    @property
     def redundant_pairs(self) -> tuple[RedundantPair, ...]:
         """The redundant pairs of all trials; those of trials that are the same as another one count once."""
-        own = (trial for trial in self.trials if trial.status != "same_as")
-        return tuple(pair for trial in own for pair in trial.redundant_pairs)
+        return tuple(pair for trial in self.own_trials for pair in trial.redundant_pairs)
 
     @property
     def fastest(self) -> Trial | None:

@@ -46,10 +46,9 @@ def main_trial(diagnosis: Diagnosis) -> Trial | None:
 
 
 def own_trials(diagnosis: Diagnosis) -> tuple[Trial, ...]:
-    """The trials that have facts of their own, the main one first; one that is the same as another is left out."""
+    """The trials that have facts of their own, the main one first."""
     main = main_trial(diagnosis)
-    trials = [trial for trial in diagnosis.trials if trial.status != "same_as"]
-    return tuple(sorted(trials, key=lambda trial: trial is not main))
+    return tuple(sorted(diagnosis.own_trials, key=lambda trial: trial is not main))
 
 
 def main_or_eager(diagnosis: Diagnosis) -> list[Trial]:

@@ -61,7 +61,7 @@ def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
     details: list[Detail] = []
     ran = [(trial, trial.measurement) for trial in diagnosis.trials if trial.measurement is not None]
     details += _list("Measurements", ran, _MEASUREMENT_CELLS, most)
-    for trial in (trial for trial in diagnosis.trials if trial.status != "same_as"):
+    for trial in diagnosis.own_trials:
         details += _trial_details(trial, "" if is_recording(diagnosis) else f" under {shown_name(trial.name)}", most)
     details.append(_environment(diagnosis, most))
     return tuple(detail for detail in details if detail.table or detail.text or detail.log)

@@ -160,8 +160,7 @@ def _device(diagnosis: Diagnosis) -> str:
 
 def build_remarks(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Facts about the subject and about trials that the answer and the tables have no room for."""
-    own = [trial for trial in diagnosis.trials if trial.status != "same_as"]
-    facts = _with_names(diagnosis, ((fact, trial) for trial in own for fact in _facts_of(trial)))
+    facts = _with_names(diagnosis, ((fact, trial) for trial in diagnosis.own_trials for fact in _facts_of(trial)))
     return (*map(clean, diagnosis.subject.notes), *facts)
 
 
