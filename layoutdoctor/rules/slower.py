@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Convolution, FxNode, Graph
     from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.trial import Trial
+    from layoutdoctor.diagnosis.trial import Measurement, Trial
 
 
 # --------------------------------------------------------------------------- LD302: a batch norm reads another layout
@@ -478,12 +477,11 @@ _SETTINGS = " ".join(f"{name}={value}" for name, value in KEEPS_MEMORY.items())
 
 def memory_given_back(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most, about the default and the recommended configuration."""
-    factors, extra = {}, {}
+    measured: dict[str, Measurement] = {}
     for trial in (diagnosis.baseline, diagnosis.measured_trial(diagnosis.recommended_name)):
-        measured = trial.measurement if trial is not None else None
-        if trial is not None and measured is not None and measured.unkept_seconds:
-            unkept = statistics.median(measured.unkept_seconds)
-            factors[trial.name], extra[trial.name] = unkept / measured.median_seconds, unkept - measured.median_seconds
+        if trial is not None and trial.measurement is not None and trial.measurement.unkept_seconds:
+            measured[trial.name] = trial.measurement
+    factors = {name: one.unkept_factor for name, one in measured.items()}
     name = max(factors, key=lambda name: factors[name], default=None)
     if name is not None and factors[name] >= _LEAST_FACTOR:
         takes = listing(
@@ -494,7 +492,7 @@ def memory_given_back(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"{takes} in a fresh process whose allocator gives memory back to the system (glibc's default)",
             f"start the process with {_SETTINGS} in its environment",
             severity="warning" if factors[name] >= _WARNING_FACTOR else "note",
-            seconds=extra[name],
+            seconds=(factors[name] - 1) * measured[name].median_seconds,
         )
 
 

@@ -6,7 +6,6 @@ They word the record and decide nothing: if nothing was run or compared, nothing
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -277,12 +276,13 @@ def _package_sentence(diagnosis: Diagnosis) -> str:
 def _allocator_sentence(diagnosis: Diagnosis) -> str:
     """Environment variables that keep memory in the process, if a call takes another time without; else empty."""
     default, chosen = diagnosis.baseline, diagnosis.fastest
-    factors = [_unkept_factor(trial) for trial in (default, chosen)]
+    measured = [trial.measurement if trial is not None else None for trial in (default, chosen)]
+    factors = [1.0 if one is None else one.unkept_factor for one in measured]
     if not any(max(factor, 1 / factor) >= UNKEPT_DIFFERENCE for factor in factors):
         return ""
     effects = []
-    if chosen is not default and default and default.measurement and chosen and chosen.measurement:
-        pairs = zip(default.measurement.unkept_seconds, chosen.measurement.unkept_seconds, strict=False)
+    if chosen is not default:
+        pairs = zip(*(() if one is None else one.unkept_seconds for one in measured), strict=False)
         ratios = [theirs / own for theirs, own in pairs]
         if ratios:
             spread = f"{format_ratio(min(ratios))} to {format_ratio(max(ratios))}"
@@ -292,15 +292,7 @@ def _allocator_sentence(diagnosis: Diagnosis) -> str:
         word = "slower" if factor > 1 else "faster"
         effects.append(f"the default is {format_ratio(max(factor, 1 / factor))} {word} than here")
     variables = " ".join(f"{name}={value}" for name, value in KEEPS_MEMORY.items())
-    return f"{variables}: without it {', and '.join(effects)}"
-
-
-def _unkept_factor(trial: Trial | None) -> float:
-    """How many times longer a call takes with glibc's default allocator; 1 if that was not measured."""
-    measured = trial.measurement if trial is not None else None
-    if measured is None or not measured.unkept_seconds:
-        return 1.0
-    return statistics.median(measured.unkept_seconds) / measured.median_seconds
+    return f"{variables}: without it {', and '.join(effects)}" if effects else ""
 
 
 def _accuracy(diagnosis: Diagnosis) -> Iterator[str]:

@@ -247,6 +247,7 @@ def test_of_a_long_log_the_end_is_shown_and_of_a_stack_the_last_calls(log: str, 
     [
         ((10.5, 10.2), (8.1, 8.3), None),
         ((), (), None),
+        ((), (10.0, 10.0), None),  # no process of the default to compare with
         (
             (12.5, 12.5),
             (10.0, 13.5),
