@@ -212,8 +212,7 @@ def _cost_words(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conv
     """With the share of the convolution time only if all of them are a part of it."""
     if len(_of_convolutions(kernels, conversions)) == len(conversions):
         return wording.conversion_cost_words(trial, conversions)
-    exposed = sum_known(c.exposed_seconds for c in conversions)
-    return wording.cost_words(trial, sum_known(c.seconds for c in conversions), exposed_seconds=exposed)
+    return wording.sum_words(trial, conversions)
 
 
 def _operation_words(conversions: Sequence[Conversion]) -> str | None:

@@ -131,10 +131,8 @@ class _Facts:
         return joined((ways, ", ".join(around)), ": ")
 
     def cost_words(self, pairs: Sequence[RedundantPair]) -> str:
-        seconds, of_library = _seconds(pairs), self.are_of_library(pairs)
-        own = wording.convolution_share_words(self.trial, seconds, self.of(pairs)) if of_library else None
-        exposed = sum_known(pair.exposed_seconds for pair in pairs)
-        time = wording.cost_words(self.trial, seconds, own, wording.estimate_words(pairs), exposed_seconds=exposed)
+        own = wording.convolution_share_words(self.trial, _seconds(pairs), self.of(pairs))
+        time = wording.sum_words(self.trial, pairs, own, wording.estimate_words(pairs))
         return joined((time, wording.moved_words(_bytes(pairs))), ", ")
 
 
@@ -374,9 +372,8 @@ def _sums(conversions: Sequence[Conversion]) -> tuple[float, int]:
 def _message_of_values(
     values: _Values, repeated: Sequence[_Repeated], again: Sequence[Conversion], moved: int | None
 ) -> str:
-    seconds, exposed = sum_known(c.seconds for c in again), sum_known(c.exposed_seconds for c in again)
-    own = wording.convolution_share_words(values.trial, seconds, again)
-    time = wording.cost_words(values.trial, seconds, own, exposed_seconds=exposed)
+    own = wording.convolution_share_words(values.trial, sum_known(c.seconds for c in again), again)
+    time = wording.sum_words(values.trial, again, own)
     costs = joined((time, format_bytes(moved) if moved else None), ", ")
     cost, facts = f": {costs}" if costs else "", _tensor_words(values, *repeated[0])
     if len(repeated) == 1:

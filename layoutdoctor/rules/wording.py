@@ -62,9 +62,15 @@ def conversion_cost_words(trial: Trial, conversions: Sequence[Conversion]) -> st
     seconds = sum_known(conversion.seconds for conversion in conversions)
     if seconds is None:
         return moved_words(sum_known(conversion.bytes_moved for conversion in conversions))
-    exposed = sum_known(conversion.exposed_seconds for conversion in conversions)
-    remarks = (convolution_share_words(trial, seconds, conversions), estimate_words(conversions))
-    return cost_words(trial, seconds, *remarks, exposed_seconds=exposed)
+    return sum_words(
+        trial, conversions, convolution_share_words(trial, seconds, conversions), estimate_words(conversions)
+    )
+
+
+def sum_words(trial: Trial, costs: Sequence[Conversion | RedundantPair], *remarks: str | None) -> str | None:
+    """The time of all of them, and the part of it in which nothing else ran, as ``cost_words`` has it."""
+    exposed = sum_known(cost.exposed_seconds for cost in costs)
+    return cost_words(trial, sum_known(cost.seconds for cost in costs), *remarks, exposed_seconds=exposed)
 
 
 def convolution_share_words(trial: Trial, seconds: float | None, conversions: Iterable[Conversion]) -> str | None:
