@@ -184,6 +184,11 @@ class Trial(Record, frozen=True, kw_only=True):
         return self.configuration.name
 
     @property
+    def kernel_seconds(self) -> float | None:
+        """The sum of the times of its kernels; None if it was not recorded."""
+        return self.kernels.seconds if self.kernels is not None else None
+
+    @property
     def ran_as_eager(self) -> bool:
         """Whether it was to be compiled, and nothing was."""
         return LOWERED_NO_GRAPH in self.notes

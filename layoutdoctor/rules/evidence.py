@@ -112,7 +112,7 @@ def format_pairs(diagnosis: Diagnosis, *backends: str) -> Iterator[tuple[Trial, 
         first, second = (diagnosis.measured_trial(name) for name in names)
         if first is None or second is None or first is second or first.configuration.backend not in backends:
             continue
-        if all(trial.kernels is not None and trial.kernels.seconds is not None for trial in (first, second)):
+        if None not in (first.kernel_seconds, second.kernel_seconds):
             yield first, second
 
 
@@ -131,9 +131,7 @@ def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:
 
 def share_of_kernels(trial: Trial, seconds: float | None) -> float | None:
     """A duration over the trial's kernel time; None if either was not recorded."""
-    if seconds is None or trial.kernels is None or not trial.kernels.seconds:
-        return None
-    return seconds / trial.kernels.seconds
+    return seconds / trial.kernel_seconds if seconds is not None and trial.kernel_seconds else None
 
 
 def takes_at_least(trial: Trial, seconds: float | None, share: float) -> bool:

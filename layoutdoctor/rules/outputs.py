@@ -86,7 +86,7 @@ def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
         else:
             message += " (pytorch #197109 is such a case)"
         if seconds is not None:
-            whole = first.trial.kernels.seconds if first.trial.kernels is not None else None
+            whole = first.trial.kernel_seconds
             message += f"; to convert it back takes an estimated {format_seconds(seconds)}"
             message += f" beside {format_seconds(whole)} kernel time" if whole is not None else ""
         yield LD209.finding(

@@ -435,7 +435,7 @@ def _is_of_one(trial: Trial, kernel: Kernel) -> bool:
 
 
 def _runs_other_code(one: Trial) -> bool:
-    return one.kernels is not None and bool(one.kernels.seconds) and not _dear_fallbacks(one)
+    return bool(one.kernel_seconds) and not _dear_fallbacks(one)
 
 
 def _severity_of_fallbacks(times: Times, trial: Trial, other: Trial | None, *, is_reference: bool) -> Severity:

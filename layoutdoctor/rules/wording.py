@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import places_of, sum_known
 from layoutdoctor.examination.kernels.names import library_of
-from layoutdoctor.rules.evidence import share_of_kernels
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import distinct, joined, line_words, listing, shape_words
 
@@ -43,11 +42,10 @@ def cost_words(
     """
     if seconds is None:
         return None
-    share = share_of_kernels(trial, seconds)
-    beside = joined((None if share is None else format_share(share), *remarks), ", ")
-    cost = format_seconds(seconds)
-    if share is not None and trial.kernels is not None and trial.kernels.seconds is not None:
-        cost = f"{cost} of {format_seconds(trial.kernels.seconds)} kernel time"
+    cost, whole = format_seconds(seconds), trial.kernel_seconds
+    if whole:
+        cost = f"{cost} of {format_seconds(whole)} kernel time"
+    beside = joined((format_share(seconds / whole) if whole else None, *remarks), ", ")
     if beside:
         cost = f"{cost} ({beside})"
     if exposed_seconds is None or not seconds:

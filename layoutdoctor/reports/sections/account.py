@@ -104,7 +104,7 @@ def conversions_sentence(trial: Trial) -> str | None:
         return "kernels were not recorded, so conversions are not known"
     if not counted:
         return None
-    seconds, whole = sum_seconds(counted), trial.kernels.seconds if trial.kernels is not None else None
+    seconds, whole = sum_seconds(counted), trial.kernel_seconds
     moved = [conversion.bytes_moved for conversion in counted]
     cost = ""
     if seconds is not None and whole:

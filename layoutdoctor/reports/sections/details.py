@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Convolution, Decision, Graph, LayoutBreaker
-    from layoutdoctor.diagnosis.kernel import KernelSummary, TotalKind
+    from layoutdoctor.diagnosis.kernel import TotalKind
     from layoutdoctor.diagnosis.trial import Measurement, Trial
 
     _Listed = Conversion | RedundantPair | LayoutBreaker | Convolution
@@ -163,7 +163,7 @@ def _records(title: str, records: Sequence[_Listed], most: int) -> Iterator[Deta
         yield from _list(title, records, cells, most)
 
 
-def _field(name: str, record: _Listed | Measurement | KernelSummary) -> str:
+def _field(name: str, record: _Listed | Measurement | Trial) -> str:
     value: object = getattr(record, name)
     if value in (None, (), ""):
         return UNKNOWN
@@ -188,7 +188,7 @@ _MEASUREMENT_CELLS: Mapping[str, Callable[[tuple[Trial, Measurement]], str]] = {
     "calls per round": lambda it: str(it[1].calls_per_round),
     "first call": lambda it: _field("compile_seconds", it[1]),
     "peak memory": lambda it: _field("peak_memory_bytes", it[1]),
-    "kernel time": lambda it: UNKNOWN if it[0].kernels is None else _field("seconds", it[0].kernels),
+    "kernel time": lambda it: _field("kernel_seconds", it[0]),
     "in conversions": lambda it: _conversion_time(it[0]),
     "outputs": lambda it: error_cell(it[0].equivalence),
 }
