@@ -51,13 +51,13 @@ _UNCOUNTED = "only-backward-convolutions"  # a backward is left out, whatever th
 
 def leaves_out_backward(graphs: Sequence[Graph]) -> bool:
     """Whether layout optimization is on in a forward, and the convolutions of its backward were not counted."""
-    cards = [graph.decision for graph in graphs if graph.decision is not None]
-    return _is_applied_in_forward(graphs) and any(card.rule == _UNCOUNTED for card in cards)
+    is_uncounted = any(card.rule == _UNCOUNTED for card in evidence.cards_of(graphs))
+    return is_uncounted and _is_applied_in_forward(graphs)
 
 
 def _is_applied_in_forward(graphs: Sequence[Graph]) -> bool:
-    cards = (graph.decision for graph in graphs if graph.direction == "forward")
-    return any(card is not None and bool(card.applied and card.convolution_count) for card in cards)
+    cards = evidence.cards_of(graph for graph in graphs if graph.direction == "forward")
+    return any(card.applied and card.convolution_count for card in cards)
 
 
 def convolution_words(convolution: Convolution) -> str:
@@ -220,7 +220,7 @@ LD208 = Rule("LD208", "vetoed-by-dynamic-shapes", vetoes_by_symbolic_sizes)
 def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: for the first configuration that leaves the layouts to Inductor."""
     for trial in evidence.own_trials(diagnosis):
-        idle = [card for card in evidence.cards_of(trial) if _is_idle(card)]
+        idle = [card for card in evidence.cards_of(trial.graphs) if _is_idle(card)]
         if not idle or not _leaves_layouts_to_inductor(trial):
             continue
         convolutions = [convolution for decision in idle for convolution in decision.convolutions]
@@ -484,7 +484,7 @@ def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
     trials = (trial for trial in evidence.own_trials(diagnosis) if _leaves_layouts_to_inductor(trial))
     for trial, cards in evidence.first_showing(trials, _one_dimensional_cards):
         found = [convolution for card in cards for convolution in card.convolutions]
-        every = sum(card.convolution_count for card in evidence.cards_of(trial, with_backward=False))
+        every = sum(card.convolution_count for card in evidence.cards_of(evidence.forward_graphs(trial)))
         copied = _copied_in_both(diagnosis, trial, found)
         places = listing(distinct(conversion.module or conversion.id for conversion in copied))
         copies, verb, them = ("the copy", "is", "it") if len(copied) == 1 else ("copies", "are", "them")
@@ -505,7 +505,7 @@ def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _one_dimensional_cards(trial: Trial) -> list[Decision]:
-    return [card for card in evidence.cards_of(trial, with_backward=False) if _is_one_dimensional(card)]
+    return [card for card in evidence.cards_of(evidence.forward_graphs(trial)) if _is_one_dimensional(card)]
 
 
 def _copied_in_both(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> list[Conversion]:

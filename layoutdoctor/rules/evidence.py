@@ -146,15 +146,19 @@ def severity_of_cost(trial: Trial, seconds: float | None) -> Severity:
 
 
 # ------------------------------------------------------------------------------------------------------- graphs
-def cards_of(trial: Trial, *, with_backward: bool = True) -> list[Decision]:
-    """The decision cards of a trial's graphs."""
-    graphs = (graph for graph in trial.graphs if with_backward or graph.direction != "backward")
+def forward_graphs(trial: Trial) -> list[Graph]:
+    """The graphs of a trial without those of a backward alone."""
+    return [graph for graph in trial.graphs if graph.direction != "backward"]
+
+
+def cards_of(graphs: Iterable[Graph]) -> list[Decision]:
+    """The decision cards of graphs."""
     return [graph.decision for graph in graphs if graph.decision is not None]
 
 
-def convolutions_of(trial: Trial, *, with_backward: bool = True) -> list[Convolution]:
-    """The convolutions on a trial's decision cards."""
-    return [c for card in cards_of(trial, with_backward=with_backward) for c in card.convolutions]
+def convolutions_of(graphs: Iterable[Graph]) -> list[Convolution]:
+    """The convolutions on the decision cards of graphs."""
+    return [convolution for card in cards_of(graphs) for convolution in card.convolutions]
 
 
 def is_of_other_ranks(decision: Decision) -> bool:
@@ -164,7 +168,7 @@ def is_of_other_ranks(decision: Decision) -> bool:
 
 def formats_of_weights(trial: Trial, converted: Iterable[Conversion] = ()) -> set[MemoryFormat]:
     """The channels-last formats of the weights of a trial's convolutions, by rank, and of weights that it converts."""
-    ranks = {c.rank + 2 for c in convolutions_of(trial) if c.rank is not None}
+    ranks = {c.rank + 2 for c in convolutions_of(trial.graphs) if c.rank is not None}
     ranks |= {len(c.source.shape) for c in converted if c.source is not None}
     return {CHANNELS_LAST_BY_RANK[rank] for rank in ranks & CHANNELS_LAST_BY_RANK.keys()}
 

@@ -77,9 +77,9 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _first_reader(trial: Trial, ranks: Collection[int]) -> FxNode | None:
     """The first convolution that an input of one of these ranks reaches; None if the graphs show none."""
-    for graph in trial.graphs:
+    for graph in evidence.forward_graphs(trial):
         reached = set[str]()
-        for node in graph.nodes if graph.direction != "backward" else ():
+        for node in graph.nodes:
             is_reached = not reached.isdisjoint(node.inputs)
             if is_reached and is_convolution(node) and not node.backward:
                 return node
@@ -121,8 +121,8 @@ def mixed_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     trial = _trial_as_given(diagnosis)
     if trial is None:
         return
-    graphs = [graph for graph in trial.graphs if graph.direction != "backward"]
-    weights = [node.layout for graph in graphs for node in graph.nodes if node.tensor == "weight"]
+    nodes = (node for graph in evidence.forward_graphs(trial) for node in graph.nodes)
+    weights = [node.layout for node in nodes if node.tensor == "weight"]
     ranks = {len(one.shape) for one in weights if one is not None and _is_of_rank(one)}
     last = [wanted for one in weights if _is_of_rank(one) and (wanted := channels_last_only(one)) is not None]
     contiguous_count = sum(map(_is_contiguous_only, weights))

@@ -121,18 +121,16 @@ def _breaker(change: OutputChange) -> LayoutBreaker | None:
     returned, expected = set(change.returned.memory_formats), set(change.expected.memory_formats)
     breakers = [
         breaker
-        for graph in change.trial.graphs
+        for graph in evidence.forward_graphs(change.trial)
         for breaker in graph.breakers
-        if graph.direction != "backward"
-        and returned & set(breaker.target.memory_formats)
-        and not expected & set(breaker.target.memory_formats)
+        if returned & set(breaker.target.memory_formats) and not expected & set(breaker.target.memory_formats)
     ]
     return breakers[-1] if breakers else None
 
 
 def _output_node(change: OutputChange) -> FxNode | None:
     """The node whose value is the output, in the only forward graph of the compiled trial; None if not recorded."""
-    graphs = [graph for graph in change.trial.graphs if graph.direction != "backward"]
+    graphs = evidence.forward_graphs(change.trial)
     names = graphs[0].output_names if len(graphs) == 1 else ()
     node = nodes_by_name(graphs[0]).get(names[change.number]) if change.number < len(names) else None
     return node if node is not None and node.layout and node.layout.shape == change.returned.shape else None
@@ -235,9 +233,9 @@ def raw_reads(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _raw_reads(trial: Trial) -> list[_Read]:
     """The calls of the model's own code on a value that is no parameter."""
     found: list[_Read] = []
-    for graph in trial.graphs:
+    for graph in evidence.forward_graphs(trial):
         nodes = nodes_by_name(graph)
-        for node in graph.nodes if graph.direction != "backward" else ():
+        for node in graph.nodes:
             is_call = node.op == "call_function" and not node.backward and _CALL in base_name(node.target)
             if is_call and _is_users(node, is_eager=trial.configuration.backend == "eager"):
                 made = source = first_input(node, nodes)

@@ -104,12 +104,9 @@ def _breakers(trial: Trial) -> list[LayoutBreaker]:
     asked = {(c.graph, c.node) for c in all_conversions_of(trial) if c.owner == "user"}
     return [
         breaker
-        for graph in trial.graphs
+        for graph in evidence.forward_graphs(trial)
         for breaker in graph.breakers
-        if graph.direction != "backward"
-        and _format(breaker) is not None
-        and _op(breaker) not in _USER_CALLS
-        and (graph.name, breaker.node) not in asked
+        if _format(breaker) is not None and _op(breaker) not in _USER_CALLS and (graph.name, breaker.node) not in asked
     ]
 
 

@@ -116,7 +116,7 @@ class _Convolutions:
     def groups(self) -> int:
         """By oneDNN's problem text, else by the card of the graph."""
         match = _GROUPS.search(self.kernels[0].problem or "")
-        cards = evidence.cards_of(self.trial)
+        cards = evidence.cards_of(self.trial.graphs)
         known = [c.groups or 1 for card in cards for c in card.convolutions if c.module in self.modules]
         return int(match[1]) if match is not None else max(known, default=1)
 
@@ -192,7 +192,7 @@ def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _grouped_in_channels_last(trial: Trial) -> list[Convolution]:
-    return [c for c in evidence.convolutions_of(trial) if c.class_ == "grouped" and c.channels_last]
+    return [c for c in evidence.convolutions_of(trial.graphs) if c.class_ == "grouped" and c.channels_last]
 
 
 LD303 = Rule("LD303", "convolution-slower-in-one-format", slower_convolutions)

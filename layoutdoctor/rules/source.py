@@ -127,7 +127,7 @@ def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _forward(trial: Trial) -> list[Convolution]:
-    return [c for c in evidence.convolutions_of(trial, with_backward=False) if not c.is_backward]
+    return [c for c in evidence.convolutions_of(evidence.forward_graphs(trial)) if not c.is_backward]
 
 
 def _is_flat(convolution: Convolution) -> bool:
@@ -269,7 +269,7 @@ def _costs_nothing(given: Layout | None, returned: Layout | None) -> bool:
 def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
     """Layout optimization, if it was applied and these gradients have their parameters' strides without it."""
     off = diagnosis.measured_trial(_OFF)
-    applied = any(card.applied for card in evidence.cards_of(trial))
+    applied = any(card.applied for card in evidence.cards_of(trial.graphs))
     if not applied or off is None or off is trial or off.status != "ok" or off.measurement is None:
         return ""
     if parameters & {entry.parameter for entry in off.gradient_layouts}:

@@ -180,8 +180,8 @@ def _cast_weights(trial: Trial) -> list[_Weight]:
     """Every parameter of a trial that is cast in it, with the layout conversions of the same parameter."""
     nodes = {graph.name: evidence.nodes_by_name(graph) for graph in trial.graphs}
     casts: dict[_Key, tuple[FxNode, _Dtypes]] = {}
-    for graph in trial.graphs:
-        for node in graph.nodes if graph.direction != "backward" else ():
+    for graph in evidence.forward_graphs(trial):
+        for node in graph.nodes:
             dtypes = _dtypes_of_cast(node, nodes[graph.name])
             if dtypes is not None:
                 casts[graph.name, node.inputs[0]] = (node, dtypes)
