@@ -8,7 +8,7 @@ stays small.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -236,20 +236,18 @@ def build_flows(diagnosis: Diagnosis) -> tuple[Flow, ...]:
 def _of_pairs(diagnosis: Diagnosis, trial: Trial) -> Iterator[Flow]:
     """One flow for all pairs that look alike: of the costliest of them."""
     conversions = {conversion.id: conversion for conversion in all_conversions_of(trial)}
-    counts = Counter(map(_pattern, trial.redundant_pairs))
-    drawn: set[tuple[object, ...]] = set()
+    alike: dict[tuple[object, ...], list[RedundantPair]] = {}
     for pair in sorted(trial.redundant_pairs, key=lambda pair: (-(pair.seconds or 0.0), -(pair.bytes_moved or 0))):
-        first, second = conversions.get(pair.first), conversions.get(pair.second)
-        if _pattern(pair) in drawn or first is None or second is None:
-            continue
-        drawn.add(_pattern(pair))
+        if {pair.first, pair.second} <= conversions.keys():
+            alike.setdefault(_pattern(pair), []).append(pair)
+    for pair, *others in alike.values():
+        first, second = conversions[pair.first], conversions[pair.second]
         between = list(_between(pair))
         if between:
             between[-1] = replace(between[-1], layout=_layout_text(second.source))
         one, other = (replace(_box(conversion), is_redundant=True) for conversion in (first, second))
         boxes = (*_maker(first), one, *between, other, *_reader(second))
-        about = _about_pair(pair, counts[_pattern(pair)] - 1)
-        yield Flow(_title_of(diagnosis, pair), shown_name(trial.name), about, boxes)
+        yield Flow(_title_of(diagnosis, pair), shown_name(trial.name), _about_pair(pair, len(others)), boxes)
 
 
 def _of_conversion(trial: Trial) -> Iterator[Flow]:

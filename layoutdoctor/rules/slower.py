@@ -116,8 +116,7 @@ class _Convolutions:
     def groups(self) -> int:
         """By oneDNN's problem text, else by the card of the graph."""
         match = _GROUPS.search(self.kernels[0].problem or "")
-        cards = evidence.cards_of(self.trial.graphs)
-        known = [c.groups or 1 for card in cards for c in card.convolutions if c.module in self.modules]
+        known = [c.groups or 1 for c in evidence.convolutions_of(self.trial.graphs) if c.module in self.modules]
         return int(match[1]) if match is not None else max(known, default=1)
 
     def words(self) -> str:
