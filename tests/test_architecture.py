@@ -33,7 +33,6 @@ ONE_HOME = {
     "pyarrow": "layoutdoctor.fleet",
     "pytest": "layoutdoctor.pytest_plugin",
     "rich": "layoutdoctor.commands",
-    "tabulate": "layoutdoctor.reports",
 }
 
 
