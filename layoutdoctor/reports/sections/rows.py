@@ -298,15 +298,14 @@ def total_row(total: Total) -> tuple[str, ...]:
 
 def _places(kernels: KernelSummary) -> tuple[Table, ...]:
     """The modules, operations or kernels in which conversions cost most; the steps side by side."""
-    with_conversions: dict[TotalKind, list[Total]] = {"module": [], "operation": [], "kernel": [], "step": []}
-    for total in kernels.totals:
-        if total.conversion_count:
-            with_conversions[total.kind].append(total)
-    cost = {kind: sum(total.conversion_seconds for total in own) for kind, own in with_conversions.items()}
+    kinds: tuple[TotalKind, ...] = ("module", "operation", "kernel", "step")
+    converting = [total for total in kernels.totals if total.conversion_count]
+    found = {kind: [total for total in converting if total.kind == kind] for kind in kinds}
+    cost = {kind: sum(total.conversion_seconds for total in own) for kind, own in found.items()}
     if cost["module"] < WORTH_A_MODULE * cost["operation"]:
-        del with_conversions["module"]
-    steps = with_conversions.pop("step")
-    tables = [_totals_table(kernels, kind, own) for kind, own in with_conversions.items() if own][:1]
+        del found["module"]
+    steps = found.pop("step")
+    tables = [_totals_table(kernels, kind, own) for kind, own in found.items() if own][:1]
     if len(steps) > 1:
         steps.sort(key=lambda step: (len(step.name), step.name))  # ProfilerStep#9 before ProfilerStep#10
         tables.append(_totals_table(kernels, "step", steps))

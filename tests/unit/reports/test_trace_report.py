@@ -170,6 +170,11 @@ def test_every_case_is_said_as_reviewed(update_golden: bool) -> None:
         assert is_read or build_view(case).answer.claim.startswith("Nothing can be said")
 
 
+def test_a_saved_total_of_another_kind_with_conversions_is_no_place() -> None:
+    moved = a_total("moved", "copying", conversion_count=1)
+    assert build_view(a_trace(recorded(launched(0), totals=(moved,)))).tables == ()
+
+
 def test_an_entry_of_a_table_counts_as_often_as_it_was_launched() -> None:
     (trial,) = STORIES["trace_of_kernel_totals"]().trials
 
