@@ -186,16 +186,14 @@ def _input_layout(convolution: FxNode, nodes: Mapping[str, FxNode]) -> Layout | 
 def _source_of_format(node: FxNode, nodes: Mapping[str, FxNode]) -> FxNode:
     """From a channels-last value back to the first one of its rank, whose maker was given no such value."""
     rank = len(node.layout.shape) if node.layout is not None else 0
-    seen = {node.name}
     while True:
-        earlier = [nodes[name] for name in node.inputs if name in nodes and name not in seen]
+        earlier = [nodes[name] for name in node.inputs if name in nodes]
         before = next(
             (o for o in earlier if o.layout and len(o.layout.shape) == rank and channels_last_only(o.layout)), None
         )
         if before is None:
             return node
         node = before
-        seen.add(node.name)
 
 
 def _is_chosen(trial: Trial, graph: Graph, node: FxNode) -> bool:

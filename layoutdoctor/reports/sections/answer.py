@@ -356,9 +356,10 @@ def _certainty(diagnosis: Diagnosis, situation: Situation) -> str:
 def _sizes_sentence(diagnosis: Diagnosis) -> str:
     """The symbolic sizes of the inputs, and the decision of the compiler for the other kind of sizes; else empty."""
     named = [
-        f"dimension {number} of {clean_name(tensor.name or 'the input')} (here {tensor.shape[number]})"
+        f"dimension {number} of {clean_name(tensor.name or 'the input')} (here {size})"
         for tensor in diagnosis.subject.inputs
-        for number in tensor.symbolic
+        for number, size in enumerate(tensor.shape)
+        if number in tensor.symbolic
     ]
     if not named:
         return ""

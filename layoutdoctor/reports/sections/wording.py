@@ -193,8 +193,8 @@ def baseline_phrase(name: str) -> str:
 
 
 def failure_clause(trial: Trial) -> str:
-    """Why a trial whose status is neither ``ok`` nor ``same_as`` has no result, in one clause."""
-    word = STATUS_WORDS[trial.status]
+    """Why a trial whose status is not ``ok`` has no result of its own, in one clause."""
+    word = STATUS_WORDS.get(trial.status, trial.status)
     if trial.failure is None:
         return f"{word}: the reason was not recorded"
     stage = "" if trial.status == "skipped" else f" ({clean_name(trial.failure.kind)})"
