@@ -22,7 +22,7 @@ from layoutdoctor.reports.charts import build_bars, build_flows, build_timelines
 from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.reports.rules_page import passages_of
 from layoutdoctor.reports.sections.account import account_table, row_name
-from layoutdoctor.reports.sections.details import Detail, build_details
+from layoutdoctor.reports.sections.details import Detail, build_details, build_environment
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.sections.wording import clean, clean_log, clean_name, costs
 from layoutdoctor.rules import ALL_RULES
@@ -45,12 +45,10 @@ MOST_NAMED = 50
 _CODE = re.compile(r"`(.+?)`", re.DOTALL)
 
 
-def build_lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
-    """All long lists; the environment last."""
-    details = build_details(diagnosis, MOST_LISTED)
+def _lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
     rows = [row for account in diagnosis.accounts for row in account.rows if row.source is not None]
     sources = {row.source: f"Generated kernel for {row_name(row)}" for row in rows}
-    return (*details[:-1], *(Detail(title, log=source) for source, title in sources.items()), details[-1])
+    return (*build_details(diagnosis, MOST_LISTED), *(Detail(title, log=source) for source, title in sources.items()))
 
 
 def _cards(diagnosis: Diagnosis, view: View) -> Iterator[dict[str, object]]:
@@ -88,7 +86,6 @@ def render_html(diagnosis: Diagnosis) -> str:
         "flows": build_flows(diagnosis),
     }
     has_charts = any(data.values())
-    *lists, environment = build_lists(diagnosis)
     codes = {entry.code for entry in view.findings}
     rules = [rule for rule in ALL_RULES if rule.code in codes]
     return _page(
@@ -102,8 +99,8 @@ def render_html(diagnosis: Diagnosis) -> str:
         accounts=list(map(account_table, diagnosis.accounts)),
         json=json_for_script(data),
         tables=[table for table in view.tables if table.rows],
-        lists=lists,
-        environment=environment,
+        lists=_lists(diagnosis),
+        environment=build_environment(diagnosis, MOST_LISTED),
         cards=list(_cards(diagnosis, view)),
         rules=rules,
         documented={rule.code for rule in rules},

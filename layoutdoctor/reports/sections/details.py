@@ -57,13 +57,12 @@ class Detail:
 
 
 def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
-    """All long lists of a diagnosis, the costliest entries first, cut to so many."""
+    """All long lists of a diagnosis but its environment, the costliest entries first, cut to so many."""
     details: list[Detail] = []
     ran = [(trial, trial.measurement) for trial in diagnosis.trials if trial.measurement is not None]
     details += _list("Measurements", ran, _MEASUREMENT_CELLS, most)
     for trial in diagnosis.own_trials:
         details += _trial_details(trial, "" if is_recording(diagnosis) else f" under {shown_name(trial.name)}", most)
-    details.append(_environment(diagnosis, most))
     return tuple(detail for detail in details if detail.table or detail.text or detail.log)
 
 
@@ -89,6 +88,11 @@ def _trial_details(trial: Trial, under: str, most: int) -> Iterator[Detail]:
             title = f"Totals by {kind}{under}: {len(totals)}"
             rows = tuple(TableRow(total_row(total)) for total in totals)
             yield Detail(title, Table((kind, *TOTAL_HEADS), rows, title).first(most))
+    yield from log_of(trial)
+
+
+def log_of(trial: Trial) -> Iterator[Detail]:
+    """The end of the log of a trial that failed, if there is one."""
     if trial.failure is not None and trial.failure.log:
         log = _important_part(trial.failure.log)
         yield Detail(f"Log of {shown_name(trial.name)}", text=(clean(trial.failure.message),), log=log)
@@ -194,7 +198,7 @@ _MEASUREMENT_CELLS: Mapping[str, Callable[[tuple[Trial, Measurement]], str]] = {
 }
 
 
-def _environment(diagnosis: Diagnosis, most: int) -> Detail:
+def build_environment(diagnosis: Diagnosis, most: int) -> Detail:
     """The subject, the machine and the versions, as far as known; at most so many inputs and settings."""
     environment, subject = diagnosis.environment, diagnosis.subject
     formats = (f"{count_of(count, 'tensor')} {name}" for name, count in subject.parameter_formats.items())
