@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis.saved import json_escape
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.charts import build_bars, build_flows, build_timelines
 from layoutdoctor.reports.reproducer import build_reproducer
@@ -69,12 +70,10 @@ def _passages(rule: Rule) -> list[tuple[str | None, list[list[str]]]]:
     return [(heading, [_CODE.split(text) for text in paragraphs]) for heading, paragraphs in passages_of(rule)]
 
 
-LIBRARY_FILE = "echarts/echarts.min.js"
 STYLE_FILE = "style.css"
 SCRIPT_FILE = "report.js"
-CHARTS_FILE = "charts.js"
-CHART_FILES = (LIBRARY_FILE, CHARTS_FILE)
-_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+CHART_FILES = ("echarts/echarts.min.js", "charts.js")
+_UNSAFE = re.compile("[<>&\u2028\u2029]")
 
 
 def render_html(diagnosis: Diagnosis) -> str:
@@ -130,10 +129,7 @@ def _page(template: str, script_files: Sequence[str], **values: object) -> str:
 
 def json_for_script(data: object) -> str:
     """JSON that can stand inside a script element: a name that holds ``</script>`` cannot end it."""
-    text = msgspec.json.encode(data).decode()
-    for character, escape in _UNSAFE.items():
-        text = text.replace(character, escape)
-    return text
+    return _UNSAFE.sub(lambda match: json_escape(match[0]), msgspec.json.encode(data).decode())
 
 
 @cache

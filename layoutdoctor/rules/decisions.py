@@ -269,7 +269,7 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
     words = listing([*([brings] if back else []), *([copies] if outputs else [])])
     breakers = [breaker for graph in where.graphs for breaker in graph.breakers]
     ends = distinct(f"{b.op} ({line_words(b.location)})" for b in breakers if b.location is not None)
-    words += f"; the format ends at {listing(ends, _ENDS_NAMED)}" if ends else ""
+    words += f"; the format ends at {listing(ends, 3)}" if ends else ""
     times, name = Times(diagnosis), shown(where.name)
     ratio = times.ratio(where.name)
     if ratio is not None and ratio.verdict == SLOWER:
@@ -297,9 +297,6 @@ def _without_words(times: Times, trial: Trial) -> str:
         words += f": a call runs at {format_ratio(gain.median)} the speed of {shown(trial.name)}"
         words += f" ({gain.low:.2f} to {gain.high:.2f})"
     return f"; under {shown(off.name)} {words}"
-
-
-_ENDS_NAMED = 3
 
 
 def _compiled_conversions(trial: Trial) -> list[Conversion]:

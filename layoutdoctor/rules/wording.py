@@ -23,7 +23,6 @@ Thing = TypeVar("Thing")
 DIAGNOSE = "diagnose the model itself, which measures: python -m layoutdoctor model.py"
 BY_RANK = "to the channels-last format of its rank: Module.to(memory_format=...) refuses a model that has both ranks"
 _PLACES_NAMED = 3
-_SHAPES_NAMED = 3
 _ALL = 0.995  # a larger part of a time is all of it, and the part that is left is none
 
 
@@ -146,7 +145,7 @@ def owner_words(conversions: Iterable[Conversion]) -> str | None:
 def on_shapes(shapes: Iterable[Sequence[int | str] | None]) -> str | None:
     """The shapes of tensors, each once: ``"on 4x64x56x56 and 4x128x28x28"``; None if none was recorded."""
     named = distinct(shape_words(shape) if shape else None for shape in shapes)
-    return f"on {listing(named, _SHAPES_NAMED)}" if named else None
+    return f"on {listing(named, 3)}" if named else None
 
 
 def on_dearest_shapes(conversions: Iterable[Conversion]) -> str | None:

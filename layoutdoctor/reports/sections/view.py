@@ -290,9 +290,6 @@ def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
 
 
 # ---------------------------------------------------------------------------------------------- several models
-MODELS_HEAD = ("model", "use", "against the default", "sure?", "breaks the format")
-
-
 def build_table_of_models(found: Mapping[str, Diagnosis | str]) -> Table:
     """
     The table of several models, in their order.
@@ -300,7 +297,8 @@ def build_table_of_models(found: Mapping[str, Diagnosis | str]) -> Table:
     Args:
         found: By target its diagnosis, or why there is none.
     """
-    return Table(MODELS_HEAD, tuple(build_row_of_model(target, one) for target, one in found.items()))
+    head = ("model", "use", "against the default", "sure?", "breaks the format")
+    return Table(head, tuple(build_row_of_model(target, one) for target, one in found.items()))
 
 
 def build_row_of_model(target: str, found: Diagnosis | str) -> TableRow:
