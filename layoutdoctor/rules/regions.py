@@ -127,13 +127,6 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
     ids = {id for breaker in breakers for id in breaker.conversions}
     paid = [conversion for conversion in all_conversions_of(trial) if conversion.id in ids]
     worst = max(breakers, key=lambda breaker: (breaker.seconds or 0.0, breaker.bytes_moved or 0))
-    seconds, moved = sum_known(c.seconds for c in paid), sum_known(c.bytes_moved for c in paid)
-    cost = wording.conversion_cost_words(trial, paid) if seconds is not None else None
-    if seconds is None:
-        seconds = sum_known(breaker.seconds for breaker in breakers)
-    if moved is None:
-        moved = sum_known(breaker.bytes_moved for breaker in breakers)
-    cost = cost or wording.cost_words(trial, seconds) or wording.moved_words(moved)
     lost = distinct(_format(breaker) for breaker in breakers)
     where = f"{listing(lost)} {be(len(lost))} lost at {_breaker_words(breakers)}"
     what = joined((where + _place_words(breakers), worst.reason), ": ")
@@ -141,13 +134,12 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
         what = joined((where, worst.reason), ": ") + _place_words(breakers)
     return LD104.finding(
         trial.name,
-        joined((what, joined((_paid_words(paid), cost), ", "))),
+        joined((what, joined((_paid_words(paid), wording.conversion_cost_words(trial, paid)), ", "))),
         _breaker_suggestion(diagnosis, trial, worst),
-        severity=evidence.severity_of_cost(trial, seconds),
+        severity=evidence.severity_of_cost(trial, sum_known(c.seconds for c in paid)),
+        conversions=paid,
         evidence=(*(b.node for b in breakers), *(id for b in breakers for id in b.conversions)),
         at=worst,
-        seconds=seconds,
-        bytes_moved=moved,
     )
 
 
