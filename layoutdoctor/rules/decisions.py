@@ -239,11 +239,9 @@ def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _is_idle(decision: Decision) -> bool:
-    """Whether an applied optimization made no convolution channels-last, though not all were so already."""
-    if not decision.applied or not decision.convolution_count or _is_one_dimensional(decision):
-        return False
-    already = bool(decision.convolutions) and all(convolution.channels_last for convolution in decision.convolutions)
-    return decision.channels_last_convolution_count == 0 and not already
+    """Whether an applied optimization made no convolution channels-last."""
+    is_applied = bool(decision.applied and decision.convolution_count)
+    return is_applied and not decision.channels_last_convolution_count and not _is_one_dimensional(decision)
 
 
 def _rank_words(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> str:
@@ -486,7 +484,7 @@ def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
         places = listing(distinct(conversion.module or conversion.id for conversion in copied))
         copies, verb, them = ("the copy", "is", "it") if len(copied) == 1 else ("copies", "are", "them")
         message = (
-            f"{len(found)} of {count_of(max(len(found), every), 'convolution')} {be(len(found))} 1-D: layout "
+            f"{len(found)} of {count_of(every, 'convolution')} {be(len(found))} 1-D: layout "
             "optimization cannot apply (3-D tensors have no channels-last format)"
         )
         if copied:

@@ -289,10 +289,7 @@ def _is_for_convolution(graph: Graph, conversion: Conversion) -> bool:
 
 
 def _channels_last_count(graph: Graph) -> int:
-    if graph.decision is None:
-        return 0
-    seen = sum(c.channels_last is True and not c.is_backward for c in graph.decision.convolutions)
-    return seen or graph.decision.channels_last_convolution_count
+    return sum(bool(c.channels_last) and not c.is_backward for c in evidence.convolutions_of([graph]))
 
 
 def _activations(graph: Graph) -> list[Conversion]:
