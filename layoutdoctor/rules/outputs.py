@@ -151,13 +151,8 @@ def other_values(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _error_words(equivalence: Equivalence) -> str:
-    words = f"{equivalence.reference or 'eager'} reference"
-    if equivalence.detail:
-        return f"{words} ({equivalence.detail})"
-    if equivalence.relative_error is None:
-        return words
-    allowed = f", where {equivalence.tolerance:.2g} is allowed" if equivalence.tolerance is not None else ""
-    return f"{words} by a relative error of {equivalence.relative_error:.2g}{allowed}"
+    detail = f" ({equivalence.detail})" if equivalence.detail else ""
+    return f"{equivalence.reference or 'eager'} reference{detail}"
 
 
 def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
