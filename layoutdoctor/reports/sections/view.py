@@ -313,7 +313,7 @@ def _use(diagnosis: Diagnosis) -> tuple[str, str, str]:
     """The configuration to use, its ratio, and the certainty of the ratio."""
     situation, advice = situation_of(diagnosis), diagnosis.recommendation
     if advice is None or advice.configuration is None:
-        return UNKNOWN, UNKNOWN, situation.in_table or "nothing recommended"
+        return UNKNOWN, UNKNOWN, situation.in_table
     ratio = advice.speedup
     gain = UNKNOWN if ratio is None else format_interval(ratio)
     starts = len(ratio.start_ratios) if ratio is not None else 0
