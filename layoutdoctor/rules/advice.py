@@ -165,7 +165,7 @@ def advised(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
         ways: The configurations that would follow it.
         words: What to do.
     """
-    return other_cure(times, trial, lambda cure: cure.name in ways) or unless_refuted(times, trial, ways, words)
+    return other_cure(times, trial.name, lambda cure: cure.name in ways) or unless_refuted(times, trial, ways, words)
 
 
 def unless_refuted(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
@@ -208,16 +208,16 @@ def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
     return joined(("no configuration that was tried is faster", joined(facts)), ": ")
 
 
-def other_cure(times: Times, trial: Trial, is_this: Callable[[Configuration], bool]) -> str | None:
+def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]) -> str | None:
     """
     The recommendation, in words, if a rule's own cure would go against it; None if it does not.
 
     Args:
-        trial: The trial the finding is about; a configuration is recommended instead of the baseline only.
+        name: The configuration the finding is about; another one is recommended instead of the baseline only.
         is_this: Whether a configuration follows the rule's cure.
     """
     advice = times.diagnosis.recommendation
-    if advice is None or advice.configuration is None or not times.is_baseline(trial.name):
+    if advice is None or advice.configuration is None or not times.is_baseline(name):
         return None
     chosen = [t.configuration for t in times.diagnosis.trials if advice.configuration in (t.name, t.same_as)]
     if not chosen or times.is_baseline(advice.configuration) or any(map(is_this, chosen)):
@@ -234,7 +234,7 @@ def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
         what: What the other one does better, such as ``has no round trip``.
     """
     measured = alternative_words(times, trial, other)
-    recommended = other_cure(times, trial, lambda cure: cure.name == other.name)
+    recommended = other_cure(times, trial.name, lambda cure: cure.name == other.name)
     if recommended is not None:
         return f"{recommended}; {shown(other.name)} {what}, {measured}"
     return f"use {shown(other.name)}: it {what}; {measured}"
@@ -242,8 +242,7 @@ def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
 
 def use_or_recommended(diagnosis: Diagnosis, account: Account) -> str:
     """The suggestion to use the faster one of an account, or the recommended one if that is a third one."""
-    times, slower = Times(diagnosis), diagnosis.find_trial(account.slower)
-    recommended = None if slower is None else other_cure(times, slower, lambda cure: cure.name == account.faster)
+    recommended = other_cure(Times(diagnosis), account.slower, lambda cure: cure.name == account.faster)
     return recommended or f"use {shown(account.faster)}"
 
 

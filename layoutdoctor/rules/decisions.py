@@ -199,7 +199,7 @@ def _veto_finding(
     """A finding at the first convolution that decided; it suggests to measure if nobody did."""
     times, deciding = Times(diagnosis), _deciding(decision)
     gain = times.fastest(_WAYS_AROUND)
-    against = other_cure(times, trial, lambda cure: cure.name in _WAYS_AROUND) if gain is not None else None
+    against = other_cure(times, trial.name, lambda cure: cure.name in _WAYS_AROUND) if gain is not None else None
     how = f"--configurations all measures what the veto costs ({FORCED})"
     return rule.finding(
         trial.name,
@@ -352,7 +352,7 @@ def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str 
         advice, why = f'{advice}, compile with options={{"layout_optimization": False}}', ""
     if gain is None:
         return advised(times, trial, CHANNELS_LAST_CONFIGURATIONS, f"{advice}, and measure{why}")
-    against = other_cure(times, trial, lambda cure: cure.input_format == "channels_last")
+    against = other_cure(times, trial.name, lambda cure: cure.input_format == "channels_last")
     return against or f"{advice}: {speed_words(gain, times.baseline)}"
 
 
@@ -460,7 +460,7 @@ def _mismatch_suggestion(times: Times, trial: Trial, gain: Ratio | None) -> str:
         'force it in both with options={"layout_optimization": True, "force_layout_optimization": True}': (FORCED,),
     }
     every = [name for names in ways.values() for name in names]
-    against = other_cure(times, trial, lambda cure: cure.name in every)
+    against = other_cure(times, trial.name, lambda cure: cure.name in every)
     if against is not None:
         return f"{against}; {counted}"
     if gain is not None:

@@ -66,7 +66,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     yield LD205.finding(
         baseline.name,
         joined((message, joined(facts, ", ") if facts else None)),
-        other_cure(times, baseline, _is_channels_last) or _lines(baseline, tensors, formats),
+        other_cure(times, baseline.name, _is_channels_last) or _lines(baseline, tensors, formats),
         severity="error" if cure and _is_channels_last(cure.configuration) else severity_of_gain(gain),
         evidence=(gain.name, *(c.id for c in conversions)),
         at=_first_reader(baseline, {len(tensor.shape) for tensor in tensors}) or dearest_of(conversions),
