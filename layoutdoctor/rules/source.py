@@ -178,7 +178,7 @@ def _products(trial: Trial) -> list[tuple[Convolution, tuple[Size, ...]]]:
     """Convolutions that may gain from being written as matrix products, each with the sizes of its image."""
     found: dict[int, tuple[Convolution, tuple[Size, ...]]] = {}
     for graph in trial.graphs:
-        known = {c.node: c for c in (graph.decision.convolutions if graph.decision is not None else ())}
+        known = {c.node: c for c in evidence.convolutions_of([graph])}
         for node, source in convolved(graph):
             image = source.layout.shape[2:] if source.layout is not None else ()
             if node.name in known and _is_product(known[node.name], image):

@@ -159,7 +159,7 @@ def _nodes(diagnosis: Diagnosis) -> Iterator[tuple[Trial, Graph, FxNode]]:
 def _convolutions(diagnosis: Diagnosis) -> Iterator[tuple[Trial, Graph, Convolution]]:
     for trial in evidence.own_trials(diagnosis):
         for graph in trial.graphs:
-            yield from ((trial, graph, c) for c in (graph.decision.convolutions if graph.decision is not None else ()))
+            yield from ((trial, graph, c) for c in evidence.convolutions_of([graph]))
 
 
 def _calls(diagnosis: Diagnosis, names: Collection[str]) -> Iterator[tuple[Trial, FxNode]]:
@@ -173,8 +173,7 @@ def half_precision_conv3d(diagnosis: Diagnosis) -> Iterator[Sighting]:
     for trial, graph, node in _nodes(diagnosis):
         is_3d = node.layout is not None and len(node.layout.shape) == 5
         if is_convolution(node) and is_3d and node.dtype in _HALF:
-            known = {c.node: c.weight_shape for c in graph.decision.convolutions} if graph.decision is not None else {}
-            weight = known.get(node.name)
+            weight = {c.node: c.weight_shape for c in evidence.convolutions_of([graph])}.get(node.name)
             if weight is None or any(size != 1 for size in weight[2:]):
                 yield Sighting(f"{node.module or node.name}, a Conv3d in {node.dtype}", trial.name, node)
 
