@@ -225,13 +225,13 @@ STATIC = Situation(_claim_static, "static")
 
 def _lines_to_paste(diagnosis: Diagnosis, situation: Situation) -> tuple[str, ...]:
     """Complete and runnable: they end in a call of the model."""
-    advice, comparison = diagnosis.recommendation, diagnosis.comparison
+    advice = diagnosis.recommendation
     if advice is None or not advice.how:
         return ()
     lines = [clean_line(line) for line in advice.how.splitlines()]
     if not any("model(" in line for line in lines):
         trial = diagnosis.find_trial(advice.configuration)
-        beats_compiled = situation is FOUND and comparison is not None and comparison.baseline == BASELINE
+        beats_compiled = situation is FOUND and diagnosis.baseline_name == BASELINE
         adds_nothing = beats_compiled and trial is not None and trial.configuration.backend == "eager"
         lines.append(f"y = model(x){'  # torch.compile adds nothing here' if adds_nothing else ''}")
     return tuple(lines)
