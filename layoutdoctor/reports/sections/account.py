@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, tensors_in_short
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
-from layoutdoctor.units import format_bytes, format_seconds, format_share
+from layoutdoctor.units import format_bytes, format_seconds, format_share, known_sum
 from layoutdoctor.words import be, count_of, joined, layout_words, line_words, listing, shown
 
 if TYPE_CHECKING:
@@ -105,12 +105,11 @@ def conversions_sentence(trial: Trial) -> str | None:
     if not counted:
         return None
     seconds, whole = sum_seconds(counted), trial.kernel_seconds
-    moved = [conversion.bytes_moved for conversion in counted]
-    cost = ""
+    moved, cost = known_sum(*(conversion.bytes_moved for conversion in counted)), ""
     if seconds is not None and whole:
         cost = f", {format_share(seconds / whole)} of kernel time"
-    elif None not in moved:
-        cost = f", {format_bytes(sum(count or 0 for count in moved))} moved"
+    elif moved is not None:
+        cost = f", {format_bytes(moved)} moved"
     number = launch_count(counted)
     words = f"{listing(tensors_in_short(trial), None)} {be(number)} converted in every call{cost}"
     if not trial.redundant_pairs:
