@@ -158,12 +158,12 @@ _Key = tuple[str | None, str]  # a graph and a placeholder in it; no graph: a co
 
 @dataclass(frozen=True)
 class _Weight:
-    """One parameter that is cast: its graph and name, from and to which dtype, the conversions and the cast of it."""
+    """One parameter that is cast: its graph, from and to which dtype, the cast and the conversions of it."""
 
-    key: _Key
+    graph: str | None
     dtypes: _Dtypes
-    conversions: tuple[Conversion, ...]
     cast: FxNode | None
+    conversions: list[Conversion]
 
 
 def cast_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -179,26 +179,20 @@ def cast_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _cast_weights(trial: Trial) -> list[_Weight]:
     """Every parameter of a trial that is cast in it, with the layout conversions of the same parameter."""
     nodes = {graph.name: evidence.nodes_by_name(graph) for graph in trial.graphs}
-    casts: dict[_Key, tuple[FxNode, _Dtypes]] = {}
+    found: dict[_Key, _Weight] = {}
     for graph in evidence.forward_graphs(trial):
         for node in graph.nodes:
             dtypes = _dtypes_of_cast(node, nodes[graph.name])
             if dtypes is not None:
-                casts[graph.name, node.inputs[0]] = (node, dtypes)
-    conversions: dict[_Key, list[Conversion]] = {}
-    for conversion in all_conversions_of(trial):
-        if conversion.tensor == "weight":
-            conversions.setdefault(_weight_of(nodes, conversion), []).append(conversion)
-    found = []
-    for key in dict.fromkeys((*casts, *conversions)):
-        own = tuple(conversions.get(key, ()))
-        cast = casts.get(key)
-        dtypes = (
-            cast[1] if cast is not None else next((pair for c in own if (pair := _pair(c.dtype, c.target_dtype))), None)
-        )
+                found[graph.name, node.inputs[0]] = _Weight(graph.name, dtypes, node, [])
+    of_weights = [conversion for conversion in all_conversions_of(trial) if conversion.tensor == "weight"]
+    for conversion in sorted(of_weights, key=lambda c: c.target_dtype is None):  # those with a cast in them first
+        key, dtypes = _weight_of(nodes, conversion), _pair(conversion.dtype, conversion.target_dtype)
         if dtypes is not None:
-            found.append(_Weight(key, dtypes, own, cast[0] if cast is not None else None))
-    return found
+            found.setdefault(key, _Weight(key[0], dtypes, None, []))
+        if key in found:
+            found[key].conversions.append(conversion)
+    return list(found.values())
 
 
 def _dtypes_of_cast(node: FxNode, nodes: Mapping[str, FxNode]) -> _Dtypes | None:
@@ -243,7 +237,7 @@ def _placeholder(name: str | None, nodes: Mapping[str, FxNode]) -> str | None:
 def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training: bool) -> Finding:
     conversions = list({c.id: c for weight in weights for c in weight.conversions}.values())
     # Casts that are steps of their own; the time of a conversion has its cast in it.
-    steps = {(w.key[0], w.cast.name) for w in weights if w.cast is not None} - {(c.graph, c.node) for c in conversions}
+    steps = {(w.graph, w.cast.name) for w in weights if w.cast is not None} - {(c.graph, c.node) for c in conversions}
     seconds = sum_known((*(c.seconds for c in conversions), *(k.seconds for k in _kernels_of_steps(trial, steps))))
     kinds = listing(distinct(" -> ".join(weight.dtypes) for weight in weights))
     message = f"{count_of(len(weights), 'parameter')} {be(len(weights))} cast {kinds} on every call"
