@@ -192,11 +192,9 @@ def _may_help(times: Times, trial: Trial, name: str) -> bool | None:
 def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
     """What this diagnosis knows of configurations that are not worth trying again."""
     failed, measured = [], []
-    for name in ways:
-        tried = times.diagnosis.find_trial(name)
-        if tried is None:
-            continue
-        if tried.status in _FAILED or not times.computes_right(name):
+    tried = {name: found for name in ways if (found := times.diagnosis.find_trial(name)) is not None}
+    for name, one in tried.items():
+        if one.status in _FAILED or not times.computes_right(name):
             failed.append(shown(name))
         elif times.diagnosis.measured_trial(name) is not trial:
             ratio = times.ratio(trial.name if times.is_baseline(name) else name)

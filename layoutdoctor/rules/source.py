@@ -270,9 +270,7 @@ def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
     """Layout optimization, if it was applied and these gradients have their parameters' strides without it."""
     off = diagnosis.measured_trial(_OFF)
     applied = any(card.applied for card in evidence.cards_of(trial.graphs))
-    if not applied or off is None or off is trial or off.status != "ok" or off.measurement is None:
-        return ""
-    if parameters & {entry.parameter for entry in off.gradient_layouts}:
+    if not applied or off is None or off.status != "ok" or parameters & {one.parameter for one in off.gradient_layouts}:
         return ""
     return f"; it comes from layout optimization: {shown(_OFF)} does not have it"
 
