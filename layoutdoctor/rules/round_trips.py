@@ -181,9 +181,7 @@ def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
 
 def _trace_message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     """How many with which proof, then the same; how many go through a group norm that converts by itself."""
-    counts: Counter[str] = Counter(
-        pair.confidence or ("graph" if pair.evidence == "graph" else "order") for pair in pairs
-    )
+    counts: Counter[str] = Counter(pair.confidence or "graph" for pair in pairs)
     proofs = [(counts[confidence], words) for confidence, words in PROOF_WORDS.items() if counts[confidence]]
     total = count_of(len(pairs), "round trip")
     several = listing(f"{count} {words}" for count, words in proofs)
