@@ -33,6 +33,7 @@ ONE_HOME = {
     "pyarrow": "layoutdoctor.fleet",
     "pytest": "layoutdoctor.pytest_plugin",
     "rich": "layoutdoctor.commands",
+    "tabulate": "layoutdoctor.reports",
 }
 
 

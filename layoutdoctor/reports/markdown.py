@@ -11,6 +11,8 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+from tabulate import tabulate
+
 from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.reports.sections.account import account_table
 from layoutdoctor.reports.sections.details import build_details, build_environment, log_of
@@ -206,6 +208,7 @@ def _overview(view: Overview) -> Iterator[str]:
 
 
 # ---------------------------------------------------------------------------------- GitHub Markdown in small pieces
+_RULE = re.compile(r"-{4,}(?=[-|]*\|$)", re.MULTILINE)
 _SPECIAL = re.compile(r"[\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 # GitHub would call the user of that name to the issue; nothing else keeps it from that, not even an entity.
 _MENTION = re.compile(r"(?<![A-Za-z0-9_])@(?=[A-Za-z0-9])")
@@ -252,10 +255,10 @@ def table_of(table: Table) -> str:
     """A table of the view; everything in it is escaped, so that no cell holds a bare ``|`` or a line break."""
     blank = ("",) * (len(table.head) - 2)
     rows = [row.cells if row.clause is None else (row.cells[0], row.clause, *blank) for row in table.rows]
-    lines = [f"| {' | '.join(map(escape, row))} |" for row in (table.head, *rows)]
-    lines.insert(1, f"|{'---|' * len(table.head)}")
+    escaped = [[escape(cell) for cell in row] for row in (table.head, *rows)]
+    text = tabulate(escaped[1:], escaped[0], "github", disable_numparse=True, stralign=None)
     left_out = [f"{table.left_out} more left out here; the JSON report has them."] if table.left_out else []
-    return "\n\n".join(("\n".join(lines), *map(paragraph, table.below), *left_out))
+    return "\n\n".join((_RULE.sub("---", text), *map(paragraph, table.below), *left_out))
 
 
 def folded(title: str, body: str) -> str:

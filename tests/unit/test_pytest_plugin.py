@@ -139,7 +139,7 @@ def test_a_run_that_does_not_use_it_loads_nothing_heavy(project: pytest.Pytester
         "import sys\n\n"
         "def test_it(pytestconfig):\n"
         "    assert pytestconfig.pluginmanager.has_plugin('layoutdoctor')\n"
-        "    heavy = {'torch', 'triton', 'networkx', 'numpy', 'rich', 'jinja2', 'pandas'}\n"
+        "    heavy = {'torch', 'triton', 'networkx', 'numpy', 'rich', 'jinja2', 'tabulate', 'pandas'}\n"
         "    assert not heavy & set(sys.modules)\n"
         "    assert 'layoutdoctor.testing' not in sys.modules and 'layoutdoctor.rules' not in sys.modules\n"
     )

@@ -158,7 +158,7 @@ def test_a_saved_diagnosis_is_printed_in_another_format_and_with_the_rules_of_to
 def test_only_what_is_asked_for_is_imported() -> None:
     """In one process, from what needs least to what needs most."""
     saved = str(TESTS / "golden" / "gain_with_findings.json")
-    heavy = "{'jinja2', 'networkx', 'numpy', 'rich', 'torch', 'layoutdoctor.privacy.redaction'}"
+    heavy = "{'jinja2', 'networkx', 'numpy', 'rich', 'tabulate', 'torch', 'layoutdoctor.privacy.redaction'}"
     code = f"""
 import sys
 from layoutdoctor.__main__ import main
