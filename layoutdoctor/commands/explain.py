@@ -55,10 +55,12 @@ def _as_markdown(chosen: Sequence[Rule], rules: Sequence[Rule]) -> str:
 
 def _as_text(chosen: Sequence[Rule], rules: Sequence[Rule]) -> str:
     from layoutdoctor.reports.rules_page import plain, rule_page
+    from layoutdoctor.reports.sections.rows import Table, TableRow
     from layoutdoctor.reports.text import plain_table
 
     if chosen:
         return "\n\n".join(plain(rule_page(rule)) for rule in chosen)
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
-    table = plain_table(("code", "rule", "finds"), [(rule.code, rule.name, rule.summary) for rule in rules], width)
+    rows = tuple(TableRow((rule.code, rule.name, rule.summary)) for rule in rules)
+    table = plain_table(Table(("code", "rule", "finds"), rows), width)
     return f"{table}\n\nMore about one: layoutdoctor explain {rules[0].code}\n"

@@ -21,7 +21,7 @@ from layoutdoctor.commands.streams import OutputError, logger, print_text, say, 
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of, mode_of_file, write_file
 from layoutdoctor.errors import UsageError
-from layoutdoctor.reports import RENDERERS, format_of_suffix, renderer_of
+from layoutdoctor.reports import FORMATS, format_of_suffix, renderer_of
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class OutputFile:
         write_file(self.path, text)
 
 
-def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str] = RENDERERS) -> None:
+def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str] = FORMATS) -> None:
     """The options that every command with a report has."""
     endings = {".md": "markdown", ".html": "html", ".json": "json", ".txt": "text", ".sarif": "sarif"}
     endings |= {".xml (JUnit)": "junit", ".py (reproducer)": "reproducer"}

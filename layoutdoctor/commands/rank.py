@@ -90,15 +90,15 @@ def _as_table(ranking: Ranking, report_format: str) -> str:
     from layoutdoctor.reports.text import plain_table
 
     head = ("convolution", "direction", "result", shown_name(ranking.first), shown_name(ranking.second), "loses")
-    rows = [
+    rows = (
         (_name(row), _direction(row), _shape(row), _side(row.first), _side(row.second), _loss(row))
-        for row in ranking.rows[:_MOST_ROWS]
-    ]
-    left_out = len(ranking.rows) - len(rows)
+        for row in ranking.rows
+    )
+    table = Table(head, tuple(map(TableRow, rows))).first(_MOST_ROWS)
     if report_format == "markdown":
-        return table_of(Table(head, tuple(map(TableRow, rows)), left_out=left_out)) + "\n"
-    more = f"and {left_out} more: --format csv has all\n" if left_out else ""
-    return f"{plain_table(head, rows, terminal_width() or 120)}\n{more}"
+        return table_of(table) + "\n"
+    more = f"and {table.left_out} more: --format csv has all\n" if table.left_out else ""
+    return f"{plain_table(table, terminal_width() or 120)}\n{more}"
 
 
 def _name(row: Ranked) -> str:

@@ -129,16 +129,16 @@ def _without_module(name: str, modules: Sequence[ModuleTime], *, redact: bool) -
             f"cannot diagnose {name} without --module: it called no module with convolutions under a name of its own; "
             "name one, such as --module pipe.vae.decoder"
         )
-    from layoutdoctor.reports.text import plain_table  # late: mostly nothing is listed
+    from layoutdoctor.reports.sections.rows import Table, TableRow  # late: mostly nothing is listed
+    from layoutdoctor.reports.text import plain_table
 
     names = for_others(tuple(one.name for one in modules), redact_names=redact)
-    rows = [
-        (clean_name(name), str(one.convolution_count), str(one.call_count), f"{100 * one.share:.0f} %")
+    rows = tuple(
+        TableRow((clean_name(name), str(one.convolution_count), str(one.call_count), f"{100 * one.share:.0f} %"))
         for name, one in zip(names, modules, strict=True)
-    ]
-    print_text(
-        plain_table(("module", "convolutions", "calls", "share of the time"), rows, terminal_width() or 100) + "\n"
     )
+    table = Table(("module", "convolutions", "calls", "share of the time"), rows)
+    print_text(plain_table(table, terminal_width() or 100) + "\n")
     return UsageError(f"cannot diagnose {name} without --module: name one of these, such as --module {modules[0].name}")
 
 

@@ -202,5 +202,4 @@ def print_table(found: Mapping[str, Diagnosis | Failure], arguments: argparse.Na
         return
     from layoutdoctor.reports.text import plain_table
 
-    rows = [row.cells for row in table.rows]
-    print_text(plain_table(table.head, rows, terminal_width() or _WIDTH, [row.clause for row in table.rows]) + "\n")
+    print_text(plain_table(table, terminal_width() or _WIDTH) + "\n")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from layoutdoctor.diagnosis.answer import Account, Comparison, Finding, Recommendation
+from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.record import Record, Seconds
 from layoutdoctor.diagnosis.subject import Environment, Subject
 from layoutdoctor.diagnosis.trial import Trial
@@ -67,22 +68,36 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     stage_seconds: dict[str, Seconds] = msgspec.field(default_factory=dict)
 
     @property
+    def own_trials(self) -> tuple[Trial, ...]:
+        """The trials that have facts of their own: without those that are the same as another one."""
+        return tuple(trial for trial in self.trials if trial.status != "same_as")
+
+    @property
     def redundant_pairs(self) -> tuple[RedundantPair, ...]:
         """The redundant pairs of all trials; those of trials that are the same as another one count once."""
-        own = (trial for trial in self.trials if trial.status != "same_as")
-        return tuple(pair for trial in own for pair in trial.redundant_pairs)
+        return tuple(pair for trial in self.own_trials for pair in trial.redundant_pairs)
 
     @property
     def fastest(self) -> Trial | None:
         """The recommended trial where there is one, else the fastest measured; None if nothing was measured."""
-        if self.recommendation is not None and self.recommendation.configuration is not None:
-            return self.find_trial(self.recommendation.configuration)
+        if self.recommended_name is not None:
+            return self.find_trial(self.recommended_name)
         return self.find_trial(self.comparison.fastest[0]) if self.comparison and self.comparison.fastest else None
 
     @property
     def baseline(self) -> Trial | None:
         """The trial the ratios refer to; None if nothing was compared."""
         return self.find_trial(self.comparison.baseline) if self.comparison else None
+
+    @property
+    def baseline_name(self) -> str:
+        """The configuration that ratios refer to; torch.compile's default if nothing was compared."""
+        return self.comparison.baseline if self.comparison is not None else BASELINE
+
+    @property
+    def recommended_name(self) -> str | None:
+        """The configuration to use; None if none is recommended."""
+        return self.recommendation.configuration if self.recommendation is not None else None
 
     def trial(self, name: str) -> Trial:
         """
@@ -97,11 +112,11 @@ class Diagnosis(Record, frozen=True, kw_only=True):
             raise UsageError(f"cannot find trial {name!r} in the diagnosis: expected one of {known}")
         return found
 
-    def find_trial(self, name: str) -> Trial | None:
-        """The trial of that name; None if there is none."""
+    def find_trial(self, name: str | None) -> Trial | None:
+        """The trial of that name; None if there is none, or no name."""
         return next((trial for trial in self.trials if trial.name == name), None)
 
-    def measured_trial(self, name: str) -> Trial | None:
+    def measured_trial(self, name: str | None) -> Trial | None:
         """The trial that was measured for that name: itself, or the one it is the same as."""
         trial = self.find_trial(name)
         return self.find_trial(trial.same_as) if trial is not None and trial.same_as is not None else trial

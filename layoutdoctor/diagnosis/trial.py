@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.conversion import RedundantPair
@@ -77,6 +78,11 @@ class Measurement(Record, frozen=True, kw_only=True):
     first_round: Count = 0
     starts: tuple[tuple[PositiveSeconds, ...], ...] = ()
     unkept_seconds: tuple[PositiveSeconds, ...] = ()
+
+    @property
+    def unkept_factor(self) -> float:
+        """How many times as long a call takes with glibc's default allocator; 1 if that was not measured."""
+        return statistics.median(self.unkept_seconds) / self.median_seconds if self.unkept_seconds else 1.0
 
 
 class Equivalence(Record, frozen=True, kw_only=True):
@@ -181,6 +187,11 @@ class Trial(Record, frozen=True, kw_only=True):
     def name(self) -> str:
         """The configuration's name."""
         return self.configuration.name
+
+    @property
+    def kernel_seconds(self) -> float | None:
+        """The sum of the times of its kernels; None if it was not recorded."""
+        return self.kernels.seconds if self.kernels is not None else None
 
     @property
     def ran_as_eager(self) -> bool:

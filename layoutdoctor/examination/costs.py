@@ -103,42 +103,30 @@ def count_by_tensor(conversions: Iterable[Conversion]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Place:
-    """
-    A module and line of the model, and what was recorded there.
-
-    Attributes:
-        count: Number of launches, or of pairs.
-        bytes_moved: Bytes that they move, as far as recorded.
-    """
+    """A module and line of the model, with the cost of what was recorded there, as far as it is known."""
 
     module: str | None
     location: SourceLocation | None
-    count: int
-    seconds: float | None
+    seconds: float | None = None
     bytes_moved: int = 0
 
 
-def places_of(sightings: Iterable[Place]) -> list[Place]:
-    """Sightings added up by module and line, the most expensive first; sightings with neither are left out."""
-    groups: dict[tuple[str | None, SourceLocation | None], list[Place]] = defaultdict(list)
-    for seen in sightings:
-        if seen.module is not None or seen.location is not None:
-            groups[seen.module, seen.location].append(seen)
+def places_of(costs: Iterable[Conversion | RedundantPair]) -> list[Place]:
+    """Conversions or round trips added up by module and line, the dearest first; those with neither are left out."""
+    groups: dict[tuple[str | None, SourceLocation | None], list[Conversion | RedundantPair]] = defaultdict(list)
+    for one in costs:
+        if one.module is not None or one.location is not None:
+            groups[one.module, one.location].append(one)
     found = [
-        Place(*key, sum(p.count for p in own), sum_known(p.seconds for p in own), sum(p.bytes_moved for p in own))
+        Place(*key, sum_known(one.seconds for one in own), sum(one.bytes_moved or 0 for one in own))
         for key, own in groups.items()
     ]
-    return sorted(found, key=lambda place: (-(place.seconds or 0.0), -place.bytes_moved, -place.count))
+    return sorted(found, key=lambda place: (-(place.seconds or 0.0), -place.bytes_moved))
 
 
 def dearest_of(conversions: Iterable[Conversion]) -> Conversion | None:
     """The conversion that takes most time, or moves most bytes if times are not known; None if there is none."""
     return max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
-
-
-def conversion_places(conversions: Iterable[Conversion]) -> list[Place]:
-    """The places of conversions, the most expensive first."""
-    return places_of(Place(c.module, c.location, c.count, c.seconds, c.bytes_moved or 0) for c in conversions)
 
 
 def conversion_share(trial: Trial | None) -> float | None:

@@ -2,61 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePath
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.diagnosis.writing import is_packed_name, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.privacy import scrub
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.policy import Policy
+    from layoutdoctor.diagnosis.record import Record
     from layoutdoctor.diagnosis.scan import Scan
     from layoutdoctor.reports.sections.rows import Overview
 
-__all__ = ["FORMAT_BY_SUFFIX", "RENDERERS", "Renderer", "format_of_suffix", "render", "renderer_of"]
+__all__ = ["FORMATS", "format_of_suffix", "render", "renderer_of"]
 
-Renderer = Callable[[Diagnosis], str]
+FORMATS = ("html", "json", "junit", "markdown", "reproducer", "sarif", "text")
+"""Each but JSON has a module of its name, imported on first use; ``render_html`` and the like are its functions."""
 
-RENDERERS: Mapping[str, str] = MappingProxyType(
-    {
-        "html": "html:render_html",
-        "json": ":render_json",
-        "junit": "junit:render_junit",
-        "markdown": "markdown:render_markdown",
-        "reproducer": "reproducer:render_reproducer",
-        "sarif": "sarif:render_sarif",
-        "text": "text:render_text",
-    }
-)
-"""Module and function of each format, which are imported on first use."""
-
-FORMAT_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
-    {
-        ".htm": "html",
-        ".html": "html",
-        ".json": "json",
-        ".json.gz": "json",
-        ".markdown": "markdown",
-        ".md": "markdown",
-        ".py": "reproducer",
-        ".sarif": "sarif",
-        ".txt": "text",
-        ".xml": "junit",
-    }
-)
-
-
-_ELSEWHERE = {
-    "render_fragment": "html",
-    "to_pandas": "frames",
+_FORMAT_BY_SUFFIX = {
+    ".htm": "html",
+    ".html": "html",
+    ".json": "json",
+    ".json.gz": "json",
+    ".markdown": "markdown",
+    ".md": "markdown",
+    ".py": "reproducer",
+    ".sarif": "sarif",
+    ".txt": "text",
+    ".xml": "junit",
 }
+_ELSEWHERE = {"render_fragment": "html", "to_pandas": "frames"}
 """Functions that records call besides formats, with their modules, which are imported on first use."""
 
 
@@ -79,19 +62,23 @@ def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
     return renderer_of(report_format)(scrub(diagnosis))
 
 
-def renderer_of(report_format: str) -> Renderer:
+def renderer_of(report_format: str) -> Callable[[Diagnosis], str]:
     """
     The function that makes the report of a diagnosis that is scrubbed already.
 
     Raises:
         UsageError: There is no such format.
     """
-    if report_format not in RENDERERS:
-        raise UsageError(f"cannot render as {report_format!r}: expected one of {', '.join(sorted(RENDERERS))}")
-    module, function = RENDERERS[report_format].split(":")
-    return cast("Renderer", getattr(import_module(f"{__name__}.{module}".rstrip(".")), function))
+    if report_format not in FORMATS:
+        raise UsageError(f"cannot render as {report_format!r}: expected one of {', '.join(FORMATS)}")
+    return render_json if report_format == "json" else _function("render", report_format)
 
 
+def _function(verb: str, report_format: str) -> Callable[..., str]:
+    return cast("Callable[..., str]", getattr(import_module(f"{__name__}.{report_format}"), f"{verb}_{report_format}"))
+
+
+Compared = TypeVar("Compared", bound="Record")
 COMPARISON_FORMATS = ("json", "markdown", "text")
 SCAN_FORMATS = ("html", *COMPARISON_FORMATS)
 
@@ -111,58 +98,45 @@ def render_comparison(
     """
     from layoutdoctor.reports.sections.compared import build_comparison_view
 
-    check_format(report_format)
-    comparison = scrub(comparison)
-    if report_format == "json":
-        return to_json(comparison).decode()
-    return _render_overview(build_comparison_view(comparison), report_format, width)
+    return _render_overview(comparison, "comparison", build_comparison_view, report_format, width)
 
 
 def render_scan(scan: Scan, report_format: str = "text", width: int | None = None) -> str:
     """The report of a scan, as ``render_comparison`` makes that of a comparison; there is ``html`` too."""
     from layoutdoctor.reports.sections.scanned import build_scan_view
 
-    check_format(report_format, SCAN_FORMATS, "scan")
-    scan = scrub(scan)
-    if report_format == "json":
-        return to_json(scan).decode()
-    return _render_overview(build_scan_view(scan, in_full=report_format != "text"), report_format, width)
+    build = partial(build_scan_view, in_full=report_format != "text")
+    return _render_overview(scan, "scan", build, report_format, width)
 
 
 def render_policy(policy: Policy, report_format: str = "text", width: int | None = None) -> str:
     """The report of a policy, as ``render_comparison`` makes that of a comparison."""
     from layoutdoctor.reports.sections.policy import build_policy_view
 
-    check_format(report_format, what="policy")
-    policy = scrub(policy)
-    if report_format == "json":
-        return to_json(policy).decode()
-    return _render_overview(build_policy_view(policy), report_format, width)
+    return _render_overview(policy, "policy", build_policy_view, report_format, width)
 
 
-def check_format(report_format: str, formats: Sequence[str] = COMPARISON_FORMATS, what: str = "comparison") -> None:
+def check_format(report_format: str, what: str = "comparison") -> None:
     """
-    Refuses a format that no comparison, or no scan, has.
+    Refuses a format that no comparison, policy or scan has.
 
     Raises:
         UsageError: There is no such format.
     """
+    formats = SCAN_FORMATS if what == "scan" else COMPARISON_FORMATS
     if report_format not in formats:
         raise UsageError(f"cannot render a {what} as {report_format!r}: expected one of {', '.join(formats)}")
 
 
-def _render_overview(view: Overview, report_format: str, width: int | None) -> str:
-    if report_format == "markdown":
-        from layoutdoctor.reports.markdown import overview_markdown
-
-        return overview_markdown(view)
-    if report_format == "html":
-        from layoutdoctor.reports.html import overview_html
-
-        return overview_html(view)
-    from layoutdoctor.reports.text import overview_text
-
-    return overview_text(view, width)
+def _render_overview(
+    record: Compared, what: str, build: Callable[[Compared], Overview], report_format: str, width: int | None
+) -> str:
+    check_format(report_format, what)
+    record = scrub(record)
+    if report_format == "json":
+        return to_json(record).decode()
+    overview = _function("overview", report_format)
+    return overview(build(record), width) if report_format == "text" else overview(build(record))
 
 
 def save(diagnosis: Diagnosis, path: str | PurePath) -> None:
@@ -199,9 +173,9 @@ def format_of_suffix(path: str | PurePath) -> str:
     """
     suffixes = PurePath(path).suffixes
     suffix = "".join(suffixes[-2:] if is_packed_name(path) else suffixes[-1:]).lower()
-    if suffix not in FORMAT_BY_SUFFIX:
+    if suffix not in _FORMAT_BY_SUFFIX:
         raise UsageError(
             f"cannot tell the format of {str(path)!r}: got suffix {suffix!r}, "
-            f"expected one of {', '.join(sorted(FORMAT_BY_SUFFIX))}"
+            f"expected one of {', '.join(_FORMAT_BY_SUFFIX)}"
         )
-    return FORMAT_BY_SUFFIX[suffix]
+    return _FORMAT_BY_SUFFIX[suffix]

@@ -8,16 +8,24 @@ stays small.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from layoutdoctor.examination.costs import all_conversions_of, counted_conversions
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.reports.sections.rows import format_interval
-from layoutdoctor.reports.sections.wording import clean, clean_name, direction_words, find_ratio, place_of, shown_name
+from layoutdoctor.reports.sections.wording import (
+    clean,
+    clean_name,
+    costs,
+    direction_words,
+    find_ratio,
+    place_of,
+    shown_name,
+)
 from layoutdoctor.rules.evidence import main_trial, own_trials
-from layoutdoctor.units import format_bytes, format_seconds
+from layoutdoctor.units import format_seconds
 from layoutdoctor.words import CONFIDENCE_WORDS, OWNER_WORDS, count_of, joined, layout_words, shape_words
 
 if TYPE_CHECKING:
@@ -43,13 +51,12 @@ Format = Literal["channels_last", "contiguous", "blocked", "unknown"]
 
 def build_bars(diagnosis: Diagnosis) -> list[Drawn]:
     """The measured configurations, fastest first, each with its ratio to the baseline if there is one."""
-    recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison else None
+    roles = {diagnosis.baseline_name if diagnosis.comparison else None: "baseline", diagnosis.recommended_name: "best"}
     bars: list[Drawn] = []
     for trial in diagnosis.trials:
         if trial.measurement is not None:
             seconds, ratio = trial.measurement.median_seconds, find_ratio(diagnosis, trial.name)
-            role = "best" if trial.name == recommended else "baseline" if trial.name == baseline else "other"
+            role = roles.get(trial.name, "other")
             bars.append({"name": shown_name(trial.name), "role": role, "seconds": seconds, "ratio": None})
             bars[-1]["text"] = format_seconds(seconds)
             if ratio is not None:
@@ -217,9 +224,8 @@ def build_flows(diagnosis: Diagnosis) -> tuple[Flow, ...]:
     Returns:
         One for all round trips that look alike; without round trips that of the costliest conversion of the baseline.
     """
-    advised = diagnosis.recommendation.configuration if diagnosis.recommendation is not None else None
     main = main_trial(diagnosis)
-    mains = (main, diagnosis.measured_trial(advised or ""))
+    mains = (main, diagnosis.measured_trial(diagnosis.recommended_name))
     trials = sorted(own_trials(diagnosis), key=lambda trial: trial not in mains)
     flows = [flow for trial in trials for flow in _of_pairs(diagnosis, trial)]
     if not flows and main is not None:
@@ -230,20 +236,18 @@ def build_flows(diagnosis: Diagnosis) -> tuple[Flow, ...]:
 def _of_pairs(diagnosis: Diagnosis, trial: Trial) -> Iterator[Flow]:
     """One flow for all pairs that look alike: of the costliest of them."""
     conversions = {conversion.id: conversion for conversion in all_conversions_of(trial)}
-    counts = Counter(map(_pattern, trial.redundant_pairs))
-    drawn: set[tuple[object, ...]] = set()
+    alike: dict[tuple[object, ...], list[RedundantPair]] = {}
     for pair in sorted(trial.redundant_pairs, key=lambda pair: (-(pair.seconds or 0.0), -(pair.bytes_moved or 0))):
-        first, second = conversions.get(pair.first), conversions.get(pair.second)
-        if _pattern(pair) in drawn or first is None or second is None:
-            continue
-        drawn.add(_pattern(pair))
+        if {pair.first, pair.second} <= conversions.keys():
+            alike.setdefault(_pattern(pair), []).append(pair)
+    for pair, *others in alike.values():
+        first, second = conversions[pair.first], conversions[pair.second]
         between = list(_between(pair))
         if between:
             between[-1] = replace(between[-1], layout=_layout_text(second.source))
         one, other = (replace(_box(conversion), is_redundant=True) for conversion in (first, second))
         boxes = (*_maker(first), one, *between, other, *_reader(second))
-        about = _about_pair(pair, counts[_pattern(pair)] - 1)
-        yield Flow(_title_of(diagnosis, pair), shown_name(trial.name), about, boxes)
+        yield Flow(_title_of(diagnosis, pair), shown_name(trial.name), _about_pair(pair, len(others)), boxes)
 
 
 def _of_conversion(trial: Trial) -> Iterator[Flow]:
@@ -280,8 +284,7 @@ def _about_pair(pair: RedundantPair, more: int) -> str:
 
 def _cost(seconds: float | None, moved: int | None, cause: str | None) -> str:
     """The known cost and its cause, behind a colon; empty if neither is known."""
-    time = None if seconds is None else format_seconds(seconds)
-    parts = joined((time, None if moved is None else f"{format_bytes(moved)} moved", cause), ", ")
+    parts = joined((*costs(seconds, moved), cause), ", ")
     return f": {parts}" if parts else ""
 
 

@@ -95,7 +95,7 @@ def _round_rows(diagnosis: Diagnosis) -> Iterator[Row]:
 
 def _conversion_rows(diagnosis: Diagnosis) -> Iterator[Row]:
     """Conversions of the graphs first, then of the kernel list."""
-    for trial in _own_trials(diagnosis):
+    for trial in diagnosis.own_trials:
         for graph in trial.graphs:
             for conversion in graph.conversions:
                 yield {**_conversion(conversion, trial, "graph"), "graph": conversion.graph or graph.name}
@@ -109,13 +109,13 @@ def _conversion(conversion: Conversion, trial: Trial, evidence: str) -> Row:
 
 
 def _pair_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    for trial in _own_trials(diagnosis):
+    for trial in diagnosis.own_trials:
         for pair in trial.redundant_pairs:
             yield _flat(pair, configuration=trial.name, shape=_sizes(pair.tensor_shape))
 
 
 def _convolution_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    for trial in _own_trials(diagnosis):
+    for trial in diagnosis.own_trials:
         for graph in trial.graphs:
             own: Row = {"configuration": trial.name, "graph": graph.name, "direction": graph.direction}
             own |= _fields(graph.decision, layout_optimization_applied="applied", decision_rule="rule")
@@ -148,11 +148,6 @@ def _fields(record: msgspec.Struct | None, *names: str, **columns: str) -> Row:
     """Fields of a record under their own names, and under those of columns."""
     wanted = {**dict(zip(names, names, strict=True)), **columns}
     return {column: None if record is None else getattr(record, field) for column, field in wanted.items()}
-
-
-def _own_trials(diagnosis: Diagnosis) -> Iterator[Trial]:
-    """The trials without those that repeat the records of another one."""
-    return (trial for trial in diagnosis.trials if trial.status != "same_as")
 
 
 def _sizes(sizes: Sequence[Size] | None) -> str | None:

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis.saved import json_escape
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.charts import build_bars, build_flows, build_timelines
 from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.reports.rules_page import passages_of
 from layoutdoctor.reports.sections.account import account_table, row_name
-from layoutdoctor.reports.sections.details import Detail, build_details
+from layoutdoctor.reports.sections.details import Detail, build_details, build_environment
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.reports.sections.wording import clean, clean_log, clean_name
+from layoutdoctor.reports.sections.wording import clean, clean_log, clean_name, costs
 from layoutdoctor.rules import ALL_RULES
-from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import joined
 
 if TYPE_CHECKING:
@@ -46,24 +46,20 @@ MOST_NAMED = 50
 _CODE = re.compile(r"`(.+?)`", re.DOTALL)
 
 
-def build_lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
-    """All long lists; the environment last."""
-    details = build_details(diagnosis, MOST_LISTED)
+def _lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
     rows = [row for account in diagnosis.accounts for row in account.rows if row.source is not None]
     sources = {row.source: f"Generated kernel for {row_name(row)}" for row in rows}
-    return (*details[:-1], *(Detail(title, log=source) for source, title in sources.items()), details[-1])
+    return (*build_details(diagnosis, MOST_LISTED), *(Detail(title, log=source) for source, title in sources.items()))
 
 
 def _cards(diagnosis: Diagnosis, view: View) -> Iterator[dict[str, object]]:
     """The findings with their cost, their line of code and the ids they rest on."""
     for number, (entry, finding) in enumerate(zip(view.findings, diagnosis.findings, strict=True), 1):
-        time = None if finding.seconds is None else format_seconds(finding.seconds)
-        moved = None if finding.bytes_moved is None else f"{format_bytes(finding.bytes_moved)} moved"
         code = finding.location.code if finding.location is not None else None
         yield {
             "number": number,
             "entry": entry,
-            "costs": joined((time, moved), " · "),
+            "costs": joined(costs(finding.seconds, finding.bytes_moved), " · "),
             "code": clean(code, 300) if code else None,
             "named": list(map(clean_name, dict.fromkeys(finding.evidence)))[:MOST_NAMED],
         }
@@ -74,12 +70,10 @@ def _passages(rule: Rule) -> list[tuple[str | None, list[list[str]]]]:
     return [(heading, [_CODE.split(text) for text in paragraphs]) for heading, paragraphs in passages_of(rule)]
 
 
-LIBRARY_FILE = "echarts/echarts.min.js"
 STYLE_FILE = "style.css"
 SCRIPT_FILE = "report.js"
-CHARTS_FILE = "charts.js"
-CHART_FILES = (LIBRARY_FILE, CHARTS_FILE)
-_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+CHART_FILES = ("echarts/echarts.min.js", "charts.js")
+_UNSAFE = re.compile("[<>&\u2028\u2029]")
 
 
 def render_html(diagnosis: Diagnosis) -> str:
@@ -91,7 +85,6 @@ def render_html(diagnosis: Diagnosis) -> str:
         "flows": build_flows(diagnosis),
     }
     has_charts = any(data.values())
-    *lists, environment = build_lists(diagnosis)
     codes = {entry.code for entry in view.findings}
     rules = [rule for rule in ALL_RULES if rule.code in codes]
     return _page(
@@ -105,8 +98,8 @@ def render_html(diagnosis: Diagnosis) -> str:
         accounts=list(map(account_table, diagnosis.accounts)),
         json=json_for_script(data),
         tables=[table for table in view.tables if table.rows],
-        lists=lists,
-        environment=environment,
+        lists=_lists(diagnosis),
+        environment=build_environment(diagnosis, MOST_LISTED),
         cards=list(_cards(diagnosis, view)),
         rules=rules,
         documented={rule.code for rule in rules},
@@ -136,10 +129,7 @@ def _page(template: str, script_files: Sequence[str], **values: object) -> str:
 
 def json_for_script(data: object) -> str:
     """JSON that can stand inside a script element: a name that holds ``</script>`` cannot end it."""
-    text = msgspec.json.encode(data).decode()
-    for character, escape in _UNSAFE.items():
-        text = text.replace(character, escape)
-    return text
+    return _UNSAFE.sub(lambda match: json_escape(match[0]), msgspec.json.encode(data).decode())
 
 
 @cache

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
 from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.reports.sections.account import account_table
-from layoutdoctor.reports.sections.details import build_details
+from layoutdoctor.reports.sections.details import build_details, build_environment, log_of
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.reports.sections.wording import (
     clean_log,
@@ -110,7 +109,7 @@ def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer) -> Iterat
         yield table_of(table)
     if view.remarks:
         yield bullets(view.remarks)
-    for detail in build_details(diagnosis, WHOLE):
+    for detail in (*build_details(diagnosis, WHOLE), build_environment(diagnosis, WHOLE)):
         yield f"### {escape(detail.title)}"
         yield from _detail_lines(detail)
 
@@ -163,7 +162,7 @@ def _detail_lines(detail: Detail) -> Iterator[str]:
 
 def _versions(diagnosis: Diagnosis) -> str:
     """The machine and its software, one fact a line, as torch's own script prints them."""
-    *_, environment = build_details(diagnosis, MOST_SETTINGS)
+    environment = build_environment(diagnosis, MOST_SETTINGS)
     facts = [": ".join(row.cells) for row in environment.table.rows] if environment.table is not None else []
     return code_block("\n".join((*environment.text, *facts)), "text")
 
@@ -186,7 +185,7 @@ def _error_logs(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         return
     reasons = [f"{shown_name(trial.name)}: {failure_clause(trial)}" for trial in failed]
     yield "", f"### Error logs\n\n{bullets(reasons[:MOST_FINDINGS])}"
-    logs = [detail for detail in build_details(diagnosis, 1) if detail.log]
+    logs = [log for trial in failed for log in log_of(trial)]
     for detail in logs[:MOST_LOGS]:
         yield "log", folded(detail.title, "\n\n".join(_detail_lines(detail)))
 
@@ -202,8 +201,7 @@ def _overview(view: Overview) -> Iterator[str]:
     if view.lines:
         yield "\n".join(f"- {escape(line)}" for line in view.lines)
     for table in view.tables:
-        left_out = table.left_out + max(0, len(table.rows) - MOST_ROWS)
-        shown = table_of(replace(table, rows=table.rows[:MOST_ROWS], left_out=left_out))
+        shown = table_of(table.first(MOST_ROWS))
         yield folded(f"{table.title}: {len(table.rows)}", shown) if table.is_long else f"### {table.title}\n\n{shown}"
     if view.remarks:
         yield "\n".join(f"- {escape(remark)}" for remark in view.remarks)

@@ -110,7 +110,7 @@ def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
         return None
     if _has_wrong_values(diagnosis):
         return usable["eager"], usable[BASELINE]
-    first = usable.get(diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE) or ran[0]
+    first = usable.get(diagnosis.baseline_name) or ran[0]
     fastest = diagnosis.fastest
     if fastest is not None:
         for name in (fastest.name, base_name(fastest.configuration)):
@@ -242,6 +242,6 @@ def _counts(trial: Trial, device: str | None) -> list[int] | None:
 def _recorded_ratio(diagnosis: Diagnosis, first: Trial, second: Trial) -> float | None:
     """How many times faster the second one was; None if they were not compared, or the ratio is inconclusive."""
     ratio = find_ratio(diagnosis, second.name)
-    if diagnosis.comparison is None or diagnosis.comparison.baseline != first.name or ratio is None:
+    if ratio is None or first.name != diagnosis.baseline_name:
         return None
     return ratio.median if ratio.verdict != INCONCLUSIVE and 0 < ratio.median < math.inf else None

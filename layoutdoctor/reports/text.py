@@ -15,10 +15,10 @@ from layoutdoctor.reports.sections.view import build_view, finding_codes
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.reports.sections.rows import Overview, Table
+    from layoutdoctor.reports.sections.rows import Overview, Table, TableRow
     from layoutdoctor.reports.sections.view import FindingEntry, View
 
 Role = Literal["title", "claim", "code", "note", "head", "row", "recommended", "failed", "finding", "to do", "more", ""]
@@ -83,10 +83,9 @@ def _notes(view: View, width: int) -> list[tuple[Role, str]]:
 
 def table_lines(table: Table, width: int) -> list[tuple[Role, str]]:
     """A table with the lines below it."""
-    rows, clauses = [row.cells for row in table.rows], [row.clause for row in table.rows]
     lines: list[tuple[Role, str]] = []
-    for number, own in _lines_of_rows(table.head, rows, width, clauses):
-        role: Role = "head" if number is None else "recommended" if table.rows[number].is_recommended else "row"
+    for row, own in _lines_of_rows(table, width):
+        role: Role = "head" if row is None else "recommended" if row.is_recommended else "row"
         lines += [(role, line) for line in own]
     return [*lines, *(("more", line) for text in table.below for line in wrap(text, width))]
 
@@ -140,52 +139,43 @@ def overview_text(view: Overview, width: int | None = None) -> str:
     sections = [wrap(" · ".join(view.title), columns)]
     sections.append([line for text in (view.headline, *view.lines) for line in wrap(text, columns)])
     for table in view.tables:
-        shown, left_out = table.rows[:MOST_ROWS], max(0, len(table.rows) - MOST_ROWS) + table.left_out
-        rows, clauses = [row.cells for row in shown], [row.clause for row in shown]
-        more = [f"and {left_out} more: --output report.json lists them"] if left_out else []
-        sections.append([table.title, plain_table(table.head, rows, columns, clauses), *more])
+        shown = table.first(MOST_ROWS)
+        more = [f"and {shown.left_out} more: --output report.json lists them"] if shown.left_out else []
+        sections.append([table.title, plain_table(shown, columns), *more])
     sections.append([line for remark in view.remarks for line in wrap(remark, columns)])
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
 
-def plain_table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], width: int, clauses: Sequence[str | None] = ()
-) -> str:
+def plain_table(table: Table, width: int) -> str:
     """
-    A table without lines that wraps inside its cells rather than exceed a width.
+    A table without lines that wraps inside its cells rather than exceed a width; rows with a clause come last.
 
     Args:
-        head: Column heads.
-        rows: Cells, as many in each row as there are heads.
         width: Characters per line; columns are narrowed for it, the widest first, to 13 characters at least.
-        clauses: For each row: text in place of all cells after the first; None for an ordinary row.
-
-    Returns:
-        Rows with a clause come last; no line ends in a space.
     """
-    return "\n".join(line for _, own in _lines_of_rows(head, rows, width, clauses) for line in own)
+    return "\n".join(line for _, own in _lines_of_rows(table, width) for line in own)
 
 
-def _lines_of_rows(
-    head: Sequence[str], rows: Sequence[Sequence[str]], width: int, clauses: Sequence[str | None]
-) -> Iterator[tuple[int | None, list[str]]]:
-    """The number of each row, None for the head, and its lines."""
-    spanning = {number: clause for number, clause in enumerate(clauses) if clause is not None}
-    ordinary = {number: row for number, row in enumerate(rows) if number not in spanning}
-    shown = [head, *ordinary.values()] if ordinary else []
-    names = max(len(row[0]) for row in (head, *rows))
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)] if shown else [names]
-    widths[0] = names
+def _lines_of_rows(table: Table, width: int) -> Iterator[tuple[TableRow | None, list[str]]]:
+    """Each row, None for the head, and its lines; no line ends in a space."""
+    ordinary = [row for row in table.rows if row.clause is None]
+    names = [table.head[0], *(row.cells[0] for row in table.rows)]
+    columns: Iterable[Sequence[str]] = [names]
+    if ordinary:
+        columns = zip(table.head, *(row.cells for row in ordinary), strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    widths[0] = max(map(len, names))
     while sum(widths) + GAP * (len(widths) - 1) > width and max(widths) > NARROWEST_COLUMN:
         widths[widths.index(max(widths))] -= 1
-    widths[0] = max(len(line) for row in (head, *rows) for line in _cell_lines(row[0], widths[0], INDENT))
+    widths[0] = max(len(line) for name in names for line in _cell_lines(name, widths[0], INDENT))
     if ordinary:
-        yield None, _wrapped(head, widths)
-    for number, row in ordinary.items():
-        yield number, _wrapped(row, widths)
+        yield None, _wrapped(table.head, widths)
+    for row in ordinary:
+        yield row, _wrapped(row.cells, widths)
     room = max(width - widths[0] - GAP, 2 * NARROWEST_COLUMN)
-    for number, clause in spanning.items():
-        yield number, _wrapped((rows[number][0], clause), (widths[0], room))
+    for row in table.rows:
+        if row.clause is not None:
+            yield row, _wrapped((row.cells[0], row.clause), (widths[0], room))
 
 
 def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:

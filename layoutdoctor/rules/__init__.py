@@ -21,7 +21,7 @@ from layoutdoctor.rules.versions import LD301
 from layoutdoctor.rules.weights import LD103, LD106
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -46,18 +46,11 @@ def run_rules(diagnosis: Diagnosis, rules: Sequence[Rule] | None = None) -> tupl
     Returns:
         The findings. A rule that raises loses its own findings only: a note with its code says that it failed.
     """
-    first = {None, *_first_names(diagnosis)}
+    trials = (main_trial(diagnosis), diagnosis.measured_trial(diagnosis.recommended_name))
+    first = {None, diagnosis.recommended_name, *(trial.name for trial in trials if trial is not None)}
     findings = (finding for rule in (ALL_RULES if rules is None else rules) for finding in _run(rule, diagnosis))
     kept = (with_measured_cure(diagnosis, finding) for finding in findings if is_of_interest(diagnosis, finding))
     return tuple(sorted(kept, key=lambda finding: (finding.configuration not in first, *_rank(finding))))
-
-
-def _first_names(diagnosis: Diagnosis) -> Iterator[str]:
-    """The default and the recommended configuration, and the trials that were measured for them."""
-    main, advice = main_trial(diagnosis), diagnosis.recommendation
-    for name in (main.name if main is not None else None, advice.configuration if advice is not None else None):
-        trial = diagnosis.measured_trial(name) if name is not None else None
-        yield from (one for one in (name, trial.name if trial is not None else None) if one is not None)
 
 
 def _run(rule: Rule, diagnosis: Diagnosis) -> list[Finding]:

@@ -37,11 +37,11 @@ class Times:
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         self.diagnosis = diagnosis
-        comparison, advice = diagnosis.comparison, diagnosis.recommendation
+        comparison = diagnosis.comparison
         self.baseline = comparison.baseline if comparison is not None else ""
         self._ratios = {ratio.name: ratio for ratio in (comparison.ratios if comparison is not None else ())}
-        recommended = advice.configuration if advice is not None else None
-        self._recommended = None if recommended is None else self._measured(recommended)
+        recommended = diagnosis.measured_trial(diagnosis.recommended_name)
+        self._recommended = None if recommended is None else recommended.name
 
     def _measured(self, name: str) -> str:
         trial = self.diagnosis.measured_trial(name)
@@ -165,7 +165,7 @@ def advised(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
         ways: The configurations that would follow it.
         words: What to do.
     """
-    return other_cure(times, trial, lambda cure: cure.name in ways) or unless_refuted(times, trial, ways, words)
+    return other_cure(times, trial.name, lambda cure: cure.name in ways) or unless_refuted(times, trial, ways, words)
 
 
 def unless_refuted(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
@@ -192,11 +192,9 @@ def _may_help(times: Times, trial: Trial, name: str) -> bool | None:
 def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
     """What this diagnosis knows of configurations that are not worth trying again."""
     failed, measured = [], []
-    for name in ways:
-        tried = times.diagnosis.find_trial(name)
-        if tried is None:
-            continue
-        if tried.status in _FAILED or not times.computes_right(name):
+    tried = {name: found for name in ways if (found := times.diagnosis.find_trial(name)) is not None}
+    for name, one in tried.items():
+        if one.status in _FAILED or not times.computes_right(name):
             failed.append(shown(name))
         elif times.diagnosis.measured_trial(name) is not trial:
             ratio = times.ratio(trial.name if times.is_baseline(name) else name)
@@ -208,16 +206,16 @@ def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
     return joined(("no configuration that was tried is faster", joined(facts)), ": ")
 
 
-def other_cure(times: Times, trial: Trial, is_this: Callable[[Configuration], bool]) -> str | None:
+def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]) -> str | None:
     """
     The recommendation, in words, if a rule's own cure would go against it; None if it does not.
 
     Args:
-        trial: The trial the finding is about; a configuration is recommended instead of the baseline only.
+        name: The configuration the finding is about; another one is recommended instead of the baseline only.
         is_this: Whether a configuration follows the rule's cure.
     """
     advice = times.diagnosis.recommendation
-    if advice is None or advice.configuration is None or not times.is_baseline(trial.name):
+    if advice is None or advice.configuration is None or not times.is_baseline(name):
         return None
     chosen = [t.configuration for t in times.diagnosis.trials if advice.configuration in (t.name, t.same_as)]
     if not chosen or times.is_baseline(advice.configuration) or any(map(is_this, chosen)):
@@ -234,7 +232,7 @@ def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
         what: What the other one does better, such as ``has no round trip``.
     """
     measured = alternative_words(times, trial, other)
-    recommended = other_cure(times, trial, lambda cure: cure.name == other.name)
+    recommended = other_cure(times, trial.name, lambda cure: cure.name == other.name)
     if recommended is not None:
         return f"{recommended}; {shown(other.name)} {what}, {measured}"
     return f"use {shown(other.name)}: it {what}; {measured}"
@@ -242,18 +240,17 @@ def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
 
 def use_or_recommended(diagnosis: Diagnosis, account: Account) -> str:
     """The suggestion to use the faster one of an account, or the recommended one if that is a third one."""
-    times, slower = Times(diagnosis), diagnosis.find_trial(account.slower)
-    recommended = None if slower is None else other_cure(times, slower, lambda cure: cure.name == account.faster)
+    recommended = other_cure(Times(diagnosis), account.slower, lambda cure: cure.name == account.faster)
     return recommended or f"use {shown(account.faster)}"
 
 
 def verified_cure(diagnosis: Diagnosis) -> Trial | None:
     """The recommended trial, if further starts agreed and it gains enough for an error; else None."""
     advice = diagnosis.recommendation
-    if advice is None or not advice.verified or advice.configuration is None or advice.speedup is None:
+    if advice is None or not advice.verified or advice.speedup is None:
         return None
     is_enough = advice.speedup.verdict == FASTER and advice.speedup.median >= 1 + _ERROR_GAIN
-    return diagnosis.measured_trial(advice.configuration) if is_enough else None
+    return diagnosis.measured_trial(diagnosis.recommended_name) if is_enough else None
 
 
 def severity_of_gain(gain: Ratio | None) -> Severity:
@@ -265,10 +262,9 @@ def severity_of_gain(gain: Ratio | None) -> Severity:
 # ------------------------------------------------------------------------------------------- cures that were tried
 def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
     """False for a finding about a cure that was tried and is not recommended, unless its outputs differ."""
-    trial = None if finding.configuration is None else diagnosis.find_trial(finding.configuration)
-    if trial is None or not trial.configuration.cures or finding.code == "LD402":
-        return True
-    return diagnosis.recommendation is not None and diagnosis.recommendation.configuration == trial.name
+    trial = diagnosis.find_trial(finding.configuration)
+    is_of_cure = trial is not None and bool(trial.configuration.cures)
+    return not is_of_cure or finding.code == "LD402" or finding.configuration == diagnosis.recommended_name
 
 
 def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
@@ -285,10 +281,8 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
             if base is not None and base.measurement is not None and trial.measurement is not None:
                 ratio = ratio_of(trial.name, base.measurement, trial.measurement)
                 ratio = ratio or Times(diagnosis).over(trial.name, base.name)  # if they share no rounds
-            is_recommended = (
-                diagnosis.recommendation is not None and diagnosis.recommendation.configuration == trial.name
-            )
-            severity = severity_of_gain(ratio) if is_recommended and finding.severity == "note" else finding.severity
+            is_judged = trial.name == diagnosis.recommended_name and finding.severity == "note"
+            severity = severity_of_gain(ratio) if is_judged else finding.severity
             words = _cure_words(diagnosis, trial, base, ratio)
             return msgspec.structs.replace(finding, severity=severity, suggestion=words)
     return finding

@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.answer import Finding
-from layoutdoctor.examination.costs import conversion_places, sum_known
+from layoutdoctor.examination.costs import places_of, sum_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -82,7 +82,7 @@ class Rule:
             bytes_moved: What it reads and writes per iteration.
             evidence: Names and ids to look up in the record; each is kept once.
         """
-        place = at if at is not None else next(iter(conversion_places(conversions)), None)
+        place = at if at is not None else next(iter(places_of(conversions)), None)
         return Finding(
             code=self.code,
             rule=self.name,

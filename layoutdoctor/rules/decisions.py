@@ -36,7 +36,7 @@ from layoutdoctor.units import format_bytes, format_ratio, format_seconds
 from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from layoutdoctor.diagnosis.answer import Finding, Ratio
     from layoutdoctor.diagnosis.conversion import Conversion
@@ -49,11 +49,15 @@ _WAYS_AROUND = (FORCED, "inductor-channels-last")
 _UNCOUNTED = "only-backward-convolutions"  # a backward is left out, whatever the forward was, until torch 2.15
 
 
-def leaves_out_backward(graphs: Iterable[Graph]) -> bool:
+def leaves_out_backward(graphs: Sequence[Graph]) -> bool:
     """Whether layout optimization is on in a forward, and the convolutions of its backward were not counted."""
-    decided = [(graph.direction, graph.decision) for graph in graphs if graph.decision is not None]
-    is_on = any(decision.applied for direction, decision in decided if direction == "forward")
-    return is_on and any(decision.rule == _UNCOUNTED for _, decision in decided)
+    is_uncounted = any(card.rule == _UNCOUNTED for card in evidence.cards_of(graphs))
+    return is_uncounted and _is_applied_in_forward(graphs)
+
+
+def _is_applied_in_forward(graphs: Sequence[Graph]) -> bool:
+    cards = evidence.cards_of(graph for graph in graphs if graph.direction == "forward")
+    return any(card.applied and card.convolution_count for card in cards)
 
 
 def convolution_words(convolution: Convolution) -> str:
@@ -166,15 +170,10 @@ def _vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tup
             decision = graph.decision
             if decision is None or decision.applied is not False or decision.rule not in {*rules} - seen:
                 continue
-            is_repeated = graph.direction == "backward" and _is_applied_in_forward(trial)
+            is_repeated = graph.direction == "backward" and _is_applied_in_forward(trial.graphs)
             if not is_repeated and not evidence.is_of_other_ranks(decision):
                 seen.add(decision.rule)
                 yield trial, graph, decision
-
-
-def _is_applied_in_forward(trial: Trial) -> bool:
-    cards = (graph.decision for graph in trial.graphs if graph.direction == "forward")
-    return any(card is not None and bool(card.applied and card.convolution_count) for card in cards)
 
 
 def _deciding(decision: Decision) -> list[Convolution]:
@@ -200,7 +199,7 @@ def _veto_finding(
     """A finding at the first convolution that decided; it suggests to measure if nobody did."""
     times, deciding = Times(diagnosis), _deciding(decision)
     gain = times.fastest(_WAYS_AROUND)
-    against = other_cure(times, trial, lambda cure: cure.name in _WAYS_AROUND) if gain is not None else None
+    against = other_cure(times, trial.name, lambda cure: cure.name in _WAYS_AROUND) if gain is not None else None
     how = f"--configurations all measures what the veto costs ({FORCED})"
     return rule.finding(
         trial.name,
@@ -221,13 +220,13 @@ LD208 = Rule("LD208", "vetoed-by-dynamic-shapes", vetoes_by_symbolic_sizes)
 def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: for the first configuration that leaves the layouts to Inductor."""
     for trial in evidence.own_trials(diagnosis):
-        idle = [card for card in evidence.cards_of(trial) if _is_idle(card)]
+        idle = [card for card in evidence.cards_of(trial.graphs) if _is_idle(card)]
         if not idle or not _leaves_layouts_to_inductor(trial):
             continue
         convolutions = [convolution for decision in idle for convolution in decision.convolutions]
         count = sum(decision.convolution_count for decision in idle)
         message = f"layout optimization applied, 0 of {count_of(count, 'convolution')} made channels-last"
-        ways = OFF if _is_cured_by_off(diagnosis, trial) else CHANNELS_LAST_CONFIGURATIONS
+        ways = OFF if _cure_by_off(diagnosis, trial) is not None else CHANNELS_LAST_CONFIGURATIONS
         yield LD201.finding(
             trial.name,
             message + _rank_words(diagnosis, trial, convolutions) + _returned_words(diagnosis, trial),
@@ -240,11 +239,9 @@ def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _is_idle(decision: Decision) -> bool:
-    """Whether an applied optimization made no convolution channels-last, though not all were so already."""
-    if not decision.applied or not decision.convolution_count or _is_one_dimensional(decision):
-        return False
-    already = bool(decision.convolutions) and all(convolution.channels_last for convolution in decision.convolutions)
-    return decision.channels_last_convolution_count == 0 and not already
+    """Whether an applied optimization made no convolution channels-last."""
+    is_applied = bool(decision.applied and decision.convolution_count)
+    return is_applied and not decision.channels_last_convolution_count and not _is_one_dimensional(decision)
 
 
 def _rank_words(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> str:
@@ -270,7 +267,7 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
     words = listing([*([brings] if back else []), *([copies] if outputs else [])])
     breakers = [breaker for graph in where.graphs for breaker in graph.breakers]
     ends = distinct(f"{b.op} ({line_words(b.location)})" for b in breakers if b.location is not None)
-    words += f"; the format ends at {listing(ends, _ENDS_NAMED)}" if ends else ""
+    words += f"; the format ends at {listing(ends, 3)}" if ends else ""
     times, name = Times(diagnosis), shown(where.name)
     ratio = times.ratio(where.name)
     if ratio is not None and ratio.verdict == SLOWER:
@@ -287,8 +284,8 @@ def _cost_words(conversions: Sequence[Conversion]) -> str:
 
 def _without_words(times: Times, trial: Trial) -> str:
     """What is converted with layout optimization off, and how fast a call is then; empty if the compiler saves none."""
-    off = _without(times.diagnosis, trial)
-    if off is None or not _is_cured_by_off(times.diagnosis, trial):
+    off = _cure_by_off(times.diagnosis, trial)
+    if off is None:
         return ""
     left, gain = len(_compiled_conversions(off)), times.over(off.name, trial.name)
     library, rest = (launch_count(c for c in counted_conversions(t) if c.owner == "library") for t in (trial, off))
@@ -298,9 +295,6 @@ def _without_words(times: Times, trial: Trial) -> str:
         words += f": a call runs at {format_ratio(gain.median)} the speed of {shown(trial.name)}"
         words += f" ({gain.low:.2f} to {gain.high:.2f})"
     return f"; under {shown(off.name)} {words}"
-
-
-_ENDS_NAMED = 3
 
 
 def _compiled_conversions(trial: Trial) -> list[Conversion]:
@@ -317,9 +311,11 @@ def _without(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
     return next((off for off in found if len(off.graphs) == len(trial.graphs)), None)
 
 
-def _is_cured_by_off(diagnosis: Diagnosis, trial: Trial) -> bool:
+def _cure_by_off(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
+    """The trial without layout optimization if the compiler converts fewer tensors in it."""
     off = _without(diagnosis, trial)
-    return off is not None and len(_compiled_conversions(off)) < len(_compiled_conversions(trial))
+    is_cure = off is not None and len(_compiled_conversions(off)) < len(_compiled_conversions(trial))
+    return off if is_cure else None
 
 
 def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conversion]]:
@@ -341,7 +337,7 @@ def _is_returned(conversion: Conversion) -> bool:
 def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str | None:
     """To switch the optimization off if that saves conversions; else to convert the model by hand."""
     times = Times(diagnosis)
-    if _is_cured_by_off(diagnosis, trial):
+    if _cure_by_off(diagnosis, trial) is not None:
         return advised(times, trial, OFF, SWITCH_OFF)
     wanted = "channels_last_3d" if ranks == {3} else "channels_last"
     if diagnosis.subject.parameter_formats.keys() == {wanted}:
@@ -352,11 +348,11 @@ def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str 
     gain = times.fastest(CHANNELS_LAST_CONFIGURATIONS)
     last = diagnosis.measured_trial(CHANNELS_LAST_CONFIGURATIONS[0])
     why = ": the flag will not do it"
-    if last is not None and (gain is None or gain.name != last.name) and _is_cured_by_off(diagnosis, last):
+    if last is not None and (gain is None or gain.name != last.name) and _cure_by_off(diagnosis, last) is not None:
         advice, why = f'{advice}, compile with options={{"layout_optimization": False}}', ""
     if gain is None:
         return advised(times, trial, CHANNELS_LAST_CONFIGURATIONS, f"{advice}, and measure{why}")
-    against = other_cure(times, trial, lambda cure: cure.input_format == "channels_last")
+    against = other_cure(times, trial.name, lambda cure: cure.input_format == "channels_last")
     return against or f"{advice}: {speed_words(gain, times.baseline)}"
 
 
@@ -416,7 +412,7 @@ def _mismatched(trial: Trial) -> list[tuple[Graph, Decision]]:
     """The backward graphs without layout optimization, if it is on in the forward."""
     backward = [(g, g.decision) for g in trial.graphs if g.direction == "backward" and g.decision is not None]
     off = [(graph, card) for graph, card in backward if card.convolution_count and card.applied is False]
-    return [one for one in off if _is_applied_in_forward(trial) and not evidence.is_of_other_ranks(one[1])]
+    return [one for one in off if _is_applied_in_forward(trial.graphs) and not evidence.is_of_other_ranks(one[1])]
 
 
 def _conversions_for_backward(trial: Trial, graph: Graph, decision: Decision) -> list[Conversion]:
@@ -450,8 +446,7 @@ def _mismatch_cost_words(trial: Trial, conversions: Sequence[Conversion], second
     by = listing([f"{count} by the {owner}" for owner, count in sorted(owners.items())])
     by += f", {fused} of them in kernels that compute as well" if fused else ""
     moved = sum_known(conversion.bytes_moved for conversion in conversions)
-    own = [conversion for conversion in conversions if conversion.seconds is not None and not conversion.fused]
-    cost = wording.cost_words(trial, seconds, wording.estimate_words(conversion.seconds_source for conversion in own))
+    cost = wording.cost_words(trial, seconds, wording.estimate_words(c for c in conversions if not c.fused))
     words = f"{count_of(len(written), 'tensor')} {be(len(conversions))} converted for them ({by})"
     return joined((words, None if moved is None else format_bytes(moved), cost), ", ")
 
@@ -465,7 +460,7 @@ def _mismatch_suggestion(times: Times, trial: Trial, gain: Ratio | None) -> str:
         'force it in both with options={"layout_optimization": True, "force_layout_optimization": True}': (FORCED,),
     }
     every = [name for names in ways.values() for name in names]
-    against = other_cure(times, trial, lambda cure: cure.name in every)
+    against = other_cure(times, trial.name, lambda cure: cure.name in every)
     if against is not None:
         return f"{against}; {counted}"
     if gain is not None:
@@ -484,12 +479,12 @@ def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
     trials = (trial for trial in evidence.own_trials(diagnosis) if _leaves_layouts_to_inductor(trial))
     for trial, cards in evidence.first_showing(trials, _one_dimensional_cards):
         found = [convolution for card in cards for convolution in card.convolutions]
-        every = sum(card.convolution_count for card in evidence.cards_of(trial, with_backward=False))
+        every = sum(card.convolution_count for card in evidence.cards_of(evidence.forward_graphs(trial)))
         copied = _copied_in_both(diagnosis, trial, found)
         places = listing(distinct(conversion.module or conversion.id for conversion in copied))
         copies, verb, them = ("the copy", "is", "it") if len(copied) == 1 else ("copies", "are", "them")
         message = (
-            f"{len(found)} of {count_of(max(len(found), every), 'convolution')} {be(len(found))} 1-D: layout "
+            f"{len(found)} of {count_of(every, 'convolution')} {be(len(found))} 1-D: layout "
             "optimization cannot apply (3-D tensors have no channels-last format)"
         )
         if copied:
@@ -505,7 +500,7 @@ def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _one_dimensional_cards(trial: Trial) -> list[Decision]:
-    return [card for card in evidence.cards_of(trial, with_backward=False) if _is_one_dimensional(card)]
+    return [card for card in evidence.cards_of(evidence.forward_graphs(trial)) if _is_one_dimensional(card)]
 
 
 def _copied_in_both(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> list[Conversion]:

@@ -6,7 +6,6 @@ import itertools
 import re
 from typing import TYPE_CHECKING, TypeVar
 
-from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.examination.graphs.buffers import densified
@@ -42,16 +41,14 @@ _CONVOLUTION = re.compile(r"(^|_)conv(olution)?(_|[123]d|$)")
 # ------------------------------------------------------------------------------------------------------- trials
 def main_trial(diagnosis: Diagnosis) -> Trial | None:
     """The trial the user has today: the baseline, else the only trial there is (a recorded trace)."""
-    name = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
-    trial = diagnosis.measured_trial(name)
+    trial = diagnosis.measured_trial(diagnosis.baseline_name)
     return diagnosis.trials[0] if trial is None and len(diagnosis.trials) == 1 else trial
 
 
 def own_trials(diagnosis: Diagnosis) -> tuple[Trial, ...]:
-    """The trials that have facts of their own, the main one first; one that is the same as another is left out."""
+    """The trials that have facts of their own, the main one first."""
     main = main_trial(diagnosis)
-    trials = [trial for trial in diagnosis.trials if trial.status != "same_as"]
-    return tuple(sorted(trials, key=lambda trial: trial is not main))
+    return tuple(sorted(diagnosis.own_trials, key=lambda trial: trial is not main))
 
 
 def main_or_eager(diagnosis: Diagnosis) -> list[Trial]:
@@ -79,11 +76,6 @@ def is_trace(trial: Trial) -> bool:
 def is_channels_last(trial: Trial) -> bool:
     """Whether a configuration gives the model or its input channels_last."""
     return "channels_last" in (trial.configuration.model_format, trial.configuration.input_format)
-
-
-def is_training(diagnosis: Diagnosis, trial: Trial) -> bool:
-    """Whether a trial trains: by the mode; a trace does not say its mode, so there by a backward in it."""
-    return has_backward(trial) if is_trace(trial) else diagnosis.subject.mode == "training"
 
 
 def has_backward(trial: Trial) -> bool:
@@ -120,7 +112,7 @@ def format_pairs(diagnosis: Diagnosis, *backends: str) -> Iterator[tuple[Trial, 
         first, second = (diagnosis.measured_trial(name) for name in names)
         if first is None or second is None or first is second or first.configuration.backend not in backends:
             continue
-        if all(trial.kernels is not None and trial.kernels.seconds is not None for trial in (first, second)):
+        if None not in (first.kernel_seconds, second.kernel_seconds):
             yield first, second
 
 
@@ -139,9 +131,7 @@ def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:
 
 def share_of_kernels(trial: Trial, seconds: float | None) -> float | None:
     """A duration over the trial's kernel time; None if either was not recorded."""
-    if seconds is None or trial.kernels is None or not trial.kernels.seconds:
-        return None
-    return seconds / trial.kernels.seconds
+    return seconds / trial.kernel_seconds if seconds is not None and trial.kernel_seconds else None
 
 
 def takes_at_least(trial: Trial, seconds: float | None, share: float) -> bool:
@@ -156,15 +146,19 @@ def severity_of_cost(trial: Trial, seconds: float | None) -> Severity:
 
 
 # ------------------------------------------------------------------------------------------------------- graphs
-def cards_of(trial: Trial, *, with_backward: bool = True) -> list[Decision]:
-    """The decision cards of a trial's graphs."""
-    graphs = (graph for graph in trial.graphs if with_backward or graph.direction != "backward")
+def forward_graphs(trial: Trial) -> list[Graph]:
+    """The graphs of a trial without those of a backward alone."""
+    return [graph for graph in trial.graphs if graph.direction != "backward"]
+
+
+def cards_of(graphs: Iterable[Graph]) -> list[Decision]:
+    """The decision cards of graphs."""
     return [graph.decision for graph in graphs if graph.decision is not None]
 
 
-def convolutions_of(trial: Trial, *, with_backward: bool = True) -> list[Convolution]:
-    """The convolutions on a trial's decision cards."""
-    return [c for card in cards_of(trial, with_backward=with_backward) for c in card.convolutions]
+def convolutions_of(graphs: Iterable[Graph]) -> list[Convolution]:
+    """The convolutions on the decision cards of graphs."""
+    return [convolution for card in cards_of(graphs) for convolution in card.convolutions]
 
 
 def is_of_other_ranks(decision: Decision) -> bool:
@@ -174,7 +168,7 @@ def is_of_other_ranks(decision: Decision) -> bool:
 
 def formats_of_weights(trial: Trial, converted: Iterable[Conversion] = ()) -> set[MemoryFormat]:
     """The channels-last formats of the weights of a trial's convolutions, by rank, and of weights that it converts."""
-    ranks = {c.rank + 2 for c in convolutions_of(trial) if c.rank is not None}
+    ranks = {c.rank + 2 for c in convolutions_of(trial.graphs) if c.rank is not None}
     ranks |= {len(c.source.shape) for c in converted if c.source is not None}
     return {CHANNELS_LAST_BY_RANK[rank] for rank in ranks & CHANNELS_LAST_BY_RANK.keys()}
 
@@ -203,13 +197,6 @@ def nodes_of_graph(trial: Trial, name: str | None) -> dict[str, FxNode]:
 def first_input(node: FxNode, nodes: Mapping[str, FxNode]) -> FxNode | None:
     """The node that makes a node's first input; None if there is none, or it was not recorded."""
     return nodes.get(node.inputs[0]) if node.inputs else None
-
-
-def upstream(node: FxNode | None, nodes: Mapping[str, FxNode]) -> Iterator[FxNode]:
-    """A node, the maker of its first input, and so on."""
-    while node is not None:
-        yield node
-        node = first_input(node, nodes)
 
 
 def channels_last_only(layout: Layout | None) -> MemoryFormat | None:

@@ -66,7 +66,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     yield LD205.finding(
         baseline.name,
         joined((message, joined(facts, ", ") if facts else None)),
-        other_cure(times, baseline, _is_channels_last) or _lines(baseline, tensors, formats),
+        other_cure(times, baseline.name, _is_channels_last) or _lines(baseline, tensors, formats),
         severity="error" if cure and _is_channels_last(cure.configuration) else severity_of_gain(gain),
         evidence=(gain.name, *(c.id for c in conversions)),
         at=_first_reader(baseline, {len(tensor.shape) for tensor in tensors}) or dearest_of(conversions),
@@ -77,9 +77,9 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _first_reader(trial: Trial, ranks: Collection[int]) -> FxNode | None:
     """The first convolution that an input of one of these ranks reaches; None if the graphs show none."""
-    for graph in trial.graphs:
+    for graph in evidence.forward_graphs(trial):
         reached = set[str]()
-        for node in graph.nodes if graph.direction != "backward" else ():
+        for node in graph.nodes:
             is_reached = not reached.isdisjoint(node.inputs)
             if is_reached and is_convolution(node) and not node.backward:
                 return node
@@ -121,8 +121,8 @@ def mixed_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     trial = _trial_as_given(diagnosis)
     if trial is None:
         return
-    graphs = [graph for graph in trial.graphs if graph.direction != "backward"]
-    weights = [node.layout for graph in graphs for node in graph.nodes if node.tensor == "weight"]
+    nodes = (node for graph in evidence.forward_graphs(trial) for node in graph.nodes)
+    weights = [node.layout for node in nodes if node.tensor == "weight"]
     ranks = {len(one.shape) for one in weights if one is not None and _is_of_rank(one)}
     last = [wanted for one in weights if _is_of_rank(one) and (wanted := channels_last_only(one)) is not None]
     contiguous_count = sum(map(_is_contiguous_only, weights))
@@ -186,16 +186,14 @@ def _input_layout(convolution: FxNode, nodes: Mapping[str, FxNode]) -> Layout | 
 def _source_of_format(node: FxNode, nodes: Mapping[str, FxNode]) -> FxNode:
     """From a channels-last value back to the first one of its rank, whose maker was given no such value."""
     rank = len(node.layout.shape) if node.layout is not None else 0
-    seen = {node.name}
     while True:
-        earlier = [nodes[name] for name in node.inputs if name in nodes and name not in seen]
+        earlier = [nodes[name] for name in node.inputs if name in nodes]
         before = next(
             (o for o in earlier if o.layout and len(o.layout.shape) == rank and channels_last_only(o.layout)), None
         )
         if before is None:
             return node
         node = before
-        seen.add(node.name)
 
 
 def _is_chosen(trial: Trial, graph: Graph, node: FxNode) -> bool:

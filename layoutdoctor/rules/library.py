@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.layout import stride_order
-from layoutdoctor.examination.costs import (
-    conversion_places,
-    conversions_of,
-    launch_count,
-    sum_known,
-)
+from layoutdoctor.examination.costs import conversions_of, launch_count, sum_known
 from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
@@ -64,7 +59,7 @@ def strided_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
             wording.step_words(copies),
             f"{asked} asked for by the model's own code" if asked else None,
         )
-        costs = (wording.conversion_cost_words(trial, copies), wording.dearest_words(conversion_places(copies)))
+        costs = (wording.conversion_cost_words(trial, copies), wording.dearest_words(copies))
         again = "; no line was recorded: record again with torch.profiler.profile(with_stack=True)"
         if any(conversion.location is not None for conversion in copies):
             again = ", and record again"
@@ -93,7 +88,7 @@ def permuted_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
         if evidence.takes_at_least(trial, seconds, _LEAST_SHARE_PERMUTED):
             yield LD110.finding(
                 trial.name,
-                joined((facts, wording.cost_words(trial, seconds), wording.dearest_words(conversion_places(copies)))),
+                joined((facts, wording.cost_words(trial, seconds), wording.dearest_words(copies))),
                 "nothing about memory formats: no format saves them; where they feed attention, "
                 "scaled_dot_product_attention takes the permuted views as they are",
                 conversions=copies,
@@ -143,7 +138,7 @@ def library_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
             _count_words(trial.kernels, conversions),
             _cost_words(trial, trial.kernels, conversions),
             _operation_words(conversions),
-            wording.dearest_words(conversion_places(conversions)),
+            wording.dearest_words(conversions),
             _buffer_words(conversions),
             _fused_words(trial.kernels, conversions),
             _counted_twice_words(diagnosis, trial, conversions),
@@ -217,8 +212,7 @@ def _cost_words(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conv
     """With the share of the convolution time only if all of them are a part of it."""
     if len(_of_convolutions(kernels, conversions)) == len(conversions):
         return wording.conversion_cost_words(trial, conversions)
-    exposed = sum_known(c.exposed_seconds for c in conversions)
-    return wording.cost_words(trial, sum_known(c.seconds for c in conversions), exposed_seconds=exposed)
+    return wording.sum_words(trial, conversions)
 
 
 def _operation_words(conversions: Sequence[Conversion]) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,7 +14,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.evidence import first_input, nodes_by_name, upstream
+from layoutdoctor.rules.evidence import first_input, nodes_by_name
 from layoutdoctor.units import format_seconds, known_sum
 from layoutdoctor.words import distinct, layout_words, line_words, listing, shape_words, shown
 
@@ -87,7 +86,7 @@ def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
         else:
             message += " (pytorch #197109 is such a case)"
         if seconds is not None:
-            whole = first.trial.kernels.seconds if first.trial.kernels is not None else None
+            whole = first.trial.kernel_seconds
             message += f"; to convert it back takes an estimated {format_seconds(seconds)}"
             message += f" beside {format_seconds(whole)} kernel time" if whole is not None else ""
         yield LD209.finding(
@@ -122,18 +121,16 @@ def _breaker(change: OutputChange) -> LayoutBreaker | None:
     returned, expected = set(change.returned.memory_formats), set(change.expected.memory_formats)
     breakers = [
         breaker
-        for graph in change.trial.graphs
+        for graph in evidence.forward_graphs(change.trial)
         for breaker in graph.breakers
-        if graph.direction != "backward"
-        and returned & set(breaker.target.memory_formats)
-        and not expected & set(breaker.target.memory_formats)
+        if returned & set(breaker.target.memory_formats) and not expected & set(breaker.target.memory_formats)
     ]
     return breakers[-1] if breakers else None
 
 
 def _output_node(change: OutputChange) -> FxNode | None:
     """The node whose value is the output, in the only forward graph of the compiled trial; None if not recorded."""
-    graphs = [graph for graph in change.trial.graphs if graph.direction != "backward"]
+    graphs = evidence.forward_graphs(change.trial)
     names = graphs[0].output_names if len(graphs) == 1 else ()
     node = nodes_by_name(graphs[0]).get(names[change.number]) if change.number < len(names) else None
     return node if node is not None and node.layout and node.layout.shape == change.returned.shape else None
@@ -154,13 +151,8 @@ def other_values(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _error_words(equivalence: Equivalence) -> str:
-    words = f"{equivalence.reference or 'eager'} reference"
-    if equivalence.detail:
-        return f"{words} ({equivalence.detail})"
-    if equivalence.relative_error is None:
-        return words
-    allowed = f", where {equivalence.tolerance:.2g} is allowed" if equivalence.tolerance is not None else ""
-    return f"{words} by a relative error of {equivalence.relative_error:.2g}{allowed}"
+    detail = f" ({equivalence.detail})" if equivalence.detail else ""
+    return f"{equivalence.reference or 'eager'} reference{detail}"
 
 
 def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
@@ -236,16 +228,15 @@ def raw_reads(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _raw_reads(trial: Trial) -> list[_Read]:
     """The calls of the model's own code on a value that is no parameter."""
     found: list[_Read] = []
-    for graph in trial.graphs:
+    for graph in evidence.forward_graphs(trial):
         nodes = nodes_by_name(graph)
-        for node in graph.nodes if graph.direction != "backward" else ():
+        for node in graph.nodes:
             is_call = node.op == "call_function" and not node.backward and _CALL in base_name(node.target)
             if is_call and _is_users(node, is_eager=trial.configuration.backend == "eager"):
-                source = first_input(node, nodes)
-                made = (
-                    n for n in upstream(source, nodes) if n.op != "call_function" or base_name(n.target) not in _VIEWS
-                )
-                if not any(n.tensor == "weight" for n in islice(made, 1)):
+                made = source = first_input(node, nodes)
+                while made is not None and made.op == "call_function" and base_name(made.target) in _VIEWS:
+                    made = first_input(made, nodes)
+                if made is None or made.tensor != "weight":
                     found.append((node, source))
     return found
 

@@ -104,12 +104,9 @@ def _breakers(trial: Trial) -> list[LayoutBreaker]:
     asked = {(c.graph, c.node) for c in all_conversions_of(trial) if c.owner == "user"}
     return [
         breaker
-        for graph in trial.graphs
+        for graph in evidence.forward_graphs(trial)
         for breaker in graph.breakers
-        if graph.direction != "backward"
-        and _format(breaker) is not None
-        and _op(breaker) not in _USER_CALLS
-        and (graph.name, breaker.node) not in asked
+        if _format(breaker) is not None and _op(breaker) not in _USER_CALLS and (graph.name, breaker.node) not in asked
     ]
 
 
@@ -130,13 +127,6 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
     ids = {id for breaker in breakers for id in breaker.conversions}
     paid = [conversion for conversion in all_conversions_of(trial) if conversion.id in ids]
     worst = max(breakers, key=lambda breaker: (breaker.seconds or 0.0, breaker.bytes_moved or 0))
-    seconds, moved = sum_known(c.seconds for c in paid), sum_known(c.bytes_moved for c in paid)
-    cost = wording.conversion_cost_words(trial, paid) if seconds is not None else None
-    if seconds is None:
-        seconds = sum_known(breaker.seconds for breaker in breakers)
-    if moved is None:
-        moved = sum_known(breaker.bytes_moved for breaker in breakers)
-    cost = cost or wording.cost_words(trial, seconds) or wording.moved_words(moved)
     lost = distinct(_format(breaker) for breaker in breakers)
     where = f"{listing(lost)} {be(len(lost))} lost at {_breaker_words(breakers)}"
     what = joined((where + _place_words(breakers), worst.reason), ": ")
@@ -144,13 +134,12 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
         what = joined((where, worst.reason), ": ") + _place_words(breakers)
     return LD104.finding(
         trial.name,
-        joined((what, joined((_paid_words(paid), cost), ", "))),
+        joined((what, joined((_paid_words(paid), wording.conversion_cost_words(trial, paid)), ", "))),
         _breaker_suggestion(diagnosis, trial, worst),
-        severity=evidence.severity_of_cost(trial, seconds),
+        severity=evidence.severity_of_cost(trial, sum_known(c.seconds for c in paid)),
+        conversions=paid,
         evidence=(*(b.node for b in breakers), *(id for b in breakers for id in b.conversions)),
         at=worst,
-        seconds=seconds,
-        bytes_moved=moved,
     )
 
 
@@ -300,10 +289,7 @@ def _is_for_convolution(graph: Graph, conversion: Conversion) -> bool:
 
 
 def _channels_last_count(graph: Graph) -> int:
-    if graph.decision is None:
-        return 0
-    seen = sum(c.channels_last is True and not c.is_backward for c in graph.decision.convolutions)
-    return seen or graph.decision.channels_last_convolution_count
+    return sum(bool(c.channels_last) and not c.is_backward for c in evidence.convolutions_of([graph]))
 
 
 def _activations(graph: Graph) -> list[Conversion]:
@@ -335,11 +321,10 @@ def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
             both = (exit_, entry)
             own = [conversion for conversion in both if not conversion.fused]
             seconds, moved = sum_known(c.seconds for c in own), sum_known(c.bytes_moved for c in both)
-            source = wording.estimate_words(c.seconds_source for c in own if c.seconds is not None)
             facts = (
                 "2 conversions",
                 None if moved is None else format_bytes(moved),
-                wording.cost_words(trial, seconds, source),
+                wording.cost_words(trial, seconds, wording.estimate_words(own)),
                 f"{2 - len(own)} of them in a kernel that computes as well" if len(own) < 2 else None,
             )
             why = listing(distinct(trial.graph_break_reasons), 3)
@@ -355,7 +340,7 @@ def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
                 "it is)" + (", or give the model and its input channels_last" if is_open else ""),
                 severity=evidence.severity_of_cost(trial, seconds),
                 evidence=(first.name, exit_.id, second.name, entry.id),
-                at=Place(exit_.module or entry.module, exit_.location or entry.location, 2, seconds),
+                at=Place(exit_.module or entry.module, exit_.location or entry.location),
                 seconds=seconds,
                 bytes_moved=moved,
             )

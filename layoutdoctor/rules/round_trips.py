@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE, FORCED
-from layoutdoctor.examination.costs import Place, all_conversions_of, conversions_of, places_of, sum_known
+from layoutdoctor.examination.costs import all_conversions_of, conversions_of, places_of, sum_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead, verified_cure
@@ -52,13 +52,12 @@ def round_trips(diagnosis: Diagnosis) -> Iterator[Finding]:
             kind = joined((facts.way(pair), facts.around(pair)), " ") if trial is main and not is_trace else ""
             kinds.setdefault(kind, []).append(pair)
         for pairs in sorted(kinds.values(), key=lambda p: (_seconds(p) or 0.0, _bytes(p) or 0), reverse=True):
-            found = places_of(Place(p.module, p.location, 1, p.seconds, p.bytes_moved or 0) for p in pairs)
             yield LD101.finding(
                 trial.name,
-                _trace_message(facts, pairs, found) if is_trace else _message(facts, pairs),
+                _trace_message(facts, pairs) if is_trace else _message(facts, pairs),
                 _suggestion(Times(diagnosis), facts, pairs),
                 severity=_severity(Times(diagnosis), facts),
-                at=found[0] if found else None,
+                at=next(iter(places_of(pairs)), None),
                 seconds=_seconds(pairs),
                 bytes_moved=_bytes(pairs),
                 evidence=_ids(pairs),
@@ -132,11 +131,8 @@ class _Facts:
         return joined((ways, ", ".join(around)), ": ")
 
     def cost_words(self, pairs: Sequence[RedundantPair]) -> str:
-        seconds, of_library = _seconds(pairs), self.are_of_library(pairs)
-        own = wording.convolution_share_words(self.trial, seconds, self.of(pairs)) if of_library else None
-        source = wording.estimate_words(pair.seconds_source for pair in pairs if pair.seconds is not None)
-        exposed = sum_known(pair.exposed_seconds for pair in pairs)
-        time = wording.cost_words(self.trial, seconds, own, source, exposed_seconds=exposed)
+        own = wording.convolution_share_words(self.trial, _seconds(pairs), self.of(pairs))
+        time = wording.sum_words(self.trial, pairs, own, wording.estimate_words(pairs))
         return joined((time, wording.moved_words(_bytes(pairs))), ", ")
 
 
@@ -183,11 +179,9 @@ def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     return f"{count_of(len(pairs), 'round trip')}: {joined(parts, ', ')}"
 
 
-def _trace_message(facts: _Facts, pairs: Sequence[RedundantPair], found: Sequence[Place]) -> str:
+def _trace_message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     """How many with which proof, then the same; how many go through a group norm that converts by itself."""
-    counts: Counter[str] = Counter(
-        pair.confidence or ("graph" if pair.evidence == "graph" else "order") for pair in pairs
-    )
+    counts: Counter[str] = Counter(pair.confidence or "graph" for pair in pairs)
     proofs = [(counts[confidence], words) for confidence, words in PROOF_WORDS.items() if counts[confidence]]
     total = count_of(len(pairs), "round trip")
     several = listing(f"{count} {words}" for count, words in proofs)
@@ -198,7 +192,7 @@ def _trace_message(facts: _Facts, pairs: Sequence[RedundantPair], found: Sequenc
         facts.kind_words(pairs),
         wording.on_shapes(pair.tensor_shape for pair in pairs),
         facts.cost_words(pairs),
-        wording.dearest_words(found),
+        wording.dearest_words(pairs),
         f"{which} through a group norm that runs in contiguous_format only" if norms else None,
     )
     return joined(parts)
@@ -331,7 +325,7 @@ class _Values:
 
     def _value_of(self, conversion: Conversion) -> _Value | None:
         """Which value was converted; None unless the record leaves no other. Weights are a matter of LD103."""
-        source, value = conversion.source_value, None
+        source = conversion.source_value
         if evidence.is_trace(self.trial):
             return ("", source) if conversion.tensor != "weight" and source is not None else None
         if conversion.tensor != "activation" or conversion.direction not in _DIRECTIONS:
@@ -339,11 +333,10 @@ class _Values:
         if conversion.owner == "compiler" and conversion.graph is not None and source is not None:
             value = (conversion.graph, source)  # the compiler's copy of a buffer or graph input
             maker = self.maker(value)
-            if maker is not None and maker.name in self.changed:
-                value = None
-        if value is None or value[1] in self.changed:
-            value = self._value_read(conversion)
-        return None if value is None or value[1] in self.changed else value
+            if self.changed.isdisjoint((source, maker.name if maker is not None else source)):
+                return value
+        read = self._value_read(conversion)
+        return None if read is None or read[1] in self.changed else read
 
     def _value_read(self, conversion: Conversion) -> _Value | None:
         """The value of the converted shape that an operation reads, if it reads one of that shape only."""
@@ -377,9 +370,8 @@ def _sums(conversions: Sequence[Conversion]) -> tuple[float, int]:
 def _message_of_values(
     values: _Values, repeated: Sequence[_Repeated], again: Sequence[Conversion], moved: int | None
 ) -> str:
-    seconds, exposed = sum_known(c.seconds for c in again), sum_known(c.exposed_seconds for c in again)
-    own = wording.convolution_share_words(values.trial, seconds, again)
-    time = wording.cost_words(values.trial, seconds, own, exposed_seconds=exposed)
+    own = wording.convolution_share_words(values.trial, sum_known(c.seconds for c in again), again)
+    time = wording.sum_words(values.trial, again, own)
     costs = joined((time, format_bytes(moved) if moved else None), ", ")
     cost, facts = f": {costs}" if costs else "", _tensor_words(values, *repeated[0])
     if len(repeated) == 1:

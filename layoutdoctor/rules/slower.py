@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,10 +42,9 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding, Severity
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode, Graph
+    from layoutdoctor.diagnosis.graph import Convolution, FxNode, Graph
     from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.subject import SourceLocation
-    from layoutdoctor.diagnosis.trial import Trial
+    from layoutdoctor.diagnosis.trial import Measurement, Trial
 
 
 # --------------------------------------------------------------------------- LD302: a batch norm reads another layout
@@ -100,7 +98,11 @@ class _Convolutions:
 
     trial: Trial
     kernels: list[Kernel]
-    modules: list[str]
+
+    @property
+    def modules(self) -> list[str]:
+        nodes = (node_of(self.trial, kernel) for kernel in self.kernels)
+        return distinct(node.module for node in nodes if node is not None)
 
     @property
     def seconds(self) -> float:
@@ -114,8 +116,7 @@ class _Convolutions:
     def groups(self) -> int:
         """By oneDNN's problem text, else by the card of the graph."""
         match = _GROUPS.search(self.kernels[0].problem or "")
-        cards = evidence.cards_of(self.trial)
-        known = [c.groups or 1 for card in cards for c in card.convolutions if c.module in self.modules]
+        known = [c.groups or 1 for c in evidence.convolutions_of(self.trial.graphs) if c.module in self.modules]
         return int(match[1]) if match is not None else max(known, default=1)
 
     def words(self) -> str:
@@ -145,13 +146,10 @@ def _by_problem(trial: Trial) -> dict[_Problem, _Convolutions]:
         node = node_of(trial, kernel)
         is_cudnn = kernel.library == "cudnn" and "conv" in (kernel.op or "") and kernel.node is not None
         is_onednn = kernel.library == "onednn" and kernel.name in ("convolution", "deconvolution")
-        module = node.module if node is not None else None
-        text = kernel.problem or module
+        text = kernel.problem or (node.module if node is not None else None)
         if text is not None and (is_onednn or is_cudnn):
             key = (kernel.library or "", text, kernel.backward)
-            alike = found.setdefault(key, _Convolutions(trial, [], []))
-            alike.kernels.append(kernel)
-            alike.modules.extend([module] if module is not None and module not in alike.modules else [])
+            found.setdefault(key, _Convolutions(trial, [])).kernels.append(kernel)
     return found
 
 
@@ -171,7 +169,7 @@ def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convo
         "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
         "usual cause, so convert around this layer or change its groups where the rest gains",
         severity=severity_of_gain(Times(diagnosis).over(fast.trial.name, slow.trial.name)),
-        at=Place(modules[0] if modules else None, node.location if node is not None else None, 1, None),
+        at=Place(next(iter(modules), None), node.location if node is not None else None),
         evidence=(slow.trial.name, fast.trial.name),
         seconds=slow.seconds - fast.seconds,
     )
@@ -180,10 +178,7 @@ def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convo
 def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
     """For a CUDA device that is not there: a loss that cannot be measured here, but is known to happen."""
     static = (trial for trial in evidence.own_trials(diagnosis) if trial.is_static)
-    for trial in static:
-        grouped = [c for c in evidence.convolutions_of(trial) if c.class_ == "grouped" and c.channels_last]
-        if not grouped:
-            continue
+    for trial, grouped in evidence.first_showing(static, _grouped_in_channels_last):
         names = listing([convolution_words(convolution) for convolution in grouped])
         yield LD303.finding(
             trial.name,
@@ -193,7 +188,10 @@ def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
             evidence=[convolution.node for convolution in grouped],
             at=grouped[0],
         )
-        return
+
+
+def _grouped_in_channels_last(trial: Trial) -> list[Convolution]:
+    return [c for c in evidence.convolutions_of(trial.graphs) if c.class_ == "grouped" and c.channels_last]
 
 
 LD303 = Rule("LD303", "convolution-slower-in-one-format", slower_convolutions)
@@ -212,9 +210,7 @@ class _Reduction:
 
     kernel: str
     seconds: float
-    op: str
-    location: SourceLocation | None
-    module: str | None
+    op: FxNode
     run: int
 
 
@@ -229,16 +225,16 @@ def strided_reductions(diagnosis: Diagnosis) -> Iterator[Finding]:
             if not is_slower or not takes_at_least(slow_trial, slow.seconds, _LEAST_SHARE_OF_REDUCTION):
                 continue
             if slow.run < fast.run:
-                place = f" in {slow.module}" if slow.module is not None else ""
+                name, place = slow.op.called or base_name(slow.op.target), slow.op.module
                 yield LD304.finding(
                     slow_trial.name,
-                    f"the reduction {slow.kernel} ({slow.op}{place}) takes "
+                    f"the reduction {slow.kernel} ({joined((name, place), ' in ')}) takes "
                     f"{wording.cost_words(slow_trial, slow.seconds)} in {shown(slow_trial.name)} and "
                     f"{format_seconds(fast.seconds)} in {shown(fast_trial.name)} for the same elements: "
                     f"{format_ratio(slow.seconds / fast.seconds)} slower; a strided reduction, not a layout conversion",
                     "judge the format by the time of the whole model, not by this kernel",
                     evidence=(slow.kernel, fast.kernel),
-                    at=Place(slow.module, slow.location, 1, None),
+                    at=slow.op,
                     seconds=slow.seconds - fast.seconds,
                 )
 
@@ -258,9 +254,7 @@ def _reductions(trial: Trial) -> dict[_Work, _Reduction]:
                 continue
             key = (graph.direction, tuple(sorted({(base_name(n.target), n.module) for n in origins}, key=str)), count)
             op = next((node for node in origins if node.called is not None), origins[0])
-            name = op.called or base_name(op.target)
-            reduction = _Reduction(kernel, seconds, name, op.location, op.module, min(runs))
-            found.setdefault(key, []).append(reduction)
+            found.setdefault(key, []).append(_Reduction(kernel, seconds, op, min(runs)))
     return {key: members[0] for key, members in found.items() if len(members) == 1}
 
 
@@ -333,7 +327,7 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
 
 
 def _place(row: AccountRow) -> Place:
-    return Place(row.module, row.locations[0] if row.locations else None, 1, None)
+    return Place(row.module, next(iter(row.locations), None))
 
 
 def _work_words(row: AccountRow) -> str:
@@ -392,23 +386,21 @@ _HEAVY = ("convolution", "deconvolution", "matmul", "inner_product")
 def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most."""
     for trial, kernels in evidence.first_showing(evidence.main_or_eager(diagnosis), _dear_fallbacks):
-        nodes = [evidence.node_of(trial, kernel) for kernel in kernels]
+        nodes = [node for kernel in kernels if (node := node_of(trial, kernel)) is not None]
         codes = distinct(f"oneDNN's {k.implementation}" if _is_reference(k) else op_words(k.name) for k in kernels)
-        dtypes = listing(distinct(node.dtype for node in nodes if node is not None))
-        modules = distinct(node.module for node in nodes if node is not None)
-        dearest = next((node for node in nodes if node is not None), None)
-        where = f" ({listing(modules)})" if modules else ""
-        times = Times(diagnosis)
+        dtypes = listing(distinct(node.dtype for node in nodes))
+        modules = listing(distinct(node.module for node in nodes))
+        where, times = f" ({modules})" if modules else "", Times(diagnosis)
         other = times.clean_alternative(trial, _runs_other_code)
         yield LD305.finding(
             trial.name,
             f"{count_of(len(kernels), 'call')}{where}{f' in {dtypes}' if dtypes else ''} "
             f"{'runs' if len(kernels) == 1 else 'run'} in code that is not made to be fast ({listing(codes)}): "
             f"{wording.cost_words(trial, _sum(kernels))}",
-            _other_code(times, trial, other, has_batch_of_one=any(map(_is_of_one, kernels, nodes))),
+            _other_code(times, trial, other, has_batch_of_one=any(_is_of_one(trial, kernel) for kernel in kernels)),
             severity=_severity_of_fallbacks(times, trial, other, is_reference=any(map(_is_reference, kernels))),
             evidence=codes,
-            at=Place(modules[0] if modules else None, dearest.location if dearest is not None else None, 1, None),
+            at=next(iter(nodes), None),
             seconds=_sum(kernels),
         )
 
@@ -434,14 +426,15 @@ def _is_reference(kernel: Kernel) -> bool:
     return kernel.name in _HEAVY and _REFERENCE.search(kernel.implementation or "") is not None
 
 
-def _is_of_one(kernel: Kernel, node: FxNode | None) -> bool:
+def _is_of_one(trial: Trial, kernel: Kernel) -> bool:
     """Whether ATen convolves a batch of one sample on a CPU."""
+    node = node_of(trial, kernel)
     shape = () if node is None or node.layout is None else node.layout.shape
     return kernel.name.startswith("aten::") and len(shape) > 2 and shape[0] == 1
 
 
 def _runs_other_code(one: Trial) -> bool:
-    return one.kernels is not None and bool(one.kernels.seconds) and not _dear_fallbacks(one)
+    return bool(one.kernel_seconds) and not _dear_fallbacks(one)
 
 
 def _severity_of_fallbacks(times: Times, trial: Trial, other: Trial | None, *, is_reference: bool) -> Severity:
@@ -483,14 +476,11 @@ _SETTINGS = " ".join(f"{name}={value}" for name, value in KEEPS_MEMORY.items())
 
 def memory_given_back(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most, about the default and the recommended configuration."""
-    advice = diagnosis.recommendation
-    chosen = diagnosis.measured_trial(advice.configuration) if advice is not None and advice.configuration else None
-    factors, extra = {}, {}
-    for trial in (diagnosis.baseline, chosen):
-        measured = trial.measurement if trial is not None else None
-        if trial is not None and measured is not None and measured.unkept_seconds:
-            unkept = statistics.median(measured.unkept_seconds)
-            factors[trial.name], extra[trial.name] = unkept / measured.median_seconds, unkept - measured.median_seconds
+    measured: dict[str, Measurement] = {}
+    for trial in (diagnosis.baseline, diagnosis.measured_trial(diagnosis.recommended_name)):
+        if trial is not None and trial.measurement is not None and trial.measurement.unkept_seconds:
+            measured[trial.name] = trial.measurement
+    factors = {name: one.unkept_factor for name, one in measured.items()}
     name = max(factors, key=lambda name: factors[name], default=None)
     if name is not None and factors[name] >= _LEAST_FACTOR:
         takes = listing(
@@ -501,7 +491,7 @@ def memory_given_back(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"{takes} in a fresh process whose allocator gives memory back to the system (glibc's default)",
             f"start the process with {_SETTINGS} in its environment",
             severity="warning" if factors[name] >= _WARNING_FACTOR else "note",
-            seconds=extra[name],
+            seconds=(factors[name] - 1) * measured[name].median_seconds,
         )
 
 

@@ -127,7 +127,7 @@ def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _forward(trial: Trial) -> list[Convolution]:
-    return [c for c in evidence.convolutions_of(trial, with_backward=False) if not c.is_backward]
+    return [c for c in evidence.convolutions_of(evidence.forward_graphs(trial)) if not c.is_backward]
 
 
 def _is_flat(convolution: Convolution) -> bool:
@@ -178,7 +178,7 @@ def _products(trial: Trial) -> list[tuple[Convolution, tuple[Size, ...]]]:
     """Convolutions that may gain from being written as matrix products, each with the sizes of its image."""
     found: dict[int, tuple[Convolution, tuple[Size, ...]]] = {}
     for graph in trial.graphs:
-        known = {c.node: c for c in (graph.decision.convolutions if graph.decision is not None else ())}
+        known = {c.node: c for c in evidence.convolutions_of([graph])}
         for node, source in convolved(graph):
             image = source.layout.shape[2:] if source.layout is not None else ()
             if node.name in known and _is_product(known[node.name], image):
@@ -270,10 +270,8 @@ def _costs_nothing(given: Layout | None, returned: Layout | None) -> bool:
 def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
     """Layout optimization, if it was applied and these gradients have their parameters' strides without it."""
     off = diagnosis.measured_trial(_OFF)
-    applied = any(card.applied for card in evidence.cards_of(trial))
-    if not applied or off is None or off is trial or off.status != "ok" or off.measurement is None:
-        return ""
-    if parameters & {entry.parameter for entry in off.gradient_layouts}:
+    applied = any(card.applied for card in evidence.cards_of(trial.graphs))
+    if not applied or off is None or off.status != "ok" or parameters & {one.parameter for one in off.gradient_layouts}:
         return ""
     return f"; it comes from layout optimization: {shown(_OFF)} does not have it"
 
@@ -301,7 +299,7 @@ def refused_views(diagnosis: Diagnosis) -> Iterator[Finding]:
             "write .reshape(...) there, or .flatten(1): the same where nothing has to be moved, one copy where it has",
             severity="warning",
             evidence=names,
-            at=Place(None, place, 1, None),
+            at=Place(None, place),
         )
 
 
@@ -316,24 +314,20 @@ _CALL_IN_CODE = re.compile(r"\.(contiguous|to|clone)\(")
 
 def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per line of the model, or per module if no line was recorded."""
-    called: dict[tuple[str, int], list[tuple[Trial, list[Conversion]]]] = {}
-    for trial in evidence.own_trials(diagnosis):
-        lines: dict[tuple[str, int], list[Conversion]] = {}
+    main, trials = evidence.main_trial(diagnosis), evidence.own_trials(diagnosis)
+    called: dict[tuple[str, int], dict[str, tuple[Trial, list[Conversion]]]] = {}
+    for trial in trials:
         for c in _user_conversions(trial):
             line = (c.location.file, c.location.line) if c.location is not None else (c.module or "", 0)
-            lines.setdefault(line, []).append(c)
-        for line, conversions in lines.items():
-            called.setdefault(line, []).append((trial, conversions))
-    main = evidence.main_trial(diagnosis)
-    counts: dict[str, Counter[TensorKind]] = {}  # of all conversions of a trial
-    for calls in called.values():
+            called.setdefault(line, {}).setdefault(trial.name, (trial, []))[1].append(c)
+    counts = {one.name: wording.summed((c.tensor, c.count) for c in all_conversions_of(one)) for one in trials}
+    for by_trial in called.values():
+        calls = by_trial.values()
         # The baseline if the call is a step of its own there, else the trial in which it costs most.
         of_main = [call for call in calls if call[0] is main and not all(c.fused for c in call[1])]
         trial, conversions = of_main[0] if of_main else max(calls, key=lambda call: _cost_of_call(call[1]))
         seconds = sum_known(c.seconds for c in conversions)
         if _leaves_channels_last(conversions) or evidence.takes_at_least(trial, seconds, evidence.NEGLIGIBLE_SHARE):
-            if trial.name not in counts:
-                counts[trial.name] = wording.summed((c.tensor, c.count) for c in all_conversions_of(trial))
             part = _part_words(trial, conversions, counts[trial.name])
             yield _finding_about_call(diagnosis, trial, conversions, [other for other, _ in calls], part)
 

@@ -77,7 +77,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         severity: ``note`` if the diagnosis cannot show the loss itself.
         first_torch: From this version on, nightlies too if it ends in ``dev0``; None for any before.
         before_torch: Fixed in this version, likewise; None if no version is known to be free of it.
-        is_of_cudnn: Whether cuDNN's version decides as well.
+        first_cudnn: From this version of cuDNN on; None if that does not matter.
     """
 
     what: str
@@ -91,7 +91,6 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     before_torch: str | None = None
     first_cudnn: str | None = None
     before_cudnn: str | None = None
-    is_of_cudnn: bool = False
 
 
 @cache
@@ -106,12 +105,14 @@ def faults_of_versions(diagnosis: Diagnosis) -> Iterator[Finding]:
     environment = diagnosis.environment
     torch, cudnn = parse_torch(environment.torch), parse_cudnn(environment.cudnn)
     for fault in known_faults():
-        fits = _is_between(torch, fault.first_torch, fault.before_torch)
-        fits = fits and (not fault.is_of_cudnn or _is_between(cudnn, fault.first_cudnn, fault.before_cudnn))
+        is_of_cudnn = fault.first_cudnn is not None
+        fits = fault.device in (None, diagnosis.subject.device)
+        fits = fits and _is_between(torch, fault.first_torch, fault.before_torch)
+        fits = fits and (not is_of_cudnn or _is_between(cudnn, fault.first_cudnn, fault.before_cudnn))
         seen = next(globals()[fault.look](diagnosis), None) if fits else None
-        if seen is None or fault.device not in (None, diagnosis.subject.device):
+        if seen is None:
             continue
-        beside = f" with cuDNN {cudnn}" if fault.is_of_cudnn else ""
+        beside = f" with cuDNN {cudnn}" if is_of_cudnn else ""
         yield LD301.finding(
             seen.configuration,
             f"torch {environment.torch}{beside}: {fault.what}; seen here: {seen.words} ({fault.source})",
@@ -158,7 +159,7 @@ def _nodes(diagnosis: Diagnosis) -> Iterator[tuple[Trial, Graph, FxNode]]:
 def _convolutions(diagnosis: Diagnosis) -> Iterator[tuple[Trial, Graph, Convolution]]:
     for trial in evidence.own_trials(diagnosis):
         for graph in trial.graphs:
-            yield from ((trial, graph, c) for c in (graph.decision.convolutions if graph.decision is not None else ()))
+            yield from ((trial, graph, c) for c in evidence.convolutions_of([graph]))
 
 
 def _calls(diagnosis: Diagnosis, names: Collection[str]) -> Iterator[tuple[Trial, FxNode]]:
@@ -172,8 +173,7 @@ def half_precision_conv3d(diagnosis: Diagnosis) -> Iterator[Sighting]:
     for trial, graph, node in _nodes(diagnosis):
         is_3d = node.layout is not None and len(node.layout.shape) == 5
         if is_convolution(node) and is_3d and node.dtype in _HALF:
-            known = {c.node: c.weight_shape for c in graph.decision.convolutions} if graph.decision is not None else {}
-            weight = known.get(node.name)
+            weight = {c.node: c.weight_shape for c in evidence.convolutions_of([graph])}.get(node.name)
             if weight is None or any(size != 1 for size in weight[2:]):
                 yield Sighting(f"{node.module or node.name}, a Conv3d in {node.dtype}", trial.name, node)
 
@@ -181,7 +181,7 @@ def half_precision_conv3d(diagnosis: Diagnosis) -> Iterator[Sighting]:
 def upsampling_between_convolutions(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A bilinear or bicubic upsampling with a convolution before and after it, layout optimization applied."""
     main = evidence.main_trial(diagnosis)
-    if main is None or not any(card.applied for card in evidence.cards_of(main)):
+    if main is None or not any(card.applied for card in evidence.cards_of(main.graphs)):
         return
     for _, graph, node in _nodes(diagnosis):
         if base_name(node.target) in _UPSAMPLING and not node.backward and _is_between_convolutions(node, graph):
@@ -242,7 +242,7 @@ def forced_trial_failed(diagnosis: Diagnosis) -> Iterator[Sighting]:
 def training_with_layout_optimization(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A training step of a compiled model with convolutions, layout optimization applied."""
     for trial in evidence.own_trials(diagnosis) if diagnosis.subject.mode == "training" else ():
-        for card in evidence.cards_of(trial):
+        for card in evidence.cards_of(trial.graphs):
             if card.applied and card.convolution_count:
                 count = count_of(card.convolution_count, "convolution")
                 yield Sighting(f"layout optimization applied for {count}", trial.name)
@@ -280,7 +280,7 @@ def small_or_grouped_on_rocm(diagnosis: Diagnosis) -> Iterator[Sighting]:
 def convolution_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A kernel of Inductor's convolution templates, unless every convolution of its trial has a kernel of 1x1."""
     for trial in evidence.own_trials(diagnosis):
-        shapes = [c.weight_shape for c in evidence.convolutions_of(trial)]
+        shapes = [c.weight_shape for c in evidence.convolutions_of(trial.graphs)]
         name = next((k.name for k in evidence.kernels_of(trial) if _CONVOLUTION_TEMPLATE.match(k.name)), None)
         if name is not None and not (shapes and all(shape and {*shape[2:]} <= {1} for shape in shapes)):
             yield Sighting(f"{name} ran", trial.name)

@@ -9,7 +9,6 @@ import msgspec
 
 from layoutdoctor.examination.costs import (
     all_conversions_of,
-    conversion_places,
     conversions_of,
     dearest_of,
     launch_count,
@@ -41,7 +40,8 @@ _BLOCKED = ("to_blocked", "from_blocked")
 def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: the other configurations repeat what the baseline, or else eager, shows."""
     for trial, weights in evidence.first_showing(evidence.main_or_eager(diagnosis), _weight_conversions):
-        training, times = evidence.is_training(diagnosis, trial), Times(diagnosis)
+        is_trace, times = evidence.is_trace(trial), Times(diagnosis)
+        training = evidence.has_backward(trial) if is_trace else diagnosis.subject.mode == "training"
         # A weight that is known by the order of kernels only makes it no loss.
         sure = [c for c in weights if training or c.confidence != "order"]
         is_dear = evidence.takes_at_least(trial, sum_known(c.seconds for c in sure), _LOSS_SHARE)
@@ -50,7 +50,6 @@ def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
         frozen = _frozen(diagnosis, trial)
         is_timed = frozen is not None and times.over(frozen.name, trial.name) is not None
         is_answered = is_timed and frozen is not None and not times.is_advisable(frozen.name, trial.name)
-        is_trace = evidence.is_trace(trial)
         yield LD103.finding(
             trial.name,
             _conversion_message(trial, weights),
@@ -77,8 +76,7 @@ def _conversion_message(trial: Trial, weights: Sequence[Conversion]) -> str:
     )
     costs: tuple[str | None, ...] = (wording.cost_words(trial, sum_known(c.seconds for c in weights)),)
     if evidence.is_trace(trial):
-        places = conversion_places(weights)
-        costs = (wording.conversion_cost_words(trial, weights), wording.dearest_words(places))
+        costs = (wording.conversion_cost_words(trial, weights), wording.dearest_words(weights))
     return joined((joined(facts, ", "), joined(costs)), ": ")
 
 
@@ -160,12 +158,12 @@ _Key = tuple[str | None, str]  # a graph and a placeholder in it; no graph: a co
 
 @dataclass(frozen=True)
 class _Weight:
-    """One parameter that is cast: its graph and name, from and to which dtype, the conversions and the cast of it."""
+    """One parameter that is cast: its graph, from and to which dtype, the cast and the conversions of it."""
 
-    key: _Key
+    graph: str | None
     dtypes: _Dtypes
-    conversions: tuple[Conversion, ...]
     cast: FxNode | None
+    conversions: list[Conversion]
 
 
 def cast_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -181,26 +179,20 @@ def cast_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _cast_weights(trial: Trial) -> list[_Weight]:
     """Every parameter of a trial that is cast in it, with the layout conversions of the same parameter."""
     nodes = {graph.name: evidence.nodes_by_name(graph) for graph in trial.graphs}
-    casts: dict[_Key, tuple[FxNode, _Dtypes]] = {}
-    for graph in trial.graphs:
-        for node in graph.nodes if graph.direction != "backward" else ():
+    found: dict[_Key, _Weight] = {}
+    for graph in evidence.forward_graphs(trial):
+        for node in graph.nodes:
             dtypes = _dtypes_of_cast(node, nodes[graph.name])
             if dtypes is not None:
-                casts[graph.name, node.inputs[0]] = (node, dtypes)
-    conversions: dict[_Key, list[Conversion]] = {}
-    for conversion in all_conversions_of(trial):
-        if conversion.tensor == "weight":
-            conversions.setdefault(_weight_of(nodes, conversion), []).append(conversion)
-    found = []
-    for key in dict.fromkeys((*casts, *conversions)):
-        own = tuple(conversions.get(key, ()))
-        cast = casts.get(key)
-        dtypes = (
-            cast[1] if cast is not None else next((pair for c in own if (pair := _pair(c.dtype, c.target_dtype))), None)
-        )
+                found[graph.name, node.inputs[0]] = _Weight(graph.name, dtypes, node, [])
+    of_weights = [conversion for conversion in all_conversions_of(trial) if conversion.tensor == "weight"]
+    for conversion in sorted(of_weights, key=lambda c: c.target_dtype is None):  # those with a cast in them first
+        key, dtypes = _weight_of(nodes, conversion), _pair(conversion.dtype, conversion.target_dtype)
         if dtypes is not None:
-            found.append(_Weight(key, dtypes, own, cast[0] if cast is not None else None))
-    return found
+            found.setdefault(key, _Weight(key[0], dtypes, None, []))
+        if key in found:
+            found[key].conversions.append(conversion)
+    return list(found.values())
 
 
 def _dtypes_of_cast(node: FxNode, nodes: Mapping[str, FxNode]) -> _Dtypes | None:
@@ -245,16 +237,14 @@ def _placeholder(name: str | None, nodes: Mapping[str, FxNode]) -> str | None:
 def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training: bool) -> Finding:
     conversions = list({c.id: c for weight in weights for c in weight.conversions}.values())
     # Casts that are steps of their own; the time of a conversion has its cast in it.
-    steps = {(w.key[0], w.cast.name) for w in weights if w.cast is not None} - {(c.graph, c.node) for c in conversions}
+    steps = {(w.graph, w.cast.name) for w in weights if w.cast is not None} - {(c.graph, c.node) for c in conversions}
     seconds = sum_known((*(c.seconds for c in conversions), *(k.seconds for k in _kernels_of_steps(trial, steps))))
     kinds = listing(distinct(" -> ".join(weight.dtypes) for weight in weights))
     message = f"{count_of(len(weights), 'parameter')} {be(len(weights))} cast {kinds} on every call"
     both = sum(bool(weight.conversions) for weight in weights)
     if both:
         message += " and re-laid out" if both == len(weights) else f", {both} of them re-laid out as well"
-    cost = wording.cost_words(
-        trial, seconds, wording.estimate_words(c.seconds_source for c in conversions if c.seconds is not None)
-    )
+    cost = wording.cost_words(trial, seconds, wording.estimate_words(conversions))
     return LD106.finding(
         trial.name,
         joined((message, cost or wording.conversion_cost_words(trial, conversions)), ": "),

@@ -6,16 +6,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import sum_known
+from layoutdoctor.examination.costs import places_of, sum_known
 from layoutdoctor.examination.kernels.names import library_of
-from layoutdoctor.rules.evidence import share_of_kernels
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import distinct, joined, line_words, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from layoutdoctor.diagnosis.conversion import Conversion, ConversionDirection, CostSource
+    from layoutdoctor.diagnosis.conversion import Conversion, ConversionDirection, RedundantPair
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.trial import Trial
     from layoutdoctor.examination.costs import Place
@@ -24,7 +23,6 @@ Thing = TypeVar("Thing")
 DIAGNOSE = "diagnose the model itself, which measures: python -m layoutdoctor model.py"
 BY_RANK = "to the channels-last format of its rank: Module.to(memory_format=...) refuses a model that has both ranks"
 _PLACES_NAMED = 3
-_SHAPES_NAMED = 3
 _ALL = 0.995  # a larger part of a time is all of it, and the part that is left is none
 
 
@@ -43,11 +41,10 @@ def cost_words(
     """
     if seconds is None:
         return None
-    share = share_of_kernels(trial, seconds)
-    beside = joined((None if share is None else format_share(share), *remarks), ", ")
-    cost = format_seconds(seconds)
-    if share is not None and trial.kernels is not None and trial.kernels.seconds is not None:
-        cost = f"{cost} of {format_seconds(trial.kernels.seconds)} kernel time"
+    cost, whole = format_seconds(seconds), trial.kernel_seconds
+    if whole:
+        cost = f"{cost} of {format_seconds(whole)} kernel time"
+    beside = joined((format_share(seconds / whole) if whole else None, *remarks), ", ")
     if beside:
         cost = f"{cost} ({beside})"
     if exposed_seconds is None or not seconds:
@@ -62,10 +59,15 @@ def conversion_cost_words(trial: Trial, conversions: Sequence[Conversion]) -> st
     seconds = sum_known(conversion.seconds for conversion in conversions)
     if seconds is None:
         return moved_words(sum_known(conversion.bytes_moved for conversion in conversions))
-    exposed = sum_known(conversion.exposed_seconds for conversion in conversions)
-    sources = (conversion.seconds_source for conversion in conversions if conversion.seconds is not None)
-    remarks = (convolution_share_words(trial, seconds, conversions), estimate_words(sources))
-    return cost_words(trial, seconds, *remarks, exposed_seconds=exposed)
+    return sum_words(
+        trial, conversions, convolution_share_words(trial, seconds, conversions), estimate_words(conversions)
+    )
+
+
+def sum_words(trial: Trial, costs: Sequence[Conversion | RedundantPair], *remarks: str | None) -> str | None:
+    """The time of all of them, and the part of it in which nothing else ran, as ``cost_words`` has it."""
+    exposed = sum_known(cost.exposed_seconds for cost in costs)
+    return cost_words(trial, sum_known(cost.seconds for cost in costs), *remarks, exposed_seconds=exposed)
 
 
 def convolution_share_words(trial: Trial, seconds: float | None, conversions: Iterable[Conversion]) -> str | None:
@@ -76,9 +78,9 @@ def convolution_share_words(trial: Trial, seconds: float | None, conversions: It
     return f"{format_share(seconds / whole)} of the convolution time"
 
 
-def estimate_words(sources: Iterable[CostSource | None]) -> str | None:
-    """Whether a sum of costs is ``"estimated"`` or ``"partly estimated"``; None if nothing says so."""
-    known = set(sources)
+def estimate_words(costs: Iterable[Conversion | RedundantPair]) -> str | None:
+    """Whether the sum of their times is ``"estimated"`` or ``"partly estimated"``; None if nothing says so."""
+    known = {cost.seconds_source for cost in costs if cost.seconds is not None}
     if "estimated" not in known:
         return None
     return "estimated" if known == {"estimated"} else "partly estimated"
@@ -98,8 +100,9 @@ def place_words(place: Place) -> str:
     return f"in {place.module}" + (f" ({line})" if line is not None else "")
 
 
-def dearest_words(found: Sequence[Place]) -> str | None:
+def dearest_words(costs: Iterable[Conversion | RedundantPair]) -> str | None:
     """The places that cost most: ``"most in layer3.0 (model.py:15) with 120 us and in conv1"``; None for one alone."""
+    found = places_of(costs)
     named = [
         place_words(place) + (f" with {format_seconds(place.seconds)}" if place.seconds is not None else "")
         for place in found[:_PLACES_NAMED]
@@ -142,7 +145,7 @@ def owner_words(conversions: Iterable[Conversion]) -> str | None:
 def on_shapes(shapes: Iterable[Sequence[int | str] | None]) -> str | None:
     """The shapes of tensors, each once: ``"on 4x64x56x56 and 4x128x28x28"``; None if none was recorded."""
     named = distinct(shape_words(shape) if shape else None for shape in shapes)
-    return f"on {listing(named, _SHAPES_NAMED)}" if named else None
+    return f"on {listing(named, 3)}" if named else None
 
 
 def on_dearest_shapes(conversions: Iterable[Conversion]) -> str | None:

@@ -16,7 +16,7 @@ from layoutdoctor import compare
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.saved import from_json, load, to_json
 from layoutdoctor.errors import LayoutDoctorError, RecordError
-from layoutdoctor.reports import RENDERERS, render, render_comparison
+from layoutdoctor.reports import FORMATS, render, render_comparison
 from layoutdoctor.rules import run_rules
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def test_a_mutated_diagnosis_is_refused_or_rendered_and_nothing_else() -> None:
 
 
 def uses_of(diagnosis: Diagnosis, other: Diagnosis) -> Iterator[Callable[[], object]]:
-    for report_format in RENDERERS:
+    for report_format in FORMATS:
         yield lambda report_format=report_format: render(diagnosis, report_format)
     yield lambda: run_rules(diagnosis)
     yield lambda: render_comparison(compare(other, diagnosis), "markdown")

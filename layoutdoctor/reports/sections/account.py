@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, tensors_in_short
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
-from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import be, count_of, layout_words, line_words, listing, shown
+from layoutdoctor.units import format_bytes, format_seconds, format_share, known_sum
+from layoutdoctor.words import be, count_of, joined, layout_words, line_words, listing, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,17 +47,16 @@ def account_table(account: Account) -> Table:
     return Table(head, rows, title=heading)
 
 
-def why_sentences(diagnosis: Diagnosis, chosen: str | None) -> tuple[str, ...]:
-    """The cost of the default: against the recommended configuration, else by itself."""
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
-    trial = diagnosis.measured_trial(baseline)
-    account = next((a for a in diagnosis.accounts if (a.slower, a.faster) == (baseline, chosen)), None)
+def why_sentence(diagnosis: Diagnosis) -> str:
+    """The cost of the default: against the recommended configuration, else by itself; empty if it did not run."""
+    trial = diagnosis.measured_trial(diagnosis.baseline_name)
+    sides = diagnosis.baseline_name, diagnosis.recommended_name
+    account = next((account for account in diagnosis.accounts if (account.slower, account.faster) == sides), None)
     if account is not None and account.rows:
-        return (account_sentence(account),)
+        return account_sentence(account)
     if trial is None or trial.status != "ok":
-        return ()
-    found = (conversions_sentence(trial), decision_sentence(trial, in_full=False))
-    return tuple(sentence for sentence in found if sentence)
+        return ""
+    return joined((conversions_sentence(trial), decision_sentence(trial, in_full=False)))
 
 
 def account_sentence(account: Account) -> str:
@@ -106,13 +104,12 @@ def conversions_sentence(trial: Trial) -> str | None:
         return "kernels were not recorded, so conversions are not known"
     if not counted:
         return None
-    seconds, whole = sum_seconds(counted), trial.kernels.seconds if trial.kernels is not None else None
-    moved = [conversion.bytes_moved for conversion in counted]
-    cost = ""
+    seconds, whole = sum_seconds(counted), trial.kernel_seconds
+    moved, cost = known_sum(*(conversion.bytes_moved for conversion in counted)), ""
     if seconds is not None and whole:
         cost = f", {format_share(seconds / whole)} of kernel time"
-    elif None not in moved:
-        cost = f", {format_bytes(sum(count or 0 for count in moved))} moved"
+    elif moved is not None:
+        cost = f", {format_bytes(moved)} moved"
     number = launch_count(counted)
     words = f"{listing(tensors_in_short(trial), None)} {be(number)} converted in every call{cost}"
     if not trial.redundant_pairs:

@@ -6,7 +6,6 @@ They word the record and decide nothing: if nothing was run or compared, nothing
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +22,7 @@ from layoutdoctor.examination.choice import (
     wrong_baseline,
 )
 from layoutdoctor.examination.costs import convolution_count, irrelevance
-from layoutdoctor.reports.sections.account import conversions_sentence, decision_sentence, why_sentences
+from layoutdoctor.reports.sections.account import conversions_sentence, decision_sentence, why_sentence
 from layoutdoctor.reports.sections.rows import error_cell, tensors_in_short
 from layoutdoctor.reports.sections.wording import (
     baseline_phrase,
@@ -141,8 +140,7 @@ def _claimed(diagnosis: Diagnosis) -> Ratio | None:
 
 
 def _default(diagnosis: Diagnosis) -> str:
-    name = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
-    trial = next((one for one in diagnosis.trials if one.name == name), None)
+    name, trial = diagnosis.baseline_name, diagnosis.find_trial(diagnosis.baseline_name)
     given = "" if trial is None or name != BASELINE else compile_words(trial.configuration)
     return f"torch.compile with {clean(given)}" if given else baseline_phrase(name)
 
@@ -227,13 +225,13 @@ STATIC = Situation(_claim_static, "static")
 
 def _lines_to_paste(diagnosis: Diagnosis, situation: Situation) -> tuple[str, ...]:
     """Complete and runnable: they end in a call of the model."""
-    advice, comparison = diagnosis.recommendation, diagnosis.comparison
+    advice = diagnosis.recommendation
     if advice is None or not advice.how:
         return ()
     lines = [clean_line(line) for line in advice.how.splitlines()]
     if not any("model(" in line for line in lines):
-        trial = diagnosis.find_trial(advice.configuration or "")
-        beats_compiled = situation is FOUND and comparison is not None and comparison.baseline == BASELINE
+        trial = diagnosis.find_trial(advice.configuration)
+        beats_compiled = situation is FOUND and diagnosis.baseline_name == BASELINE
         adds_nothing = beats_compiled and trial is not None and trial.configuration.backend == "eager"
         lines.append(f"y = model(x){'  # torch.compile adds nothing here' if adds_nothing else ''}")
     return tuple(lines)
@@ -241,8 +239,7 @@ def _lines_to_paste(diagnosis: Diagnosis, situation: Situation) -> tuple[str, ..
 
 def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, str]]:
     comparison, advice = diagnosis.comparison, diagnosis.recommendation
-    chosen = advice.configuration if advice is not None else None
-    yield situation.why, "; ".join(why_sentences(diagnosis, chosen))
+    yield situation.why, why_sentence(diagnosis)
     if advice is not None and advice.without_freezing is not None:
         free = advice.without_freezing
         best = "nothing is faster"
@@ -252,7 +249,7 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
     yield "Package", _package_sentence(diagnosis)
     yield "Run with", _allocator_sentence(diagnosis)
     yield "Sizes", _sizes_sentence(diagnosis)
-    yield "Accuracy", "; ".join(_accuracy(diagnosis, chosen))
+    yield "Accuracy", "; ".join(_accuracy(diagnosis))
     yield "Sure?", _certainty(diagnosis, situation)
     cores = comparison.other_cores if comparison is not None else None
     if cores is not None and cores > WORTH_A_LINE_CORES:
@@ -279,12 +276,13 @@ def _package_sentence(diagnosis: Diagnosis) -> str:
 def _allocator_sentence(diagnosis: Diagnosis) -> str:
     """Environment variables that keep memory in the process, if a call takes another time without; else empty."""
     default, chosen = diagnosis.baseline, diagnosis.fastest
-    factors = [_unkept_factor(trial) for trial in (default, chosen)]
+    measured = [trial.measurement if trial is not None else None for trial in (default, chosen)]
+    factors = [1.0 if one is None else one.unkept_factor for one in measured]
     if not any(max(factor, 1 / factor) >= UNKEPT_DIFFERENCE for factor in factors):
         return ""
     effects = []
-    if chosen is not default and default and default.measurement and chosen and chosen.measurement:
-        pairs = zip(default.measurement.unkept_seconds, chosen.measurement.unkept_seconds, strict=False)
+    if chosen is not default:
+        pairs = zip(*(() if one is None else one.unkept_seconds for one in measured), strict=False)
         ratios = [theirs / own for theirs, own in pairs]
         if ratios:
             spread = f"{format_ratio(min(ratios))} to {format_ratio(max(ratios))}"
@@ -294,20 +292,12 @@ def _allocator_sentence(diagnosis: Diagnosis) -> str:
         word = "slower" if factor > 1 else "faster"
         effects.append(f"the default is {format_ratio(max(factor, 1 / factor))} {word} than here")
     variables = " ".join(f"{name}={value}" for name, value in KEEPS_MEMORY.items())
-    return f"{variables}: without it {', and '.join(effects)}"
+    return f"{variables}: without it {', and '.join(effects)}" if effects else ""
 
 
-def _unkept_factor(trial: Trial | None) -> float:
-    """How many times longer a call takes with glibc's default allocator; 1 if that was not measured."""
-    measured = trial.measurement if trial is not None else None
-    if measured is None or not measured.unkept_seconds:
-        return 1.0
-    return statistics.median(measured.unkept_seconds) / measured.median_seconds
-
-
-def _accuracy(diagnosis: Diagnosis, chosen: str | None) -> Iterator[str]:
+def _accuracy(diagnosis: Diagnosis) -> Iterator[str]:
     """The error of the recommended configuration, and of faster ones that compute something else."""
-    trial = diagnosis.measured_trial(chosen) if chosen is not None else None
+    trial = diagnosis.measured_trial(diagnosis.recommended_name)
     if trial is not None:
         yield _error_words(trial)
         advice = diagnosis.recommendation
@@ -321,7 +311,7 @@ def _accuracy(diagnosis: Diagnosis, chosen: str | None) -> Iterator[str]:
     for other in diagnosis.trials:
         ratio = find_ratio(diagnosis, other.name)
         differs = other.equivalence is not None and other.equivalence.status == "different"
-        if differs and ratio is not None and ratio.median > 1 and other.name != chosen:
+        if differs and ratio is not None and ratio.median > 1 and other.name != diagnosis.recommended_name:
             yield f"{shown_name(other.name)} is {ratio_words(ratio)}, but not right: {_error_words(other)}"
 
 
@@ -366,9 +356,10 @@ def _certainty(diagnosis: Diagnosis, situation: Situation) -> str:
 def _sizes_sentence(diagnosis: Diagnosis) -> str:
     """The symbolic sizes of the inputs, and the decision of the compiler for the other kind of sizes; else empty."""
     named = [
-        f"dimension {number} of {clean_name(tensor.name or 'the input')} (here {tensor.shape[number]})"
+        f"dimension {number} of {clean_name(tensor.name or 'the input')} (here {size})"
         for tensor in diagnosis.subject.inputs
-        for number in tensor.symbolic
+        for number, size in enumerate(tensor.shape)
+        if number in tensor.symbolic
     ]
     if not named:
         return ""

@@ -25,7 +25,7 @@ from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import NOT_RECORDED, SWITCH_WORDS, count_of, joined, line_words, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -57,13 +57,12 @@ class Detail:
 
 
 def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
-    """All long lists of a diagnosis, the costliest entries first, cut to so many."""
+    """All long lists of a diagnosis but its environment, the costliest entries first, cut to so many."""
     details: list[Detail] = []
     ran = [(trial, trial.measurement) for trial in diagnosis.trials if trial.measurement is not None]
     details += _list("Measurements", ran, _MEASUREMENT_CELLS, most)
-    for trial in (trial for trial in diagnosis.trials if trial.status != "same_as"):
+    for trial in diagnosis.own_trials:
         details += _trial_details(trial, "" if is_recording(diagnosis) else f" under {shown_name(trial.name)}", most)
-    details.append(_environment(diagnosis, most))
     return tuple(detail for detail in details if detail.table or detail.text or detail.log)
 
 
@@ -86,8 +85,15 @@ def _trial_details(trial: Trial, under: str, most: int) -> Iterator[Detail]:
     for kind in _KINDS:
         totals = [total for total in trial.kernels.totals if total.kind == kind] if trial.kernels is not None else []
         if totals:
-            yield _cut(f"Totals by {kind}{under}: {len(totals)}", (kind, *TOTAL_HEADS), map(total_row, totals), most)
-    if trial.failure is not None and trial.failure.log and most:
+            title = f"Totals by {kind}{under}: {len(totals)}"
+            rows = tuple(TableRow(total_row(total)) for total in totals)
+            yield Detail(title, Table((kind, *TOTAL_HEADS), rows, title).first(most))
+    yield from log_of(trial)
+
+
+def log_of(trial: Trial) -> Iterator[Detail]:
+    """The end of the log of a trial that failed, if there is one."""
+    if trial.failure is not None and trial.failure.log:
         log = _important_part(trial.failure.log)
         yield Detail(f"Log of {shown_name(trial.name)}", text=(clean(trial.failure.message),), log=log)
 
@@ -99,16 +105,9 @@ def _list(
     if entries:
         columns = {name: [cell(entry) for entry in entries[:most]] for name, cell in cells.items()}
         known = {name: column for name, column in columns.items() if not set(column) <= {UNKNOWN, "no"}}
-        yield _cut(title, tuple(known), zip(*known.values(), strict=True), most, len(entries))
-
-
-def _cut(
-    title: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]], most: int, count: int | None = None
-) -> Detail:
-    """A list of at most so many rows; the count is that of all entries if some have no row."""
-    every = tuple(map(TableRow, rows))
-    left_out = max(0, (len(every) if count is None else count) - most)
-    return Detail(title, Table(head, every[:most], title=title, left_out=left_out) if every[:most] else None)
+        rows = tuple(map(TableRow, zip(*known.values(), strict=True)))
+        left_out = max(0, len(entries) - most)
+        yield Detail(title, Table(tuple(known), rows, title, left_out=left_out) if rows else None)
 
 
 def _important_part(log: str) -> str:
@@ -125,17 +124,9 @@ def _conversion_time(trial: Trial) -> str:
     if trial.kernels is None:
         return NOT_RECORDED
     spent, whole = sum_seconds(counted_conversions(trial)), trial.kernels.seconds
-    return seconds_cell(spent) + (f" ({format_share(spent / whole)})" if spent is not None and whole else "")
-
-
-def seconds_cell(value: float | None) -> str:
-    """A time in a table; None if not known."""
-    return UNKNOWN if value is None else format_seconds(value)
-
-
-def bytes_cell(value: int | None) -> str:
-    """How many bytes in a table; None if not known."""
-    return UNKNOWN if value is None else format_bytes(value)
+    if spent is None:
+        return UNKNOWN
+    return format_seconds(spent) + (f" ({format_share(spent / whole)})" if whole else "")
 
 
 def _decision_card(under: str, graph: Graph, decision: Decision, most: int) -> Detail:
@@ -176,7 +167,7 @@ def _records(title: str, records: Sequence[_Listed], most: int) -> Iterator[Deta
         yield from _list(title, records, cells, most)
 
 
-def _field(name: str, record: _Listed) -> str:
+def _field(name: str, record: _Listed | Measurement | Trial) -> str:
     value: object = getattr(record, name)
     if value in (None, (), ""):
         return UNKNOWN
@@ -188,7 +179,7 @@ def _field(name: str, record: _Listed) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):  # bandwidth_share, the only one that is no time, is not shown
         return format_seconds(value)
-    if isinstance(value, int) and name == "bytes_moved":
+    if isinstance(value, int) and "bytes" in name:
         return format_bytes(value)
     if isinstance(value, tuple):
         return _shape(value) if name.endswith("shape") else listing([clean_name(str(part)) for part in value], 6)
@@ -199,15 +190,15 @@ _MEASUREMENT_CELLS: Mapping[str, Callable[[tuple[Trial, Measurement]], str]] = {
     "configuration": lambda it: shown_name(it[0].name),
     "rounds": lambda it: str(len(it[1].round_seconds)),
     "calls per round": lambda it: str(it[1].calls_per_round),
-    "first call": lambda it: seconds_cell(it[1].compile_seconds),
-    "peak memory": lambda it: bytes_cell(it[1].peak_memory_bytes),
-    "kernel time": lambda it: seconds_cell(it[0].kernels.seconds if it[0].kernels is not None else None),
+    "first call": lambda it: _field("compile_seconds", it[1]),
+    "peak memory": lambda it: _field("peak_memory_bytes", it[1]),
+    "kernel time": lambda it: _field("kernel_seconds", it[0]),
     "in conversions": lambda it: _conversion_time(it[0]),
     "outputs": lambda it: error_cell(it[0].equivalence),
 }
 
 
-def _environment(diagnosis: Diagnosis, most: int) -> Detail:
+def build_environment(diagnosis: Diagnosis, most: int) -> Detail:
     """The subject, the machine and the versions, as far as known; at most so many inputs and settings."""
     environment, subject = diagnosis.environment, diagnosis.subject
     formats = (f"{count_of(count, 'tensor')} {name}" for name, count in subject.parameter_formats.items())

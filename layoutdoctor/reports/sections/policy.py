@@ -37,7 +37,6 @@ def build_policy_view(policy: Policy) -> Overview:
         headline=_headline(policy),
         lines=tuple(_lines(policy)),
         tables=(Table(head, rows, title="Calls: the default's time, the choice, and ratios to the default"),),
-        remarks=(),
     )
 
 

@@ -25,7 +25,7 @@ from layoutdoctor.reports.sections.wording import (
     recorded_trial,
     shown_name,
 )
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share, known_sum
 from layoutdoctor.words import NOT_RECORDED, TENSOR_WORDS, count_of, joined, line_words, listing, shown
 
 if TYPE_CHECKING:
@@ -87,6 +87,10 @@ class Table:
         rows = tuple(row._replace(cells=row.cells[: self.narrow_count]) for row in self.rows)
         return replace(self, head=self.head[: self.narrow_count], rows=rows)
 
+    def first(self, most: int) -> Table:
+        """The table cut to so many rows."""
+        return replace(self, rows=self.rows[:most], left_out=self.left_out + max(0, len(self.rows) - most))
+
     @property
     def is_number(self) -> list[bool]:
         """Of each column, whether its cells are numbers."""
@@ -103,7 +107,7 @@ class Overview:
     headline: str
     lines: tuple[str, ...]
     tables: tuple[Table, ...]
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
 
 
 def build_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
@@ -128,8 +132,8 @@ def _places_in_graphs(trial: Trial) -> tuple[Table, ...]:
         for place in sorted(moved, key=lambda place: -moved[place])
     ]
     head, title = ("line", "conversions", "of", "moves"), "Conversions by line"
-    table = Table(head, tuple(rows[:MOST_PLACES]), title=title, left_out=max(0, len(rows) - MOST_PLACES))
-    return (table,) if rows and any(graph.buffers for graph in trial.graphs) else ()
+    is_read = rows and any(graph.buffers for graph in trial.graphs)
+    return (Table(head, tuple(rows), title).first(MOST_PLACES),) if is_read else ()
 
 
 def _kinds(conversions: Sequence[Conversion]) -> str:
@@ -140,9 +144,7 @@ def _kinds(conversions: Sequence[Conversion]) -> str:
 def _configurations(diagnosis: Diagnosis) -> Table:
     """The configurations by their ratio to the baseline, then those without a time, then those without a result."""
     is_timed = diagnosis.subject.target is None
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison else BASELINE
-    recommended = diagnosis.recommendation.configuration if diagnosis.recommendation else None
-    against = f"against {clean_name(shown(baseline))}"
+    against = f"against {clean_name(shown(diagnosis.baseline_name))}"
     equal = (t for t in diagnosis.trials if t.equivalence is not None and t.equivalence.status == "equal")
     is_less_exact = any(map(times_less_exact, equal))
     cells: dict[str, Callable[[Trial], str]] = {
@@ -160,14 +162,15 @@ def _configurations(diagnosis: Diagnosis) -> Table:
             name = f"compiled ({clean(given)})"
         if trial.status != "same_as":
             row = (name, *(cell(trial) for cell in cells.values())) if is_ok else (name,)
-            rows.append(TableRow(row, None if is_ok else failure_clause(trial), recommended == trial.name))
+            is_recommended = trial.name == diagnosis.recommended_name
+            rows.append(TableRow(row, None if is_ok else failure_clause(trial), is_recommended))
     same = dict.fromkeys(trial.same_as for trial in diagnosis.trials if trial.same_as is not None)
     return Table(
         ("configuration", *cells),
         tuple(rows),
         title="Configurations, fastest first",
         narrow_count=4 + is_less_exact if is_timed else None,
-        below=tuple(_same_line(diagnosis, name, baseline) for name in same),
+        below=tuple(_same_line(diagnosis, name) for name in same),
     )
 
 
@@ -178,10 +181,10 @@ def _place_in_table(diagnosis: Diagnosis, trial: Trial) -> tuple[int, float]:
     return (1, trial.measurement.median_seconds) if trial.measurement is not None else (2 + (trial.status != "ok"), 0.0)
 
 
-def _same_line(diagnosis: Diagnosis, name: str, baseline: str) -> str:
+def _same_line(diagnosis: Diagnosis, name: str) -> str:
     others = [trial for trial in diagnosis.trials if trial.same_as == name]
     alike = "the same code as" if all(trial.configuration.backend == "inductor" for trial in others) else "the same as"
-    of = "the default" if name == baseline == BASELINE else shown_name(name)
+    of = "the default" if name == diagnosis.baseline_name == BASELINE else shown_name(name)
     why = ", because torch.compile lowered no graph" if any(trial.ran_as_eager for trial in others) else ""
     return f"{alike} {of}{why}: {'; '.join(shown_name(trial.name) for trial in others)}"
 
@@ -249,9 +252,8 @@ def tensors_in_short(trial: Trial) -> list[str]:
 
 def _moved(trial: Trial) -> str:
     """Bytes that the conversions of a static trial move, in brackets; empty if one is not known."""
-    moved = [conversion.bytes_moved for conversion in counted_conversions(trial)]
-    known = [count for count in moved if count is not None]
-    return f" ({format_bytes(sum(known))})" if moved and len(known) == len(moved) else ""
+    moved = known_sum(*(conversion.bytes_moved for conversion in counted_conversions(trial)))
+    return f" ({format_bytes(moved)})" if moved is not None else ""
 
 
 def decision_cell(trial: Trial) -> str:
@@ -295,15 +297,14 @@ def total_row(total: Total) -> tuple[str, ...]:
 
 def _places(kernels: KernelSummary) -> tuple[Table, ...]:
     """The modules, operations or kernels in which conversions cost most; the steps side by side."""
-    with_conversions: dict[TotalKind, list[Total]] = {"module": [], "operation": [], "kernel": [], "step": []}
-    for total in kernels.totals:
-        if total.conversion_count:
-            with_conversions[total.kind].append(total)
-    cost = {kind: sum(total.conversion_seconds for total in own) for kind, own in with_conversions.items()}
+    kinds: tuple[TotalKind, ...] = ("module", "operation", "kernel", "step")
+    converting = [total for total in kernels.totals if total.conversion_count]
+    found = {kind: [total for total in converting if total.kind == kind] for kind in kinds}
+    cost = {kind: sum(total.conversion_seconds for total in own) for kind, own in found.items()}
     if cost["module"] < WORTH_A_MODULE * cost["operation"]:
-        del with_conversions["module"]
-    steps = with_conversions.pop("step")
-    tables = [_totals_table(kernels, kind, own) for kind, own in with_conversions.items() if own][:1]
+        del found["module"]
+    steps = found.pop("step")
+    tables = [_totals_table(kernels, kind, own) for kind, own in found.items() if own][:1]
     if len(steps) > 1:
         steps.sort(key=lambda step: (len(step.name), step.name))  # ProfilerStep#9 before ProfilerStep#10
         tables.append(_totals_table(kernels, "step", steps))

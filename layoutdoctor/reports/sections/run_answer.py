@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import count_by_tensor, counted_conversions, launch_count, sum_seconds
+from layoutdoctor.examination.costs import (
+    all_conversions_of,
+    count_by_tensor,
+    counted_conversions,
+    launch_count,
+    parts_of_pairs,
+    sum_seconds,
+)
 from layoutdoctor.examination.kernels.host import OF_A_CPU
 from layoutdoctor.examination.kernels.names import are_of_an_engine
 from layoutdoctor.reports.sections.account import decision_sentence
@@ -20,9 +27,8 @@ from layoutdoctor.reports.sections.wording import (
     failure_clause,
     kind_of_file,
     recorded_trial,
-    wasted_seconds,
 )
-from layoutdoctor.units import format_seconds, format_share
+from layoutdoctor.units import format_seconds, format_share, known_sum
 from layoutdoctor.words import (
     OPERATION_AVERAGES,
     OWNER_WORDS,
@@ -287,8 +293,9 @@ def _round_trips(trial: Trial, kind: str) -> str:
             return "not looked for, as a table of totals has no order"
         lacking = trial.kernels is not None and not trial.kernels.is_complete
         return f"no round trip found{' in what was recorded' if lacking else ''}"
-    wasted = wasted_seconds(trial)
-    seconds = "" if wasted is None else f", {format_seconds(wasted)}"
+    wasted = parts_of_pairs(trial.redundant_pairs, all_conversions_of(trial))  # each conversion once
+    spent = known_sum(*(part.seconds for part in wasted))
+    seconds = "" if spent is None else f", {format_seconds(spent)}"
     counts: Counter[str | None] = Counter(pair.confidence for pair in trial.redundant_pairs)
     proofs = [f"{counts[confidence]} {words}" for confidence, words in PROOF_WORDS.items() if counts[confidence]]
     return "; ".join((f"{count_of(len(trial.redundant_pairs), 'round trip')}{seconds}", *proofs))

@@ -13,7 +13,7 @@ from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_bytes, format_seco
 from layoutdoctor.words import NOT_RECORDED, count_of, joined, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from layoutdoctor.diagnosis.scan import Dimension, Scan, ScanTotal
 
@@ -48,14 +48,13 @@ def build_scan_view(scan: Scan, *, in_full: bool) -> Overview:
         _sums("Each conversion, by the first rule that finds it", ("by rule",), _by_rule(scan), whole),
         *(_by_dimension(scan, whole) if in_full else [_by_place(scan, whole)]),
         _files_table(scan, _MOST_IN_FULL if in_full else _MOST_ROWS),
-        _cut("Not examined", ("file", "why"), failed, _MOST_IN_FULL if in_full else _MOST_OF_ONE),
+        Table(("file", "why"), tuple(failed), "Not examined").first(_MOST_IN_FULL if in_full else _MOST_OF_ONE),
     )
     return Overview(
         title=_title(scan, len(by_rank)),
         headline=_headline(scan, whole),
         lines=tuple(_lines(scan, by_rank)),
         tables=tuple(table for table in tables if table.rows),
-        remarks=(),
     )
 
 
@@ -138,10 +137,6 @@ def outlying(values: Mapping[int, int]) -> list[int]:
     return sorted(far, key=lambda rank: (-abs(values[rank] - middle), rank))
 
 
-def _cut(title: str, head: tuple[str, ...], rows: Sequence[TableRow], most: int, *, is_long: bool = False) -> Table:
-    return Table(head, tuple(rows[:most]), title, is_long, left_out=max(0, len(rows) - most))
-
-
 def _largest(scan: Scan, dimension: Dimension) -> list[tuple[str, ScanTotal]]:
     totals = scan.totals.get(dimension, {})
     return sorted(totals.items(), key=lambda entry: (-entry[1].nanoseconds, entry[0]))
@@ -149,11 +144,11 @@ def _largest(scan: Scan, dimension: Dimension) -> list[tuple[str, ScanTotal]]:
 
 def _sums(title: str, heads: tuple[str, ...], sums: Iterable[_Sum], whole: int, *, is_long: bool = False) -> Table:
     """A table of sums, each behind its names, with its share of all kernel time."""
-    rows = [
+    rows = tuple(
         TableRow((*names, str(one.file_count), str(one.count), _time(one.nanoseconds), _share(one.nanoseconds, whole)))
         for names, one in sums
-    ]
-    return _cut(title, (*heads, "files", "conversions", "time", "of kernels"), rows, _MOST_IN_FULL, is_long=is_long)
+    )
+    return Table((*heads, "files", "conversions", "time", "of kernels"), rows, title, is_long).first(_MOST_IN_FULL)
 
 
 def _by_rule(scan: Scan) -> Iterator[_Sum]:
@@ -196,7 +191,7 @@ def _files_table(scan: Scan, most: int) -> Table:
         if file.conversion_nanoseconds or most > _MOST_ROWS
     ]
     head = ("file", "rank", "conversions", "time", "of kernels", "may convert")
-    return _cut("Worst files first", head, rows, most)
+    return Table(head, tuple(rows), "Worst files first").first(most)
 
 
 def _share(nanoseconds: int, whole: int) -> str:

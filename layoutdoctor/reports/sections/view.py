@@ -160,8 +160,7 @@ def _device(diagnosis: Diagnosis) -> str:
 
 def build_remarks(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Facts about the subject and about trials that the answer and the tables have no room for."""
-    own = [trial for trial in diagnosis.trials if trial.status != "same_as"]
-    facts = _with_names(diagnosis, ((fact, trial) for trial in own for fact in _facts_of(trial)))
+    facts = _with_names(diagnosis, ((fact, trial) for trial in diagnosis.own_trials for fact in _facts_of(trial)))
     return (*map(clean, diagnosis.subject.notes), *facts)
 
 
@@ -266,15 +265,14 @@ def _hints(diagnosis: Diagnosis, findings: Sequence[FindingEntry]) -> tuple[str,
 def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
     """The findings in their order; those that the recommended configuration shares with the baseline are elsewhere."""
     ran = [trial.name for trial in diagnosis.trials if trial.status == "ok"]
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
-    main = ran[0] if len(ran) == 1 else baseline
+    main = ran[0] if len(ran) == 1 else diagnosis.baseline_name
     shows_all = is_recording(diagnosis) or main not in ran
-    advised = diagnosis.recommendation.configuration if diagnosis.recommendation else None
     own = [finding for finding in diagnosis.findings if finding.configuration in (None, main)]
     seen = {(finding.code, finding.location, finding.module) for finding in own}
     is_grave = any(finding.severity != "note" for finding in own)
     for finding in diagnosis.findings:
-        is_new = finding.configuration == advised and (finding.code, finding.location, finding.module) not in seen
+        place = (finding.code, finding.location, finding.module)
+        is_new = finding.configuration == diagnosis.recommended_name and place not in seen
         is_own = finding.configuration in (None, main)
         is_main = (is_own or is_new) and not (is_grave and finding.severity == "note")
         is_named = not is_own and not is_recording(diagnosis)
@@ -292,9 +290,6 @@ def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
 
 
 # ---------------------------------------------------------------------------------------------- several models
-MODELS_HEAD = ("model", "use", "against the default", "sure?", "breaks the format")
-
-
 def build_table_of_models(found: Mapping[str, Diagnosis | str]) -> Table:
     """
     The table of several models, in their order.
@@ -302,7 +297,8 @@ def build_table_of_models(found: Mapping[str, Diagnosis | str]) -> Table:
     Args:
         found: By target its diagnosis, or why there is none.
     """
-    return Table(MODELS_HEAD, tuple(build_row_of_model(target, one) for target, one in found.items()))
+    head = ("model", "use", "against the default", "sure?", "breaks the format")
+    return Table(head, tuple(build_row_of_model(target, one) for target, one in found.items()))
 
 
 def build_row_of_model(target: str, found: Diagnosis | str) -> TableRow:
@@ -317,7 +313,7 @@ def _use(diagnosis: Diagnosis) -> tuple[str, str, str]:
     """The configuration to use, its ratio, and the certainty of the ratio."""
     situation, advice = situation_of(diagnosis), diagnosis.recommendation
     if advice is None or advice.configuration is None:
-        return UNKNOWN, UNKNOWN, situation.in_table or "nothing recommended"
+        return UNKNOWN, UNKNOWN, situation.in_table
     ratio = advice.speedup
     gain = UNKNOWN if ratio is None else format_interval(ratio)
     starts = len(ratio.start_ratios) if ratio is not None else 0

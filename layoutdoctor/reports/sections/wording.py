@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.costs import all_conversions_of, parts_of_pairs
+from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import (
     DIRECTION_WORDS,
     ONEDNN_LOG,
@@ -116,6 +116,12 @@ def project_path(file: str) -> str | None:
     return "/".join(parts)
 
 
+def costs(seconds: float | None, bytes_moved: int | None) -> tuple[str | None, str | None]:
+    """A time and ``"6.12 MiB moved"``; None where it is not known."""
+    time = None if seconds is None else format_seconds(seconds)
+    return time, None if bytes_moved is None else f"{format_bytes(bytes_moved)} moved"
+
+
 def format_error(error: float) -> str:
     """A numerical error, zero or more, in two digits: ``"3e-7"``, ``"0.25"``."""
     if not 0 < error < 1e-3:
@@ -187,8 +193,8 @@ def baseline_phrase(name: str) -> str:
 
 
 def failure_clause(trial: Trial) -> str:
-    """Why a trial whose status is neither ``ok`` nor ``same_as`` has no result, in one clause."""
-    word = STATUS_WORDS[trial.status]
+    """Why a trial whose status is not ``ok`` has no result of its own, in one clause."""
+    word = STATUS_WORDS.get(trial.status, trial.status)
     if trial.failure is None:
         return f"{word}: the reason was not recorded"
     stage = "" if trial.status == "skipped" else f" ({clean_name(trial.failure.kind)})"
@@ -203,10 +209,3 @@ def direction_words(conversion: Conversion) -> str:
     """Which way a conversion goes; a kernel's name alone may not say."""
     is_known = conversion.direction != "other" or conversion.source or conversion.target
     return DIRECTION_WORDS[conversion.direction] + ("" if is_known else ", or which way is not known")
-
-
-def wasted_seconds(trial: Trial) -> float | None:
-    """The time of the conversions in the redundant pairs of a trial, each once; None if one is not known."""
-    parts = parts_of_pairs(trial.redundant_pairs, all_conversions_of(trial))
-    known = [part.seconds for part in parts if part.seconds is not None]
-    return sum(known) if len(known) == len(parts) else None

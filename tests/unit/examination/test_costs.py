@@ -35,7 +35,7 @@ def test_conversions_are_listed_once_the_fused_where_asked_for_and_summed_up_by_
         to_channels_last("d", module=None, location=None, seconds=1.0),
     ]
 
-    assert costs.conversion_places(copies) == [
-        costs.Place("conv_2", a_location(3), 5, 2e-4, 6_422_528),
-        costs.Place("conv_1", None, 2, 1e-4, 2 * 6_422_528),
+    assert costs.places_of(copies) == [
+        costs.Place("conv_2", a_location(3), 2e-4, 6_422_528),
+        costs.Place("conv_1", None, 1e-4, 2 * 6_422_528),
     ]

@@ -12,7 +12,7 @@ from golden.stories import STORIES
 from loops import for_each
 
 from layoutdoctor.examination.costs import counted_conversions
-from layoutdoctor.reports import RENDERERS, render
+from layoutdoctor.reports import FORMATS, render
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.words import name_in_words
 
@@ -56,7 +56,7 @@ def test_every_golden_file_is_compared_and_every_format_has_one() -> None:
     tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
 
     assert {path.name for path in GOLDEN.iterdir() if path.is_file() and path.suffix != ".py"} == expected
-    assert SUFFIXES.keys() == RENDERERS.keys()
+    assert SUFFIXES.keys() == set(FORMATS)
     assert [path.stem for path in reviewed.FOLDER.iterdir() if f'"{path.stem}"' not in tests] == []
 
 

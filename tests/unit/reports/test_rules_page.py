@@ -49,7 +49,7 @@ def _cell(text: str) -> str:
 
 def _versions(fault: Fault) -> str:
     ranges = [("torch", fault.first_torch, fault.before_torch)]
-    ranges += [("cuDNN", fault.first_cudnn, fault.before_cudnn)] if fault.is_of_cudnn else []
+    ranges += [("cuDNN", fault.first_cudnn, fault.before_cudnn)] if fault.first_cudnn else []
     words = []
     for name, first, before in ranges:
         bounds = (f"from {first}" if first else "", f"before {before}" if before else "")

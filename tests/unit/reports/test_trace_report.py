@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
 import reviewed
 from builders import (
     a_graph,
@@ -156,6 +157,14 @@ def test_every_case_is_said_as_reviewed(update_golden: bool) -> None:
         kernels = case.trials[0].kernels
         is_read = kernels is not None and (kernels.count or kernels.conversions)
         assert is_read or build_view(case).answer.claim.startswith("Nothing can be said")
+
+
+def test_an_edited_file_is_no_traceback() -> None:
+    moved = a_total("moved", "copying", conversion_count=1)
+    assert build_view(a_trace(recorded(launched(0), totals=(moved,)))).tables == ()
+    same = msgspec.structs.replace(FAILED.trials[0], status="same_as", failure=None)
+    nothing = msgspec.structs.replace(FAILED, trials=(same, *FAILED.trials))
+    assert build_view(nothing).answer.claim == "Nothing can be said: same_as: the reason was not recorded"
 
 
 def test_an_entry_of_a_table_counts_as_often_as_it_was_launched() -> None:

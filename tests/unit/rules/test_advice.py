@@ -22,7 +22,6 @@ from trace_builders import (
     a_recorded_kernel,
     a_recorded_trial,
     a_total,
-    a_trace_diagnosis,
     recorded_kernels,
     to_channels_last,
 )
@@ -266,4 +265,4 @@ def test_a_trace_with_a_backward_in_it_is_training() -> None:
         (a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel("sm80_xmma_dgrad_nhwc"),))), True),
         (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("cudnn::bn_bw_1C11_kernel_new"),))), True),
     ):
-        assert evidence.is_training(a_trace_diagnosis(trial), trial) is is_training
+        assert evidence.has_backward(trial) is is_training

@@ -112,10 +112,8 @@ def test_what_is_said_without_effect(told: Told) -> None:
 
 
 def test_what_has_an_effect() -> None:
-    already = a_decision(a_convolution(rank=3, channels_last=True), channels_last_convolution_count=0)
     for trials in (
         (with_cards(a_decision(a_convolution(), *volumes(3))),),
-        (with_cards(already),),
         (with_cards(ACTIVE),),
         (with_cards(a_decision(*volumes(rank=1))),),  # a matter of LD210
     ):

@@ -164,7 +164,7 @@ def test_what_is_said_of_entries_and_exits(told: Told) -> None:
 
 
 def test_what_is_no_entry_or_exit() -> None:
-    idle = a_decision(a_convolution(channels_last=False), channels_last_convolution_count=0)
+    idle = a_decision(a_convolution(channels_last=False))
     assert at_edges(*WEIGHTS) == at_edges(ENTRY, decision=idle) == at_edges(ENTRY, decision=None) == []
     for median, count in ((1.25, 0), (1.0, 1)):  # a gain of channels_last input is a matter of LD205
         assert len(at_edges(ENTRY, comparison=a_comparison(a_ratio("inductor-channels-last", median)))) == count
