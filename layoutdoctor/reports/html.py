@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.saved import json_escape
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.charts import build_bars, build_flows, build_timelines
 from layoutdoctor.reports.reproducer import build_reproducer
@@ -129,7 +128,7 @@ def _page(template: str, script_files: Sequence[str], **values: object) -> str:
 
 def json_for_script(data: object) -> str:
     """JSON that can stand inside a script element: a name that holds ``</script>`` cannot end it."""
-    return _UNSAFE.sub(lambda match: json_escape(match[0]), msgspec.json.encode(data).decode())
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", msgspec.json.encode(data).decode())
 
 
 @cache

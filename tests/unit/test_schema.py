@@ -21,7 +21,7 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.commands.schema import KINDS, schema_of_kind, to_text
 from layoutdoctor.diagnosis.accepted import accept_all
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
-from layoutdoctor.diagnosis.saved import encoded, to_json
+from layoutdoctor.diagnosis.saved import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
