@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import a_buffer, a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
+from builders import a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
 from recorded_builders import (
     FORWARD,
     POINTWISE,
@@ -12,7 +12,7 @@ from recorded_builders import (
     Recorder,
 )
 
-from layoutdoctor.examination.graphs.join import align_eager, join_compiled, join_eager
+from layoutdoctor.examination.graphs.join import align_eager, join_eager
 from layoutdoctor.examination.graphs.round_trips import redundant_pairs
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.device import summarize_device
@@ -169,38 +169,3 @@ def test_a_sibling_of_the_same_sizes_or_a_value_of_others_is_no_way_back() -> No
     assert found.lacks == ("eager: the convolutions that ran are not in the order of the graph",)
     assert ports(found)[3] == ("conv2", None, "activation")
     assert pairs(found) == []
-
-
-def compiled(name: str, kernel: str) -> Graph:
-    nodes = (
-        a_placeholder("x", contiguous(X)),
-        a_placeholder("w", contiguous(WEIGHT), "weight"),
-        node("conv", CONVOLUTION, ("x", "w"), contiguous(Y)),
-        node("relu", RELU, ("conv",), contiguous(Y)),
-    )
-    written = a_buffer(
-        "buf0", layout=contiguous(Y), is_extern=True, kernel="extern_kernels.convolution", source_node="conv"
-    )
-    return a_graph(name=name, kernel_names=(kernel,), nodes=nodes, buffers=(written,), direction="inference")
-
-
-def test_kernels_of_a_compiled_graph_belong_to_it_and_its_external_calls_to_its_nodes() -> None:
-    recorder = Recorder()
-    for _ in range(2):
-        with recorder.annotation("## Call CompiledFxGraph abc ##"):
-            first(recorder)
-            recorder.pointwise("triton_poi_fused_relu_0", Y, kernel="triton_poi_fused_relu_0")
-    recorder.kernel(POINTWISE)
-    trace = recorder.trace()
-    tree = operation_tree(trace)
-    graphs = (compiled("graph 0", "triton_poi_fused_relu_0"), compiled("graph 1", "triton_poi_fused_tanh_0"))
-
-    assert join_compiled(tree, graphs) is None
-    found = summarize_device(attribute(trace), tree, graphs, ())
-    assert [(k.node, k.graph) for k in found.kernels[:5]] == [*[("conv", "graph 0")] * 4, (None, "graph 0")]
-    assert [(k.library, k.op) for k in found.kernels[3:5]] == [("cudnn", "aten::cudnn_convolution"), ("inductor", None)]
-    assert (found.kernels[-1].graph, found.kernels[-1].op) == (None, None)
-    assert (
-        ports(found)
-        == [("conv", "input 0", "activation"), ("conv", "input 1", "weight"), ("conv", "output 0", "activation")] * 2
-    )
