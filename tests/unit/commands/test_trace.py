@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,6 @@ from unittest import mock
 
 import layoutdoctor
 from layoutdoctor.__main__ import main
-from layoutdoctor.diagnosis.saved import load
 
 if TYPE_CHECKING:
     import pytest
@@ -37,18 +35,6 @@ def test_the_report_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) 
     assert (status, err) == (0, "")
     assert "Layout conversions take 23.1 us of 1.22 ms" in out
     assert str(layoutdoctor.examine_trace(PATCH_EMBED)) == out
-
-
-def test_outputs_are_written_in_the_format_of_their_suffix(tmp_path: Path) -> None:
-    names = ("d.json", "r.md", "r.txt", "annotated.json.gz")
-
-    status = main(["trace", str(PATCH_EMBED), *(word for name in names for word in ("--output", str(tmp_path / name)))])
-
-    assert status == 0
-    assert load(tmp_path / "d.json").trials[0].name == "recorded"
-    assert (tmp_path / "r.md").read_text(encoding="utf-8").startswith("## h100_vit_patch_embed.json.gz")
-    annotated = json.loads(gzip.decompress((tmp_path / "annotated.json.gz").read_bytes()))
-    assert any("layoutdoctor" in str(event.get("cat")) for event in annotated["traceEvents"])
 
 
 def test_an_annotated_trace_that_cannot_be_written_costs_no_report_and_one_that_exists_needs_force(

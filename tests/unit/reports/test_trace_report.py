@@ -22,9 +22,7 @@ from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.examination.costs import (
     conversion_share,
     convolution_count,
-    counted_conversions,
     irrelevance,
-    launch_count,
 )
 from layoutdoctor.reports import render
 from layoutdoctor.reports.markdown import markdown_parts
@@ -168,12 +166,6 @@ def test_every_case_is_said_as_reviewed(update_golden: bool) -> None:
         kernels = case.trials[0].kernels
         is_read = kernels is not None and (kernels.count or kernels.conversions)
         assert is_read or build_view(case).answer.claim.startswith("Nothing can be said")
-
-
-def test_an_entry_of_a_table_counts_as_often_as_it_was_launched() -> None:
-    (trial,) = STORIES["trace_of_kernel_totals"]().trials
-
-    assert launch_count(counted_conversions(trial)) == trial.kernels.conversion_count == 13_128
 
 
 def test_markdown_lists_the_costliest_first_with_the_proof_of_each() -> None:
