@@ -89,9 +89,7 @@ def test_fail_on_regression_fails_on_one_only_where_asked_and_passes_none_that_c
     assert "regression" in capsys.readouterr().err
 
 
-def test_reports_are_written_by_suffix_and_existing_files_need_force(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_are_written_by_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [tmp_path / name for name in ("r.json", "r.md", "r.txt")]
     options = [word for file in files for word in ("--output", str(file))]
 
@@ -99,10 +97,6 @@ def test_reports_are_written_by_suffix_and_existing_files_need_force(
     assert json.loads(files[0].read_bytes())["kind"] == "trace-comparison"
     assert files[1].read_text().startswith("## ")
     assert files[2].read_text() == capsys.readouterr().out
-    assert run(tmp_path, a_run(4), a_run(1), *options) == 2
-    assert "pass --force to replace it" in capsys.readouterr().err
-    assert run(tmp_path, a_run(1), a_run(4), *options, "--force") == 0
-    assert "Lost: " in files[2].read_text()
 
 
 def test_what_is_no_trace_is_named(tmp_path: Path) -> None:

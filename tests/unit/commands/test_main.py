@@ -181,11 +181,3 @@ assert run("explain", "LD101") == ["explain", "render", "trace"]
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert ended.returncode == 0, ended.stderr
-
-
-def test_a_rule_is_explained_by_its_number_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    pages = set()
-    for name in ("LD101", "101", "ld101", "round-trip-conversion"):
-        assert main(["explain", name]) == 0
-        pages.add(capsys.readouterr().out)
-    assert len(pages) == 1

@@ -137,7 +137,6 @@ def test_an_interruption_shows_the_rows_so_far(doctor: Doctor, capsys: pytest.Ca
         (["a.py", "b.py", "--configurations", "eagr"], "configuration 'eagr'"),
         (["a.py", "b.py", "--fail-on", "LD9"], "cannot fail on 'LD9'"),
         (["diagonse", "a.py"], "cannot load 'diagonse': expected model.py, model.py:attr"),
-        (["diagonse", "a.py"], "did you mean 'layoutdoctor diagnose'?"),
         (["--list", "nowhere.txt"], "cannot read the list 'nowhere.txt': No such file"),
         (["--quick"], "cannot diagnose nothing: expected a TARGET such as model.py"),
     ],

@@ -37,7 +37,7 @@ def test_the_report_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) 
     assert str(layoutdoctor.examine_trace(PATCH_EMBED)) == out
 
 
-def test_an_annotated_trace_that_cannot_be_written_costs_no_report_and_one_that_exists_needs_force(
+def test_an_annotated_trace_that_cannot_be_written_costs_no_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     full = mock.Mock(side_effect=OSError(28, "No space left on device"))
@@ -49,14 +49,6 @@ def test_an_annotated_trace_that_cannot_be_written_costs_no_report_and_one_that_
     assert (status, "Layout conversions take 23.1 us" in out) == (3, True)
     assert err.startswith("layoutdoctor: error: cannot write '/")
     assert err.endswith("': No space left on device\n")
-
-    target = tmp_path / "mine.json.gz"
-    target.write_bytes(b"mine")
-
-    status = main(["trace", str(PATCH_EMBED), "--output", str(target)])
-
-    assert (status, target.read_bytes()) == (2, b"mine")
-    assert "pass --force to replace it" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_read_does_not_cost_the_others_and_one_output_for_several_is_refused(

@@ -94,7 +94,7 @@ def test_explain_prints_pages_by_code_and_name_and_the_table_in_text_and_markdow
         return capsys.readouterr().out
 
     rule = ALL_RULES[1]
-    assert printed("ld102") == printed("LD102") == printed(rule.name) == plain(rule_page(rule))
+    assert printed("102") == printed("ld102") == printed("LD102") == printed(rule.name) == plain(rule_page(rule))
     assert "](" not in printed("--all")
     assert re.findall(r"^# (LD\d+) ", printed("--all"), re.MULTILINE) == [rule.code for rule in ALL_RULES]
     assert re.findall(r"^(LD\d+) ", printed(), re.MULTILINE) == [rule.code for rule in ALL_RULES]
