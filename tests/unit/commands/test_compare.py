@@ -146,13 +146,3 @@ def test_models_that_cannot_be_judged_are_no_pass(tmp_path: Path, capsys: pytest
     assert run(tmp_path, a_diagnosis(), unfinished, "--fail-on", "regression") == 4
     assert "cannot judge a regression: the new one was not finished: interrupted" in capsys.readouterr().err
     assert run(tmp_path, a_diagnosis(), unfinished) == 0
-
-
-def test_a_report_that_no_comparison_has_is_refused_before_anything_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for report in ("r.html", "r.sarif", "r.xml", "r.py"):
-        assert main(["compare", "missing.json", "missing.json", "--output", str(tmp_path / report)]) == 2
-        assert "cannot render a comparison as " in capsys.readouterr().err
-        assert not (tmp_path / report).exists()
-    assert main(["compare", "missing.json", "missing.json", "--format", "html"]) == 2
