@@ -23,6 +23,7 @@ from layoutdoctor.examination.kernels.shapes import cudnn_grid
 IMAGE, WEIGHT, SQUARE = (4, 64, 28, 28), (96, 64, 3, 3), (64, 64, 3, 3)
 ALL = (TO_NHWC, TO_NHWC, FORWARD, TO_NCHW)
 CAST = "void cudnn::ops::nchwToNhwcKernel<float, __half, float, false, true, (cudnnKernelDataType_t)0>(x)"
+PADDING = "void cudnn::ops::nhwcAddPaddingKernel<__half, __half, float, true>(x)"
 IN = "to_channels_last"
 
 
@@ -30,15 +31,17 @@ def facts(record: Recorder) -> TraceFacts:
     return examine_recorded(record.trace())
 
 
-def test_a_conversion_that_casts_moves_the_bytes_of_both_types() -> None:
+def test_a_conversion_that_casts_moves_the_bytes_of_both_types_and_padding_converts_nothing() -> None:
     record = Recorder()
     with record.operation("aten::conv2d", shapes=[IMAGE, WEIGHT]):
         record.kernel(CAST, grid=cudnn_grid(IMAGE))
+        record.kernel(PADDING)
         record.kernel(FORWARD)
 
-    (found,) = facts(record).kernels.conversions
+    kernels = facts(record).kernels
 
-    assert found.bytes_moved == (4 + 2) * math.prod(IMAGE)
+    assert [c.direction for c in kernels.conversions] == [IN, "none"]
+    assert (kernels.conversion_count, kernels.conversions[0].bytes_moved) == (1, (4 + 2) * math.prod(IMAGE))
 
 
 def test_a_round_trip_is_the_sum_of_its_conversions_and_names_what_is_between() -> None:
