@@ -43,11 +43,6 @@ def test_every_command_is_one_the_parser_takes() -> None:
         build_parser(words[0]).parse_args(words)
 
 
-def test_every_linked_file_is_there() -> None:
-    for name in re.findall(r"\]\(([^)#]+)\)", README):
-        assert name.startswith("http") or (ROOT / name).exists(), name
-
-
 def test_every_make_target_named_is_there() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
 

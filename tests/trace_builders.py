@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from builders import a_conversion, a_diagnosis, a_graph, a_pair, a_trial, channels_last, contiguous, recorded
 
-from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total, Waiting
+from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Waiting
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
-from layoutdoctor.diagnosis.subject import Configuration, Environment, Subject
+from layoutdoctor.diagnosis.subject import Environment, Subject
+from layoutdoctor.recording.reading import RECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.trial import Trial
 
 
-RECORDED = Configuration(name="recorded", backend="recorded", model_format=None, input_format=None)
 TO_NHWC = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>"
 TO_NCHW = "void cudnn::ops::nhwcToNchwKernel<__half, __half, float, true, false>"
 PADDING = "void cudnn::ops::nhwcAddPaddingKernel<__half, __half, float>"
@@ -130,23 +130,18 @@ def a_recorded_trial(*conversions: Conversion, **changes: Any) -> Trial:
     return a_trial(**{**fields, **changes})
 
 
-def a_trace_diagnosis(trial: Trial | None = None, **changes: Any) -> Diagnosis:
+def a_trace_diagnosis(trial: Trial) -> Diagnosis:
     """The diagnosis of a trace: one trial, nothing measured, compared or recommended."""
-    fields: dict[str, Any] = {
-        "environment": Environment(torch=None, device_name="NVIDIA A100-SXM4-80GB"),
-        "subject": Subject(name="trace.json.gz", mode="trace", device="cuda", inputs=()),
-    }
-    return a_diagnosis(trial or a_recorded_trial(), **{**fields, **changes})
+    return a_diagnosis(
+        trial,
+        environment=Environment(torch=None, device_name="NVIDIA A100-SXM4-80GB"),
+        subject=Subject(name="trace.json.gz", mode="trace", device="cuda", inputs=()),
+    )
 
 
 def a_recorded_kernel(name: str = "sm80_xmma_fprop_implicit_gemm", **changes: Any) -> Kernel:
     """One launch in a trace."""
     return Kernel(**{"name": name, "seconds": 1e-3, "library": "cudnn", "op": "aten::cudnn_convolution", **changes})
-
-
-def a_total(name: str, seconds: float = 1e-3, **changes: Any) -> Total:
-    """Kernels of one name, added up."""
-    return Total(**{"kind": "kernel", "name": name, "count": 10, "seconds": seconds, **changes})
 
 
 def a_waiting(**changes: Any) -> Waiting:

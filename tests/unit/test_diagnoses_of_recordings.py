@@ -12,7 +12,6 @@ from recorded_builders import a_recording
 from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.examination import examine as examine_module
 from layoutdoctor.examination.examine import Examined, by_diagnosis, diagnosis_of, examine
-from layoutdoctor.run.recorded import diagnose_recordings
 
 if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Recording
@@ -31,31 +30,6 @@ def of_one(*recordings: Recording, **changes: Any) -> list[Recording]:
     names = tuple(recording.name for recording in recordings)
     head = msgspec.structs.replace(recordings[0].head, **{"configurations": names, **changes})
     return [msgspec.structs.replace(recording, head=head) for recording in recordings]
-
-
-def test_the_conversion_that_the_model_asks_for_and_that_of_the_library_are_found() -> None:
-    facts = examine(a_recording())
-    (graph,) = facts.graphs
-
-    assert [(c.owner, c.direction, c.node, c.bytes_moved) for c in graph.conversions] == [
-        ("user", "to_contiguous", "clone", 2048)
-    ]
-    assert facts.kernels is not None
-    assert [(c.owner, c.direction) for c in facts.kernels.conversions] == [("library", "to_blocked")]
-    assert facts.kernels.lacks == ("a lack",)
-    assert facts.notes == ()
-
-
-def test_a_diagnosis_has_all_that_was_observed_and_all_that_follows() -> None:
-    recording = a_recording()
-    (trial,) = diagnosis_of([recording]).trials
-    facts = examine(recording)
-
-    assert (trial.graphs, trial.kernels) == (facts.graphs, facts.kernels)
-    for field in set(trial.__struct_fields__) - {"graphs", "kernels", "redundant_pairs"}:
-        assert getattr(trial, field) == getattr(recording.trial, field)
-    assert diagnose_recordings([recording]).findings != ()
-    assert diagnose_recordings([recording], rules=()).findings == ()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The pages under docs/: every link leads somewhere, and every page is in the index."""
+"""README and the pages under docs/: every link leads somewhere, and every page is in the index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@for_each("page", PAGES)
+@for_each("page", [DOCS.parent / "README.md", *PAGES])
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     broken = []
     for link in _LINK.findall(page.read_text(encoding="utf-8")):

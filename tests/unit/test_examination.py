@@ -10,7 +10,6 @@ import jsonschema
 import pytest
 
 from layoutdoctor.diagnosis.saved import from_json, to_json
-from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.rules import ALL_RULES, run_rules
 from layoutdoctor.run.recorded import examine_trace
 
@@ -41,15 +40,6 @@ def test_the_patch_embedding_is_wrapped_in_three_conversions(patch_embed: Diagno
     sizes = [c.source.shape for c in trial.kernels.conversions if c.source is not None]
     assert sizes == [(4, 3, 224, 224), (768, 3, 16, 16), (4, 768, 14, 14)]
     assert trial.redundant_pairs == ()
-
-
-def test_the_run_is_described(patch_embed: Diagnosis) -> None:
-    subject, environment = patch_embed.subject, patch_embed.environment
-    assert (subject.name, subject.mode, subject.device) == (PATCH_EMBED.name, "trace", "cuda")
-    assert (environment.torch, environment.cuda, environment.device_name) == (None, "12.4", "NVIDIA H100 80GB HBM3")
-    (trial,) = patch_embed.trials
-    assert (trial.configuration, trial.status, trial.measurement, trial.equivalence) == (RECORDED, "ok", None, None)
-    assert (patch_embed.comparison, patch_embed.recommendation) == (None, None)
 
 
 def test_rules_are_run_all_or_some(patch_embed: Diagnosis) -> None:

@@ -181,28 +181,6 @@ def test_a_policy_of_another_device_is_refused_and_one_of_other_threads_warned_o
         apply_policy(nn.Identity(), msgspec.structs.replace(policy, cases=(elsewhere,)))(x)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--or"], "cannot use --or without inputs on both sides: expected --input SPEC --or --input SPEC"),
-        (["--input", "f32[1]", "--or", "--input", "f32[1]"], "cannot diagnose the same inputs twice"),
-        (["--threads", ",".join(map(str, range(1, 100)))], "cannot diagnose 99 kinds of call: expected at most 64"),
-        (["--threads", "0"], "cannot use '0' threads: expected numbers from 1 on, such as 1,2,4"),
-        (["--threads", "1,2", "--weights", "1"], "cannot use 1 weights for 2 kinds of call: expected one for each"),
-        (["--weights", "1"], "cannot use --weights for one kind of call"),
-        (["--threads", "1,2", "--save-traces", "x"], "cannot use --save-traces with several kinds of call"),
-        (["--threads", "1,2", "--target", "cuda:90"], "cannot make a policy for --target cuda:90: nothing is measured"),
-        (["--threads", "1,2", "--format", "sarif"], "cannot print a policy as sarif: expected text, markdown or json"),
-        (["--threads", "1,2", "--output", "x.html"], "cannot render a policy as 'html'"),
-    ],
-)
-def test_calls_that_cannot_be_diagnosed_are_refused_before_anything_runs(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["model.py", *words]) == 2
-    assert said in capsys.readouterr().err
-
-
 @pytest.mark.compile
 def test_two_shapes_are_diagnosed_and_make_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.py").write_text("import torch\nmodel = torch.nn.Conv2d(4, 4, 3)\n")

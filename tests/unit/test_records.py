@@ -82,11 +82,3 @@ def test_a_trial_that_is_the_same_as_another_is_measured_there() -> None:
     assert diagnosis.measured_trial("inductor-layout-opt-on") == diagnosis.trials[0]
     assert diagnosis.measured_trial("inductor") == diagnosis.trials[0]
     assert diagnosis.measured_trial("missing") is None
-
-
-def test_printing_a_diagnosis_is_the_text_report_and_a_notebook_gets_html() -> None:
-    diagnosis = a_diagnosis()
-
-    assert str(diagnosis).startswith("model.py · ")
-    bundle = diagnosis._repr_mimebundle_()
-    assert bundle == {"text/html": diagnosis._repr_html_(), "text/plain": str(diagnosis)}

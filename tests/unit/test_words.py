@@ -18,22 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def test_lists_and_counts_are_words() -> None:
-    assert [words.listing(parts) for parts in ("", "a", "ab", "abcd", "abcde")] == [
-        "",
-        "a",
-        "a and b",
-        "a, b, c and d",
-        "a, b, c, d and 1 more",
-    ]
-    assert words.listing("abcdef", None) == "a, b, c, d, e and f"
-    assert [words.count_of(n, "round trip") for n in (0, 1, 2)] == ["0 round trips", "1 round trip", "2 round trips"]
-    assert words.count_of(2, words.TENSOR_WORDS["unknown"]) == "2 tensors of unknown kind"
-    assert words.count_of(2, "is", "are") == "2 are"
-    assert words.distinct(["b", None, "a", "b"]) == ["b", "a"]
-    assert words.joined(["b", None, "", "a"]) == "b; a"
-
-
 def test_a_layout_is_named_by_every_format_it_satisfies_else_by_its_strides() -> None:
     assert words.layout_words(contiguous()) == "contiguous"
     assert words.layout_words(channels_last()) == "channels_last"

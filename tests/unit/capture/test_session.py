@@ -15,7 +15,7 @@ from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.recording.weights import placeholder_kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.graph import Graph
@@ -39,19 +39,19 @@ class Chain(torch.nn.Module):
         return torch.relu(self.second(torch.relu(self.first(x))))
 
 
-def captured(model: Callable[..., Any], *args: Any, on: bool = True) -> tuple[Graph, ...]:
+def captured(model: torch.nn.Module, x: torch.Tensor, *, on: bool = True) -> tuple[Graph, ...]:
     torch._dynamo.reset()
     compiled = torch.compile(model, options={"layout_optimization": on})
     with compile_settings({}), CompileCapture() as capture, torch.no_grad():
-        expected, result = model(*args), compiled(*args)
+        expected, result = model(x), compiled(x)
     torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-4)
     assert capture.failures == ()
     assert all(graph.hook_failure is None for graph in capture.graphs)
     return capture.graphs
 
 
-def image(*shape: int) -> torch.Tensor:
-    return torch.randn(shape or (2, 4, 12, 12))
+def image() -> torch.Tensor:
+    return torch.randn(2, 4, 12, 12)
 
 
 def summary(conversions: tuple[Conversion, ...]) -> list[tuple[str, str, bool]]:
@@ -74,31 +74,6 @@ def test_a_chain_under_layout_optimization_moves_its_input_and_weights_and_fuses
     assert {c.owner for c in conversions} == {"compiler"}
     assert graph.decision is not None
     assert (graph.decision.applied, graph.decision.channels_last_convolution_count) == (True, 2)
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize("batch", [1, 2])
-def test_moves_that_rearrange_elements_are_no_conversions(batch: int) -> None:
-    """A batch of one is what inference has: then the heads of an attention stand first, as a batch would."""
-    table = torch.nn.Embedding(5, 8).requires_grad_(requires_grad=False)
-
-    def moves(x: torch.Tensor, tokens: torch.Tensor) -> list[torch.Tensor]:
-        size = x.shape[0]
-        windows = x.permute(0, 2, 3, 1).reshape(size, 3, 4, 3, 4, 4).permute(0, 1, 3, 2, 4, 5)
-        sequence = x.reshape(size, 72, 8)
-        return [
-            torch.nn.functional.channel_shuffle(x, 2),
-            torch.nn.functional.pixel_shuffle(x, 2),
-            torch.nn.functional.pixel_unshuffle(x, 2),
-            windows.contiguous(),
-            sequence.view(size, 72, 2, 4).transpose(1, 2).contiguous(),
-            table(tokens),
-            x.to(torch.bfloat16),
-        ]
-
-    (graph,) = captured(moves, image(batch, 4, 12, 12), torch.tensor([1, 3]))
-    assert len(graph.buffers) >= 7
-    assert graph_conversions(graph) == ()
 
 
 class FrameCache(Chain):

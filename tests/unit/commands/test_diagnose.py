@@ -111,6 +111,9 @@ def test_standard_output_holds_the_report_only_and_standard_error_as_much_as_was
     assert "layoutdoctor: version " in capsys.readouterr().err
 
 
+HUNDRED = ",".join(map(str, range(1, 100)))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -134,8 +137,40 @@ def test_standard_output_holds_the_report_only_and_standard_error_as_much_as_was
         (["m.py", "--package", "there.pt2"], "cannot write 'there.pt2': it exists already"),
         (["m.py", "--package", "m.pt2", "--resume", "r"], "cannot use --package with --resume"),
         (["m.py", "n.py", "--package", "m.pt2"], "cannot use --package with 2 targets"),
+        (["m.py", "n.py", "--output", "d.json"], "cannot use --output with 2 targets"),
+        (["m.py", "n.py", "--module", "vae"], "cannot use --module with 2 targets"),
+        (["m.py", "n.py", "--format", "html"], "cannot print 2 diagnoses as html: expected text, markdown, json"),
+        (["m.py", "n.py", "--configurations", "eagr"], "configuration 'eagr'"),
+        (["m.py", "n.py", "--fail-on", "LD9"], "cannot fail on 'LD9'"),
+        (["diagonse", "m.py"], "cannot load 'diagonse': expected model.py, model.py:attr"),
+        (["diagonse", "m.py"], "transformers:NAME or diffusers:CLASS; did you mean 'layoutdoctor diagnose'?"),
+        (["--list", "nowhere.txt"], "cannot read the list 'nowhere.txt': No such file"),
+        (["--quick"], "cannot diagnose nothing: expected a TARGET such as model.py"),
+        (["m.py", "--or"], "cannot use --or without inputs on both sides: expected --input SPEC --or --input SPEC"),
+        (["m.py", "--input", "f32[1]", "--or", "--input", "f32[1]"], "cannot diagnose the same inputs twice"),
+        (["m.py", "--threads", HUNDRED], "cannot diagnose 99 kinds of call: expected at most 64"),
+        (["m.py", "--threads", "0"], "cannot use '0' threads: expected numbers from 1 on, such as 1,2,4"),
+        (["m.py", "--threads", "1,2", "--weights", "1"], "cannot use 1 weights for 2 kinds of call: expected one for"),
+        (["m.py", "--weights", "1"], "cannot use --weights for one kind of call"),
+        (["m.py", "--threads", "1,2", "--save-traces", "x"], "cannot use --save-traces with several kinds of call"),
+        (
+            ["m.py", "--threads", "1,2", "--target", "cuda:90"],
+            "cannot make a policy for --target cuda:90",
+        ),
+        (
+            ["m.py", "--threads", "1,2", "--format", "sarif"],
+            "cannot print a policy as sarif: expected text",
+        ),
+        (["m.py", "--threads", "1,2", "--output", "x.html"], "cannot render a policy as 'html'"),
+        (["m.py", "--trace", "other.py"], "unrecognized arguments: --trace other.py; see layoutdoctor --help"),
+        (["rendr", "d.json"], "did you mean 'layoutdoctor render'?"),
+        (["-q", "explian", "LD101"], "did you mean 'layoutdoctor explain'?"),
         (["explain", "LD999"], "cannot explain rule 'LD999': expected one of LD101"),
+        (["explain", "LD101", "--all"], "cannot explain single rules and --all of them: leave out one of the two"),
         (["render"], "the following arguments are required: SAVED.json"),
+        (["compare", "a", "b", "--output", "r.html"], "cannot render a comparison as 'html'"),
+        (["compare", "a", "b", "--output", "r.xml"], "cannot render a comparison as 'junit'"),
+        (["compare", "a", "b", "--format", "html"], "invalid choice: 'html'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -61,23 +61,6 @@ def test_a_shell_completes_commands_options_and_values(
     assert shell.stdout.strip() == completed
 
 
-@for_each(
-    ("words", "hint"),
-    [
-        (
-            ["diagonse", "model.py"],
-            "transformers:NAME or diffusers:CLASS; did you mean 'layoutdoctor diagnose'?",
-        ),
-        (["rendr", "d.json"], "did you mean 'layoutdoctor render'?"),
-        (["-q", "explian", "LD101"], "did you mean 'layoutdoctor explain'?"),
-        (["model.py", "--trace", "other.py"], "unrecognized arguments: --trace other.py; see layoutdoctor --help"),
-    ],
-)
-def test_a_command_that_is_nearly_one_is_named(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
-    assert hint in capsys.readouterr().err
-
-
 def test_quiet_and_verbose_go_before_every_command_and_after_it(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["-q", "render", "d"], ["render", "d", "-q"], ["--quiet", "m.py"], ["render", "--quiet", "d"]):
         given = with_command(words)
@@ -181,11 +164,3 @@ assert run("explain", "LD101") == ["explain", "render", "trace"]
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert ended.returncode == 0, ended.stderr
-
-
-def test_a_rule_is_explained_by_its_number_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    pages = set()
-    for name in ("LD101", "101", "ld101", "round-trip-conversion"):
-        assert main(["explain", name]) == 0
-        pages.add(capsys.readouterr().out)
-    assert len(pages) == 1

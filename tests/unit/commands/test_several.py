@@ -128,28 +128,6 @@ def test_an_interruption_shows_the_rows_so_far(doctor: Doctor, capsys: pytest.Ca
     assert "compiled + channels_last" in out
 
 
-@for_each(
-    ("words", "sentence"),
-    [
-        (["a.py", "b.py", "--output", "d.json"], "cannot use --output with 2 targets"),
-        (["a.py", "b.py", "--module", "vae"], "cannot use --module with 2 targets"),
-        (["a.py", "b.py", "--format", "html"], "cannot print 2 diagnoses as html: expected text, markdown, json"),
-        (["a.py", "b.py", "--configurations", "eagr"], "configuration 'eagr'"),
-        (["a.py", "b.py", "--fail-on", "LD9"], "cannot fail on 'LD9'"),
-        (["diagonse", "a.py"], "cannot load 'diagonse': expected model.py, model.py:attr"),
-        (["diagonse", "a.py"], "did you mean 'layoutdoctor diagnose'?"),
-        (["--list", "nowhere.txt"], "cannot read the list 'nowhere.txt': No such file"),
-        (["--quick"], "cannot diagnose nothing: expected a TARGET such as model.py"),
-    ],
-)
-def test_a_wrong_command_line_is_refused_before_anything_runs(
-    words: list[str], sentence: str, doctor: Doctor, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    assert sentence in capsys.readouterr().err
-    assert doctor.asked == []
-
-
 def test_the_worst_status_is_that_of_all(doctor: Doctor) -> None:
     del doctor
     assert main(["a.py", "b.py"]) == 4

@@ -11,6 +11,7 @@ from recorded_builders import Recorder, logged
 from layoutdoctor.examination.kernels.host import (
     HostOperation,
     nested,
+    operation_tree,
     place_primitives,
     summarize_host,
 )
@@ -76,21 +77,13 @@ ITS_LOG = (
 )
 
 
-def test_operations_nest_by_time_on_each_thread() -> None:
-    tree = nested(
-        (
-            operation("a", 0, 10),
-            operation("b", 1, 8),
-            operation("c", 2, 2),
-            operation("other thread", 2, 50, thread="2"),
-            operation("d", 4, 2),
-            operation("e", 10, 5),
-        )
-    )
-    parents = {entry.name: entry.parent.name if entry.parent is not None else None for entry in tree}
+def test_of_what_an_operation_was_given_only_tensors_have_sizes() -> None:
+    record = Recorder()
+    with record.operation("aten::cat", shapes=[[2, 3], [], "scalar", [[1], [2]]], strides=[[3, 1], [], "scalar"]):
+        pass
+    (found,) = operation_tree(record.trace())
 
-    assert parents == {"a": None, "b": "a", "c": "b", "d": "b", "other thread": None, "e": None}
-    assert [child.name for child in tree[1].children] == ["c", "d"]
+    assert (found.shapes, found.strides) == (((2, 3), (), (), ()), ((3, 1), (), ()))
 
 
 def test_a_primitive_belongs_to_the_innermost_operation_that_runs_when_it_starts() -> None:
@@ -237,14 +230,3 @@ def test_what_counts_as_a_kernel(
     found = summary(*made).kernels
 
     assert [(k.name, k.op, round((k.seconds or 0) / MICROSECOND)) for k in found] == expected, why
-
-
-def test_what_autograd_runs_is_of_the_backward() -> None:
-    found = summary(
-        operation("aten::relu", 0, 5),
-        operation("autograd::engine::evaluate_function: ReluBackward0", 10, 20, row=None),
-        operation("ReluBackward0", 11, 18, row=None),
-        operation("aten::threshold_backward", 12, 10),
-    )
-
-    assert [(k.name, k.backward) for k in found.kernels] == [("aten::relu", False), ("aten::threshold_backward", True)]

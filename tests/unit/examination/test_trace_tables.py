@@ -5,22 +5,14 @@ from typing import TYPE_CHECKING
 from recorded_builders import FORWARD, GEMM, TO_NCHW, TO_NHWC
 
 from layoutdoctor.examination.kernels.summaries import summarize_table
-from layoutdoctor.recording.recording import KernelTotal, KernelTotals, Problem
+from layoutdoctor.recording.recording import KernelTotal, KernelTotals
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.kernel import KernelSummary
 
-PADDING = "void cudnn::ops::nhwcAddPaddingKernel<__half, __half, float, true>(x)"
-CAST = "void cudnn::ops::nchwToNhwcKernel<float, __half, float, false, true, (cudnnKernelDataType_t)0>(x)"
 
-NO_ORDER = (
-    "a table of totals holds no order, streams, shapes or lines, so round trips cannot be found in it; a trace of "
-    "torch.profiler (export_chrome_trace) does"
-)
-
-
-def summary(*rows: KernelTotal, problems: tuple[Problem, ...] = ()) -> KernelSummary:
-    return summarize_table(KernelTotals("nsys stats", list(rows), list(problems)))
+def summary(*rows: KernelTotal) -> KernelSummary:
+    return summarize_table(KernelTotals("nsys stats", list(rows)))
 
 
 def a_row(name: str, count: int = 10, nanoseconds: int = 1000, **changes: object) -> KernelTotal:
@@ -29,24 +21,6 @@ def a_row(name: str, count: int = 10, nanoseconds: int = 1000, **changes: object
 
 def nanoseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1e9)
-
-
-def test_a_row_is_a_conversion_a_padding_a_cast_or_cut() -> None:
-    found = summary(a_row(PADDING), a_row(GEMM))
-
-    assert [c.direction for c in found.conversions] == ["none"]
-    assert (found.conversion_count, found.share) == (0, 0.0)
-
-    (there,) = summary(a_row(CAST)).conversions
-    (plain,) = summary(a_row(TO_NHWC)).conversions
-
-    assert (there.dtype, there.target_dtype) == ("float32", "float16")
-    assert (plain.dtype, plain.target_dtype) == ("float16", None)
-
-    found = summary(a_row("void cudnn::ops::nchwToNhwcKernel<__ha", is_cut=True))
-
-    assert [c.direction for c in found.conversions] == ["to_channels_last"]
-    assert found.lacks == (NO_ORDER, "1 names are cut short, so kernels are known by their beginning only")
 
 
 def test_rows_stand_for_all_their_launches_and_are_added_up_by_name() -> None:

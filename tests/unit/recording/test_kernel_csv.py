@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import pytest
 from loops import for_each
 
-import layoutdoctor
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.reading import read_trace
@@ -242,23 +241,3 @@ def test_a_list_with_starts_is_a_run(
     moved = zip(copies.name.tolist(), copies.start.tolist(), copies.duration.tolist(), strict=True)
     assert [(trace.names[name], start, duration) for name, start, duration in moved] == transfers
     assert {one["id"]: one["name"] for one in trace.metadata.get("deviceProperties", ())} == devices
-
-
-def test_a_list_is_examined_as_a_run_is(tmp_path: Path) -> None:
-    kernels = [(0, TO_CHANNELS_LAST), (10_000, "sm80_xmma_fprop"), (30_000, TO_CONTIGUOUS)]
-    rows = [f'{start},7000,{start},98,1,4,32,8,1,16,0,0,,,,,NVIDIA H100 (0),1,,13,"{name}"' for start, name in kernels]
-    path = tmp_path / "list.csv"
-    path.write_text("\n".join([NSYS_TITLES, *rows, "rubbish,1,2", ""]), encoding="utf-8")
-
-    diagnosis = layoutdoctor.examine_trace(path)
-
-    summary = diagnosis.trials[0].kernels
-    assert summary is not None
-    assert (summary.count, summary.conversion_count) == (3, 2)
-    assert summary.conversion_seconds == pytest.approx(14e-6)
-    assert summary.waiting is not None
-    assert summary.waiting.span_seconds == pytest.approx(37e-6)
-    assert diagnosis.environment.device_name == "NVIDIA H100"
-    assert [conversion.start_seconds for conversion in summary.conversions] == [0.0, pytest.approx(3e-5)]
-    assert diagnosis.subject.notes == ("rows of the kernel table that could not be read",)
-    assert "emit_nvtx" in str(diagnosis)

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.kernel import KernelSummary
-
     Write = Callable[..., Path]
 
 TO_NHWC = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true, (cudnnKernelDataType_t)0>(int*)"
+OPERATION = {"ph": "X", "cat": "cpu_op", "name": "aten::conv2d", "pid": 100, "tid": 200, "ts": 1, "dur": 8}
 
 
 @pytest.fixture
@@ -41,19 +40,9 @@ def kernel(name: str = TO_NHWC, ts: Any = 10, dur: Any = 5, correlation: Any = 1
     return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": given}
 
 
-def operation(name: str, ts: Any = 1, dur: Any = 8, external: Any = 1, **args: Any) -> dict[str, Any]:
-    given = {"External id": external, **args}
-    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 100, "tid": 200, "ts": ts, "dur": dur, "args": given}
-
-
-def launch(ts: Any = 4, correlation: Any = 1, name: str = "cudaLaunchKernel", **args: Any) -> dict[str, Any]:
-    given = {"correlation": correlation, **args}
-    return {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 100, "tid": 200, "ts": ts, "dur": 1, "args": given}
-
-
 def test_events_of_a_device_that_is_not_understood_are_named(write: Write) -> None:
     strange = {**kernel(), "cat": "mtia_ccp_events"}
-    diagnosis = examine_trace(write({"traceEvents": [operation("aten::conv2d"), strange, strange]}))
+    diagnosis = examine_trace(write({"traceEvents": [OPERATION, strange, strange]}))
 
     assert diagnosis.subject.device == "mtia"
     assert diagnosis.subject.notes == ("events of a device that is not understood: mtia_ccp_events (2)",)
@@ -92,28 +81,6 @@ def problems_of(trace: RecordedTrace) -> dict[str, int]:
 
 def lost(trace: RecordedTrace) -> int:
     return sum(problem.count for problem in trace.problems if problem.is_loss)
-
-
-def examined(path: Path) -> KernelSummary:
-    found = examine_trace(path).trials[0].kernels
-    assert found is not None
-    return found
-
-
-def test_an_external_id_that_is_the_correlation_names_no_operation(write: Write) -> None:
-    """Torch 1.13 to 2.2 wrote the correlation id twice; the operation with that number is another one."""
-    events = []
-    for number in range(1, 6):
-        start = 100 * number
-        events += [
-            operation("aten::cudnn_convolution", ts=start, external=number + 1),
-            launch(ts=start + 4, correlation=number, **{"External id": number}),
-            kernel(ts=start + 20, correlation=number, **{"External id": number}),
-            operation("aten::add", ts=start + 50, dur=2, external=number),
-        ]
-    found = examined(write({"traceEvents": events}))
-
-    assert [conversion.op for conversion in found.conversions] == ["aten::cudnn_convolution"] * 5
 
 
 def test_ids_of_any_kind_are_a_number_or_not_recorded(write: Write) -> None:

@@ -47,26 +47,6 @@ def labels(flow: Flow) -> list[str]:
     return [box.label for box in flow.boxes]
 
 
-def test_a_round_trip_stands_between_the_calls_around_it() -> None:
-    flow = flow_of(a_diagnosis(with_pairs(a_pair("first", "second", between=("aten.relu.default",)))))
-
-    assert labels(flow) == [
-        "aten::conv2d",
-        "blocked aBcd16b → contiguous",
-        "aten.relu.default",
-        "contiguous → blocked aBcd16b",
-        "convolution_1",
-    ]
-    assert [box.layout for box in flow.boxes[:-1]] == [
-        "4x64x56x56 blocked aBcd16b",
-        "4x64x56x56 contiguous",
-        "4x64x56x56 contiguous",
-        "4x64x56x56 blocked aBcd16b",
-    ]
-    assert [box.is_redundant for box in flow.boxes] == [False, True, False, True, False]
-    assert (flow.title, flow.configuration) == ("Round trip", "compiled (the default)")
-
-
 def test_the_middle_of_a_long_way_is_one_box() -> None:
     between = tuple(f"op{number}" for number in range(9))
     flow = flow_of(a_diagnosis(with_pairs(a_pair("first", "second", between=between))))

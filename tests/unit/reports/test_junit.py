@@ -13,14 +13,13 @@ from builders import a_diagnosis, a_failed_trial, a_graph, a_location, a_node, a
 from golden.stories import STORIES
 from loops import for_each
 
-from layoutdoctor.diagnosis.trial import Trial
-from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.reports.junit import render_junit
 from layoutdoctor.rules import ALL_RULES
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
 
 OUTCOMES = ("failure", "error", "skipped")
 PLACE = a_location(9, "net/model.py", "x = f(x)")
@@ -98,19 +97,8 @@ def test_a_rule_fails_if_one_of_its_findings_is_not_accepted() -> None:
 @for_each(
     ("diagnosis", "name", "reason"),
     [
-        (a_diagnosis(a_failed_trial("inductor")), "LD205", "no configuration ran"),
         (a_diagnosis(an_examined_trial(kernels=None)), "LD101", "its kernel list was not recorded"),
         (a_diagnosis(an_examined_trial(), interrupted="x"), "LD101", "the diagnosis did not run to its end"),
-        (
-            a_diagnosis(Trial(configuration=RECORDED, status="ok"), subject=a_subject(mode="trace")),
-            "LD202",
-            "a recorded trace does not say",
-        ),
-        (
-            a_diagnosis(an_examined_trial(is_static=True), subject=a_subject(target="cuda:90")),
-            "LD402",
-            "nothing was measured",
-        ),
     ],
 )
 def test_no_finding_is_no_pass_if_nothing_could_be_found(diagnosis: Diagnosis, name: str, reason: str) -> None:

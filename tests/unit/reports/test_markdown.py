@@ -18,9 +18,6 @@ from loops import for_each
 
 from layoutdoctor.reports.markdown import (
     USUAL_CHARACTERS,
-    code_block,
-    code_name,
-    escape,
     markdown_parts,
     paragraph,
     render_markdown,
@@ -165,12 +162,3 @@ def test_a_line_starts_no_block(text: str) -> None:
     html = cmarkgfm.github_flavored_markdown_to_html(f"before\n\n{paragraph(text)}\n\nafter\n")
 
     assert html == "".join(f"<p>{part}</p>\n" for part in ("before", text, "after") if part)
-
-
-def test_small_pieces_stay_what_they_are() -> None:
-    assert escape("@torch.compile of x@y.z (@me)") == "@\u200btorch.compile of x@y.z (@\u200bme)"
-    assert escape("a|b `c` <d> *e* [f](g) _h_ i_j & \\") == (
-        "a\\|b \\`c\\` &lt;d&gt; \\*e\\* \\[f\\](g) \\_h\\_ i_j &amp; \\\\"
-    )
-    assert code_block("a ```` b", "python") == "`````python\na ```` b\n`````"
-    assert (code_name("report.md"), code_name("a`b")) == ("`report.md`", "a\\`b")

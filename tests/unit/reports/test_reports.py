@@ -35,12 +35,12 @@ from loops import for_each
 from layoutdoctor.diagnosis.answer import Account, AccountRow, WithoutFreezing
 from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH, Equivalence, Failure, Measurement, Trial
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.costs import conversion_share, counted_conversions
+from layoutdoctor.examination.costs import conversion_share
 from layoutdoctor.reports import format_of_suffix, render
 from layoutdoctor.reports.sections.account import account_sentence, account_table
 from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
-from layoutdoctor.reports.sections.rows import Table, TableRow, build_tables, conversions_cell
+from layoutdoctor.reports.sections.rows import Table, TableRow, build_tables
 from layoutdoctor.reports.sections.view import build_row_of_model, build_view
 from layoutdoctor.reports.sections.wording import clean, clean_line
 from layoutdoctor.reports.text import plain_table, render_text
@@ -192,17 +192,6 @@ def test_a_table_wraps_in_its_cells_and_a_clause_spans_the_other_columns() -> No
     assert narrow.splitlines() == ["name  what", "a     one two three", "      four", "b     five"]
     assert spanned.splitlines() == ["name    x  y", "a       1  2", "longer  failed: no compiler"]
     assert plain_table(Table(("name", "x"), (TableRow(("a",), "failed"),)), 60) == "a     failed"
-
-
-def test_conversions_that_are_fused_or_change_nothing_or_are_in_two_lists_are_not_counted_twice() -> None:
-    fused = a_conversion("fused", owner="compiler", fused=True)
-    weight = a_conversion("moved", owner="compiler", tensor="weight")
-    twice = a_conversion("reorder 0")
-    graph = a_graph(a_decision(), conversions=(fused, weight, twice, a_conversion("seen", owner="library")))
-    trial = a_trial(kernels=kernels(twice, a_conversion("cast", direction="none")), graphs=(graph,))
-
-    assert [c.id for c in counted_conversions(trial)] == ["reorder 0", "moved"]
-    assert conversions_cell(trial) == "1 activation, 1 weight"
 
 
 def test_an_unknown_time_is_no_zero_share() -> None:

@@ -22,9 +22,7 @@ from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.examination.costs import (
     conversion_share,
     convolution_count,
-    counted_conversions,
     irrelevance,
-    launch_count,
 )
 from layoutdoctor.reports import render
 from layoutdoctor.reports.markdown import markdown_parts
@@ -165,12 +163,6 @@ def test_an_edited_file_is_no_traceback() -> None:
     same = msgspec.structs.replace(FAILED.trials[0], status="same_as", failure=None)
     nothing = msgspec.structs.replace(FAILED, trials=(same, *FAILED.trials))
     assert build_view(nothing).answer.claim == "Nothing can be said: same_as: the reason was not recorded"
-
-
-def test_an_entry_of_a_table_counts_as_often_as_it_was_launched() -> None:
-    (trial,) = STORIES["trace_of_kernel_totals"]().trials
-
-    assert launch_count(counted_conversions(trial)) == trial.kernels.conversion_count == 13_128
 
 
 def test_markdown_lists_the_costliest_first_with_the_proof_of_each() -> None:

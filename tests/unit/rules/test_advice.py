@@ -15,13 +15,13 @@ from builders import (
     a_ratio,
     a_recommendation,
     a_speedup,
+    a_total,
     a_trial,
     kernels,
 )
 from trace_builders import (
     a_recorded_kernel,
     a_recorded_trial,
-    a_total,
     recorded_kernels,
     to_channels_last,
 )
@@ -263,6 +263,6 @@ def test_a_trace_with_a_backward_in_it_is_training() -> None:
         (a_recorded_trial(to_channels_last("a")), False),
         (a_recorded_trial(to_channels_last("a", tensor="gradient")), True),
         (a_recorded_trial(kernels=recorded_kernels(kernels=(a_recorded_kernel("sm80_xmma_dgrad_nhwc"),))), True),
-        (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("cudnn::bn_bw_1C11_kernel_new"),))), True),
+        (a_recorded_trial(kernels=recorded_kernels(totals=(a_total("kernel", "cudnn::bn_bw_1C11_kernel_new"),))), True),
     ):
         assert evidence.has_backward(trial) is is_training

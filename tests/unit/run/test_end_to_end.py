@@ -132,12 +132,6 @@ def test_a_model_is_compiled_checked_timed_and_profiled(mode: Mode) -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.compile
-@pytest.mark.smoke
-def test_a_test_suite_is_told_that_a_model_has_no_round_trip() -> None:
-    layoutdoctor.assert_no_redundant_conversions(Small(), image())
-
-
 def test_a_model_without_convolution_is_not_compiled(begun: list[str]) -> None:
     diagnosis = layoutdoctor.diagnose(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4))
 
