@@ -7,14 +7,13 @@ First come the patterns of names, then the functions that look up a whole or cut
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from layoutdoctor.words import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from layoutdoctor.diagnosis.conversion import ConversionDirection
     from layoutdoctor.diagnosis.kernel import Kernel
@@ -23,33 +22,24 @@ _FALLBACK = re.compile(r"slow_conv|thnn_conv|vol2col|naive_conv")
 Role = Literal["conversion", "padding", "cast", "possible", "strided_copy", "generated", "decoy"]
 
 
-@dataclass(frozen=True)
-class KernelEntry:
+class KernelEntry(NamedTuple):
     """
     One kernel, or several that share one pattern.
 
     Attributes:
-        regex: Matches the beginning of the name, so that the end may be cut off.
+        regex: Matches the beginning of the name: a table may cut off the end.
         library: The library of the kernel; ``custom`` if it is the model's own.
         role: ``conversion``: the name proves that the layout changes. ``padding``: channels are padded or folded.
             ``cast``: only the data type changes. ``possible``: it may convert, the name does not say. ``strided_copy``:
             a copy in eager mode, its strides decide. ``generated``: the compiler's, undecidable by name. ``decoy``:
             it looks like a conversion and is none.
         direction: The change of layout; ``other`` if the name does not show it, ``none`` if there is none.
-        endings: Possible ends of a cut name: the entry is a candidate if the cut name and any suffix of an ending
-            together match. Empty: only a name that already matches counts.
     """
 
     regex: str
     library: str
     role: Role
     direction: ConversionDirection
-    endings: tuple[str, ...] = ()
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """Compiled when a cut name is looked up; whole names are looked up in one pattern of all entries."""
-        return re.compile(self.regex)
 
 
 # The forms a demangled name takes: with or without its return type; numbers as 4, (int)4 (nsys) or int=4 (nvprof).
@@ -71,12 +61,8 @@ def _cudnn(*words: str) -> str:
     return rf"{_IS_CUDNN}(?:{'|'.join(words)})\b"
 
 
-def _entry(pattern: str, library: str, role: Role, direction: ConversionDirection, *endings: str) -> KernelEntry:
-    return KernelEntry(pattern, library, role, direction, endings)
-
-
-def _decoy(library: str, *patterns: str, endings: tuple[str, ...] = ()) -> KernelEntry:
-    return _entry("|".join(patterns), library, "decoy", "none", *endings)
+def _decoy(library: str, *patterns: str) -> KernelEntry:
+    return KernelEntry("|".join(patterns), library, "decoy", "none")
 
 
 # Above each entry: the facts that the name gives; where it was seen.
@@ -84,124 +70,119 @@ def _decoy(library: str, *patterns: str, endings: tuple[str, ...] = ()) -> Kerne
 _CONVERSIONS = (
     # contiguous to channels_last, of activations and of weights; also a cast if its two types differ; cuDNN 7 (no
     # namespace), 8 (cudnn::ops), 9 (cudnn::engines_precompiled); recorded on V100, A100, H100
-    _entry(_cudnn("nchwToNhwcKernel"), "cudnn", "conversion", "to_channels_last", "Kernel"),
+    KernelEntry(_cudnn("nchwToNhwcKernel"), "cudnn", "conversion", "to_channels_last"),
     # channels_last to contiguous; also a cast if its two types differ; cuDNN 7 (no namespace), 8 (cudnn::ops), 9
     # (cudnn::engines_precompiled); recorded on V100, A100, H100
-    _entry(_cudnn("nhwcToNchwKernel"), "cudnn", "conversion", "to_contiguous", "Kernel"),
+    KernelEntry(_cudnn("nhwcToNchwKernel"), "cudnn", "conversion", "to_contiguous"),
     # contiguous to channels_last, padding 3 channels to 4 on the way; cuDNN 7; README of apex.pyprof, ResNet-50
-    _entry(_cudnn("nchwToNhwc3To4Kernel"), "cudnn", "conversion", "to_channels_last", "3To4Kernel"),
+    KernelEntry(_cudnn("nchwToNhwc3To4Kernel"), "cudnn", "conversion", "to_channels_last"),
     # contiguous to channels_last with few channels folded; the layout changes; kernel table of HTA
-    _entry(_cudnn("nchwToFoldedNhwcKernel"), "cudnn", "conversion", "to_channels_last", "NhwcKernel"),
+    KernelEntry(_cudnn("nchwToFoldedNhwcKernel"), "cudnn", "conversion", "to_channels_last"),
     # a layout change; its place before or after the convolution shows the direction. half is any 16-bit type; recorded
     # on MI300X; MIOpen batched_transpose_sol.cpp
-    _entry(r"^batched_transpose_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)\b", "miopen", "conversion",
-           "other", "32x32_pack_2x2_ediv_2x2_half", "32x32_half", "byte", "dword"),
+    KernelEntry(r"^batched_transpose_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)\b",
+                "miopen", "conversion", "other"),
     # contiguous to or from CNHW, around a 1x1 convolution that runs as a matrix product; recorded on MI300X; MIOpen
     # MIOpenUtilKernels4
-    _entry(r"^transpose_(?:NCHW2CNHW|CNHW2NCHW)_V\d", "miopen", "conversion", "other", "NHW_V2", "CHW_V2"),
+    KernelEntry(r"^transpose_(?:NCHW2CNHW|CNHW2NCHW)_V\d", "miopen", "conversion", "other"),
     # order 0, 2, 3, 1: contiguous to channels_last; MIOpen tensor_reorder_sol.hpp (builds the name)
-    _entry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r0231\b", "miopen",
-           "conversion", "to_channels_last", "16x256_half_r0231", "byte_r0231", "dword_r0231"),
+    KernelEntry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r0231\b",
+                "miopen", "conversion", "to_channels_last"),
     # order 0, 3, 1, 2: channels_last to contiguous; MIOpen tensor_reorder_sol.hpp (builds the name)
-    _entry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r0312\b", "miopen",
-           "conversion", "to_contiguous", "16x256_half_r0312", "byte_r0312", "dword_r0312"),
+    KernelEntry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r0312\b",
+                "miopen", "conversion", "to_contiguous"),
     # the order of the four dimensions, as its last digits say; MIOpen tensor_reorder_sol.hpp (builds the name)
-    _entry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r[0-3]{4}\b", "miopen",
-           "conversion", "other", "16x256_half_r3210", "byte_r3210", "dword_r3210"),
+    KernelEntry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r[0-3]{4}\b",
+                "miopen", "conversion", "other"),
     # contiguous to or from groups of channels (int8); MIOpen MIOpenUtilKernels5.cl
-    _entry(r"^transpose_NCHW2Vec\b", "miopen", "conversion", "other", "ec"),
+    KernelEntry(r"^transpose_NCHW2Vec\b", "miopen", "conversion", "other"),
     # data or weights to or from the layout in which the convolution computes; oneDNN gen_convolution.cpp; torch-xpu-
     # ops pull request 1355: 8 % of ResNet-50 in channels_last
-    _entry(r"^conv_reorder\b", "onednn", "conversion", "other", "order"),
+    KernelEntry(r"^conv_reorder\b", "onednn", "conversion", "other"),
     # a reorder primitive: a change of layout, often of the data type as well; oneDNN gpu/intel/reorder
     # (gen_reorder.cpp, generic_reorder.hpp, ref_reorder.hpp)
-    _entry(r"^(?:gen|generic|custom|simple|ref)_reorder\b", "onednn", "conversion", "other", "order"),
+    KernelEntry(r"^(?:gen|generic|custom|simple|ref)_reorder\b", "onednn", "conversion", "other"),
     # contiguous to channels_last at the border of a layer; Nsight tables of TensorRT engines (FP32, FP16)
-    _entry(_VOID + r"cuInt8::(?:nchwToNhwcKernel|nchwTonhwc)\b", "tensorrt", "conversion", "to_channels_last",
-           "wcKernel", "hwc"),
+    KernelEntry(_VOID + r"cuInt8::(?:nchwToNhwcKernel|nchwTonhwc)\b", "tensorrt", "conversion", "to_channels_last"),
     # channels_last to contiguous at the border of a layer; Nsight tables of TensorRT engines (FP32, FP16)
-    _entry(_VOID + r"cuInt8::(?:nhwcToNchwKernel|nhwcTonchw)\b", "tensorrt", "conversion", "to_contiguous", "wKernel",
-           "hw"),
+    KernelEntry(_VOID + r"cuInt8::(?:nhwcToNchwKernel|nhwcTonchw)\b", "tensorrt", "conversion", "to_contiguous"),
     # contiguous to channels in groups (CHW2, CHW4); nvprof tables of TensorRT engines (nchwToNchhw2)
-    _entry(_VOID + r"cuInt8::nchwTo[nN]c[hq]hw\w*", "tensorrt", "conversion", "to_blocked", "hhw2", "qhw4"),
+    KernelEntry(_VOID + r"cuInt8::nchwTo[nN]c[hq]hw\w*", "tensorrt", "conversion", "to_blocked"),
     # channels in groups (CHW2, CHW4) to contiguous; the way back of nchwToNchhw2
-    _entry(_VOID + r"cuInt8::nc[hq]hw\d*To[nN]chw\b", "tensorrt", "conversion", "from_blocked", "ToNchw", "Tonchw"),
+    KernelEntry(_VOID + r"cuInt8::nc[hq]hw\d*To[nN]chw\b", "tensorrt", "conversion", "from_blocked"),
     # a permutation of dimensions, of an image or of anything else; Nsight tables of TensorRT engines: 14 % of YOLOv8
     # (permutationKernelPLC3); Nsight tables of short names leave the namespace out
-    _entry(_VOID + r"(?:CUTENSOR_NAMESPACE::permutationKernel|permutationKernelPLC)\w*", "cutensor",
-           "conversion", "other", "Kernel"),
+    KernelEntry(_VOID + r"(?:CUTENSOR_NAMESPACE::permutationKernel|permutationKernelPLC)\w*",
+                "cutensor", "conversion", "other"),
     # contiguous to channels_last; cutlass util/device_nchw_to_nhwc.h
-    _entry(_VOID + r"cutlass::nchw_to_nhwc_kernel", "cutlass", "conversion", "to_channels_last", "to_nhwc_kernel"),
+    KernelEntry(_VOID + r"cutlass::nchw_to_nhwc_kernel", "cutlass", "conversion", "to_channels_last"),
     # channels_last to contiguous; cutlass util/device_nhwc_to_nchw.h
-    _entry(_VOID + r"cutlass::nhwc_to_nchw_kernel", "cutlass", "conversion", "to_contiguous", "to_nchw_kernel"),
+    KernelEntry(_VOID + r"cutlass::nhwc_to_nchw_kernel", "cutlass", "conversion", "to_contiguous"),
     # contiguous to channels_last; hand-written kernels of CUDA and Triton in many public repositories
-    _entry(_VOID + r"_{0,2}nchw_to_nhwc_kernel", "custom", "conversion", "to_channels_last", "to_nhwc_kernel"),
+    KernelEntry(_VOID + r"_{0,2}nchw_to_nhwc_kernel", "custom", "conversion", "to_channels_last"),
     # channels_last to contiguous; likewise
-    _entry(_VOID + r"_{0,2}nhwc_to_nchw_kernel", "custom", "conversion", "to_contiguous", "to_nchw_kernel"),
+    KernelEntry(_VOID + r"_{0,2}nhwc_to_nchw_kernel", "custom", "conversion", "to_contiguous"),
     # [A, B, C] to [A, C, B], so between contiguous and channels_last with C x H x W as one dimension; TensorFlow
     # conv_2d_gpu.h; its profiles name the operation TransposeNHWCToNCHW-LayoutOptimizer
-    _entry(_VOID + r"tensorflow::functor::SwapDimension1And2InTensor3(?:UsingTiles|Small)\b", "tensorflow",
-           "conversion", "other", "InTensor3UsingTiles", "InTensor3Small"),
+    KernelEntry(_VOID + r"tensorflow::functor::SwapDimension1And2InTensor3(?:UsingTiles|Small)\b",
+                "tensorflow", "conversion", "other"),
 )  # fmt: skip
 
 _ALMOST = (
     # adds channels of zeros (3 to 4 or 8; 128 was reported); pad the channels in the model, no layout helps; Nsight
     # tables of channels_last models, cuDNN 8 and 9
-    _entry(_cudnn("nhwcAddPaddingKernel", "nchwAddPaddingKernel"), "cudnn", "padding", "none", "PaddingKernel"),
+    KernelEntry(_cudnn("nhwcAddPaddingKernel", "nchwAddPaddingKernel"), "cudnn", "padding", "none"),
     # folds or unfolds few channels within channels_last; names in public post-processing of Nsight tables of cuDNN
     # training
-    _entry(_cudnn("nhwcToFoldedNhwcKernel", "foldedNhwcToNhwcKernel"), "cudnn", "padding", "none", "NhwcKernel"),
+    KernelEntry(_cudnn("nhwcToFoldedNhwcKernel", "foldedNhwcToNhwcKernel"), "cudnn", "padding", "none"),
     # pads the first layer's weights to 4 channels; cuDNN 7; README of apex.pyprof: its grid is that of the 9408
     # weights of ResNet-50's first layer
-    _entry(_cudnn("generic4Channel_kernel"), "cudnn", "padding", "none", "nel"),
+    KernelEntry(_cudnn("generic4Channel_kernel"), "cudnn", "padding", "none"),
     # adds channels of zeros; cutlass util/device_nhwc_padding.h
-    _entry(_VOID + r"(?:cutlass::)?nhwc_padding_(?:channel_\w{1,20}_)?kernel", "cutlass", "padding", "none",
-           "padding_kernel", "3To4_kernel"),
+    KernelEntry(_VOID + r"(?:cutlass::)?nhwc_padding_(?:channel_\w{1,20}_)?kernel", "cutlass", "padding", "none"),
     # data type or scale of packed data: one size, no strides; it is often taken for a layout conversion; TensorFlow
     # profiles of cuDNN 8
-    _entry(_cudnn("convertTensor_kernel"), "cudnn", "cast", "none", "_kernel"),
+    KernelEntry(_cudnn("convertTensor_kernel"), "cudnn", "cast", "none"),
     # float32 to 16 bits of a weight gradient; recorded on MI300X; MIOpen MIOpenSubTensorOpWithCastTensorKernel
-    _entry(r"^SubTensorOpWithCastTensor\dd", "miopen", "cast", "none", "CastTensor1d"),
+    KernelEntry(r"^SubTensorOpWithCastTensor\dd", "miopen", "cast", "none"),
     # a copy, the strides decide; recorded on V100, torch 1.8
-    _entry(_UNROLLED + r"OffsetCalculator<", "aten", "strided_copy", "other", ", OffsetCalculator<"),
+    KernelEntry(_UNROLLED + r"OffsetCalculator<", "aten", "strided_copy", "other"),
     # a cast that keeps the strides; recorded on A100, H100: 198 in a particle transformer
-    _entry(_UNROLLED + r"TrivialOffsetCalculator<", "aten", "cast", "none", ", TrivialOffsetCalculator<"),
+    KernelEntry(_UNROLLED + r"TrivialOffsetCalculator<", "aten", "cast", "none"),
     # a cast that keeps the strides; recorded in public PyTorch traces
-    _entry(_VECTORIZED + r"b?float\d\w{0,40}?_copy_kernel_cuda\b", "aten", "cast", "none", "_copy_kernel_cuda"),
+    KernelEntry(_VECTORIZED + r"b?float\d\w{0,40}?_copy_kernel_cuda\b", "aten", "cast", "none"),
     # copy_, contiguous, clone or to; only the strides distinguish a conversion from an attention permute; recorded in
     # public PyTorch traces
-    _entry(_VOID + r"at::native::elementwise_kernel(?:_manual_unroll)?" + _STRIDED, "aten", "strided_copy", "other",
-           "_kernel_cuda"),
+    KernelEntry(_VOID + r"at::native::elementwise_kernel(?:_manual_unroll)?" + _STRIDED,
+                "aten", "strided_copy", "other"),
     # cudnnTransformTensor between any two strides; recorded on H100 inside a Conv3d
-    _entry(_cudnn("tensorTransformGeneric"), "cudnn", "possible", "other", "Generic"),
+    KernelEntry(_cudnn("tensorTransformGeneric"), "cudnn", "possible", "other"),
     # a transpose; the name does not show of which tensor; kernel table of HTA
-    _entry(_cudnn("genericTranspose_kernel", "transposeBlock_kernel", "transposeWarp_kernel"), "cudnn", "possible",
-           "other", "ranspose_kernel", "_kernel"),
+    KernelEntry(_cudnn("genericTranspose_kernel", "transposeBlock_kernel", "transposeWarp_kernel"),
+                "cudnn", "possible", "other"),
     # a matrix transpose for int8 convolutions as GEMM; MIOpen MIOpenUtilKernels4, gemm.cpp
-    _entry(r"^transpose_packed_MN2NM\b", "miopen", "possible", "other", "MN2NM"),
+    KernelEntry(r"^transpose_packed_MN2NM\b", "miopen", "possible", "other"),
     # alpha * source + beta between any two strides; MIOpen tensor.cpp (TransformTensor)
-    _entry(r"^SubTensorOpWithTransform\dd", "miopen", "possible", "other", "Transform4d"),
+    KernelEntry(r"^SubTensorOpWithTransform\dd", "miopen", "possible", "other"),
     # contiguous to channels_last and back around some grouped convolutions; or a cast; composable_kernel
     # device_grouped_conv_fwd_multiple_abd_xdl_cshuffle_v3.hpp
-    _entry("^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:elementwise_dual|batched_elementwise|elementwise)<",
-           "composable_kernel", "possible", "other", "_dual<", "wise<"),
+    KernelEntry("^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:elementwise_dual|batched_elementwise|elementwise)<",
+                "composable_kernel", "possible", "other"),
     # TensorRT's reformat: a change of layout, of data type, or a plain copy; Nsight tables of TensorRT engines
-    _entry(_VOID + r"genericReformat::copy(?:Packed|Vectorized)Kernel\b", "tensorrt", "possible", "other",
-           "PackedKernel", "VectorizedKernel"),
+    KernelEntry(_VOID + r"genericReformat::copy(?:Packed|Vectorized)Kernel\b", "tensorrt", "possible", "other"),
     # three dimensions in another order, of filters mostly; TensorFlow conv_2d_gpu.h
-    _entry(_VOID + r"tensorflow::functor::(?:ShuffleInTensor3Simple|SwapDimension0And2InTensor3Simple)\b", "tensorflow",
-           "possible", "other", "Tensor3Simple"),
+    KernelEntry(_VOID + r"tensorflow::functor::(?:ShuffleInTensor3Simple|SwapDimension0And2InTensor3Simple)\b",
+                "tensorflow", "possible", "other"),
     # a transpose by XLA, with the operations fused into it; public profiles of jax programs
-    _entry(r"^(?:input|loop|wrapped)_transpose(?:_fusion)?(?:[._]\d+)*\Z", "xla", "possible", "other",
-           "transpose_fusion"),
+    KernelEntry(r"^(?:input|loop|wrapped)_transpose(?:_fusion)?(?:[._]\d+)*\Z", "xla", "possible", "other"),
     # a transpose by Myelin, fused with nothing that computes; layer names of TensorRT engines (__myl_TranReshMove)
-    _entry(r"^__myl_(?:Move|Resh|Cast|Slic|Conc|Repl){0,12}Tran(?:Move|Resh|Tran|Cast|Slic|Conc|Repl){0,12}_",
-           "tensorrt", "possible", "other", "Tran_"),
+    KernelEntry(r"^__myl_(?:Move|Resh|Cast|Slic|Conc|Repl){0,12}Tran(?:Move|Resh|Tran|Cast|Slic|Conc|Repl){0,12}_",
+                "tensorrt", "possible", "other"),
     # a template: GEMM, convolution or attention; Inductor names
-    _decoy("inductor", r"^triton_(?:tem|mm|bmm|addmm|convolution[23]d|flex)_", endings=("_tem_",)),
+    _decoy("inductor", r"^triton_(?:tem|mm|bmm|addmm|convolution[23]d|flex)_"),
     # no facts: triton_poi_fused_convolution_3 is a layout copy in one graph and a bias in another; recorded on A100,
     # MI300X; the strides of the launch or the output code decide. Without unique names, torch 2.0 to 2.2 use triton_
-    _entry(r"^triton_(?:poi|red|per|for|spl|unk)_|^triton_(?:_|\Z)", "inductor", "generated", "other", "_poi_"),
+    KernelEntry(r"^triton_(?:poi|red|per|for|spl|unk)_|^triton_(?:_|\Z)", "inductor", "generated", "other"),
 )  # fmt: skip
 
 # Beside each pattern: its kernels, and where seen. A layout in a computing kernel's name is its operands' layout.
@@ -235,7 +216,6 @@ _DECOYS = (
         r"^naive_conv_\w*",  # MIOpen naive_conv.cpp; rocprof tables
         r"^Im[23]d2Col\w*|^Col2Im[23]d\w*|^Im2Col\w*",  # unfolds the input for a matrix product; MI300X
         r"^SubTensorOpWithScalar\dd",  # fills the output or the workspace, mostly with zeros; MI300X
-        endings=("tc",),
     ),
     # computes; its mangled name contains transform, mul and add; MI300X
     _decoy("composable_kernel", "^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:grouped_|batched_)?(?:conv|gemm)\w*"),
@@ -245,7 +225,6 @@ _DECOYS = (
         # a matrix transpose inside FFT convolutions (complex float2), no layout of tensors; V100, A100
         _VOID + r"transpose_readWrite_alignment_kernel\b",
         _VOID + r"scal_kernel<.{0,200}?cublasTransposeParams",  # scales a matrix; V100
-        endings=("_kernel", "cublasTransposeParams"),
     ),
     _decoy(
         "aten",
@@ -257,7 +236,6 @@ _DECOYS = (
         _ATEN + r"CatArrayBatchedCopy\w*",  # torch.cat
         # a copy that keeps the layout; ATen CUDALoops.cuh: the vectorized path needs equal, dense strides
         _VECTORIZED + r"direct_copy_kernel_cuda\b",
-        endings=("_nhwc", "_nchw", "_kernel_cuda"),
     ),
     _decoy("custom", _VOID + r"(?:\w{1,40}::){0,3}group_?norm\w*"),  # in one layout; public kernels
     _decoy("onednn", r"^(?:gen9_bnorm|nhwc_reusable)_\w+"),  # batch norm; oneDNN gpu/ocl/bnorm
@@ -277,21 +255,10 @@ _REMEMBERED_NAMES = 4096
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
-def kernel_entry(name: str, *, is_cut: bool = False) -> KernelEntry | None:
-    """
-    The dictionary entry for a kernel name.
-
-    Args:
-        is_cut: Whether the table's column cut the name. A name that ends in an ellipsis always counts as cut.
-
-    Returns:
-        None if no entry matches, or if a cut name may belong to entries that contradict each other.
-    """
-    beginning = name.rstrip().removesuffix("…").removesuffix("...").rstrip()
-    if not is_cut and beginning == name.rstrip():
-        whole = _ANY_KERNEL.match(name)
-        return KERNELS[(whole.lastindex or 0) - 1] if whole is not None else None
-    return _agreed(tuple(_completions(beginning)))
+def kernel_entry(name: str) -> KernelEntry | None:
+    """The dictionary entry for a kernel name; a name may end in an ellipsis, where a table cut it."""
+    whole = _ANY_KERNEL.match(name)
+    return KERNELS[(whole.lastindex or 0) - 1] if whole is not None else None
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
@@ -367,35 +334,6 @@ def work_of(name: str) -> str | None:
 def looks_like_conversion(name: str) -> bool:
     """Whether a name that the dictionary lacks contains a word for layouts, and no word for computing."""
     return _LAYOUT_WORDS.search(name) is not None and _COMPUTING_WORDS.search(name) is None
-
-
-def _completions(beginning: str) -> Iterator[KernelEntry]:
-    """
-    Every entry that a cut name may belong to, in the dictionary's order.
-
-    An entry counts if the cut name and a suffix of one of its endings together match. An ending begins where a name
-    first shows the kernel, so the cut name must contain everything before. Entries after one that already matches
-    cannot count, since the first entry that matches a whole name is the one taken.
-    """
-    for entry in KERNELS:
-        matches = entry.pattern.match(beginning) is not None
-        if matches or any(
-            entry.pattern.match(beginning + ending[start:]) is not None
-            for ending in entry.endings
-            for start in range(len(ending))
-        ):
-            yield entry
-        if matches:
-            return
-
-
-def _agreed(candidates: tuple[KernelEntry, ...]) -> KernelEntry | None:
-    """The entry for candidates of one role: any if all have one direction, else one with direction ``other``."""
-    if len({entry.role for entry in candidates}) != 1:
-        return None
-    if len({entry.direction for entry in candidates}) == 1:
-        return candidates[0]
-    return next((entry for entry in candidates if entry.direction == "other"), None)
 
 
 # One search instead of one per entry: the number of the group that matched is the entry's.

@@ -199,7 +199,7 @@ _COPIES = ("aten::copy_", "aten::clone", "aten::contiguous")
 
 
 def _conversion(number: int, row: KernelTotal) -> Conversion | None:
-    entry = kernel_entry(row.name, is_cut=row.is_cut)
+    entry = kernel_entry(row.name)
     of_weights = _REORDERS_WEIGHTS.fullmatch(row.name) is not None
     if not of_weights and (entry is None or entry.role not in ("conversion", "padding")):
         return None
@@ -232,13 +232,13 @@ def _is_of_a_convolution(row: KernelTotal) -> bool:
     """Whether a row ran for a convolution, by the operation that the table names, or else by the kernel's name."""
     if row.operation is not None and row.operation.startswith("aten::"):
         return is_convolution(row.operation)
-    entry = kernel_entry(row.name, is_cut=row.is_cut)
+    entry = kernel_entry(row.name)
     is_helping = entry is not None and entry.role in ("conversion", "padding")
     return is_helping or is_convolution_kernel(row.name) or is_cast_for_convolution(row.name)
 
 
 def _is_unclear(row: KernelTotal) -> bool:
-    entry = kernel_entry(row.name, is_cut=row.is_cut)
+    entry = kernel_entry(row.name)
     if entry is None:
         return not _is_of_a_convolution(row) and looks_like_conversion(row.name)
     return entry.role in ("possible", "strided_copy")
@@ -275,8 +275,8 @@ def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) 
             f"which of {count_of(count, 'generated kernel')} ({format_seconds(seconds)}) convert a layout: a table has "
             "no launch grids"
         )
-    cut = sum(row.is_cut for row in table.rows)
-    if cut:
+    cut = sum(row.name.endswith(("...", "…")) for row in table.rows)
+    if cut and not of_operations:
         yield f"{cut} names are cut short, so kernels are known by their beginning only"
 
 

@@ -43,7 +43,7 @@ def test_a_row_is_a_conversion_a_padding_a_cast_or_cut() -> None:
     assert (there.dtype, there.target_dtype) == ("float32", "float16")
     assert (plain.dtype, plain.target_dtype) == ("float16", None)
 
-    found = summary(a_row("void cudnn::ops::nchwToNhwcKernel<__ha", is_cut=True))
+    found = summary(a_row("void cudnn::ops::nchwToNhwcKernel<__ha..."))
 
     assert [c.direction for c in found.conversions] == ["to_channels_last"]
     assert found.lacks == (NO_ORDER, "1 names are cut short, so kernels are known by their beginning only")
