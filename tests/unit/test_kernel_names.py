@@ -81,8 +81,6 @@ CONVERSIONS = {
     "void cutlass::nhwc_to_nchw_kernel<float>(float*, float const*, int)": "cutlass to_contiguous",
     "void nhwc_to_nchw_kernel(int, unsigned char*)": "custom to_contiguous",
     "_nchw_to_nhwc_kernel_0d1d2de": "custom to_channels_last",
-    "void tensorflow::functor::SwapDimension1And2InTensor3UsingTiles<unsigned int, 1024, 1024, 2, false>(int)":
-        "tensorflow other",
 }  # fmt: skip
 OTHERS = {
     "void nhwcAddPaddingKernel<__nv_bfloat16, __nv_bfloat16, float, (bool)1>(int)": "cudnn padding none",
@@ -110,9 +108,6 @@ OTHERS = {
     "void ck::kernel_elementwise_dual<ck::GridwiseElementwise<int>>(int)": "composable_kernel possible other",
     "void genericReformat::copyPackedKernel<float, __half, (bool)1>(int)": "tensorrt possible other",
     "void genericReformat::copyVectorizedKernel<double, float, __half, (bool)1>(int)": "tensorrt possible other",
-    "void tensorflow::functor::ShuffleInTensor3Simple<float, 2, 1, 0, false>(int)": "tensorflow possible other",
-    "input_transpose_fusion_1": "xla possible other",
-    "loop_transpose_fusion.3": "xla possible other",
     "__myl_TranReshMove_myl3_3": "tensorrt possible other",
     "triton_poi_fused_convolution_0": "inductor generated other",
     "triton__0d1d2de": "inductor generated other",

@@ -122,10 +122,6 @@ _CONVERSIONS = (
     KernelEntry(_VOID + r"_{0,2}nchw_to_nhwc_kernel", "custom", "conversion", "to_channels_last"),
     # channels_last to contiguous; likewise
     KernelEntry(_VOID + r"_{0,2}nhwc_to_nchw_kernel", "custom", "conversion", "to_contiguous"),
-    # [A, B, C] to [A, C, B], so between contiguous and channels_last with C x H x W as one dimension; TensorFlow
-    # conv_2d_gpu.h; its profiles name the operation TransposeNHWCToNCHW-LayoutOptimizer
-    KernelEntry(_VOID + r"tensorflow::functor::SwapDimension1And2InTensor3(?:UsingTiles|Small)\b",
-                "tensorflow", "conversion", "other"),
 )  # fmt: skip
 
 _ALMOST = (
@@ -170,11 +166,6 @@ _ALMOST = (
                 "composable_kernel", "possible", "other"),
     # TensorRT's reformat: a change of layout, of data type, or a plain copy; Nsight tables of TensorRT engines
     KernelEntry(_VOID + r"genericReformat::copy(?:Packed|Vectorized)Kernel\b", "tensorrt", "possible", "other"),
-    # three dimensions in another order, of filters mostly; TensorFlow conv_2d_gpu.h
-    KernelEntry(_VOID + r"tensorflow::functor::(?:ShuffleInTensor3Simple|SwapDimension0And2InTensor3Simple)\b",
-                "tensorflow", "possible", "other"),
-    # a transpose by XLA, with the operations fused into it; public profiles of jax programs
-    KernelEntry(r"^(?:input|loop|wrapped)_transpose(?:_fusion)?(?:[._]\d+)*\Z", "xla", "possible", "other"),
     # a transpose by Myelin, fused with nothing that computes; layer names of TensorRT engines (__myl_TranReshMove)
     KernelEntry(r"^__myl_(?:Move|Resh|Cast|Slic|Conc|Repl){0,12}Tran(?:Move|Resh|Tran|Cast|Slic|Conc|Repl){0,12}_",
                 "tensorrt", "possible", "other"),
