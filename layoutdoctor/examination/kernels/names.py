@@ -52,6 +52,7 @@ _COPIES = r"at::native::(?:direct_copy_kernel_cuda|copy_device_to_device)"
 _STRIDED = rf"<{_NUMBER}, {_NUMBER}, at::native::gpu_kernel_impl(?:_nocast)?<at::native::direct_copy_kernel_cuda\b"
 _VECTORIZED = _VOID + rf"at::native::vectorized_elementwise_kernel<{_NUMBER}, at::native::"
 _UNROLLED = _VOID + rf"at::native::unrolled_elementwise_kernel<{_COPIES}\(.{{0,600}}?, "
+_REORDER = r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r"
 IN_COMPOSABLE_KERNEL = r"(?:void )?ck::(?:\w{1,40}::|\(anonymous namespace\)::){0,3}"
 ARCHITECTURE = r"(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)"
 
@@ -68,16 +69,14 @@ def _decoy(library: str, *patterns: str) -> KernelEntry:
 # Above each entry: the facts that the name gives; where it was seen.
 
 _CONVERSIONS = (
-    # contiguous to channels_last, of activations and of weights; also a cast if its two types differ; cuDNN 7 (no
-    # namespace), 8 (cudnn::ops), 9 (cudnn::engines_precompiled); recorded on V100, A100, H100
-    KernelEntry(_cudnn("nchwToNhwcKernel"), "cudnn", "conversion", "to_channels_last"),
+    # contiguous to channels_last, of activations and of weights, 3 channels padded to 4 or few channels folded on the
+    # way; also a cast if its two types differ; cuDNN 7 (no namespace), 8 (cudnn::ops), 9 (cudnn::engines_precompiled);
+    # recorded on V100, A100, H100; README of apex.pyprof; kernel table of HTA
+    KernelEntry(_cudnn("nchwToNhwcKernel", "nchwToNhwc3To4Kernel", "nchwToFoldedNhwcKernel"),
+                "cudnn", "conversion", "to_channels_last"),
     # channels_last to contiguous; also a cast if its two types differ; cuDNN 7 (no namespace), 8 (cudnn::ops), 9
     # (cudnn::engines_precompiled); recorded on V100, A100, H100
     KernelEntry(_cudnn("nhwcToNchwKernel"), "cudnn", "conversion", "to_contiguous"),
-    # contiguous to channels_last, padding 3 channels to 4 on the way; cuDNN 7; README of apex.pyprof, ResNet-50
-    KernelEntry(_cudnn("nchwToNhwc3To4Kernel"), "cudnn", "conversion", "to_channels_last"),
-    # contiguous to channels_last with few channels folded; the layout changes; kernel table of HTA
-    KernelEntry(_cudnn("nchwToFoldedNhwcKernel"), "cudnn", "conversion", "to_channels_last"),
     # a layout change; its place before or after the convolution shows the direction. half is any 16-bit type; recorded
     # on MI300X; MIOpen batched_transpose_sol.cpp
     KernelEntry(r"^batched_transpose_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)\b",
@@ -85,15 +84,11 @@ _CONVERSIONS = (
     # contiguous to or from CNHW, around a 1x1 convolution that runs as a matrix product; recorded on MI300X; MIOpen
     # MIOpenUtilKernels4
     KernelEntry(r"^transpose_(?:NCHW2CNHW|CNHW2NCHW)_V\d", "miopen", "conversion", "other"),
-    # order 0, 2, 3, 1: contiguous to channels_last; MIOpen tensor_reorder_sol.hpp (builds the name)
-    KernelEntry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r0231\b",
-                "miopen", "conversion", "to_channels_last"),
-    # order 0, 3, 1, 2: channels_last to contiguous; MIOpen tensor_reorder_sol.hpp (builds the name)
-    KernelEntry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r0312\b",
-                "miopen", "conversion", "to_contiguous"),
-    # the order of the four dimensions, as its last digits say; MIOpen tensor_reorder_sol.hpp (builds the name)
-    KernelEntry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r[0-3]{4}\b",
-                "miopen", "conversion", "other"),
+    # the order of the four dimensions: 0, 2, 3, 1 is contiguous to channels_last, 0, 3, 1, 2 the way back; MIOpen
+    # tensor_reorder_sol.hpp (builds the name)
+    KernelEntry(_REORDER + r"0231\b", "miopen", "conversion", "to_channels_last"),
+    KernelEntry(_REORDER + r"0312\b", "miopen", "conversion", "to_contiguous"),
+    KernelEntry(_REORDER + r"[0-3]{4}\b", "miopen", "conversion", "other"),
     # contiguous to or from groups of channels (int8); MIOpen MIOpenUtilKernels5.cl
     KernelEntry(r"^transpose_NCHW2Vec\b", "miopen", "conversion", "other"),
     # data or weights to or from the layout in which the convolution computes; oneDNN gen_convolution.cpp; torch-xpu-
@@ -102,25 +97,21 @@ _CONVERSIONS = (
     # a reorder primitive: a change of layout, often of the data type as well; oneDNN gpu/intel/reorder
     # (gen_reorder.cpp, generic_reorder.hpp, ref_reorder.hpp)
     KernelEntry(r"^(?:gen|generic|custom|simple|ref)_reorder\b", "onednn", "conversion", "other"),
-    # contiguous to channels_last at the border of a layer; Nsight tables of TensorRT engines (FP32, FP16)
+    # contiguous to channels_last at the border of a layer, and the way back; Nsight tables of TensorRT engines (FP32, FP16)
     KernelEntry(_VOID + r"cuInt8::(?:nchwToNhwcKernel|nchwTonhwc)\b", "tensorrt", "conversion", "to_channels_last"),
-    # channels_last to contiguous at the border of a layer; Nsight tables of TensorRT engines (FP32, FP16)
     KernelEntry(_VOID + r"cuInt8::(?:nhwcToNchwKernel|nhwcTonchw)\b", "tensorrt", "conversion", "to_contiguous"),
-    # contiguous to channels in groups (CHW2, CHW4); nvprof tables of TensorRT engines (nchwToNchhw2)
+    # contiguous to channels in groups (CHW2, CHW4), and the way back; nvprof tables of TensorRT engines (nchwToNchhw2)
     KernelEntry(_VOID + r"cuInt8::nchwTo[nN]c[hq]hw\w*", "tensorrt", "conversion", "to_blocked"),
-    # channels in groups (CHW2, CHW4) to contiguous; the way back of nchwToNchhw2
     KernelEntry(_VOID + r"cuInt8::nc[hq]hw\d*To[nN]chw\b", "tensorrt", "conversion", "from_blocked"),
     # a permutation of dimensions, of an image or of anything else; Nsight tables of TensorRT engines: 14 % of YOLOv8
     # (permutationKernelPLC3); Nsight tables of short names leave the namespace out
     KernelEntry(_VOID + r"(?:CUTENSOR_NAMESPACE::permutationKernel|permutationKernelPLC)\w*",
                 "cutensor", "conversion", "other"),
-    # contiguous to channels_last; cutlass util/device_nchw_to_nhwc.h
+    # contiguous to channels_last, and the way back; cutlass util/device_nchw_to_nhwc.h, device_nhwc_to_nchw.h
     KernelEntry(_VOID + r"cutlass::nchw_to_nhwc_kernel", "cutlass", "conversion", "to_channels_last"),
-    # channels_last to contiguous; cutlass util/device_nhwc_to_nchw.h
     KernelEntry(_VOID + r"cutlass::nhwc_to_nchw_kernel", "cutlass", "conversion", "to_contiguous"),
-    # contiguous to channels_last; hand-written kernels of CUDA and Triton in many public repositories
+    # likewise; hand-written kernels of CUDA and Triton in many public repositories
     KernelEntry(_VOID + r"_{0,2}nchw_to_nhwc_kernel", "custom", "conversion", "to_channels_last"),
-    # channels_last to contiguous; likewise
     KernelEntry(_VOID + r"_{0,2}nhwc_to_nchw_kernel", "custom", "conversion", "to_contiguous"),
 )  # fmt: skip
 
