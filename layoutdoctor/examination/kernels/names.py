@@ -97,7 +97,7 @@ _CONVERSIONS = (
     # a reorder primitive: a change of layout, often of the data type as well; oneDNN gpu/intel/reorder
     # (gen_reorder.cpp, generic_reorder.hpp, ref_reorder.hpp)
     KernelEntry(r"^(?:gen|generic|custom|simple|ref)_reorder\b", "onednn", "conversion", "other"),
-    # contiguous to channels_last at the border of a layer, and the way back; Nsight tables of TensorRT engines (FP32, FP16)
+    # contiguous to channels_last at the border of a layer, and back; Nsight tables of TensorRT engines (FP32, FP16)
     KernelEntry(_VOID + r"cuInt8::(?:nchwToNhwcKernel|nchwTonhwc)\b", "tensorrt", "conversion", "to_channels_last"),
     KernelEntry(_VOID + r"cuInt8::(?:nhwcToNchwKernel|nhwcTonchw)\b", "tensorrt", "conversion", "to_contiguous"),
     # contiguous to channels in groups (CHW2, CHW4), and the way back; nvprof tables of TensorRT engines (nchwToNchhw2)
