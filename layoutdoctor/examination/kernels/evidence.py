@@ -108,7 +108,9 @@ class Evidence:
         self.trace, self.attribution = trace, attribution
         self.names: list[int] = trace.kernels.name.tolist()
         used = set(self.names)
-        self.classes = [_class_of(name) if index in used else KernelClass() for index, name in enumerate(trace.names)]
+        self.classes = [
+            kernel_class(name) if index in used else KernelClass() for index, name in enumerate(trace.names)
+        ]
         self.groups = _groups_of(self)
         self.conversions = _library_conversions(self)
 
@@ -131,7 +133,8 @@ class Evidence:
         return zip(kernels.process.tolist(), kernels.device.tolist(), kernels.stream.tolist(), strict=True)
 
 
-def _class_of(name: str) -> KernelClass:
+def kernel_class(name: str) -> KernelClass:
+    """The facts that a kernel's name gives."""
     entry, is_helper = kernel_entry(name), name.startswith(_HELPER) or is_cast_for_convolution(name)
     is_conversion = entry is not None and entry.role == "conversion"
     is_main = not is_conversion and not is_helper and is_convolution_kernel(name)
