@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from layoutdoctor.examination.kernels.names import (
     GENERATED_POINTWISE,
-    is_cast_for_convolution,
-    is_convolution_kernel,
     kernel_entry,
     looks_like_conversion,
 )
@@ -135,13 +133,17 @@ class Evidence:
 
 def kernel_class(name: str) -> KernelClass:
     """The facts that a kernel's name gives."""
-    entry, is_helper = kernel_entry(name), name.startswith(_HELPER) or is_cast_for_convolution(name)
-    is_conversion = entry is not None and entry.role == "conversion"
-    is_main = not is_conversion and not is_helper and is_convolution_kernel(name)
+    entry, is_helper = kernel_entry(name), name.startswith(_HELPER)
     if entry is None:
-        is_possible = not is_main and not is_helper and looks_like_conversion(name)
-        return KernelClass(is_conversion, is_main, is_helper, role="possible" if is_possible else "")
-    return KernelClass(is_conversion, is_main, is_helper, entry.direction, entry.library, entry.role)
+        return KernelClass(is_helper=is_helper, role="possible" if looks_like_conversion(name) else "")
+    return KernelClass(
+        is_conversion=entry.role == "conversion",
+        is_main=entry.role == "convolution" and not is_helper,
+        is_helper=is_helper or (entry.library, entry.role) == ("cudnn", "cast"),
+        direction=entry.direction,
+        library=entry.library,
+        role=entry.role,
+    )
 
 
 def _groups_of(evidence: Evidence) -> list[int]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.kernel import Kernel
 
 _FALLBACK = re.compile(r"slow_conv|thnn_conv|vol2col|naive_conv")
-Role = Literal["conversion", "padding", "cast", "possible", "strided_copy", "generated", "decoy"]
+Role = Literal["conversion", "convolution", "padding", "cast", "possible", "strided_copy", "generated", "decoy"]
 
 
 class KernelEntry(NamedTuple):
@@ -29,10 +29,11 @@ class KernelEntry(NamedTuple):
     Attributes:
         regex: Matches the beginning of the name: a table may cut off the end.
         library: The library of the kernel; ``custom`` if it is the model's own.
-        role: ``conversion``: the name proves that the layout changes. ``padding``: channels are padded or folded.
-            ``cast``: only the data type changes. ``possible``: it may convert, the name does not say. ``strided_copy``:
-            a copy in eager mode, its strides decide. ``generated``: the compiler's, undecidable by name. ``decoy``:
-            it looks like a conversion and is none.
+        role: ``conversion``: the name proves that the layout changes. ``convolution``: it is a convolution,
+            or a step that only convolutions take. ``padding``: channels are padded or folded. ``cast``: only the data
+            type changes. ``possible``: it may convert, the name does not say. ``strided_copy``: a copy in eager mode,
+            its strides decide. ``generated``: the compiler's, undecidable by name. ``decoy``: it looks like a
+            conversion and is none.
         direction: The change of layout; ``other`` if the name does not show it, ``none`` if there is none.
     """
 
@@ -45,7 +46,7 @@ class KernelEntry(NamedTuple):
 # The forms a demangled name takes: with or without its return type; numbers as 4, (int)4 (nsys) or int=4 (nvprof).
 _VOID = r"^(?:void )?"
 _ANONYMOUS = r"(?:\(anonymous namespace\)::|<unnamed>::|_GLOBAL__N__\w{1,80}::)?"
-_IS_CUDNN = _VOID + r"(?:cudnn::(?:\w{1,40}::)?)?"
+_IS_CUDNN = _VOID + r"(?:cudnn::(?:\w{1,40}::){0,2})?"
 _ATEN = _VOID + r"at::native::" + _ANONYMOUS
 _NUMBER = r"(?:\(\w+\)|\w+=)?\d+"
 _COPIES = r"at::native::(?:direct_copy_kernel_cuda|copy_device_to_device)"
@@ -53,8 +54,8 @@ _STRIDED = rf"<{_NUMBER}, {_NUMBER}, at::native::gpu_kernel_impl(?:_nocast)?<at:
 _VECTORIZED = _VOID + rf"at::native::vectorized_elementwise_kernel<{_NUMBER}, at::native::"
 _UNROLLED = _VOID + rf"at::native::unrolled_elementwise_kernel<{_COPIES}\(.{{0,600}}?, "
 _REORDER = r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r"
-IN_COMPOSABLE_KERNEL = r"(?:void )?ck::(?:\w{1,40}::|\(anonymous namespace\)::){0,3}"
-ARCHITECTURE = r"(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)"
+_IN_COMPOSABLE_KERNEL = r"(?:void )?ck::(?:\w{1,40}::|\(anonymous namespace\)::){0,3}"
+_ARCHITECTURE = r"(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)"
 
 
 def _cudnn(*words: str) -> str:
@@ -62,8 +63,8 @@ def _cudnn(*words: str) -> str:
     return rf"{_IS_CUDNN}(?:{'|'.join(words)})\b"
 
 
-def _decoy(library: str, *patterns: str) -> KernelEntry:
-    return KernelEntry("|".join(patterns), library, "decoy", "none")
+def _computing(role: Role, library: str, *patterns: str) -> KernelEntry:
+    return KernelEntry("|".join(patterns), library, role, "none")
 
 
 # Above each entry: the facts that the name gives; where it was seen.
@@ -115,6 +116,55 @@ _CONVERSIONS = (
     KernelEntry(_VOID + r"_{0,2}nhwc_to_nchw_kernel", "custom", "conversion", "to_contiguous"),
 )  # fmt: skip
 
+# The steps that only convolutions take are offsets, zero fills, Winograd and FFT transforms, im2col,
+# and the sum of a split weight gradient. A matrix product is none, although a 1x1 convolution may run as one.
+# Beside each pattern: its kernels, and where seen. A layout in a computing kernel's name is its operands' layout.
+_OF_CONVOLUTIONS = (
+    _computing(
+        "convolution", "cutlass",
+        _VOID + r"cutlass\w{0,40}?::Kernel\d?<cutlass\w{0,80}?(?:fprop|dgrad|wgrad|deconv)",  # cuDNN 8 and 9
+        _VOID + r"cutlass\w{0,40}?::Kernel\d?<cutlass\w{0,40}::conv::",
+        _VOID + r"cutlass_cudnn_train::Kernel<cutlass_cudnn_train::reduction::kernel::ReduceSplitK",  # its wgrad
+        r"^cutlass\w{0,80}?(?:fprop|dgrad|wgrad|deconv)",
+    ),
+    _computing(
+        "convolution", "cudnn",
+        # nhwckrsc_nchw reads channels_last and writes contiguous by itself; cuDNN 8 and 9 on A100, H100; TensorRT
+        r"^sm\d+_xmma_(?:fprop|dgrad|wgrad|depthwise_conv|conv)",
+        _VOID + r"xmma_(?:cudnn|new)::gemm::kernel<xmma_(?:cudnn|new)::implicit_gemm::",  # cuDNN 8 on V100
+        rf"^(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{_ARCHITECTURE}_\w{{0,40}}?cudnn_",  # volta_scudnn_; V100, A100
+        # convolve_common_engine in Nsight tables of XLA
+        _IS_CUDNN + r"(?:(?:implicit|explicit)_convolve_|convolve(?:_|Nd_)|first_layer_(?:fwd|wgrad|dgrad)_)",
+        # c1_k1_nhwc (that for depthwise layers), grouped_direct; cuDNN 8 and 9, V100
+        _IS_CUDNN + r"(?:conv[123N]d|[dw]grad[123N]d)_",
+        _IS_CUDNN + r"(?:dgrad_|wgrad_|reduce_wgrad_)",  # reduce: sums parts of a weight gradient; V100, A100
+        # prepares a convolution; public PyTorch traces
+        _cudnn("im2col4d_kernel", "padFilterWeights", "kern_precompute_indices", "scalePackedTensor_kernel",
+               "flip_filter", r"compute\w{0,20}OffsetsKernel"),
+        _VOID + r"cudnn::winograd\w{0,20}::",  # V100, A100
+        _VOID + r"cask\w{0,30}::compute\w{0,40}OffsetsKernel\b",  # for an implicit GEMM; V100, A100, H100
+        _VOID + r"(?:fft[12]d_(?:r2c|c2r)_\d+|pointwise_mult_and_sum_complex\b)",  # cuDNN's FFT convolution
+    ),
+    _computing(
+        "convolution", "miopen",
+        r"^igemm_(?:fwd|bwd|wrw)_|^winograd_conv|^mlir_gen_igemm_conv",  # MI300X
+        r"^naive_conv_",  # MIOpen naive_conv.cpp; rocprof tables
+        r"^Im2Col|^Im[23]d2Col|^Col2Im",  # unfolds the input for a matrix product; MI300X
+        r"^SubTensorOpWithScalar",  # fills the output or the workspace, mostly with zeros; MI300X
+        r"^MIOpenConv|^miopen(?:Sp3Asm|GcnAsm)(?:Conv|Winograd)|^gcnAsmConv",
+        r"^gridwise_convolution_|^convolution_(?:forward|backward)_",
+    ),
+    # MI300X; the second is its weight gradient
+    _computing("convolution", "composable_kernel",
+               "^" + _IN_COMPOSABLE_KERNEL + r"kernel_(?:(?:grouped_)?conv|(?:batched_)?gemm_xdlops_bwd_weight)"),
+    _computing("convolution", "aten",
+               _ATEN + r"(?:conv_depthwise[23]d_|vol2col_kernel|col2vol_kernel|im2col_kernel|col2im_kernel)",
+               _VOID + r"spatialDepthwiseConvolution"),  # PyTorch before 1.9
+    _computing("convolution", "onednn", r"^gen_conv(?:_kernel)?\b|^(?:gen9|gen12lp|xe_\w{1,5}|ref)_(?:wino_)?conv"),
+    # Inductor's templates
+    _computing("convolution", "inductor", r"^triton_tem_fused_\w{0,200}?convolution|^triton_convolution[23]d"),
+)  # fmt: skip
+
 _ALMOST = (
     # adds channels of zeros (3 to 4 or 8; 128 was reported); pad the channels in the model, no layout helps; Nsight
     # tables of channels_last models, cuDNN 8 and 9
@@ -153,7 +203,7 @@ _ALMOST = (
     KernelEntry(r"^SubTensorOpWithTransform\dd", "miopen", "possible", "other"),
     # contiguous to channels_last and back around some grouped convolutions; or a cast; composable_kernel
     # device_grouped_conv_fwd_multiple_abd_xdl_cshuffle_v3.hpp
-    KernelEntry("^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:elementwise_dual|batched_elementwise|elementwise)<",
+    KernelEntry("^" + _IN_COMPOSABLE_KERNEL + r"kernel_(?:elementwise_dual|batched_elementwise|elementwise)<",
                 "composable_kernel", "possible", "other"),
     # TensorRT's reformat: a change of layout, of data type, or a plain copy; Nsight tables of TensorRT engines
     KernelEntry(_VOID + r"genericReformat::copy(?:Packed|Vectorized)Kernel\b", "tensorrt", "possible", "other"),
@@ -161,55 +211,36 @@ _ALMOST = (
     KernelEntry(r"^__myl_(?:Move|Resh|Cast|Slic|Conc|Repl){0,12}Tran(?:Move|Resh|Tran|Cast|Slic|Conc|Repl){0,12}_",
                 "tensorrt", "possible", "other"),
     # a template: GEMM, convolution or attention; Inductor names
-    _decoy("inductor", r"^triton_(?:tem|mm|bmm|addmm|convolution[23]d|flex)_"),
+    _computing("decoy", "inductor", r"^triton_(?:tem|mm|bmm|addmm|convolution[23]d|flex)_"),
     # no facts: triton_poi_fused_convolution_3 is a layout copy in one graph and a bias in another; recorded on A100,
     # MI300X; the strides of the launch or the output code decide. Without unique names, torch 2.0 to 2.2 use triton_
     KernelEntry(r"^triton_(?:poi|red|per|for|spl|unk)_|^triton_(?:_|\Z)", "inductor", "generated", "other"),
 )  # fmt: skip
 
-# Beside each pattern: its kernels, and where seen. A layout in a computing kernel's name is its operands' layout.
 _DECOYS = (
-    _decoy(
-        "cutlass",
+    _computing(
+        "decoy", "cutlass",
         _VOID + r"cutlass\w{0,40}::Kernel\d?<",  # public PyTorch traces
         r"^cutlass\d?x?_",  # key_averages tables
     ),
-    _decoy(
-        "cudnn",
-        r"^sm\d+_xmma_",  # nhwckrsc_nchw reads channels_last and writes contiguous by itself; A100, H100
-        rf"^(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{ARCHITECTURE}_\w{{0,40}}cudnn_",  # V100, A100
+    _computing(
+        "decoy", "cudnn",
+        r"^sm\d+_xmma_",  # A100, H100
         _VOID + r"xmma_(?:cudnn|new)::",  # nvprof tables of cuDNN 8 on V100
-        # direct convolutions; c1_k1_nhwc is that for depthwise layers; cuDNN 8 and 9, V100
-        _IS_CUDNN + r"(?:(?:conv[123N]d|[dw]grad[123N]d)_(?:c1_k1|grouped_direct|alg)|[dw]grad_(?:alg|engine))\w*",
-        _VOID + r"convolve_common_engine_\w+",  # Nsight tables of XLA
-        _IS_CUDNN + r"reduce_wgrad_nchw_helper\b",  # sums parts of a weight gradient; V100, A100
-        _VOID + r"cask\w{0,30}::compute\w{0,40}OffsetsKernel\b",  # for an implicit GEMM; V100, A100, H100
-        # prepares a convolution; public PyTorch traces
-        _cudnn("im2col4d_kernel", "padFilterWeights", "kern_precompute_indices", "computeOffsetsKernel",
-               "computeBOffsetsKernel", "scalePackedTensor_kernel", "flip_filter"),
-        _VOID + r"cudnn::(?:winograd\w*|gemm)::\w+",  # a step of a convolution; V100, A100
+        _VOID + r"cudnn::gemm::\w+",  # V100, A100
         _IS_CUDNN + r"bn_(?:fw|bw)_\w+",  # batch norm; public PyTorch traces
         _IS_CUDNN + r"pooling_(?:fw|bw)_\w+",  # TensorFlow profiles
         _IS_CUDNN + r"sumChannelsN\w*",  # the gradient of a bias; Nsight tables
     ),
-    _decoy(
-        "miopen",
-        r"^igemm_(?:fwd|bwd|wrw)_gtc\w*",  # MI300X
-        r"^naive_conv_\w*",  # MIOpen naive_conv.cpp; rocprof tables
-        r"^Im[23]d2Col\w*|^Col2Im[23]d\w*|^Im2Col\w*",  # unfolds the input for a matrix product; MI300X
-        r"^SubTensorOpWithScalar\dd",  # fills the output or the workspace, mostly with zeros; MI300X
-    ),
-    # computes; its mangled name contains transform, mul and add; MI300X
-    _decoy("composable_kernel", "^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:grouped_|batched_)?(?:conv|gemm)\w*"),
-    _decoy("hipblaslt", r"^Cijk_"),  # a matrix product of hipBLASLt or rocBLAS; MI300X
-    _decoy(
-        "cublas",
+    _computing("decoy", "hipblaslt", r"^Cijk_"),  # a matrix product of hipBLASLt or rocBLAS; MI300X
+    _computing(
+        "decoy", "cublas",
         # a matrix transpose inside FFT convolutions (complex float2), no layout of tensors; V100, A100
         _VOID + r"transpose_readWrite_alignment_kernel\b",
         _VOID + r"scal_kernel<.{0,200}?cublasTransposeParams",  # scales a matrix; V100
     ),
-    _decoy(
-        "aten",
+    _computing(
+        "decoy", "aten",
         # pooling and upsampling, with the layout they ran in, and others; public PyTorch traces
         _VOID + r"(?:at::native::" + _ANONYMOUS + r")?max_pool_(?:forward|backward)_n(?:chw|hwc)\b",
         _ATEN + r"(?:upsample|adaptive_average_pool|avg_pool2d|adaptive_max_pool)\w*",
@@ -219,17 +250,18 @@ _DECOYS = (
         # a copy that keeps the layout; ATen CUDALoops.cuh: the vectorized path needs equal, dense strides
         _VECTORIZED + r"direct_copy_kernel_cuda\b",
     ),
-    _decoy("custom", _VOID + r"(?:\w{1,40}::){0,3}group_?norm\w*"),  # in one layout; public kernels
-    _decoy("onednn", r"^(?:gen9_bnorm|nhwc_reusable)_\w+"),  # batch norm; oneDNN gpu/ocl/bnorm
-    _decoy("tensorrt", _VOID + r"cuSoftMaxLayer::\w+"),  # nchwSoftmax; Nsight tables of TensorRT engines
+    _computing("decoy", "custom", _VOID + r"(?:\w{1,40}::){0,3}group_?norm\w*"),  # in one layout; public kernels
+    _computing("decoy", "onednn", r"^(?:gen9_bnorm|nhwc_reusable)_\w+"),  # batch norm; oneDNN gpu/ocl/bnorm
+    _computing("decoy", "tensorrt", _VOID + r"cuSoftMaxLayer::\w+"),  # nchwSoftmax; Nsight tables of TensorRT engines
     # scans, sorts and transforms over elements; MI300X, public PyTorch traces
-    _decoy("rocprim", _VOID + r"(?:rocprim|hipcub)::"),
-    _decoy("cub", _VOID + r"(?:at_cuda_detail::)?(?:cub|thrust)::"),
+    _computing("decoy", "rocprim", _VOID + r"(?:rocprim|hipcub)::"),
+    _computing("decoy", "cub", _VOID + r"(?:at_cuda_detail::)?(?:cub|thrust)::"),
     # reorders embeddings; recommendation models; kernel table of HTA
-    _decoy("fbgemm", _VOID + r"(?:fbgemm_gpu::)?(?:permute_(?:pooled_embs|indices_weights|[12]D)\w*|linearize_\w+)"),
+    _computing("decoy", "fbgemm",
+               _VOID + r"(?:fbgemm_gpu::)?(?:permute_(?:pooled_embs|indices_weights|[12]D)\w*|linearize_\w+)"),
 )  # fmt: skip
 
-KERNELS = (*_CONVERSIONS, *_ALMOST, *_DECOYS)
+KERNELS = (*_CONVERSIONS, *_OF_CONVOLUTIONS, *_ALMOST, *_DECOYS)
 
 
 # A trace has some hundred distinct names of up to some thousand characters; remembering more would only cost memory.
@@ -285,26 +317,6 @@ def dtypes_of(name: str) -> tuple[str, str] | None:
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
-def is_convolution_kernel(name: str) -> bool:
-    """
-    Whether a kernel belongs to the computation of a convolution, by its name.
-
-    Counts the convolution itself and the steps that only convolutions take: offsets, zero fills, Winograd and FFT
-    transforms, im2col, the sum of a split weight gradient. Its conversions, paddings and casts do not count: they have
-    roles of their own. Nor does a matrix product, although a 1x1 convolution may run as one.
-
-    The beginning of a cut name is enough.
-    """
-    return _CONVOLUTION.match(name) is not None
-
-
-def is_cast_for_convolution(name: str) -> bool:
-    """Whether a kernel casts or rounds the tensors of a convolution of cuDNN."""
-    entry = kernel_entry(name)
-    return entry is not None and (entry.library, entry.role) == ("cudnn", "cast")
-
-
-@lru_cache(maxsize=_REMEMBERED_NAMES)
 def work_of(name: str) -> str | None:
     """The work, in words, of a kernel or device copy that neither convolves nor converts; None if not known."""
     entry = kernel_entry(name)
@@ -321,43 +333,6 @@ def looks_like_conversion(name: str) -> bool:
 # One search instead of one per entry: the number of the group that matched is the entry's.
 _ANY_KERNEL = re.compile("|".join(f"({entry.regex})" for entry in KERNELS))
 
-_IN_CUDNN = r"(?:void )?(?:cudnn::(?:\w{1,40}::){0,2})?"
-
-# At the end of a line: where such names were seen.
-_CONVOLUTION = re.compile(
-    "^(?:"
-    + "|".join(
-        (
-            r"sm\d+_xmma_(?:fprop|dgrad|wgrad|depthwise_conv|conv)",  # cuDNN 8 and 9 on A100, H100; TensorRT
-            r"(?:void )?xmma_(?:cudnn|new)::gemm::kernel<xmma_(?:cudnn|new)::implicit_gemm::",  # cuDNN 8 on V100
-            rf"(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{ARCHITECTURE}_\w{{0,40}}?cudnn_",  # volta_scudnn_
-            r"(?:void )?cutlass\w{0,40}?::Kernel\d?<cutlass\w{0,80}?(?:fprop|dgrad|wgrad|deconv)",  # cuDNN 8 and 9
-            r"(?:void )?cutlass\w{0,40}?::Kernel\d?<cutlass\w{0,40}::conv::",
-            r"(?:void )?cutlass_cudnn_train::Kernel<cutlass_cudnn_train::reduction::kernel::ReduceSplitK",  # its wgrad
-            r"cutlass\w{0,80}?(?:fprop|dgrad|wgrad|deconv)",
-            _IN_CUDNN + r"(?:(?:implicit|explicit)_convolve_|convolve(?:_|Nd_)|first_layer_(?:fwd|wgrad|dgrad)_)",
-            _IN_CUDNN + r"(?:conv[123N]d|[dw]grad[123N]d)_\w*",  # c1_k1_nhwc, grouped_direct
-            _IN_CUDNN + r"(?:dgrad_|wgrad_|reduce_wgrad_)\w*",
-            _IN_CUDNN + r"(?:im2col4d_kernel|padFilterWeights|kern_precompute_indices|scalePackedTensor_kernel)\b",
-            _IN_CUDNN + r"(?:flip_filter|compute\w{0,20}OffsetsKernel)\b",
-            r"(?:void )?cudnn::winograd\w{0,20}::",
-            r"(?:void )?cask\w{0,30}::compute\w{0,40}OffsetsKernel\b",
-            r"(?:void )?(?:fft[12]d_(?:r2c|c2r)_\d+|pointwise_mult_and_sum_complex\b)",  # cuDNN's FFT convolution
-            r"igemm_(?:fwd|bwd|wrw)_|naive_conv_|winograd_conv|mlir_gen_igemm_conv",  # MIOpen
-            r"(?:Im2Col|Im[23]d2Col|Col2Im|SubTensorOpWithScalar)|MIOpenConv|miopen(?:Sp3Asm|GcnAsm)(?:Conv|Winograd)|gcnAsmConv",
-            r"gridwise_convolution_|convolution_(?:forward|backward)_",
-            IN_COMPOSABLE_KERNEL + r"kernel_(?:grouped_)?conv",
-            IN_COMPOSABLE_KERNEL
-            + r"kernel_(?:batched_)?gemm_xdlops_bwd_weight",  # MI300X: composable_kernel's weight gradient
-            r"(?:void )?at::native::(?:\(anonymous namespace\)::|<unnamed>::)?"
-            r"(?:conv_depthwise[23]d_|vol2col_kernel|col2vol_kernel|im2col_kernel|col2im_kernel)",
-            r"(?:void )?spatialDepthwiseConvolution",  # PyTorch before 1.9
-            r"gen_conv(?:_kernel)?\b|(?:gen9|gen12lp|xe_\w{1,5}|ref)_(?:wino_)?conv",  # oneDNN
-            r"triton_tem_fused_\w{0,200}?convolution|triton_convolution[23]d",  # Inductor's templates
-        )
-    )
-    + ")"
-)
 _MOVING = r"^triton_poi_fused_(?:_?(?:{})_)+\d+\Z"  # Inductor's names list operations; these only move data
 _WORK = tuple(
     (work, re.compile(pattern))
@@ -404,14 +379,13 @@ _LIBRARIES = tuple(
         (r"trt_|generatedNativePointwise|__myl_", "tensorrt"),
         (r"(?:void )?(?:CUTENSOR_NAMESPACE|cutensor\w{0,40})::", "cutensor"),
         (r"Cijk_", "hipblaslt"),
-        (r"nvjet_|gemv|(?:cutlass_\d+_)?" + ARCHITECTURE + r"_\w{0,20}gemm_", "cublas"),
-        (r"miopen|MIOpen|gcnAsm|igemm_(?:fwd|bwd|wrw)_|naive_conv_|Im[23]d2Col|Col2Im|SubTensorOpWith", "miopen"),
+        (r"nvjet_|gemv|(?:cutlass_\d+_)?" + _ARCHITECTURE + r"_\w{0,20}gemm_", "cublas"),
+        (r"miopen|MIOpen|gcnAsm|SubTensorOpWith", "miopen"),
         (r"(?:void )?ck(?:_tile)?::", "composable_kernel"),
         (r"(?:void )?(?:rocprim|hipcub)::", "rocprim"),
         (r"(?:void )?(?:at_cuda_detail::)?(?:cub|thrust)::", "cub"),
-        (r"gen_conv|(?:gen9|gen12lp|xe_\w{1,5})_", "onednn"),
+        (r"(?:gen9|gen12lp|xe_\w{1,5})_", "onednn"),
         (r"(?:void )?(?:\w{0,20}flash\w{0,20}|vllm|tensorrt_llm|aiter|flashinfer|moe)::", "custom"),
-        (r"(?:void )?fft[12]d_(?:r2c|c2r)_\d+", "cudnn"),
     )
 )
 _LIBRARY_PARTS = (
