@@ -10,6 +10,7 @@ from layoutdoctor.diagnosis.record import Count, Record, Seconds
 from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import all_conversions_of, sum_known
+from layoutdoctor.examination.graphs.layout_agnostic import convolves
 from layoutdoctor.words import distinct
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _by_place(trial: Trial) -> Mapping[_Key, tuple[list[FxNode], Spent]]:
         if ran and graph.name not in ran:
             continue
         for node in graph.nodes:
-            if "conv" in node.target and node.op == "call_function":
+            if node.op == "call_function" and convolves(node.target):
                 line = str(node.location) if node.location is not None else None
                 backward = graph.direction == "backward" or "backward" in node.target
                 found[node.module, line, backward].append((graph.name, node))

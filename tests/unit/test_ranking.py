@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from kept_recordings import diagnosed
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.saved import load
@@ -73,3 +74,9 @@ def test_what_cannot_be_ranked_is_refused(saved: str, tmp_path: Path, capsys: py
         capsys.readouterr()
         assert main(["rank", *words]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_cast_is_no_convolution() -> None:
+    _, _, rows = rank(diagnosed("seed_autocast.inference.nvidia-h200"))  # three convolutions under autocast
+
+    assert sum(row.count for row in rows) == 3
