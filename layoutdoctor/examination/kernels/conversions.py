@@ -134,18 +134,8 @@ def examine_recorded(trace: RecordedTrace, device: str | None = None) -> TraceFa
     if on_host is not None:
         found = _facts(on_host)
         if any(conversion.direction != "none" for conversion in found.conversions):
-            return _of_a_cpu(found)
+            return found
     return _facts(trace)
-
-
-def _of_a_cpu(found: TraceFacts) -> TraceFacts:
-    """The facts without the fields that only a device apart from the host can have."""
-    alone = {"exposed_seconds": None, "stream": None}
-    return TraceFacts(
-        kernels=msgspec.structs.replace(found.kernels, waiting=None, exposed_conversion_seconds=None),
-        conversions=tuple(msgspec.structs.replace(conversion, **alone) for conversion in found.conversions),
-        pairs=found.pairs,
-    )
 
 
 def _facts(trace: RecordedTrace) -> TraceFacts:
@@ -175,6 +165,7 @@ class Records:
         self.evidence, self.places, self.origin = evidence, places, origin
         trace, found = evidence.trace, evidence.conversions
         self.trace, self.attribution = trace, evidence.attribution
+        self.is_of_a_cpu = trace.source == OF_A_CPU  # then nothing ran apart from the host
         self.is_library = np.zeros(len(trace.kernels), bool)
         self.is_library[[conversion.row for conversion in found]] = True
         self.is_eager_copy = np.zeros(len(trace.kernels), bool)
@@ -220,11 +211,11 @@ class Records:
             lacks=tuple(describe_lacks(self.places, self.unsettled)),
             undecided_count=int(self.is_undecided.sum()),
             undecided_seconds=self._seconds(self.is_undecided),
-            exposed_conversion_seconds=self.exposed_total / NANOSECONDS_PER_SECOND,
+            exposed_conversion_seconds=None if self.is_of_a_cpu else self.exposed_total / NANOSECONDS_PER_SECOND,
             convolution_count=int(of_convolutions.sum()) if len(trace.kernels) else None,
             convolution_seconds=self._seconds(of_convolutions) if len(trace.kernels) else None,
             totals=totals_of(self.attribution, {"module": self.modules, **done}, self.is_library),
-            waiting=self._waiting(),
+            waiting=None if self.is_of_a_cpu else self._waiting(),
         )
 
     def _seconds(self, is_asked: NDArray[np.bool_]) -> float:
@@ -261,10 +252,10 @@ class Records:
             tensor="unknown",
             seconds=int(trace.kernels.duration[row]) / NANOSECONDS_PER_SECOND,
             bytes_moved=None,
-            stream=int(trace.kernels.stream[row]),
+            stream=None if self.is_of_a_cpu else int(trace.kernels.stream[row]),
             start_seconds=(int(trace.kernels.start[row]) - self.origin) / NANOSECONDS_PER_SECOND,
             seconds_source="measured",
-            exposed_seconds=exposed / NANOSECONDS_PER_SECOND,
+            exposed_seconds=None if self.is_of_a_cpu else exposed / NANOSECONDS_PER_SECOND,
             step=attribution.step_names[step] if step != NONE else None,
         )
 
