@@ -92,7 +92,7 @@ def rank(diagnosis: Diagnosis, first: str | None = None, second: str | None = No
         advised = [] if advice is None or advice.configuration is None else [advice.configuration]
         wanted = [*advised, *(ratio.name for ratio in ratios), *(trial.name for trial in diagnosis.trials)]
         second = next((name for name in wanted if name != first), first)
-    rows, others = (_by_place(_trial(diagnosis, name)) for name in (first, second))
+    rows, others = (_by_place(diagnosis.trial(diagnosis.trial(name).same_as or name)) for name in (first, second))
     if not rows:
         raise UsageError(f"cannot rank the convolutions of {first!r}: no graph of it with a convolution was recorded")
     ranked = [
@@ -108,14 +108,6 @@ def rank(diagnosis: Diagnosis, first: str | None = None, second: str | None = No
         for (module, line, backward), (nodes, spent) in rows.items()
     ]
     return first, second, sorted(ranked, key=lambda one: -one.loss)
-
-
-def _trial(diagnosis: Diagnosis, name: str) -> Trial:
-    trial = diagnosis.measured_trial(name)
-    if trial is None:
-        names = ", ".join(one.name for one in diagnosis.trials)
-        raise UsageError(f"cannot rank the convolutions of {name!r}: expected one of {names}")
-    return trial
 
 
 def _by_place(trial: Trial) -> Mapping[_Key, tuple[list[FxNode], Spent]]:

@@ -68,7 +68,7 @@ def test_what_cannot_be_ranked_is_refused(saved: str, tmp_path: Path, capsys: py
     trace = str(RECORDINGS.parent / "traces" / "h100_vit_patch_embed.json.gz")
     assert main(["-q", "trace", trace, "--output", str(tmp_path / "trace.json")]) == 0
     for words, said in (
-        ([saved, "--of", "other"], "cannot rank the convolutions of 'other': expected one of eager, "),
+        ([saved, "--of", "other"], "cannot find trial 'other' in the diagnosis: expected one of eager, "),
         ([str(tmp_path / "trace.json")], "of 'recorded': no graph of it with a convolution was recorded"),
     ):
         capsys.readouterr()
