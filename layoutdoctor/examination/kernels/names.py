@@ -135,9 +135,9 @@ _OF_CONVOLUTIONS = (
         rf"^(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{_ARCHITECTURE}_\w{{0,40}}?cudnn_",  # volta_scudnn_; V100, A100
         # convolve_common_engine in Nsight tables of XLA
         _IS_CUDNN + r"(?:(?:implicit|explicit)_convolve_|convolve(?:_|Nd_)|first_layer_(?:fwd|wgrad|dgrad)_)",
-        # c1_k1_nhwc (that for depthwise layers), grouped_direct; cuDNN 8 and 9, V100
-        _IS_CUDNN + r"(?:conv[123N]d|[dw]grad[123N]d)_",
-        _IS_CUDNN + r"(?:dgrad_|wgrad_|reduce_wgrad_)",  # reduce: sums parts of a weight gradient; V100, A100
+        # c1_k1_nhwc is that for depthwise layers; cuDNN 8 and 9, V100
+        _IS_CUDNN + r"(?:(?:conv[123N]d|[dw]grad[123N]d)_(?:c1_k1|grouped_direct|alg)|[dw]grad_(?:alg|engine))",
+        _IS_CUDNN + r"reduce_wgrad_",  # sums parts of a weight gradient; V100, A100
         # prepares a convolution; public PyTorch traces
         _cudnn("im2col4d_kernel", "padFilterWeights", "kern_precompute_indices", "scalePackedTensor_kernel",
                "flip_filter", r"compute\w{0,20}OffsetsKernel"),
@@ -161,6 +161,7 @@ _OF_CONVOLUTIONS = (
                _ATEN + r"(?:conv_depthwise[23]d_|vol2col_kernel|col2vol_kernel|im2col_kernel|col2im_kernel)",
                _VOID + r"spatialDepthwiseConvolution"),  # PyTorch before 1.9
     _computing("convolution", "onednn", r"^gen_conv(?:_kernel)?\b|^(?:gen9|gen12lp|xe_\w{1,5}|ref)_(?:wino_)?conv"),
+    _computing("convolution", "custom", _IS_CUDNN + r"(?:conv[123N]d|[dw]grad(?:[123N]d)?)_"),
     # Inductor's templates
     _computing("convolution", "inductor", r"^triton_tem_fused_\w{0,200}?convolution|^triton_convolution[23]d"),
 )  # fmt: skip
