@@ -2,7 +2,7 @@
 Reads mangled C++ names, as the Itanium ABI defines them.
 
 A table may cut a name anywhere, so the part up to the cut is returned. Reading also ends at parts that kernel names
-seldom contain, such as lambdas, arrays, functions and expressions as template arguments.
+seldom contain, such as arrays, functions and expressions as template arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-_MANGLED = re.compile(r"(_Z[NLS\d][\w$]*)(…|\.\.\.)?")
+_MANGLED = re.compile(r"(_Z[NZLS\d][\w$]*)(…|\.\.\.)?")
 _NUMBER = re.compile(r"\d{1,9}")
 _INDEX = re.compile(r"([0-9A-Z]{0,5})_")
 _ANONYMOUS = re.compile(r"_GLOBAL_[._$]N")
@@ -27,6 +27,7 @@ _BUILTIN = {
     **{"t": "unsigned short", "i": "int", "j": "unsigned int", "l": "long", "m": "unsigned long", "x": "long long"},
     **{"y": "unsigned long long", "f": "float", "d": "double", "DF16b": "std::bfloat16_t", "DF16_": "_Float16"},
 }
+_OF_STD = {"Sa": "std::allocator", "Sb": "std::basic_string", "Ss": "std::string"}
 _BEHIND = {"P": "*", "R": "&", "O": "&&", "K": " const", "V": " volatile", "r": " restrict"}
 _SUFFIXES = {"j": "u", "l": "l", "m": "ul", "x": "ll", "y": "ull"}
 
@@ -41,7 +42,7 @@ def demangled(name: str) -> str:
     if mangled is None:
         return name
     try:
-        found = _Reader(mangled[1]).function()
+        found = _Reader(mangled[1]).function(is_inner=False)
     except _EndOfReading as end:
         found = end.text
     return f"{found}{mangled[2] or ''}" if found else name
@@ -66,7 +67,7 @@ class _Reader:
 
     Attributes:
         seen: The parts that ``S_``, ``S0_``, ``S1_``... refer to.
-        arguments: The template arguments that ``T_``, ``T0_``, ``T1_``... refer to: those of the function.
+        arguments: The template arguments that ``T_``, ``T0_``, ``T1_``... refer to: those of the enclosing function.
         last: The template arguments that were read last.
     """
 
@@ -126,6 +127,8 @@ class _Reader:
         """A function or a type, with its namespaces and template arguments."""
         if self.take("N"):
             return self.nested()
+        if self.take("Z"):
+            return self.local()
         if self.next_is("S") and not self.next_is("St"):
             found = self.substitution()
         else:
@@ -153,19 +156,40 @@ class _Reader:
             self.seen.pop()  # ``type`` remembers a type; a function is not remembered
         return found
 
-    def function(self) -> str:
-        """A function with its parameters."""
-        found = self.entity()
+    def local(self) -> str:
+        """A function or a type declared inside a function, after ``Z``."""
+        function = self.after("", self.function)
+        if self.take("s"):
+            return function
+        found = self.after(f"{function}::", self.entity)
+        if self.take("_"):  # one of several of that name
+            self.match(_NUMBER)
+        return found
+
+    def function(self, *, is_inner: bool = True) -> str:
+        """A function with its parameters: up to ``E``, or to the end of the name."""
+        outer, found = self.arguments, self.entity()
         if self.place == len(self.name):
             return found
         self.arguments = self.last
-        before = f"{self.type()} {found}(" if found.endswith(">") else f"{found}("
-        parameters = ", ".join(self.several(before, self.type))
-        return f"{before}{'' if parameters == 'void' else parameters})"
+        result = f"{self.type()} " if found.endswith(">") else ""
+        found = f"{'' if is_inner else result}{found}("
+        found += f"{self.types(found)})"
+        self.arguments = outer
+        return found
+
+    def types(self, before: str) -> str:
+        found = ", ".join(self.several(before, self.type))
+        return "" if found == "void" else found
 
     def plain_name(self) -> str:
         """A name without its namespaces and template arguments."""
         self.take("L")
+        if self.take("Ul"):
+            types = self.types("{lambda(")
+            return f"{{lambda({types})#{self.index() + 1}}}"
+        if self.take("cl"):
+            return "operator()"
         length = int(self.match(_NUMBER))
         found = self.name[self.place : self.place + length]
         self.place += length
@@ -216,6 +240,9 @@ class _Reader:
         return self.arguments[index] if index < len(self.arguments) else "auto"
 
     def substitution(self) -> str:
+        standard = self.take(*_OF_STD)
+        if standard:
+            return _OF_STD[standard]
         index = self.index("S")
         return self.seen[index] if index < len(self.seen) else self.end()
 
