@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Column, FrameEvents, LaunchEvents, OperationEvents, RecordedTrace
 
 STEP_PREFIX = "ProfilerStep#"
+_MARKED_STEP = re.compile(r"(?i)(?:^|[^a-z])(?:step|iter|iteration|batch)(?:[^a-z]|$)")
+_PART_OF_STEP = re.compile(r"(?i)optimi[sz]er|scheduler|zero_grad|scaler|load|fetch")
+_DIGITS = re.compile(r"\d+")
 
 # If more than this share of the External ids repeat the correlation, they say nothing: files of 2022-08 to 2024-02.
 _DEGENERATE_SHARE = 0.9
@@ -192,6 +195,9 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
     """
     The profiler step in which each kernel was launched, or in which it started if its launch is not known.
 
+    If the profiler recorded no steps, ranges that the program marked as steps (NVTX, ``record_function``) replace
+    them, if at least half of the kernels belong to one.
+
     Returns:
         The step of each kernel; the name, start and end of each step.
     """
@@ -202,6 +208,9 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
     if not len(rows):  # torch 1.8 to 1.9 recorded steps as operations
         ranges = trace.operations
         rows = np.flatnonzero(is_step[ranges.name])
+    is_marked = not len(rows)
+    if is_marked:
+        ranges, rows = trace.annotations, _marked_steps(trace)
     if not len(rows):
         return step, (), rows, rows
     starts, ends = ranges.start[rows], ranges.start[rows] + ranges.duration[rows]
@@ -210,8 +219,31 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
     moments[known] = trace.launches.start[launch[known]]
     place = np.searchsorted(starts, moments, side="right") - 1
     inside = (place >= 0) & (moments <= ends[np.maximum(place, 0)])
+    if is_marked and 2 * inside.sum() < len(step):
+        return step, (), rows[:0], rows[:0]
     step[inside] = place[inside]
-    return step, tuple(trace.names[name] for name in ranges.name[rows].tolist()), starts, ends
+    names = [trace.names[name] for name in ranges.name[rows].tolist()]
+    if len(set(names)) < len(names):
+        names = [f"{name} #{number}" for number, name in enumerate(names, 1)]
+    return step, tuple(names), starts, ends
+
+
+def _marked_steps(trace: RecordedTrace) -> Column:
+    """Rows of the longest series of annotations named as steps: same name but for digits, one thread, no overlap."""
+    ranges = trace.annotations
+    families: dict[str, list[int]] = {}
+    for number, name in enumerate(trace.names):
+        if _MARKED_STEP.search(name) and not _PART_OF_STEP.search(name):
+            families.setdefault(_DIGITS.sub("", name), []).append(number)
+    best, longest = np.zeros(0, np.int64), 0
+    for numbers in families.values():
+        rows = np.flatnonzero(np.isin(ranges.name, numbers))
+        starts, ends = ranges.start[rows], ranges.start[rows] + ranges.duration[rows]
+        spent = int((ends - starts).sum())
+        is_sequence = len(rows) > 1 and bool((starts[1:] >= ends[:-1]).all())
+        if is_sequence and spent > longest and len(set(ranges.thread[rows].tolist())) == 1:
+            best, longest = rows, spent
+    return best
 
 
 _ALWAYS = -(1 << 62)  # the start if there is no backward operation: before every range

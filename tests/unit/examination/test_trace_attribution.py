@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from loops import for_each
 from recorded_builders import FORWARD, GEMM, POINTWISE, Recorder, name_of_operation
 
 from layoutdoctor.examination.kernels.attribution import attribute
@@ -94,3 +95,26 @@ def test_a_kernel_belongs_to_the_step_of_its_launch_and_steps_were_operations_on
 
     assert steps_of(trace) == ["ProfilerStep#1"]
     assert operations_of(trace) == ["aten::conv2d"]
+
+
+@for_each(
+    ("names", "expected"),
+    [
+        (["step 1", "step 2"], ["step 1", "step 2"]),
+        (["train_step", "train_step"], ["train_step #1", "train_step #2"]),
+        (["iter_0", "Iteration 7", "iter_1"], ["iter_0", None, "iter_1"]),  # a family, not all of them
+        (["Optimizer.step#SGD.step", "Optimizer.step#SGD.step"], [None, None]),
+        (["dataloader batch 1", "dataloader batch 2"], [None, None]),
+        (["step 1"], [None]),  # one alone may be anything
+        (["stepwise", "stepwise"], [None, None]),
+    ],
+)
+def test_ranges_that_the_program_marked_as_steps_take_the_place_of_the_profilers(
+    names: list[str], expected: list[str | None]
+) -> None:
+    record = Recorder()
+    for name in names:
+        with record.annotation(name):
+            record.kernel(GEMM)
+
+    assert steps_of(record.trace()) == expected
