@@ -245,14 +245,14 @@ def times_of_all(
     environment line that a report prints. Each holds another amount of memory; the first start holds none.
     """
     from layoutdoctor.diagnosis.configurations import choose_configurations
-    from layoutdoctor.examination.applying import how_to_apply
+    from layoutdoctor.examination.applying import Call, how_to_apply
 
     ran = {trial["configuration"]["name"]: trial["status"] for trial in diagnosis["trials"]}
-    ranks = frozenset({4})
+    ranks, call = frozenset({4}), Call("model(x)", {"x": 4})
     scripts = {}
     for configuration in choose_configurations("all", mode):
         if ran.get(configuration.name) not in ("failed", "crashed", "timed_out"):
-            lines = how_to_apply(configuration, ranks)
+            lines = how_to_apply(configuration, ranks, call)
             scripts[configuration.name] = _script(network, mode, lines, freezing=configuration.freezes)
     advice = diagnosis["recommendation"] or {}
     if advice.get("how") and advice["configuration"] not in scripts:  # a derived one: the lines of the report

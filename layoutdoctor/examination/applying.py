@@ -6,10 +6,10 @@ import ast
 from collections.abc import Mapping  # noqa: TC003  # a call is read from messages, by its annotations
 from typing import TYPE_CHECKING, NamedTuple
 
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Configuration, FormatChoice, OptionValue
-
-_FORMAT_BY_RANK = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
 
 
 class Call(NamedTuple):
@@ -28,30 +28,27 @@ class Call(NamedTuple):
     has_modes: bool = True
 
 
-def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], call: Call | None = None) -> str:
+def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], call: Call) -> str:
     """
     Code that applies a configuration to ``model`` and its inputs, one statement per line.
 
     Args:
         parameter_ranks: Numbers of dimensions of the model's parameters and buffers; only 4 and 5 matter.
-        call: None for ``model(x)``, where ``x`` has as many dimensions as the parameters.
 
     Returns:
         Lines without a newline at the end; a comment if there is nothing to do.
     """
-    lines = _model_lines(configuration.model_format or "preserve", sorted(parameter_ranks & _FORMAT_BY_RANK.keys()))
+    lines = _model_lines(configuration.model_format, sorted(parameter_ranks & CHANNELS_LAST_BY_RANK.keys()))
     lines += [line for cure in configuration.cures for line in cure.how.splitlines()]
     lines += [f"torch.backends.{name} = {value}" for name, value in configuration.library_switches.items()]
-    has_modes = call is None or call.has_modes
-    lines += _compile_lines(configuration, has_modes=has_modes)
-    lines += _input_lines(configuration.input_format or "preserve", call, parameter_ranks)
-    called = "model(x)" if call is None else call.text
+    lines += _compile_lines(configuration, has_modes=call.has_modes)
+    lines += _input_lines(configuration.input_format, call)
     if configuration.ahead_of_time:
-        lines += _package_lines(configuration, called, "model.eval()" if has_modes else "model")
+        lines += _package_lines(configuration, call)
     elif configuration.freezes:
         lines += [
             "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
-            f"    y = {called}",
+            f"    y = {call.text}",
         ]
     return "\n".join(lines) or "# nothing to change: call the model as it is, without torch.compile"
 
@@ -94,8 +91,8 @@ def global_options(configuration: Configuration) -> dict[str, OptionValue]:
     return {name: value for name, value in configuration.inductor_options.items() if name == "freezing"}
 
 
-def _model_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
-    if choice == "preserve" or not ranks:
+def _model_lines(choice: FormatChoice | None, ranks: list[int]) -> list[str]:
+    if choice in (None, "preserve") or not ranks:
         return []
     if choice == "contiguous":
         return [
@@ -103,24 +100,25 @@ def _model_lines(choice: FormatChoice, ranks: list[int]) -> list[str]:
             "    tensor.data = tensor.data.contiguous()",
         ]
     if len(ranks) == 1:
-        return [f"model = model.to(memory_format={_FORMAT_BY_RANK[ranks[0]]})"]
+        return [f"model = model.to(memory_format=torch.{CHANNELS_LAST_BY_RANK[ranks[0]]})"]
     # Module.to(memory_format=...) raises on a model with both ranks.
     lines = ["for tensor in [*model.parameters(), *model.buffers()]:"]
     for rank in ranks:
         lines += [
             f"    if tensor.dim() == {rank}:",
-            f"        tensor.data = tensor.data.to(memory_format={_FORMAT_BY_RANK[rank]})",
+            f"        tensor.data = tensor.data.to(memory_format=torch.{CHANNELS_LAST_BY_RANK[rank]})",
         ]
     return lines
 
 
-def _package_lines(configuration: Configuration, called: str, model: str) -> list[str]:
+def _package_lines(configuration: Configuration, call: Call) -> list[str]:
     """The lines that compile ``model`` to a package, for inputs in the memory format that it is called with."""
     options = {**global_options(configuration), **effective_options(configuration)}
     words = ", ".join(_listed(options, configuration.compile_arguments.get("mode")))
+    model = "model.eval()" if call.has_modes else "model"
     configs = f", inductor_configs={{{words}}}" if words else ""
     return [
-        f"program = torch.export.export({model}, {_arguments_of(called)})",
+        f"program = torch.export.export({model}, {_arguments_of(call.text)})",
         f'package = torch._inductor.aoti_compile_and_package(program, package_path="model.pt2"{configs})',
         "model = torch._inductor.aoti_load_package(package)  # it does not check the memory format of its inputs",
     ]
@@ -145,22 +143,14 @@ def _compile_lines(configuration: Configuration, *, has_modes: bool) -> list[str
     return [compiled]
 
 
-def _input_lines(choice: FormatChoice, call: Call | None, parameter_ranks: frozenset[int]) -> list[str]:
-    if choice == "preserve":
+def _input_lines(choice: FormatChoice | None, call: Call) -> list[str]:
+    if choice in (None, "preserve"):
         return []
-    if call is None:
-        ranks = sorted(parameter_ranks & _FORMAT_BY_RANK.keys())
-        if len(ranks) > 1 and choice != "contiguous":
-            return [
-                "x = x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)"
-                "  # every 4-D and 5-D input"
-            ]
-        call = Call("model(x)", {"x": ranks[0]} if ranks else {})
     lines = []
     for name, rank in call.ranks.items():
-        if rank in _FORMAT_BY_RANK:
-            change = "contiguous()" if choice == "contiguous" else f"to(memory_format={_FORMAT_BY_RANK[rank]})"
-            lines.append(f"{name} = {name}.{change}")
+        if rank in CHANNELS_LAST_BY_RANK:
+            new = f"to(memory_format=torch.{CHANNELS_LAST_BY_RANK[rank]})"
+            lines.append(f"{name} = {name}.{'contiguous()' if choice == 'contiguous' else new}")
     return [*lines, *(f"# and every 4-D and 5-D tensor in {name}" for name in call.unassignable)]
 
 

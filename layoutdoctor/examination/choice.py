@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -44,14 +44,6 @@ EQUALITY = 0.03
 
 # Quantiles of Student's t for a two-sided interval of 95 %, by the number of values.
 _STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
-
-
-class Interval(NamedTuple):
-    """A confidence interval of a ratio, with its middle; it covers the true ratio 95 times in 100."""
-
-    low: float
-    median: float
-    high: float
 
 
 def ratio_of(name: str, baseline: Measurement, candidate: Measurement) -> Ratio | None:
@@ -88,9 +80,9 @@ def round_ratios(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequenc
     return [mine / theirs for mine, theirs in zip(baseline_seconds, candidate_seconds, strict=False)]
 
 
-def interval_over_starts(ratios: Sequence[float]) -> Interval:
+def interval_over_starts(ratios: Sequence[float]) -> tuple[float, float, float]:
     """
-    Interval for the true ratio, from one ratio per start.
+    Lower end, middle and upper end of the 95 % interval for the true ratio, from one ratio per start.
 
     Args:
         ratios: At least 2. Memory addresses make them differ between starts; the distribution is nearly normal. Their
@@ -103,16 +95,16 @@ def interval_over_starts(ratios: Sequence[float]) -> Interval:
     middle = statistics.fmean(logarithms)
     quantile = _STUDENT.get(len(ratios), _STUDENT[max(_STUDENT)])
     half = min(quantile * max(statistics.stdev(logarithms), _LEAST_SCATTER) / math.sqrt(len(ratios)), _WIDEST)
-    return Interval(math.exp(middle - half), math.exp(middle), math.exp(middle + half))
+    return math.exp(middle - half), math.exp(middle), math.exp(middle + half)
 
 
 _LEAST_SCATTER = 0.005
 _WIDEST = 30.0  # half-width in logarithms: keeps the ends finite
 
 
-def interval_over_rounds(ratios: Sequence[float]) -> Interval:
+def interval_over_rounds(ratios: Sequence[float]) -> tuple[float, float, float]:
     """
-    Interval for the true median of the rounds' ratios.
+    As ``interval_over_starts``, for the true median of the rounds' ratios.
 
     Args:
         ratios: One per round, at least 2. For fewer than 6 rounds, no distribution-free interval covers 95 %, so
@@ -125,7 +117,7 @@ def interval_over_rounds(ratios: Sequence[float]) -> Interval:
     rank = _left_out(count)
     if rank is None:
         return interval_over_starts(ratios)
-    return Interval(ordered[rank], statistics.median(ordered), ordered[-1 - rank])
+    return ordered[rank], statistics.median(ordered), ordered[-1 - rank]
 
 
 def _left_out(count: int) -> int | None:

@@ -6,7 +6,6 @@ Rules and reports both take these sums from here, so that they cannot disagree.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -16,7 +15,7 @@ import msgspec
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
 from layoutdoctor.examination.graphs.buffers import BufferGraph
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
-from layoutdoctor.examination.graphs.layout_agnostic import strided_norms
+from layoutdoctor.examination.graphs.layout_agnostic import convolves, strided_norms
 from layoutdoctor.units import format_share, known_sum
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ IRRELEVANT_SHARE = 0.02
 """Conversions that take less of the kernel time than this cannot be worth a change of layout."""
 
 Number = TypeVar("Number", int, float)
-_CONVOLUTION_OPERATOR = re.compile(r"conv(olution|[123]d|_transpose)")
 
 
 def all_conversions_of(trial: Trial) -> tuple[Conversion, ...]:
@@ -188,7 +186,7 @@ def _trial_convolution_counts(trial: Trial) -> Iterable[int]:
         yield sum(card.convolution_count for card in cards)
     for graph in trial.graphs:
         if graph.nodes:
-            yield sum(_CONVOLUTION_OPERATOR.search(node.target) is not None for node in graph.nodes)
+            yield sum(node.op == "call_function" and convolves(node.target) for node in graph.nodes)
 
 
 def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: float | None) -> tuple[Graph, ...]:

@@ -37,11 +37,11 @@ def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None 
         )
     cases = [_case(diagnosis, weight) for diagnosis, weight in zip(diagnoses, weights, strict=True)]
     first = diagnoses[0]
-    for diagnosis in diagnoses[1:]:
-        own, other = _identity(diagnosis), _identity(first)
-        if own != other:
-            raise UsageError(f"cannot make a policy of {_words(own)} and {_words(other)}: expected one model and mode")
-    if len({_key(case) for case in cases}) < len(cases):
+    of = list(dict.fromkeys(map(_identity, diagnoses)))
+    if len(of) > 1:
+        raise UsageError(f"cannot make a policy of {of[1]} and {of[0]}: expected one model and mode")
+    kinds = {(case.shapes, case.device, case.device_name, case.thread_count) for case in cases}
+    if len(kinds) < len(cases):
         raise UsageError(
             "cannot make a policy of two diagnoses with the same input shapes, device and number of threads: "
             "leave one of them out"
@@ -84,12 +84,7 @@ def _use(policy: Policy, case: Case, best: str) -> str:
 
 
 def _case(diagnosis: Diagnosis, weight: float) -> Case:
-    comparison, subject = diagnosis.comparison, diagnosis.subject
-    baseline = (
-        None
-        if comparison is None
-        else next((trial for trial in diagnosis.trials if trial.name == comparison.baseline), None)
-    )
+    comparison, subject, baseline = diagnosis.comparison, diagnosis.subject, diagnosis.baseline
     if comparison is None or baseline is None or baseline.measurement is None:
         raise UsageError(
             f"cannot make a policy of the diagnosis of {subject.name}: it has no times of its baseline; diagnose the "
@@ -109,15 +104,7 @@ def _case(diagnosis: Diagnosis, weight: float) -> Case:
     )
 
 
-def _identity(diagnosis: Diagnosis) -> tuple[str, str, str]:
+def _identity(diagnosis: Diagnosis) -> str:
     subject = diagnosis.subject
     assert diagnosis.comparison is not None
-    return subject.model or subject.name, subject.mode, diagnosis.comparison.baseline
-
-
-def _words(identity: tuple[str, str, str]) -> str:
-    return f"{identity[0]} in {identity[1]} against {identity[2]}"
-
-
-def _key(case: Case) -> tuple[object, ...]:
-    return case.shapes, case.device, case.device_name, case.thread_count
+    return f"{subject.model or subject.name} in {subject.mode} against {diagnosis.comparison.baseline}"

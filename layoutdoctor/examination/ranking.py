@@ -10,6 +10,7 @@ from layoutdoctor.diagnosis.record import Count, Record, Seconds
 from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import all_conversions_of, sum_known
+from layoutdoctor.examination.graphs.layout_agnostic import convolves
 from layoutdoctor.words import distinct
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def rank(diagnosis: Diagnosis, first: str | None = None, second: str | None = No
         advised = [] if advice is None or advice.configuration is None else [advice.configuration]
         wanted = [*advised, *(ratio.name for ratio in ratios), *(trial.name for trial in diagnosis.trials)]
         second = next((name for name in wanted if name != first), first)
-    rows, others = (_by_place(_trial(diagnosis, name)) for name in (first, second))
+    rows, others = (_by_place(diagnosis.trial(diagnosis.trial(name).same_as or name)) for name in (first, second))
     if not rows:
         raise UsageError(f"cannot rank the convolutions of {first!r}: no graph of it with a convolution was recorded")
     ranked = [
@@ -107,14 +108,6 @@ def rank(diagnosis: Diagnosis, first: str | None = None, second: str | None = No
         for (module, line, backward), (nodes, spent) in rows.items()
     ]
     return first, second, sorted(ranked, key=lambda one: -one.loss)
-
-
-def _trial(diagnosis: Diagnosis, name: str) -> Trial:
-    trial = diagnosis.measured_trial(name)
-    if trial is None:
-        names = ", ".join(one.name for one in diagnosis.trials)
-        raise UsageError(f"cannot rank the convolutions of {name!r}: expected one of {names}")
-    return trial
 
 
 def _by_place(trial: Trial) -> Mapping[_Key, tuple[list[FxNode], Spent]]:
@@ -133,7 +126,7 @@ def _by_place(trial: Trial) -> Mapping[_Key, tuple[list[FxNode], Spent]]:
         if ran and graph.name not in ran:
             continue
         for node in graph.nodes:
-            if "conv" in node.target and node.op == "call_function":
+            if node.op == "call_function" and convolves(node.target):
                 line = str(node.location) if node.location is not None else None
                 backward = graph.direction == "backward" or "backward" in node.target
                 found[node.module, line, backward].append((graph.name, node))

@@ -273,14 +273,12 @@ class KernelTotal:
     Attributes:
         nanoseconds: Their time together.
         operation: The operation they ran in; None if the table does not say.
-        is_cut: Whether the table's column cut the name, so that only its beginning is known.
     """
 
     name: str
     count: int
     nanoseconds: int
     operation: str | None = None
-    is_cut: bool = False
 
 
 @dataclass

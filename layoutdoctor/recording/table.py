@@ -154,7 +154,6 @@ _OF_THE_API = re.compile(r"API calls:?\s*$")
 _LARGEST = 1 << 62
 _TRANSFERS = ("[CUDA mem", "Memcpy ", "Memset ")
 """Copies and fills, which are among the kernels in some of the tables."""
-_CUT = ("...", "\u2026")
 _DEVICE = re.compile(r"^(.*?)\s*\(?(\d{1,6})\)?$")
 
 
@@ -260,7 +259,7 @@ class _Table:
         """The sums, or the run that a list of single kernels is, with nothing of the host."""
         if self.layout.start is None:
             rows = [
-                KernelTotal(name, count, nanoseconds, operation, is_cut=name.endswith(_CUT))
+                KernelTotal(name, count, nanoseconds, operation)
                 for (name, operation), (count, nanoseconds) in self.sums.items()
             ]
             return KernelTotals(self.layout.source, rows=rows)
@@ -304,7 +303,7 @@ class _KeyAverages(_Table):
     def kernels(self) -> list[KernelTotal]:
         """What ran on the device itself, copies as well: it took no time on the host, and is no range of the host."""
         found = [
-            KernelTotal(name, count, device, is_cut=name.endswith(_CUT))
+            KernelTotal(name, count, device)
             for (name, on_host), (count, _, device) in self.rows.items()
             if device and not on_host and (name, True) not in self.rows and not _IS_OF_THE_HOST.match(name)
         ]

@@ -10,7 +10,7 @@ from cured_models import CASES, Case
 from live_trials import requested
 
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.examination.applying import how_to_apply
+from layoutdoctor.examination.applying import Call, how_to_apply
 from layoutdoctor.run.deriving import with_switch
 from layoutdoctor.workers.messages import Request
 
@@ -46,7 +46,8 @@ def check(case: Case, mode: Mode) -> None:
     assert targets != [node.target for graph in trials[base].graphs for node in graph.nodes]
     expected = model(x).detach()
     scope: dict[str, Any] = {"torch": torch, "model": model, "x": x}
-    exec(how_to_apply(cured.configuration, frozenset({len(case.shape)})), scope)
+    rank = len(case.shape)
+    exec(how_to_apply(cured.configuration, frozenset({rank}), Call("model(x)", {"x": rank})), scope)
     found = scope["model"](scope["x"]).detach()
     tolerance = TOLERANCES.get(case.cure, 1e-4)
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)

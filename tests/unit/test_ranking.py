@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from kept_recordings import diagnosed
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.saved import load
@@ -67,9 +68,15 @@ def test_what_cannot_be_ranked_is_refused(saved: str, tmp_path: Path, capsys: py
     trace = str(RECORDINGS.parent / "traces" / "h100_vit_patch_embed.json.gz")
     assert main(["-q", "trace", trace, "--output", str(tmp_path / "trace.json")]) == 0
     for words, said in (
-        ([saved, "--of", "other"], "cannot rank the convolutions of 'other': expected one of eager, "),
+        ([saved, "--of", "other"], "cannot find trial 'other' in the diagnosis: expected one of eager, "),
         ([str(tmp_path / "trace.json")], "of 'recorded': no graph of it with a convolution was recorded"),
     ):
         capsys.readouterr()
         assert main(["rank", *words]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_cast_is_no_convolution() -> None:
+    _, _, rows = rank(diagnosed("seed_autocast.inference.nvidia-h200"))  # three convolutions under autocast
+
+    assert sum(row.count for row in rows) == 3

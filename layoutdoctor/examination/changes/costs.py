@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from layoutdoctor.diagnosis.comparison import (
@@ -17,7 +19,7 @@ from layoutdoctor.examination.costs import counted_conversions, launch_count, pa
 from layoutdoctor.units import format_seconds, format_significant, known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -35,10 +37,16 @@ COUNT_TOLERANCE = 0.5
 """Fewer additional conversions per step than this come from a step that was recorded in part."""
 
 _Change = TypeVar("_Change", bound=CostChange)
-_RECORDED: dict[str, Callable[[Conversion], object]] = {
-    "op": lambda conversion: conversion.op,
-    "module": lambda conversion: conversion.module,
+_Fields = Mapping[str, Callable[[Any], object]]
+"""The fields by which conversions or round trips of two runs are the same, each with its value of one of them."""
+
+_OF_CONVERSION: _Fields = {
+    **{name: attrgetter(name) for name in ("owner", "direction", "tensor", "op", "module")},
     "shape": lambda conversion: _shape_of(conversion),
+}
+_OF_ROUND_TRIP: _Fields = {
+    **{name: attrgetter(name) for name in ("kind", "module", "between")},
+    "shape": attrgetter("tensor_shape"),
 }
 
 
@@ -49,11 +57,14 @@ def recorded_by_one(old: Trial | None, new: Trial | None) -> frozenset[str]:
     Conversions are not matched by these fields: otherwise no conversion of one run would match one of the other. Empty
     if a run has no conversions.
     """
-    runs = [conversions for conversions in (_conversions_of(old), _conversions_of(new)) if conversions]
+    return _recorded_by_one(_OF_CONVERSION, _conversions_of(old), _conversions_of(new))
+
+
+def _recorded_by_one(fields: _Fields, *runs: Sequence[Any]) -> frozenset[str]:
     return frozenset(
         name
-        for name, value_of in _RECORDED.items()
-        if len({any(value_of(conversion) is not None for conversion in run) for run in runs}) > 1
+        for name, value_of in fields.items()
+        if len({any(value_of(item) is not None for item in run) for run in runs if run}) > 1
     )
 
 
@@ -89,64 +100,43 @@ def _exposed_seconds(trial: Trial | None, conversions: Sequence[Conversion]) -> 
 
 
 def conversion_changes(
-    old: Trial | None, new: Trial | None, old_parts: int = 1, new_parts: int = 1
+    old: Trial | None, new: Trial | None, parts: tuple[int, int] = (1, 1)
 ) -> tuple[ConversionChange, ...]:
     """The conversions of both runs, outer-joined by the fields that both recorded; largest difference first."""
-    unknown = recorded_by_one(old, new)
-
-    def fields_of(conversion: Conversion) -> dict[str, Any]:
-        own = {"owner": conversion.owner, "direction": conversion.direction, "tensor": conversion.tensor}
-        return own | {name: None if name in unknown else value_of(conversion) for name, value_of in _RECORDED.items()}
-
-    before, after = (
-        _amounts(own, fields_of, launch_count, parts)
-        for own, parts in ((_conversions_of(old), old_parts), (_conversions_of(new), new_parts))
-    )
-    return _joined(ConversionChange, before, after)
+    runs = _conversions_of(old), _conversions_of(new)
+    return _joined(ConversionChange, _OF_CONVERSION, runs, launch_count, parts)
 
 
 def round_trip_changes(
-    old: Trial | None, new: Trial | None, old_parts: int = 1, new_parts: int = 1
+    old: Trial | None, new: Trial | None, parts: tuple[int, int] = (1, 1)
 ) -> tuple[RoundTripChange, ...]:
     """The round trips of both runs, outer-joined by the fields that both recorded; largest difference first."""
-    runs = [pairs for pairs in (_pairs_of(old), _pairs_of(new)) if pairs]
-    has_module = all(any(pair.module is not None for pair in pairs) for pairs in runs)
-    has_shape = all(any(pair.tensor_shape is not None for pair in pairs) for pairs in runs)
-
-    def fields_of(pair: RedundantPair) -> dict[str, Any]:
-        module, shape = pair.module if has_module else None, pair.tensor_shape if has_shape else None
-        return {"kind": pair.kind, "module": module, "between": pair.between, "shape": shape}
-
-    before, after = (
-        _amounts(own, fields_of, len, parts)
-        for own, parts in ((_pairs_of(old), old_parts), (_pairs_of(new), new_parts))
-    )
-    return _joined(RoundTripChange, before, after)
+    return _joined(RoundTripChange, _OF_ROUND_TRIP, (_pairs_of(old), _pairs_of(new)), len, parts)
 
 
-_Key = tuple[tuple[str, Any], ...]
-
-
-def _amounts(
-    items: Iterable[Any], fields_of: Callable[[Any], dict[str, Any]], count_of: Callable[[list[Any]], int], parts: int
-) -> dict[_Key, Amount]:
-    groups: dict[_Key, list[Any]] = defaultdict(list)
-    for item in items:
-        groups[tuple(fields_of(item).items())].append(item)
-    return {
-        key: Amount(
-            count=per(count_of(group), parts), seconds=_per(known_sum(*(item.seconds for item in group)), parts)
-        )
-        for key, group in groups.items()
-    }
-
-
-def _joined(kind: type[_Change], before: Mapping[_Key, Amount], after: Mapping[_Key, Amount]) -> tuple[_Change, ...]:
+def _joined(
+    kind: type[_Change],
+    fields: _Fields,
+    runs: tuple[Sequence[Any], Sequence[Any]],
+    count_of: Callable[[list[Any]], int],
+    parts: tuple[int, int],
+) -> tuple[_Change, ...]:
     """The changes, the largest difference in seconds first; changes without seconds follow, by count."""
-    changes = [
-        kind(old=before.get(key), new=after.get(key), **dict(key))  # fields of the key are those of the change
-        for key in dict.fromkeys((*before, *after))
-    ]
+    unknown = _recorded_by_one(fields, *runs)
+    groups: dict[tuple[Any, ...], tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
+    for age, run in enumerate(runs):
+        for item in run:
+            key = tuple(None if name in unknown else value_of(item) for name, value_of in fields.items())
+            groups[key][age].append(item)
+    changes = []
+    for key, sides in groups.items():
+        old, new = (
+            Amount(count=per(count_of(own), part), seconds=_per(known_sum(*(item.seconds for item in own)), part))
+            if own
+            else None
+            for own, part in zip(sides, parts, strict=True)
+        )
+        changes.append(kind(old=old, new=new, **dict(zip(fields, key, strict=True))))  # the fields are the change's
     return tuple(sorted(changes, key=_size, reverse=True))
 
 

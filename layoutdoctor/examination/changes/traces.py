@@ -80,6 +80,7 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
     matches = {kind: match_names(kind, before.totals[kind], after.totals[kind]) for kind in KINDS}
     overlap, unequal_work = find_overlap(before, after, matches), find_unequal_work(before, after, matches)
     environment = environment_changes(old, new)
+    parts = before.parts, after.parts
     is_known = all(any(run.totals.values()) or not run.compared.costs.kernel_count for run in (before, after))
     return TraceComparison(
         basis="step" if by_step else "sum",
@@ -90,8 +91,8 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
         is_empty=is_known and not any(match.is_common for kind in KINDS for match in matches[kind]),
         unequal_work=unequal_work,
         environment=environment,
-        conversions=conversion_changes(before.trial, after.trial, before.parts, after.parts),
-        round_trips=round_trip_changes(before.trial, after.trial, before.parts, after.parts),
+        conversions=conversion_changes(before.trial, after.trial, parts),
+        round_trips=round_trip_changes(before.trial, after.trial, parts),
         totals=tuple(_total_changes(before, after, matches)),
         regression=_judge(before, after, overlap, unequal_work),
         notes=tuple(_notes(before, after)),

@@ -79,6 +79,12 @@ def is_layout_agnostic(node: FxNode) -> bool:
     return name in POINTWISE or name in PER_CHANNEL or name in ALIASES
 
 
+def convolves(target: str) -> bool:
+    """Whether an operation is a convolution of any library, forward or backward; a cast (``convert_...``) is none."""
+    name = base_name(target)
+    return "conv" in name and "convert" not in name and "reorder" not in name
+
+
 def reads_any_layout(node: FxNode) -> bool:
     """Whether an operation reads its input in any layout and returns another value, such as a sum or a size."""
     name = base_name(node.target)

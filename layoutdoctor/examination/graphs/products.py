@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.examination.graphs.layout_agnostic import base_name, convolves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -66,8 +66,7 @@ def convolved(graph: Graph) -> Iterator[tuple[FxNode, FxNode]]:
 
 
 def _convolves(node: FxNode) -> bool:
-    name = base_name(node.target)
-    return "conv" in name and not node.backward and not any(word in name for word in ("convert", "backward", "reorder"))
+    return convolves(node.target) and not node.backward and "backward" not in node.target
 
 
 def share_of(graphs: Iterable[Graph], is_one: Callable[[FxNode], bool]) -> float:

@@ -134,18 +134,8 @@ def examine_recorded(trace: RecordedTrace, device: str | None = None) -> TraceFa
     if on_host is not None:
         found = _facts(on_host)
         if any(conversion.direction != "none" for conversion in found.conversions):
-            return _of_a_cpu(found)
+            return found
     return _facts(trace)
-
-
-def _of_a_cpu(found: TraceFacts) -> TraceFacts:
-    """The facts without the fields that only a device apart from the host can have."""
-    alone = {"exposed_seconds": None, "stream": None}
-    return TraceFacts(
-        kernels=msgspec.structs.replace(found.kernels, waiting=None, exposed_conversion_seconds=None),
-        conversions=tuple(msgspec.structs.replace(conversion, **alone) for conversion in found.conversions),
-        pairs=found.pairs,
-    )
 
 
 def _facts(trace: RecordedTrace) -> TraceFacts:
@@ -175,6 +165,7 @@ class Records:
         self.evidence, self.places, self.origin = evidence, places, origin
         trace, found = evidence.trace, evidence.conversions
         self.trace, self.attribution = trace, evidence.attribution
+        self.is_of_a_cpu = trace.source == OF_A_CPU  # then nothing ran apart from the host
         self.is_library = np.zeros(len(trace.kernels), bool)
         self.is_library[[conversion.row for conversion in found]] = True
         self.is_eager_copy = np.zeros(len(trace.kernels), bool)
@@ -220,11 +211,11 @@ class Records:
             lacks=tuple(describe_lacks(self.places, self.unsettled)),
             undecided_count=int(self.is_undecided.sum()),
             undecided_seconds=self._seconds(self.is_undecided),
-            exposed_conversion_seconds=self.exposed_total / NANOSECONDS_PER_SECOND,
+            exposed_conversion_seconds=None if self.is_of_a_cpu else self.exposed_total / NANOSECONDS_PER_SECOND,
             convolution_count=int(of_convolutions.sum()) if len(trace.kernels) else None,
             convolution_seconds=self._seconds(of_convolutions) if len(trace.kernels) else None,
             totals=totals_of(self.attribution, {"module": self.modules, **done}, self.is_library),
-            waiting=self._waiting(),
+            waiting=None if self.is_of_a_cpu else self._waiting(),
         )
 
     def _seconds(self, is_asked: NDArray[np.bool_]) -> float:
@@ -240,51 +231,55 @@ class Records:
         has: NDArray[np.bool_] = np.array([own.role == role for own in self.evidence.classes] or [False])
         return has[self.trace.kernels.name]
 
-    def _common(self, row: int, *, is_copy: bool = False, is_counted: bool = True) -> dict[str, object]:
-        """The fields that every conversion has from its kernel."""
+    def _plain(self, id_: str, row: int, *, is_copy: bool = False) -> Conversion:
+        """A kernel as a conversion of which nothing but the kernel is known."""
         trace, attribution = self.trace, self.attribution
         step, operation = int(attribution.step[row]), int(attribution.operation[row])
         if is_copy and operation != NONE:
             operation = int(attribution.outermost[operation])
         exposed = int(self.exposed_copies[row] if is_copy else self.exposed[row])
-        return {
-            "kernel": self.evidence.name_of(row),
-            "node": None,
-            "op": attribution.name_of(operation) if operation != NONE else None,
-            "location": self.locations.get(row),
-            "module": self.modules[row],
-            "seconds": int(trace.kernels.duration[row]) / NANOSECONDS_PER_SECOND,
-            "stream": int(trace.kernels.stream[row]),
-            "start_seconds": (int(trace.kernels.start[row]) - self.origin) / NANOSECONDS_PER_SECOND,
-            "seconds_source": "measured",
-            "exposed_seconds": exposed / NANOSECONDS_PER_SECOND if is_counted else None,
-            "step": attribution.step_names[step] if step != NONE else None,
-        }
+        return Conversion(
+            id=id_,
+            owner="library",
+            kernel=self.evidence.name_of(row),
+            node=None,
+            op=attribution.name_of(operation) if operation != NONE else None,
+            location=self.locations.get(row),
+            module=self.modules[row],
+            source=None,
+            target=None,
+            direction="none",
+            tensor="unknown",
+            seconds=int(trace.kernels.duration[row]) / NANOSECONDS_PER_SECOND,
+            bytes_moved=None,
+            stream=None if self.is_of_a_cpu else int(trace.kernels.stream[row]),
+            start_seconds=(int(trace.kernels.start[row]) - self.origin) / NANOSECONDS_PER_SECOND,
+            seconds_source="measured",
+            exposed_seconds=None if self.is_of_a_cpu else exposed / NANOSECONDS_PER_SECOND,
+            step=attribution.step_names[step] if step != NONE else None,
+        )
 
     def library(self, number: int, found: LibraryConversion) -> Conversion:
         """A conversion of a library."""
-        common = self._common(found.row)
-        shape = found.tensor.shape if found.tensor is not None else None
-        source, target = _layouts(shape, found.direction)
+        tensor = found.tensor
+        source, target = _layouts(tensor.shape if tensor is not None else None, found.direction)
         recorded = DTYPES.get(found.dtype or "")
         dtype, target_dtype = dtypes_of(self.evidence.name_of(found.row)) or (recorded, recorded)
-        is_buffer = found.tensor is not None and found.direction == "to_channels_last" and found.tensor.role in _WRITTEN
-        return Conversion(
-            id=f"conversion {number}",
-            owner="library",
+        is_buffer = tensor is not None and found.direction == "to_channels_last" and tensor.role in _WRITTEN
+        return msgspec.structs.replace(
+            self._plain(f"conversion {number}", found.row),
             source=source,
             target=target,
             direction=found.direction,
-            tensor=found.tensor.kind if found.tensor is not None else "unknown",
+            tensor=tensor.kind if tensor is not None else "unknown",
             bytes_moved=tensor_bytes(source, dtype, target_dtype),
             dtype=dtype,
             target_dtype=target_dtype if target_dtype != dtype else None,
-            port=found.tensor.port if found.tensor is not None else None,
+            port=tensor.port if tensor is not None else None,
             cause="the library converts the buffer of its result before it writes it" if is_buffer else None,
             source_value=self._value(found),
             confidence=found.confidence,
             of_batch=found.of_batch,
-            **common,  # type: ignore[arg-type]
         )
 
     def _value(self, found: LibraryConversion) -> str | None:
@@ -305,37 +300,25 @@ class Records:
 
     def padded(self, number: int, row: int) -> Conversion:
         """A kernel that only pads channels."""
-        return Conversion(
-            id=f"padding {number}",
-            owner="library",
-            source=None,
-            target=None,
-            direction="none",
-            tensor="unknown",
-            bytes_moved=None,
-            cause="channels are padded or folded, which changes no layout",
-            **self._common(row, is_counted=False),  # type: ignore[arg-type]
-        )
+        cause = "channels are padded or folded, which changes no layout"
+        return msgspec.structs.replace(self._plain(f"padding {number}", row), exposed_seconds=None, cause=cause)
 
     def copy(self, number: int, copy: TraceCopy) -> Conversion:
         """A copy that no library ran."""
-        common = self._common(copy.row, is_copy=True, is_counted=copy.direction != "none")
+        plain = self._plain(f"copy {number}", copy.row, is_copy=True)
         owner = "compiler" if copy.kind == "generated" else "framework"
-        if copy.kind != "generated" and common["op"] in _CALLED_FROM_PYTHON:
+        if copy.kind != "generated" and plain.op in _CALLED_FROM_PYTHON:
             owner = "user"
-        return Conversion(
-            id=f"copy {number}",
-            owner=owner,  # type: ignore[arg-type]
+        return msgspec.structs.replace(
+            plain,
+            owner=owner,
             source=copy.source,
             target=copy.target,
             direction=copy.direction,
-            tensor="unknown",
-            bytes_moved=None,
             cause=_CAUSES[copy.kind],
             confidence="shapes" if copy.source is not None else None,
             graph="recorded",
-            fused=False,
-            **common,  # type: ignore[arg-type]
+            exposed_seconds=plain.exposed_seconds if copy.direction != "none" else None,
         )
 
     def pair(self, pair: TracePair, conversions: Sequence[Conversion]) -> RedundantPair:

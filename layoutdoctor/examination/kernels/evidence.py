@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from layoutdoctor.examination.kernels.names import (
     GENERATED_POINTWISE,
-    is_cast_for_convolution,
-    is_convolution_kernel,
     kernel_entry,
     looks_like_conversion,
 )
@@ -108,7 +106,9 @@ class Evidence:
         self.trace, self.attribution = trace, attribution
         self.names: list[int] = trace.kernels.name.tolist()
         used = set(self.names)
-        self.classes = [_class_of(name) if index in used else KernelClass() for index, name in enumerate(trace.names)]
+        self.classes = [
+            kernel_class(name) if index in used else KernelClass() for index, name in enumerate(trace.names)
+        ]
         self.groups = _groups_of(self)
         self.conversions = _library_conversions(self)
 
@@ -131,14 +131,19 @@ class Evidence:
         return zip(kernels.process.tolist(), kernels.device.tolist(), kernels.stream.tolist(), strict=True)
 
 
-def _class_of(name: str) -> KernelClass:
-    entry, is_helper = kernel_entry(name), name.startswith(_HELPER) or is_cast_for_convolution(name)
-    is_conversion = entry is not None and entry.role == "conversion"
-    is_main = not is_conversion and not is_helper and is_convolution_kernel(name)
+def kernel_class(name: str) -> KernelClass:
+    """The facts that a kernel's name gives."""
+    entry, is_helper = kernel_entry(name), name.startswith(_HELPER)
     if entry is None:
-        is_possible = not is_main and not is_helper and looks_like_conversion(name)
-        return KernelClass(is_conversion, is_main, is_helper, role="possible" if is_possible else "")
-    return KernelClass(is_conversion, is_main, is_helper, entry.direction, entry.library, entry.role)
+        return KernelClass(is_helper=is_helper, role="possible" if looks_like_conversion(name) else "")
+    return KernelClass(
+        is_conversion=entry.role == "conversion",
+        is_main=entry.role == "convolution" and not is_helper,
+        is_helper=is_helper or (entry.library, entry.role) == ("cudnn", "cast"),
+        direction=entry.direction,
+        library=entry.library,
+        role=entry.role,
+    )
 
 
 def _groups_of(evidence: Evidence) -> list[int]:

@@ -7,63 +7,55 @@ First come the patterns of names, then the functions that look up a whole or cut
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from layoutdoctor.words import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from layoutdoctor.diagnosis.conversion import ConversionDirection
     from layoutdoctor.diagnosis.kernel import Kernel
 
 _FALLBACK = re.compile(r"slow_conv|thnn_conv|vol2col|naive_conv")
-Role = Literal["conversion", "padding", "cast", "possible", "strided_copy", "generated", "decoy"]
+Role = Literal["conversion", "convolution", "padding", "cast", "possible", "strided_copy", "generated", "decoy"]
 
 
-@dataclass(frozen=True)
-class KernelEntry:
+class KernelEntry(NamedTuple):
     """
     One kernel, or several that share one pattern.
 
     Attributes:
-        regex: Matches the beginning of the name, so that the end may be cut off.
+        regex: Matches the beginning of the name: a table may cut off the end.
         library: The library of the kernel; ``custom`` if it is the model's own.
-        role: ``conversion``: the name proves that the layout changes. ``padding``: channels are padded or folded.
-            ``cast``: only the data type changes. ``possible``: it may convert, the name does not say. ``strided_copy``:
-            a copy in eager mode, its strides decide. ``generated``: the compiler's, undecidable by name. ``decoy``:
-            it looks like a conversion and is none.
+        role: ``conversion``: the name proves that the layout changes. ``convolution``: it is a convolution,
+            or a step that only convolutions take. ``padding``: channels are padded or folded. ``cast``: only the data
+            type changes. ``possible``: it may convert, the name does not say. ``strided_copy``: a copy in eager mode,
+            its strides decide. ``generated``: the compiler's, undecidable by name. ``decoy``: it looks like a
+            conversion and is none.
         direction: The change of layout; ``other`` if the name does not show it, ``none`` if there is none.
-        endings: Possible ends of a cut name: the entry is a candidate if the cut name and any suffix of an ending
-            together match. Empty: only a name that already matches counts.
     """
 
     regex: str
     library: str
     role: Role
     direction: ConversionDirection
-    endings: tuple[str, ...] = ()
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """Compiled when a cut name is looked up; whole names are looked up in one pattern of all entries."""
-        return re.compile(self.regex)
 
 
 # The forms a demangled name takes: with or without its return type; numbers as 4, (int)4 (nsys) or int=4 (nvprof).
 _VOID = r"^(?:void )?"
 _ANONYMOUS = r"(?:\(anonymous namespace\)::|<unnamed>::|_GLOBAL__N__\w{1,80}::)?"
-_IS_CUDNN = _VOID + r"(?:cudnn::(?:\w{1,40}::)?)?"
+_IS_CUDNN = _VOID + r"(?:cudnn::(?:\w{1,40}::){0,2})?"
 _ATEN = _VOID + r"at::native::" + _ANONYMOUS
 _NUMBER = r"(?:\(\w+\)|\w+=)?\d+"
 _COPIES = r"at::native::(?:direct_copy_kernel_cuda|copy_device_to_device)"
 _STRIDED = rf"<{_NUMBER}, {_NUMBER}, at::native::gpu_kernel_impl(?:_nocast)?<at::native::direct_copy_kernel_cuda\b"
 _VECTORIZED = _VOID + rf"at::native::vectorized_elementwise_kernel<{_NUMBER}, at::native::"
 _UNROLLED = _VOID + rf"at::native::unrolled_elementwise_kernel<{_COPIES}\(.{{0,600}}?, "
-IN_COMPOSABLE_KERNEL = r"(?:void )?ck::(?:\w{1,40}::|\(anonymous namespace\)::){0,3}"
-ARCHITECTURE = r"(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)"
+_REORDER = r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r"
+_IN_COMPOSABLE_KERNEL = r"(?:void )?ck::(?:\w{1,40}::|\(anonymous namespace\)::){0,3}"
+_ARCHITECTURE = r"(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)"
 
 
 def _cudnn(*words: str) -> str:
@@ -71,184 +63,185 @@ def _cudnn(*words: str) -> str:
     return rf"{_IS_CUDNN}(?:{'|'.join(words)})\b"
 
 
-def _entry(pattern: str, library: str, role: Role, direction: ConversionDirection, *endings: str) -> KernelEntry:
-    return KernelEntry(pattern, library, role, direction, endings)
-
-
-def _decoy(library: str, *patterns: str, endings: tuple[str, ...] = ()) -> KernelEntry:
-    return _entry("|".join(patterns), library, "decoy", "none", *endings)
+def _computing(role: Role, library: str, *patterns: str) -> KernelEntry:
+    return KernelEntry("|".join(patterns), library, role, "none")
 
 
 # Above each entry: the facts that the name gives; where it was seen.
 
 _CONVERSIONS = (
-    # contiguous to channels_last, of activations and of weights; also a cast if its two types differ; cuDNN 7 (no
-    # namespace), 8 (cudnn::ops), 9 (cudnn::engines_precompiled); recorded on V100, A100, H100
-    _entry(_cudnn("nchwToNhwcKernel"), "cudnn", "conversion", "to_channels_last", "Kernel"),
+    # contiguous to channels_last, of activations and of weights, 3 channels padded to 4 or few channels folded on the
+    # way; also a cast if its two types differ; cuDNN 7 (no namespace), 8 (cudnn::ops), 9 (cudnn::engines_precompiled);
+    # recorded on V100, A100, H100; README of apex.pyprof; kernel table of HTA
+    KernelEntry(_cudnn("nchwToNhwcKernel", "nchwToNhwc3To4Kernel", "nchwToFoldedNhwcKernel"),
+                "cudnn", "conversion", "to_channels_last"),
     # channels_last to contiguous; also a cast if its two types differ; cuDNN 7 (no namespace), 8 (cudnn::ops), 9
     # (cudnn::engines_precompiled); recorded on V100, A100, H100
-    _entry(_cudnn("nhwcToNchwKernel"), "cudnn", "conversion", "to_contiguous", "Kernel"),
-    # contiguous to channels_last, padding 3 channels to 4 on the way; cuDNN 7; README of apex.pyprof, ResNet-50
-    _entry(_cudnn("nchwToNhwc3To4Kernel"), "cudnn", "conversion", "to_channels_last", "3To4Kernel"),
-    # contiguous to channels_last with few channels folded; the layout changes; kernel table of HTA
-    _entry(_cudnn("nchwToFoldedNhwcKernel"), "cudnn", "conversion", "to_channels_last", "NhwcKernel"),
+    KernelEntry(_cudnn("nhwcToNchwKernel"), "cudnn", "conversion", "to_contiguous"),
     # a layout change; its place before or after the convolution shows the direction. half is any 16-bit type; recorded
     # on MI300X; MIOpen batched_transpose_sol.cpp
-    _entry(r"^batched_transpose_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)\b", "miopen", "conversion",
-           "other", "32x32_pack_2x2_ediv_2x2_half", "32x32_half", "byte", "dword"),
+    KernelEntry(r"^batched_transpose_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)\b",
+                "miopen", "conversion", "other"),
     # contiguous to or from CNHW, around a 1x1 convolution that runs as a matrix product; recorded on MI300X; MIOpen
     # MIOpenUtilKernels4
-    _entry(r"^transpose_(?:NCHW2CNHW|CNHW2NCHW)_V\d", "miopen", "conversion", "other", "NHW_V2", "CHW_V2"),
-    # order 0, 2, 3, 1: contiguous to channels_last; MIOpen tensor_reorder_sol.hpp (builds the name)
-    _entry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r0231\b", "miopen",
-           "conversion", "to_channels_last", "16x256_half_r0231", "byte_r0231", "dword_r0231"),
-    # order 0, 3, 1, 2: channels_last to contiguous; MIOpen tensor_reorder_sol.hpp (builds the name)
-    _entry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r0312\b", "miopen",
-           "conversion", "to_contiguous", "16x256_half_r0312", "byte_r0312", "dword_r0312"),
-    # the order of the four dimensions, as its last digits say; MIOpen tensor_reorder_sol.hpp (builds the name)
-    _entry(r"^general_4d_reorder_\d+x\d+_(?:pack_\d+x\d+_ediv_\d+x\d+_)?(?:byte|half|dword)_r[0-3]{4}\b", "miopen",
-           "conversion", "other", "16x256_half_r3210", "byte_r3210", "dword_r3210"),
+    KernelEntry(r"^transpose_(?:NCHW2CNHW|CNHW2NCHW)_V\d", "miopen", "conversion", "other"),
+    # the order of the four dimensions: 0, 2, 3, 1 is contiguous to channels_last, 0, 3, 1, 2 the way back; MIOpen
+    # tensor_reorder_sol.hpp (builds the name)
+    KernelEntry(_REORDER + r"0231\b", "miopen", "conversion", "to_channels_last"),
+    KernelEntry(_REORDER + r"0312\b", "miopen", "conversion", "to_contiguous"),
+    KernelEntry(_REORDER + r"[0-3]{4}\b", "miopen", "conversion", "other"),
     # contiguous to or from groups of channels (int8); MIOpen MIOpenUtilKernels5.cl
-    _entry(r"^transpose_NCHW2Vec\b", "miopen", "conversion", "other", "ec"),
+    KernelEntry(r"^transpose_NCHW2Vec\b", "miopen", "conversion", "other"),
     # data or weights to or from the layout in which the convolution computes; oneDNN gen_convolution.cpp; torch-xpu-
     # ops pull request 1355: 8 % of ResNet-50 in channels_last
-    _entry(r"^conv_reorder\b", "onednn", "conversion", "other", "order"),
+    KernelEntry(r"^conv_reorder\b", "onednn", "conversion", "other"),
     # a reorder primitive: a change of layout, often of the data type as well; oneDNN gpu/intel/reorder
     # (gen_reorder.cpp, generic_reorder.hpp, ref_reorder.hpp)
-    _entry(r"^(?:gen|generic|custom|simple|ref)_reorder\b", "onednn", "conversion", "other", "order"),
-    # contiguous to channels_last at the border of a layer; Nsight tables of TensorRT engines (FP32, FP16)
-    _entry(_VOID + r"cuInt8::(?:nchwToNhwcKernel|nchwTonhwc)\b", "tensorrt", "conversion", "to_channels_last",
-           "wcKernel", "hwc"),
-    # channels_last to contiguous at the border of a layer; Nsight tables of TensorRT engines (FP32, FP16)
-    _entry(_VOID + r"cuInt8::(?:nhwcToNchwKernel|nhwcTonchw)\b", "tensorrt", "conversion", "to_contiguous", "wKernel",
-           "hw"),
-    # contiguous to channels in groups (CHW2, CHW4); nvprof tables of TensorRT engines (nchwToNchhw2)
-    _entry(_VOID + r"cuInt8::nchwTo[nN]c[hq]hw\w*", "tensorrt", "conversion", "to_blocked", "hhw2", "qhw4"),
-    # channels in groups (CHW2, CHW4) to contiguous; the way back of nchwToNchhw2
-    _entry(_VOID + r"cuInt8::nc[hq]hw\d*To[nN]chw\b", "tensorrt", "conversion", "from_blocked", "ToNchw", "Tonchw"),
+    KernelEntry(r"^(?:gen|generic|custom|simple|ref)_reorder\b", "onednn", "conversion", "other"),
+    # contiguous to channels_last at the border of a layer, and back; Nsight tables of TensorRT engines (FP32, FP16)
+    KernelEntry(_VOID + r"cuInt8::(?:nchwToNhwcKernel|nchwTonhwc)\b", "tensorrt", "conversion", "to_channels_last"),
+    KernelEntry(_VOID + r"cuInt8::(?:nhwcToNchwKernel|nhwcTonchw)\b", "tensorrt", "conversion", "to_contiguous"),
+    # contiguous to channels in groups (CHW2, CHW4), and the way back; nvprof tables of TensorRT engines (nchwToNchhw2)
+    KernelEntry(_VOID + r"cuInt8::nchwTo[nN]c[hq]hw\w*", "tensorrt", "conversion", "to_blocked"),
+    KernelEntry(_VOID + r"cuInt8::nc[hq]hw\d*To[nN]chw\b", "tensorrt", "conversion", "from_blocked"),
     # a permutation of dimensions, of an image or of anything else; Nsight tables of TensorRT engines: 14 % of YOLOv8
     # (permutationKernelPLC3); Nsight tables of short names leave the namespace out
-    _entry(_VOID + r"(?:CUTENSOR_NAMESPACE::permutationKernel|permutationKernelPLC)\w*", "cutensor",
-           "conversion", "other", "Kernel"),
-    # contiguous to channels_last; cutlass util/device_nchw_to_nhwc.h
-    _entry(_VOID + r"cutlass::nchw_to_nhwc_kernel", "cutlass", "conversion", "to_channels_last", "to_nhwc_kernel"),
-    # channels_last to contiguous; cutlass util/device_nhwc_to_nchw.h
-    _entry(_VOID + r"cutlass::nhwc_to_nchw_kernel", "cutlass", "conversion", "to_contiguous", "to_nchw_kernel"),
-    # contiguous to channels_last; hand-written kernels of CUDA and Triton in many public repositories
-    _entry(_VOID + r"_{0,2}nchw_to_nhwc_kernel", "custom", "conversion", "to_channels_last", "to_nhwc_kernel"),
-    # channels_last to contiguous; likewise
-    _entry(_VOID + r"_{0,2}nhwc_to_nchw_kernel", "custom", "conversion", "to_contiguous", "to_nchw_kernel"),
-    # [A, B, C] to [A, C, B], so between contiguous and channels_last with C x H x W as one dimension; TensorFlow
-    # conv_2d_gpu.h; its profiles name the operation TransposeNHWCToNCHW-LayoutOptimizer
-    _entry(_VOID + r"tensorflow::functor::SwapDimension1And2InTensor3(?:UsingTiles|Small)\b", "tensorflow",
-           "conversion", "other", "InTensor3UsingTiles", "InTensor3Small"),
+    KernelEntry(_VOID + r"(?:CUTENSOR_NAMESPACE::permutationKernel|permutationKernelPLC)\w*",
+                "cutensor", "conversion", "other"),
+    # contiguous to channels_last, and the way back; cutlass util/device_nchw_to_nhwc.h, device_nhwc_to_nchw.h
+    KernelEntry(_VOID + r"cutlass::nchw_to_nhwc_kernel", "cutlass", "conversion", "to_channels_last"),
+    KernelEntry(_VOID + r"cutlass::nhwc_to_nchw_kernel", "cutlass", "conversion", "to_contiguous"),
+    # likewise; hand-written kernels of CUDA and Triton in many public repositories
+    KernelEntry(_VOID + r"_{0,2}nchw_to_nhwc_kernel", "custom", "conversion", "to_channels_last"),
+    KernelEntry(_VOID + r"_{0,2}nhwc_to_nchw_kernel", "custom", "conversion", "to_contiguous"),
+)  # fmt: skip
+
+# The steps that only convolutions take are offsets, zero fills, Winograd and FFT transforms, im2col,
+# and the sum of a split weight gradient. A matrix product is none, although a 1x1 convolution may run as one.
+# Beside each pattern: its kernels, and where seen. A layout in a computing kernel's name is its operands' layout.
+_OF_CONVOLUTIONS = (
+    _computing(
+        "convolution", "cutlass",
+        _VOID + r"cutlass\w{0,40}?::Kernel\d?<cutlass\w{0,80}?(?:fprop|dgrad|wgrad|deconv)",  # cuDNN 8 and 9
+        _VOID + r"cutlass\w{0,40}?::Kernel\d?<cutlass\w{0,40}::conv::",
+        _VOID + r"cutlass_cudnn_train::Kernel<cutlass_cudnn_train::reduction::kernel::ReduceSplitK",  # its wgrad
+        r"^cutlass\w{0,80}?(?:fprop|dgrad|wgrad|deconv)",
+    ),
+    _computing(
+        "convolution", "cudnn",
+        # nhwckrsc_nchw reads channels_last and writes contiguous by itself; cuDNN 8 and 9 on A100, H100; TensorRT
+        r"^sm\d+_xmma_(?:fprop|dgrad|wgrad|depthwise_conv|conv)",
+        _VOID + r"xmma_(?:cudnn|new)::gemm::kernel<xmma_(?:cudnn|new)::implicit_gemm::",  # cuDNN 8 on V100
+        rf"^(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{_ARCHITECTURE}_\w{{0,40}}?cudnn_",  # volta_scudnn_; V100, A100
+        # convolve_common_engine in Nsight tables of XLA
+        _IS_CUDNN + r"(?:(?:implicit|explicit)_convolve_|convolve(?:_|Nd_)|first_layer_(?:fwd|wgrad|dgrad)_)",
+        # c1_k1_nhwc is that for depthwise layers; cuDNN 8 and 9, V100
+        _IS_CUDNN + r"(?:(?:conv[123N]d|[dw]grad[123N]d)_(?:c1_k1|grouped_direct|alg)|[dw]grad_(?:alg|engine))",
+        _IS_CUDNN + r"reduce_wgrad_",  # sums parts of a weight gradient; V100, A100
+        # prepares a convolution; public PyTorch traces
+        _cudnn("im2col4d_kernel", "padFilterWeights", "kern_precompute_indices", "scalePackedTensor_kernel",
+               "flip_filter", r"compute\w{0,20}OffsetsKernel"),
+        _VOID + r"cudnn::winograd\w{0,20}::",  # V100, A100
+        _VOID + r"cask\w{0,30}::compute\w{0,40}OffsetsKernel\b",  # for an implicit GEMM; V100, A100, H100
+        _VOID + r"(?:fft[12]d_(?:r2c|c2r)_\d+|pointwise_mult_and_sum_complex\b)",  # cuDNN's FFT convolution
+    ),
+    _computing(
+        "convolution", "miopen",
+        r"^igemm_(?:fwd|bwd|wrw)_|^winograd_conv|^mlir_gen_igemm_conv",  # MI300X
+        r"^naive_conv_",  # MIOpen naive_conv.cpp; rocprof tables
+        r"^Im2Col|^Im[23]d2Col|^Col2Im",  # unfolds the input for a matrix product; MI300X
+        r"^SubTensorOpWithScalar",  # fills the output or the workspace, mostly with zeros; MI300X
+        r"^MIOpenConv|^miopen(?:Sp3Asm|GcnAsm)(?:Conv|Winograd)|^gcnAsmConv",
+        r"^gridwise_convolution_|^convolution_(?:forward|backward)_",
+    ),
+    # MI300X; the second is its weight gradient
+    _computing("convolution", "composable_kernel",
+               "^" + _IN_COMPOSABLE_KERNEL + r"kernel_(?:(?:grouped_)?conv|(?:batched_)?gemm_xdlops_bwd_weight)"),
+    _computing("convolution", "aten",
+               _ATEN + r"(?:conv_depthwise[23]d_|vol2col_kernel|col2vol_kernel|im2col_kernel|col2im_kernel)",
+               _VOID + r"spatialDepthwiseConvolution"),  # PyTorch before 1.9
+    _computing("convolution", "onednn", r"^gen_conv(?:_kernel)?\b|^(?:gen9|gen12lp|xe_\w{1,5}|ref)_(?:wino_)?conv"),
+    _computing("convolution", "custom", _IS_CUDNN + r"(?:conv[123N]d|[dw]grad(?:[123N]d)?)_"),
+    # Inductor's templates
+    _computing("convolution", "inductor", r"^triton_tem_fused_\w{0,200}?convolution|^triton_convolution[23]d"),
 )  # fmt: skip
 
 _ALMOST = (
     # adds channels of zeros (3 to 4 or 8; 128 was reported); pad the channels in the model, no layout helps; Nsight
     # tables of channels_last models, cuDNN 8 and 9
-    _entry(_cudnn("nhwcAddPaddingKernel", "nchwAddPaddingKernel"), "cudnn", "padding", "none", "PaddingKernel"),
+    KernelEntry(_cudnn("nhwcAddPaddingKernel", "nchwAddPaddingKernel"), "cudnn", "padding", "none"),
     # folds or unfolds few channels within channels_last; names in public post-processing of Nsight tables of cuDNN
     # training
-    _entry(_cudnn("nhwcToFoldedNhwcKernel", "foldedNhwcToNhwcKernel"), "cudnn", "padding", "none", "NhwcKernel"),
+    KernelEntry(_cudnn("nhwcToFoldedNhwcKernel", "foldedNhwcToNhwcKernel"), "cudnn", "padding", "none"),
     # pads the first layer's weights to 4 channels; cuDNN 7; README of apex.pyprof: its grid is that of the 9408
     # weights of ResNet-50's first layer
-    _entry(_cudnn("generic4Channel_kernel"), "cudnn", "padding", "none", "nel"),
+    KernelEntry(_cudnn("generic4Channel_kernel"), "cudnn", "padding", "none"),
     # adds channels of zeros; cutlass util/device_nhwc_padding.h
-    _entry(_VOID + r"(?:cutlass::)?nhwc_padding_(?:channel_\w{1,20}_)?kernel", "cutlass", "padding", "none",
-           "padding_kernel", "3To4_kernel"),
+    KernelEntry(_VOID + r"(?:cutlass::)?nhwc_padding_(?:channel_\w{1,20}_)?kernel", "cutlass", "padding", "none"),
     # data type or scale of packed data: one size, no strides; it is often taken for a layout conversion; TensorFlow
     # profiles of cuDNN 8
-    _entry(_cudnn("convertTensor_kernel"), "cudnn", "cast", "none", "_kernel"),
+    KernelEntry(_cudnn("convertTensor_kernel"), "cudnn", "cast", "none"),
     # float32 to 16 bits of a weight gradient; recorded on MI300X; MIOpen MIOpenSubTensorOpWithCastTensorKernel
-    _entry(r"^SubTensorOpWithCastTensor\dd", "miopen", "cast", "none", "CastTensor1d"),
+    KernelEntry(r"^SubTensorOpWithCastTensor\dd", "miopen", "cast", "none"),
     # a copy, the strides decide; recorded on V100, torch 1.8
-    _entry(_UNROLLED + r"OffsetCalculator<", "aten", "strided_copy", "other", ", OffsetCalculator<"),
+    KernelEntry(_UNROLLED + r"OffsetCalculator<", "aten", "strided_copy", "other"),
     # a cast that keeps the strides; recorded on A100, H100: 198 in a particle transformer
-    _entry(_UNROLLED + r"TrivialOffsetCalculator<", "aten", "cast", "none", ", TrivialOffsetCalculator<"),
+    KernelEntry(_UNROLLED + r"TrivialOffsetCalculator<", "aten", "cast", "none"),
     # a cast that keeps the strides; recorded in public PyTorch traces
-    _entry(_VECTORIZED + r"b?float\d\w{0,40}?_copy_kernel_cuda\b", "aten", "cast", "none", "_copy_kernel_cuda"),
+    KernelEntry(_VECTORIZED + r"b?float\d\w{0,40}?_copy_kernel_cuda\b", "aten", "cast", "none"),
     # copy_, contiguous, clone or to; only the strides distinguish a conversion from an attention permute; recorded in
     # public PyTorch traces
-    _entry(_VOID + r"at::native::elementwise_kernel(?:_manual_unroll)?" + _STRIDED, "aten", "strided_copy", "other",
-           "_kernel_cuda"),
+    KernelEntry(_VOID + r"at::native::elementwise_kernel(?:_manual_unroll)?" + _STRIDED,
+                "aten", "strided_copy", "other"),
     # cudnnTransformTensor between any two strides; recorded on H100 inside a Conv3d
-    _entry(_cudnn("tensorTransformGeneric"), "cudnn", "possible", "other", "Generic"),
+    KernelEntry(_cudnn("tensorTransformGeneric"), "cudnn", "possible", "other"),
     # a transpose; the name does not show of which tensor; kernel table of HTA
-    _entry(_cudnn("genericTranspose_kernel", "transposeBlock_kernel", "transposeWarp_kernel"), "cudnn", "possible",
-           "other", "ranspose_kernel", "_kernel"),
+    KernelEntry(_cudnn("genericTranspose_kernel", "transposeBlock_kernel", "transposeWarp_kernel"),
+                "cudnn", "possible", "other"),
     # a matrix transpose for int8 convolutions as GEMM; MIOpen MIOpenUtilKernels4, gemm.cpp
-    _entry(r"^transpose_packed_MN2NM\b", "miopen", "possible", "other", "MN2NM"),
+    KernelEntry(r"^transpose_packed_MN2NM\b", "miopen", "possible", "other"),
     # alpha * source + beta between any two strides; MIOpen tensor.cpp (TransformTensor)
-    _entry(r"^SubTensorOpWithTransform\dd", "miopen", "possible", "other", "Transform4d"),
+    KernelEntry(r"^SubTensorOpWithTransform\dd", "miopen", "possible", "other"),
     # contiguous to channels_last and back around some grouped convolutions; or a cast; composable_kernel
     # device_grouped_conv_fwd_multiple_abd_xdl_cshuffle_v3.hpp
-    _entry("^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:elementwise_dual|batched_elementwise|elementwise)<",
-           "composable_kernel", "possible", "other", "_dual<", "wise<"),
+    KernelEntry("^" + _IN_COMPOSABLE_KERNEL + r"kernel_(?:elementwise_dual|batched_elementwise|elementwise)<",
+                "composable_kernel", "possible", "other"),
     # TensorRT's reformat: a change of layout, of data type, or a plain copy; Nsight tables of TensorRT engines
-    _entry(_VOID + r"genericReformat::copy(?:Packed|Vectorized)Kernel\b", "tensorrt", "possible", "other",
-           "PackedKernel", "VectorizedKernel"),
-    # three dimensions in another order, of filters mostly; TensorFlow conv_2d_gpu.h
-    _entry(_VOID + r"tensorflow::functor::(?:ShuffleInTensor3Simple|SwapDimension0And2InTensor3Simple)\b", "tensorflow",
-           "possible", "other", "Tensor3Simple"),
-    # a transpose by XLA, with the operations fused into it; public profiles of jax programs
-    _entry(r"^(?:input|loop|wrapped)_transpose(?:_fusion)?(?:[._]\d+)*\Z", "xla", "possible", "other",
-           "transpose_fusion"),
+    KernelEntry(_VOID + r"genericReformat::copy(?:Packed|Vectorized)Kernel\b", "tensorrt", "possible", "other"),
     # a transpose by Myelin, fused with nothing that computes; layer names of TensorRT engines (__myl_TranReshMove)
-    _entry(r"^__myl_(?:Move|Resh|Cast|Slic|Conc|Repl){0,12}Tran(?:Move|Resh|Tran|Cast|Slic|Conc|Repl){0,12}_",
-           "tensorrt", "possible", "other", "Tran_"),
+    KernelEntry(r"^__myl_(?:Move|Resh|Cast|Slic|Conc|Repl){0,12}Tran(?:Move|Resh|Tran|Cast|Slic|Conc|Repl){0,12}_",
+                "tensorrt", "possible", "other"),
     # a template: GEMM, convolution or attention; Inductor names
-    _decoy("inductor", r"^triton_(?:tem|mm|bmm|addmm|convolution[23]d|flex)_", endings=("_tem_",)),
+    _computing("decoy", "inductor", r"^triton_(?:tem|mm|bmm|addmm|convolution[23]d|flex)_"),
     # no facts: triton_poi_fused_convolution_3 is a layout copy in one graph and a bias in another; recorded on A100,
     # MI300X; the strides of the launch or the output code decide. Without unique names, torch 2.0 to 2.2 use triton_
-    _entry(r"^triton_(?:poi|red|per|for|spl|unk)_|^triton_(?:_|\Z)", "inductor", "generated", "other", "_poi_"),
+    KernelEntry(r"^triton_(?:poi|red|per|for|spl|unk)_|^triton_(?:_|\Z)", "inductor", "generated", "other"),
 )  # fmt: skip
 
-# Beside each pattern: its kernels, and where seen. A layout in a computing kernel's name is its operands' layout.
 _DECOYS = (
-    _decoy(
-        "cutlass",
+    _computing(
+        "decoy", "cutlass",
         _VOID + r"cutlass\w{0,40}::Kernel\d?<",  # public PyTorch traces
         r"^cutlass\d?x?_",  # key_averages tables
     ),
-    _decoy(
-        "cudnn",
-        r"^sm\d+_xmma_",  # nhwckrsc_nchw reads channels_last and writes contiguous by itself; A100, H100
-        rf"^(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{ARCHITECTURE}_\w{{0,40}}cudnn_",  # V100, A100
+    _computing(
+        "decoy", "cudnn",
+        r"^sm\d+_xmma_",  # A100, H100
         _VOID + r"xmma_(?:cudnn|new)::",  # nvprof tables of cuDNN 8 on V100
-        # direct convolutions; c1_k1_nhwc is that for depthwise layers; cuDNN 8 and 9, V100
-        _IS_CUDNN + r"(?:(?:conv[123N]d|[dw]grad[123N]d)_(?:c1_k1|grouped_direct|alg)|[dw]grad_(?:alg|engine))\w*",
-        _VOID + r"convolve_common_engine_\w+",  # Nsight tables of XLA
-        _IS_CUDNN + r"reduce_wgrad_nchw_helper\b",  # sums parts of a weight gradient; V100, A100
-        _VOID + r"cask\w{0,30}::compute\w{0,40}OffsetsKernel\b",  # for an implicit GEMM; V100, A100, H100
-        # prepares a convolution; public PyTorch traces
-        _cudnn("im2col4d_kernel", "padFilterWeights", "kern_precompute_indices", "computeOffsetsKernel",
-               "computeBOffsetsKernel", "scalePackedTensor_kernel", "flip_filter"),
-        _VOID + r"cudnn::(?:winograd\w*|gemm)::\w+",  # a step of a convolution; V100, A100
+        _VOID + r"cudnn::gemm::\w+",  # V100, A100
         _IS_CUDNN + r"bn_(?:fw|bw)_\w+",  # batch norm; public PyTorch traces
         _IS_CUDNN + r"pooling_(?:fw|bw)_\w+",  # TensorFlow profiles
         _IS_CUDNN + r"sumChannelsN\w*",  # the gradient of a bias; Nsight tables
     ),
-    _decoy(
-        "miopen",
-        r"^igemm_(?:fwd|bwd|wrw)_gtc\w*",  # MI300X
-        r"^naive_conv_\w*",  # MIOpen naive_conv.cpp; rocprof tables
-        r"^Im[23]d2Col\w*|^Col2Im[23]d\w*|^Im2Col\w*",  # unfolds the input for a matrix product; MI300X
-        r"^SubTensorOpWithScalar\dd",  # fills the output or the workspace, mostly with zeros; MI300X
-        endings=("tc",),
-    ),
-    # computes; its mangled name contains transform, mul and add; MI300X
-    _decoy("composable_kernel", "^" + IN_COMPOSABLE_KERNEL + r"kernel_(?:grouped_|batched_)?(?:conv|gemm)\w*"),
-    _decoy("hipblaslt", r"^Cijk_"),  # a matrix product of hipBLASLt or rocBLAS; MI300X
-    _decoy(
-        "cublas",
+    _computing("decoy", "hipblaslt", r"^Cijk_"),  # a matrix product of hipBLASLt or rocBLAS; MI300X
+    _computing(
+        "decoy", "cublas",
         # a matrix transpose inside FFT convolutions (complex float2), no layout of tensors; V100, A100
         _VOID + r"transpose_readWrite_alignment_kernel\b",
         _VOID + r"scal_kernel<.{0,200}?cublasTransposeParams",  # scales a matrix; V100
-        endings=("_kernel", "cublasTransposeParams"),
     ),
-    _decoy(
-        "aten",
+    _computing(
+        "decoy", "aten",
         # pooling and upsampling, with the layout they ran in, and others; public PyTorch traces
         _VOID + r"(?:at::native::" + _ANONYMOUS + r")?max_pool_(?:forward|backward)_n(?:chw|hwc)\b",
         _ATEN + r"(?:upsample|adaptive_average_pool|avg_pool2d|adaptive_max_pool)\w*",
@@ -257,19 +250,19 @@ _DECOYS = (
         _ATEN + r"CatArrayBatchedCopy\w*",  # torch.cat
         # a copy that keeps the layout; ATen CUDALoops.cuh: the vectorized path needs equal, dense strides
         _VECTORIZED + r"direct_copy_kernel_cuda\b",
-        endings=("_nhwc", "_nchw", "_kernel_cuda"),
     ),
-    _decoy("custom", _VOID + r"(?:\w{1,40}::){0,3}group_?norm\w*"),  # in one layout; public kernels
-    _decoy("onednn", r"^(?:gen9_bnorm|nhwc_reusable)_\w+"),  # batch norm; oneDNN gpu/ocl/bnorm
-    _decoy("tensorrt", _VOID + r"cuSoftMaxLayer::\w+"),  # nchwSoftmax; Nsight tables of TensorRT engines
+    _computing("decoy", "custom", _VOID + r"(?:\w{1,40}::){0,3}group_?norm\w*"),  # in one layout; public kernels
+    _computing("decoy", "onednn", r"^(?:gen9_bnorm|nhwc_reusable)_\w+"),  # batch norm; oneDNN gpu/ocl/bnorm
+    _computing("decoy", "tensorrt", _VOID + r"cuSoftMaxLayer::\w+"),  # nchwSoftmax; Nsight tables of TensorRT engines
     # scans, sorts and transforms over elements; MI300X, public PyTorch traces
-    _decoy("rocprim", _VOID + r"(?:rocprim|hipcub)::"),
-    _decoy("cub", _VOID + r"(?:at_cuda_detail::)?(?:cub|thrust)::"),
+    _computing("decoy", "rocprim", _VOID + r"(?:rocprim|hipcub)::"),
+    _computing("decoy", "cub", _VOID + r"(?:at_cuda_detail::)?(?:cub|thrust)::"),
     # reorders embeddings; recommendation models; kernel table of HTA
-    _decoy("fbgemm", _VOID + r"(?:fbgemm_gpu::)?(?:permute_(?:pooled_embs|indices_weights|[12]D)\w*|linearize_\w+)"),
+    _computing("decoy", "fbgemm",
+               _VOID + r"(?:fbgemm_gpu::)?(?:permute_(?:pooled_embs|indices_weights|[12]D)\w*|linearize_\w+)"),
 )  # fmt: skip
 
-KERNELS = (*_CONVERSIONS, *_ALMOST, *_DECOYS)
+KERNELS = (*_CONVERSIONS, *_OF_CONVOLUTIONS, *_ALMOST, *_DECOYS)
 
 
 # A trace has some hundred distinct names of up to some thousand characters; remembering more would only cost memory.
@@ -277,21 +270,10 @@ _REMEMBERED_NAMES = 4096
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
-def kernel_entry(name: str, *, is_cut: bool = False) -> KernelEntry | None:
-    """
-    The dictionary entry for a kernel name.
-
-    Args:
-        is_cut: Whether the table's column cut the name. A name that ends in an ellipsis always counts as cut.
-
-    Returns:
-        None if no entry matches, or if a cut name may belong to entries that contradict each other.
-    """
-    beginning = name.rstrip().removesuffix("…").removesuffix("...").rstrip()
-    if not is_cut and beginning == name.rstrip():
-        whole = _ANY_KERNEL.match(name)
-        return KERNELS[(whole.lastindex or 0) - 1] if whole is not None else None
-    return _agreed(tuple(_completions(beginning)))
+def kernel_entry(name: str) -> KernelEntry | None:
+    """The dictionary entry for a kernel name; a name may end in an ellipsis, where a table cut it."""
+    whole = _ANY_KERNEL.match(name)
+    return KERNELS[(whole.lastindex or 0) - 1] if whole is not None else None
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
@@ -336,26 +318,6 @@ def dtypes_of(name: str) -> tuple[str, str] | None:
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
-def is_convolution_kernel(name: str) -> bool:
-    """
-    Whether a kernel belongs to the computation of a convolution, by its name.
-
-    Counts the convolution itself and the steps that only convolutions take: offsets, zero fills, Winograd and FFT
-    transforms, im2col, the sum of a split weight gradient. Its conversions, paddings and casts do not count: they have
-    roles of their own. Nor does a matrix product, although a 1x1 convolution may run as one.
-
-    The beginning of a cut name is enough.
-    """
-    return _CONVOLUTION.match(name) is not None
-
-
-def is_cast_for_convolution(name: str) -> bool:
-    """Whether a kernel casts or rounds the tensors of a convolution of cuDNN."""
-    entry = kernel_entry(name)
-    return entry is not None and (entry.library, entry.role) == ("cudnn", "cast")
-
-
-@lru_cache(maxsize=_REMEMBERED_NAMES)
 def work_of(name: str) -> str | None:
     """The work, in words, of a kernel or device copy that neither convolves nor converts; None if not known."""
     entry = kernel_entry(name)
@@ -369,75 +331,9 @@ def looks_like_conversion(name: str) -> bool:
     return _LAYOUT_WORDS.search(name) is not None and _COMPUTING_WORDS.search(name) is None
 
 
-def _completions(beginning: str) -> Iterator[KernelEntry]:
-    """
-    Every entry that a cut name may belong to, in the dictionary's order.
-
-    An entry counts if the cut name and a suffix of one of its endings together match. An ending begins where a name
-    first shows the kernel, so the cut name must contain everything before. Entries after one that already matches
-    cannot count, since the first entry that matches a whole name is the one taken.
-    """
-    for entry in KERNELS:
-        matches = entry.pattern.match(beginning) is not None
-        if matches or any(
-            entry.pattern.match(beginning + ending[start:]) is not None
-            for ending in entry.endings
-            for start in range(len(ending))
-        ):
-            yield entry
-        if matches:
-            return
-
-
-def _agreed(candidates: tuple[KernelEntry, ...]) -> KernelEntry | None:
-    """The entry for candidates of one role: any if all have one direction, else one with direction ``other``."""
-    if len({entry.role for entry in candidates}) != 1:
-        return None
-    if len({entry.direction for entry in candidates}) == 1:
-        return candidates[0]
-    return next((entry for entry in candidates if entry.direction == "other"), None)
-
-
 # One search instead of one per entry: the number of the group that matched is the entry's.
 _ANY_KERNEL = re.compile("|".join(f"({entry.regex})" for entry in KERNELS))
 
-_IN_CUDNN = r"(?:void )?(?:cudnn::(?:\w{1,40}::){0,2})?"
-
-# At the end of a line: where such names were seen.
-_CONVOLUTION = re.compile(
-    "^(?:"
-    + "|".join(
-        (
-            r"sm\d+_xmma_(?:fprop|dgrad|wgrad|depthwise_conv|conv)",  # cuDNN 8 and 9 on A100, H100; TensorRT
-            r"(?:void )?xmma_(?:cudnn|new)::gemm::kernel<xmma_(?:cudnn|new)::implicit_gemm::",  # cuDNN 8 on V100
-            rf"(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{ARCHITECTURE}_\w{{0,40}}?cudnn_",  # volta_scudnn_
-            r"(?:void )?cutlass\w{0,40}?::Kernel\d?<cutlass\w{0,80}?(?:fprop|dgrad|wgrad|deconv)",  # cuDNN 8 and 9
-            r"(?:void )?cutlass\w{0,40}?::Kernel\d?<cutlass\w{0,40}::conv::",
-            r"(?:void )?cutlass_cudnn_train::Kernel<cutlass_cudnn_train::reduction::kernel::ReduceSplitK",  # its wgrad
-            r"cutlass\w{0,80}?(?:fprop|dgrad|wgrad|deconv)",
-            _IN_CUDNN + r"(?:(?:implicit|explicit)_convolve_|convolve(?:_|Nd_)|first_layer_(?:fwd|wgrad|dgrad)_)",
-            _IN_CUDNN + r"(?:conv[123N]d|[dw]grad[123N]d)_\w*",  # c1_k1_nhwc, grouped_direct
-            _IN_CUDNN + r"(?:dgrad_|wgrad_|reduce_wgrad_)\w*",
-            _IN_CUDNN + r"(?:im2col4d_kernel|padFilterWeights|kern_precompute_indices|scalePackedTensor_kernel)\b",
-            _IN_CUDNN + r"(?:flip_filter|compute\w{0,20}OffsetsKernel)\b",
-            r"(?:void )?cudnn::winograd\w{0,20}::",
-            r"(?:void )?cask\w{0,30}::compute\w{0,40}OffsetsKernel\b",
-            r"(?:void )?(?:fft[12]d_(?:r2c|c2r)_\d+|pointwise_mult_and_sum_complex\b)",  # cuDNN's FFT convolution
-            r"igemm_(?:fwd|bwd|wrw)_|naive_conv_|winograd_conv|mlir_gen_igemm_conv",  # MIOpen
-            r"(?:Im2Col|Im[23]d2Col|Col2Im|SubTensorOpWithScalar)|MIOpenConv|miopen(?:Sp3Asm|GcnAsm)(?:Conv|Winograd)|gcnAsmConv",
-            r"gridwise_convolution_|convolution_(?:forward|backward)_",
-            IN_COMPOSABLE_KERNEL + r"kernel_(?:grouped_)?conv",
-            IN_COMPOSABLE_KERNEL
-            + r"kernel_(?:batched_)?gemm_xdlops_bwd_weight",  # MI300X: composable_kernel's weight gradient
-            r"(?:void )?at::native::(?:\(anonymous namespace\)::|<unnamed>::)?"
-            r"(?:conv_depthwise[23]d_|vol2col_kernel|col2vol_kernel|im2col_kernel|col2im_kernel)",
-            r"(?:void )?spatialDepthwiseConvolution",  # PyTorch before 1.9
-            r"gen_conv(?:_kernel)?\b|(?:gen9|gen12lp|xe_\w{1,5}|ref)_(?:wino_)?conv",  # oneDNN
-            r"triton_tem_fused_\w{0,200}?convolution|triton_convolution[23]d",  # Inductor's templates
-        )
-    )
-    + ")"
-)
 _MOVING = r"^triton_poi_fused_(?:_?(?:{})_)+\d+\Z"  # Inductor's names list operations; these only move data
 _WORK = tuple(
     (work, re.compile(pattern))
@@ -484,14 +380,13 @@ _LIBRARIES = tuple(
         (r"trt_|generatedNativePointwise|__myl_", "tensorrt"),
         (r"(?:void )?(?:CUTENSOR_NAMESPACE|cutensor\w{0,40})::", "cutensor"),
         (r"Cijk_", "hipblaslt"),
-        (r"nvjet_|gemv|(?:cutlass_\d+_)?" + ARCHITECTURE + r"_\w{0,20}gemm_", "cublas"),
-        (r"miopen|MIOpen|gcnAsm|igemm_(?:fwd|bwd|wrw)_|naive_conv_|Im[23]d2Col|Col2Im|SubTensorOpWith", "miopen"),
+        (r"nvjet_|gemv|(?:cutlass_\d+_)?" + _ARCHITECTURE + r"_\w{0,20}gemm_", "cublas"),
+        (r"miopen|MIOpen|gcnAsm|SubTensorOpWith", "miopen"),
         (r"(?:void )?ck(?:_tile)?::", "composable_kernel"),
         (r"(?:void )?(?:rocprim|hipcub)::", "rocprim"),
         (r"(?:void )?(?:at_cuda_detail::)?(?:cub|thrust)::", "cub"),
-        (r"gen_conv|(?:gen9|gen12lp|xe_\w{1,5})_", "onednn"),
+        (r"(?:gen9|gen12lp|xe_\w{1,5})_", "onednn"),
         (r"(?:void )?(?:\w{0,20}flash\w{0,20}|vllm|tensorrt_llm|aiter|flashinfer|moe)::", "custom"),
-        (r"(?:void )?fft[12]d_(?:r2c|c2r)_\d+", "cudnn"),
     )
 )
 _LIBRARY_PARTS = (

@@ -84,10 +84,9 @@ def conversion_direction(source: Layout | None, target: Layout | None) -> Conver
     before, after = stride_order_of(source), stride_order_of(target)
     if before is not None and before == after:
         return "none"
-    last = [name for name in target.memory_formats if name != "contiguous_format"]
-    if last and "contiguous_format" not in target.memory_formats:
-        return "to_channels_last"
-    return "to_contiguous" if "contiguous_format" in target.memory_formats else "other"
+    if "contiguous_format" in target.memory_formats:
+        return "to_contiguous"
+    return "to_channels_last" if target.memory_formats else "other"
 
 
 def annotate_sequence(primitives: Sequence[Primitive]) -> list[AnnotatedPrimitive]:

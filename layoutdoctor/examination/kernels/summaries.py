@@ -18,6 +18,7 @@ import numpy as np
 from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.kernel import Creations, Kernel, KernelSummary, Total, Waiting
 from layoutdoctor.examination.kernels.attribution import is_convolution
+from layoutdoctor.examination.kernels.evidence import kernel_class
 from layoutdoctor.examination.kernels.host import add_primitive, lost_count, moves_elements, summarize
 from layoutdoctor.examination.kernels.mangled import demangled
 from layoutdoctor.examination.kernels.names import (
@@ -25,11 +26,7 @@ from layoutdoctor.examination.kernels.names import (
     MOVES,
     OF_CONVOLUTIONS_ALONE,
     dtypes_of,
-    is_cast_for_convolution,
-    is_convolution_kernel,
-    kernel_entry,
     library_of,
-    looks_like_conversion,
     work_of,
 )
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe, problem_shapes
@@ -43,7 +40,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from layoutdoctor.diagnosis.conversion import ConversionDirection
     from layoutdoctor.diagnosis.kernel import TotalKind
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
@@ -153,7 +149,7 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
     conversions = [_conversion(number, row) for number, row in enumerate(rows)]
     converts = [conversion is not None and conversion.direction != "none" for conversion in conversions]
     copies = next((name for name in _COPIES if any(row.name == name for row in rows)), None)
-    unclear = [row.name if row.name == copies or _is_unclear(row) else None for row in rows]
+    unclear = [row.name if row.name == copies or kernel_class(row.name).role in _UNCLEAR else None for row in rows]
     work = [None if name else work_of(row.name) for row, name in zip(rows, unclear, strict=True)]
     count, listed_seconds = _sums(rows)
     unlisted = 0.0 if table.nanoseconds is None else table.nanoseconds / NANOSECONDS_PER_SECOND - listed_seconds
@@ -194,18 +190,16 @@ def _sums(rows: Iterable[KernelTotal]) -> tuple[int, float]:
 
 
 _REORDERS_WEIGHTS = re.compile(r"aten::mkldnn_reorder_conv[23]d_weight|mkldnn::_reorder_\w+_weight")
+_UNCLEAR = ("possible", "strided_copy")
 _COPIES = ("aten::copy_", "aten::clone", "aten::contiguous")
 """Operations that may convert a layout. The later ones call the first, so only the first one in the table counts."""
 
 
 def _conversion(number: int, row: KernelTotal) -> Conversion | None:
-    entry = kernel_entry(row.name, is_cut=row.is_cut)
+    own = kernel_class(row.name)
     of_weights = _REORDERS_WEIGHTS.fullmatch(row.name) is not None
-    if not of_weights and (entry is None or entry.role not in ("conversion", "padding")):
+    if not of_weights and own.role not in ("conversion", "padding"):
         return None
-    direction: ConversionDirection = "to_blocked" if of_weights else "none"
-    if entry is not None and entry.role == "conversion":
-        direction = entry.direction
     dtypes = dtypes_of(row.name)
     return Conversion(
         id=f"conversion {number}",
@@ -217,7 +211,7 @@ def _conversion(number: int, row: KernelTotal) -> Conversion | None:
         module=None,
         source=None,
         target=None,
-        direction=direction,
+        direction="to_blocked" if of_weights else own.direction,
         tensor="weight" if of_weights else "unknown",
         seconds=row.nanoseconds / NANOSECONDS_PER_SECOND,
         bytes_moved=None,
@@ -232,16 +226,8 @@ def _is_of_a_convolution(row: KernelTotal) -> bool:
     """Whether a row ran for a convolution, by the operation that the table names, or else by the kernel's name."""
     if row.operation is not None and row.operation.startswith("aten::"):
         return is_convolution(row.operation)
-    entry = kernel_entry(row.name, is_cut=row.is_cut)
-    is_helping = entry is not None and entry.role in ("conversion", "padding")
-    return is_helping or is_convolution_kernel(row.name) or is_cast_for_convolution(row.name)
-
-
-def _is_unclear(row: KernelTotal) -> bool:
-    entry = kernel_entry(row.name, is_cut=row.is_cut)
-    if entry is None:
-        return not _is_of_a_convolution(row) and looks_like_conversion(row.name)
-    return entry.role in ("possible", "strided_copy")
+    own = kernel_class(row.name)
+    return own.is_main or own.is_helper or own.role in ("conversion", "padding")
 
 
 def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) -> Iterator[str]:
@@ -275,8 +261,8 @@ def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) 
             f"which of {count_of(count, 'generated kernel')} ({format_seconds(seconds)}) convert a layout: a table has "
             "no launch grids"
         )
-    cut = sum(row.is_cut for row in table.rows)
-    if cut:
+    cut = sum(row.name.endswith(("...", "…")) for row in table.rows)
+    if cut and not of_operations:
         yield f"{cut} names are cut short, so kernels are known by their beginning only"
 
 

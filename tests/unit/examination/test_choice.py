@@ -20,7 +20,7 @@ from loops import for_each
 from layoutdoctor.diagnosis.answer import FASTER, Comparison, Recommendation
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
-from layoutdoctor.examination.applying import how_to_apply
+from layoutdoctor.examination.applying import Call, how_to_apply
 from layoutdoctor.examination.choice import (
     compare,
     contenders,
@@ -171,4 +171,4 @@ def test_the_default_is_wrong_if_eager_mode_is_right() -> None:
     ],
 )
 def test_the_lines_are_the_shortest_that_do_it(name: str, ranks: set[int], lines: list[str]) -> None:
-    assert how_to_apply(BY_NAME[name], frozenset(ranks)).splitlines() == lines
+    assert how_to_apply(BY_NAME[name], frozenset(ranks), Call("model(x)", {"x": max(ranks)})).splitlines() == lines

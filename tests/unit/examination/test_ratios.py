@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER
 from layoutdoctor.examination.choice import (
     COVERAGE,
-    Interval,
     interval_over_rounds,
     interval_over_starts,
     judge,
@@ -22,7 +21,7 @@ from layoutdoctor.examination.choice import (
     with_shown_times,
 )
 
-Over = Callable[[Sequence[float]], Interval]
+Over = Callable[[Sequence[float]], tuple[float, float, float]]
 
 
 @pytest.mark.parametrize(

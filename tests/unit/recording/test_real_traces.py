@@ -192,7 +192,6 @@ def test_a_quarter_of_the_convolution_time_of_a_video_decoder_is_conversion() ->
     totals = read_trace(TRACES / "h100_wan21_kernel_summary.csv")
     assert isinstance(totals, KernelTotals)
     assert (totals.source, len(totals.rows), totals.problems) == ("TraceLens kernel summary", 107, [])
-    assert not any(row.is_cut for row in totals.rows)
     found = examine_trace(TRACES / "h100_wan21_kernel_summary.csv").trials[0].kernels
     assert found is not None
 
