@@ -32,6 +32,7 @@ class ScriptedHost:
     """Its processes have said all that they will ever say as soon as they are begun."""
 
     def __init__(self) -> None:
+        self.limit_seconds: float | None = None
         self.begun: list[str] = []
         self.killed: list[int] = []
         self.keys: dict[str, str] = {}
@@ -48,7 +49,7 @@ class ScriptedHost:
         compiled = Compiled(trial=a_trial(name, kernels=None, measurement=None, equivalence=None), code=code)
         for answer in self.said.get(name, [Prepared(key=self.keys.get(name, name)), compiled]):
             other.send(answer)
-        return Process(ours, 1_000_000 + len(self.begun))
+        return Process(ours, 1_000_000 + len(self.begun), limit_seconds=self.limit_seconds)
 
     def orders_of(self, name: str) -> list[Any]:
         found = []
@@ -206,6 +207,7 @@ def test_one_that_takes_too_long_is_given_up_and_the_others_go_on(
     clock = Clock()
     monkeypatch.setattr(worker, "time", clock)
     monkeypatch.setattr(os, "kill", lambda pid, number: None)
+    host.limit_seconds = 60.0
     made = workers(host, ["inductor", "eager"], timeout_seconds=60.0)
 
     done = compiled(made, on_done=lambda name: setattr(clock, "now", 61.0))
@@ -232,6 +234,13 @@ def test_what_is_lowered_ends_its_process_and_what_has_nothing_to_lower_begins_n
         ("static", True),
         ("static", False),
     ]
+
+
+def test_if_nothing_can_be_lowered_nobody_waits(host: ScriptedHost) -> None:
+    made = Worker(host, a_configuration("eager"), Request(lower_for="cuda:90"), None)  # type: ignore[arg-type]
+
+    assert compiled([made]) == ["eager"]
+    assert made.trial.status == "skipped"
 
 
 def test_the_time_for_which_a_worker_is_stopped_is_not_its_own(
