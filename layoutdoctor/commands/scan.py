@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from layoutdoctor.commands.conclusion import EXIT_FAILED, EXIT_FOUND, EXIT_INCONCLUSIVE, check_fail_on, is_failing
+from layoutdoctor.commands.conclusion import EXIT_FAILED, EXIT_FOUND, EXIT_INCONCLUSIVE, is_failing, severity_or_code
 from layoutdoctor.commands.output import (
     add_limit_option,
     add_output_options,
@@ -81,6 +81,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on",
         metavar="CODE|error|warning",
+        type=severity_or_code,
         help="exit with 1 if there is such a finding in any file, or a more severe one",
     )
     add_output_options(parser, SCAN_FORMATS)
@@ -88,7 +89,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Examines every file and prints the sum."""
-    fail_on = check_fail_on(arguments.fail_on)
     further = {".jsonl": _LINES, ".parquet": _TABLE}
     outputs = prepare_outputs(
         arguments.output, force=arguments.force, read=arguments.paths, further=further, redact=arguments.redact
@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
         _write(shown, reports, sinks)
     finally:
         print_text(render_scan(shown, arguments.format, terminal_width()))
-    if any(is_failing(finding, fail_on) for file in result.files for finding in file.findings):
+    if any(is_failing(finding, arguments.fail_on) for file in result.files for finding in file.findings):
         return EXIT_FOUND
     if result.failed:
         return EXIT_FAILED

@@ -212,8 +212,10 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
     run = Run(host, eager, request, watch)
     try:
         run.go()
+    except BaseException:  # also what was seen of a diagnosis that is interrupted is kept
+        run.show()
+        raise
     finally:
-        watch.keep(run.recordings)
         run.end()
         host.end()
     return run.recordings()

@@ -16,6 +16,7 @@ from builders import (
     a_ratio,
     a_subject,
     a_trial,
+    recordings_of,
 )
 from loops import for_each
 
@@ -27,6 +28,7 @@ from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import SubjectError
+from layoutdoctor.reports.sections.wording import shown_name
 from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS
 
 from .conftest import FULL, PARTIAL, FakeEngine
@@ -206,6 +208,17 @@ def test_an_error_after_a_trial_keeps_the_trials_so_far_and_a_bug_its_traceback_
     assert load(tmp_path / "bug.json") == msgspec.structs.replace(PARTIAL, interrupted="ZeroDivisionError: a bug")
 
 
+def test_one_that_is_the_same_as_another_is_named_so_before_that_has_compiled(
+    engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", kernels=None, measurement=None)
+    engine.shown = recordings_of(a_diagnosis(a_trial("inductor"), same))[1:]
+    main(["m.py"])
+
+    names = shown_name("inductor-layout-opt-on"), shown_name("inductor")
+    assert "layoutdoctor: {}: the same as {}\n".format(*names) in capsys.readouterr().err
+
+
 @for_each("words", [[], ["--redact"]])
 def test_a_failure_is_said_as_it_may_be_written(
     words: list[str], engine: FakeEngine, capsys: pytest.CaptureFixture[str]
@@ -232,6 +245,18 @@ def test_a_target_is_handed_on_and_needs_one_lowered_trial(
     assert (engine.asked.lower_for, engine.asked.device) == ("cuda:90", "cpu")
     assert engine.asked.trace_directory is None
     assert not (tmp_path / "traces").exists()
+
+
+def test_processes_end_with_the_diagnosis_however_it_ends(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+    monkeypatch.setattr("layoutdoctor.workers.launcher.close_kept_launcher", lambda: closed.append(engine.error))
+    errors = (None, SubjectError("cannot run it"), Interrupted(signal.SIGINT))
+    for error in errors:
+        engine.error = error
+        main(["m.py", "-q"])
+        main(["m.py", "n.py", "-q"])
+
+    assert closed == [error for error in errors for _ in range(2)]
 
 
 def test_folders_stay_out_of_the_record() -> None:
