@@ -104,15 +104,16 @@ def add_limit_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-bytes",
         metavar="BYTES",
-        type=_byte_count,
+        type=whole_number,
         default=DEFAULT_MOST_BYTES,
         help=f"read at most this much of a file, after unpacking (default: {format_bytes(DEFAULT_MOST_BYTES)})",
     )
 
 
-def _byte_count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"cannot read at most {text} bytes: expected a number above 0")
+def whole_number(text: str) -> int:
+    """A whole number from 1 on, as given on the command line."""
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"cannot use {text!r}: expected a whole number from 1 on")
     return int(text)
 
 

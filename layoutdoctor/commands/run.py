@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from layoutdoctor.commands.diagnose import (
     diagnose_calls,
     prepare_diagnosis,
 )
-from layoutdoctor.commands.output import for_others
+from layoutdoctor.commands.output import for_others, whole_number
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import print_text, say, terminal_width
 from layoutdoctor.diagnosis.writing import opened, private_directory
@@ -24,6 +23,7 @@ from layoutdoctor.errors import UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from layoutdoctor.workers.program import ModuleTime
@@ -51,19 +51,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calls",
         metavar="N",
-        type=_call_count,
+        type=whole_number,
         default=1,
         help="run until the module was called N times, or to the end: each kind of call, that is, each set of shapes "
         "of its inputs, is diagnosed, and --output policy.json keeps which configuration to use for which (default: 1)",
     )
     add_options_of_diagnosis(parser)
     parser.set_defaults(device=None)
-
-
-def _call_count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"cannot watch {text!r} calls: expected a number from 1 on")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

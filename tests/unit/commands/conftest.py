@@ -37,13 +37,11 @@ class FakeEngine:
 
     Attributes:
         shown: Recordings of what was seen before the end.
-        partial: The diagnosis that is made of them.
     """
 
     def __init__(self) -> None:
         self.asked = Request()
         self.result = FULL
-        self.partial = PARTIAL
         self.shown: Sequence[Recording] = recordings_of(PARTIAL)
         self.error: BaseException | None = None
 
@@ -66,7 +64,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     monkeypatch.setattr(running_module, "diagnose_request", fake.diagnose)
 
     def diagnosis_of(recordings: Sequence[Recording]) -> Diagnosis:  # how it is made is no matter of the command
-        return msgspec.structs.replace(fake.partial, interrupted=recordings[0].head.interrupted)
+        return msgspec.structs.replace(PARTIAL, interrupted=recordings[0].head.interrupted)
 
     monkeypatch.setattr(running_module, "diagnosis_of", diagnosis_of)
     return fake

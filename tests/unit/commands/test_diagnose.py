@@ -224,7 +224,7 @@ def test_a_failure_is_said_as_it_may_be_written(
     words: list[str], engine: FakeEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failure = Failure(kind="run", message="boom in /home/wilhelmina/x.py", location=a_location(9, "tumor_net.py"))
-    engine.partial = a_diagnosis(msgspec.structs.replace(a_failed_trial("eager"), failure=failure))
+    engine.shown = recordings_of(a_diagnosis(msgspec.structs.replace(a_failed_trial("eager"), failure=failure)))
     main(["m.py", *words])
 
     said = capsys.readouterr().err
