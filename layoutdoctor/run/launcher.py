@@ -240,13 +240,6 @@ def _report_ended(channel: Channel, ours: set[int]) -> None:
                 channel.send(Ended(pid=ended[0], returncode=os.waitstatus_to_exitcode(ended[1])))
 
 
-def _forget_children(*descriptors: int) -> None:
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
 def _fork(
     channel: Channel, order: Order, serve: Callable[[Order, Channel], object], descriptors: Sequence[int] = ()
 ) -> int:
@@ -268,7 +261,10 @@ def _fork(
     try:
         theirs.close()
         channel.close()
-        _forget_children(*descriptors)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in descriptors:
+            os.close(descriptor)
         die_with(parent)
         os.setpgid(0, 0)
         if isinstance(order, (Begin, Fork)):

@@ -220,7 +220,7 @@ class Run:
                 worker.profile()
                 worker.end()
 
-    def _compiled(self, worker: Worker, running: Sequence[Worker]) -> None:
+    def _compiled(self, running: Sequence[Worker]) -> None:
         done = sum(one not in running and (one.is_ready or one.trial.status != "ok") for one in self.workers)
         total = len(self.workers)
         self._watch.step(done / total, f"{done} of {total} configurations are ready")

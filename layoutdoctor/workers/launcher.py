@@ -56,9 +56,7 @@ if TYPE_CHECKING:
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.messages import Answer, Order, Proposal, Request
 
-    A = TypeVar("A", bound=Answer)
-else:
-    A = TypeVar("A")
+A = TypeVar("A")
 
 _CODE = "import sys; sys.path[:] = sys.argv[3:]; from layoutdoctor.run.launcher import main; main(sys.argv[1:3])"
 _LONGEST_START_SECONDS = 600.0

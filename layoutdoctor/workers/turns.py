@@ -58,7 +58,7 @@ _HOPELESS = 2.0
 def compile_side_by_side(
     workers: Sequence[Worker],
     earlier: Sequence[Worker],
-    on_done: Callable[[Worker, Sequence[Worker]], object],
+    on_done: Callable[[Sequence[Worker]], object],
     *,
     most: int | None = None,
 ) -> None:
@@ -67,7 +67,7 @@ def compile_side_by_side(
 
     Args:
         earlier: Workers that have compiled before, which one of these may turn out to be the same as.
-        on_done: Called with each that has compiled, failed or is the same as another one, and those still compiling.
+        on_done: Called with those still compiling when one has compiled, failed or is the same as another one.
         most: At most so many at once.
     """
     most = most or (os.cpu_count() or 1) + 1
@@ -79,7 +79,7 @@ def compile_side_by_side(
             worker = waiting.pop(0)
             worker.begin()
             if worker.process is None:
-                on_done(worker, running)
+                on_done(running)
                 continue
             running.append(worker)
             begun.append(worker)
@@ -87,10 +87,10 @@ def compile_side_by_side(
             if worker not in running or not worker.hear(begun):
                 continue
             running.remove(worker)
-            on_done(worker, running)
+            on_done(running)
         for worker in [one for one in running if one.process is None]:  # the same as one begun before
             running.remove(worker)
-            on_done(worker, running)
+            on_done(running)
 
 
 def _that_say_something(running: Sequence[Worker]) -> list[Worker]:

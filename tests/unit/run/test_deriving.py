@@ -202,6 +202,3 @@ def test_max_autotune_is_tried_where_all_is_asked_for() -> None:
 
     assert chosen.name == "inductor-channels-last+max-autotune"
     assert chosen.inductor_options == {"max_autotune": True}
-
-
-# ---------------------------------------------------------------------------------------------- names

@@ -83,10 +83,11 @@ def compiled(
     """In which order they were done; channels are closed at the end."""
     done: list[str] = []
 
-    def note(worker: Worker, running: Sequence[Worker]) -> None:
-        assert worker not in running
-        done.append(worker.name)
-        on_done(worker.name)
+    def note(running: Sequence[Worker]) -> None:
+        for one in made:
+            if one not in running and one.name not in done and (one.is_ready or one.trial.status != "ok"):
+                done.append(one.name)
+                on_done(one.name)
 
     compile_side_by_side(made, earlier, note, most=most)
     close(made)
