@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from typing import TYPE_CHECKING
@@ -105,6 +106,16 @@ def run(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         sinks = [_Sink(output, stack) for output in outputs if output.report_format in further.values()]
         with showing_progress(quiet=arguments.quiet) as show:
+            numbers, begin = itertools.count(1), time.monotonic()
+
+            def take(found: ScannedRows, total: int) -> None:
+                done = next(numbers)
+                for sink in sinks:
+                    sink.add(found)
+                left = (time.monotonic() - begin) / done * (total - done)
+                show(Progress(stage="examining", done=done, total=total, left_seconds=left))
+                logger.debug("%s", clean(found.file.failure or found.file.name))
+
             result = scan(
                 *arguments.paths,
                 pattern=arguments.glob,
@@ -114,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
                 scheduler=arguments.scheduler
                 or (os.environ.get(SCHEDULER_VARIABLE) if arguments.jobs is None else None),
                 resume=arguments.resume,
-                listener=_Listener(sinks, show),
+                listener=take,
             )
         for sink in sinks:
             sink.end()
@@ -161,27 +172,8 @@ class _Sink:
                 self._own.__exit__(type(error), error, error.__traceback__)
 
 
-class _Listener:
-    """Hands each trace to the files that take it, and says how far the scan is."""
-
-    def __init__(self, sinks: Sequence[_Sink], show: Callable[[Progress], None]) -> None:
-        self._sinks, self._show = sinks, show
-        self._started, self._done = time.monotonic(), 0
-
-    def __call__(self, found: ScannedRows, total: int) -> None:
-        self._done += 1
-        for sink in self._sinks:
-            sink.add(found)
-        left = (time.monotonic() - self._started) / self._done * (total - self._done)
-        self._show(Progress(stage="examining", done=self._done, total=total, left_seconds=left))
-        logger.debug("%s", clean(found.file.failure or found.file.name))
-
-
 def _write(scan: Scan, reports: Sequence[OutputFile], sinks: Sequence[_Sink]) -> None:
-    def write(output: OutputFile) -> None:
-        output.write(render_scan(scan, output.report_format))
-
-    write_outputs(reports, write)
+    write_outputs(reports, lambda output: output.write(render_scan(scan, output.report_format)))
     say_what_was_written([*(output.path for output in reports), *(sink.path for sink in sinks if not sink.failure)])
     failures = [sink.failure for sink in sinks if sink.failure]
     if failures:
