@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.capture.compat import have_torch_check, notes_on_torch, triton_version
 from layoutdoctor.diagnosis.configurations import find_target, is_constant
-from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.errors import UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, room_beside
 from layoutdoctor.run.launcher import may_fork, serve_forks
 from layoutdoctor.run.rehearsal import all_tensors, compute_reference, run_first
@@ -32,7 +32,6 @@ from layoutdoctor.workers.messages import (
     Prepared,
     Profile,
     Ran,
-    Refused,
     Turn,
     WarmUp,
 )
@@ -157,12 +156,9 @@ def _notes_on_machine(device: str) -> tuple[str, ...]:
 def work_on(subject: LoadedSubject, request: Request, begin: Begin, channel: Channel) -> None:
     """Does the work of a configuration."""
     torch.set_num_threads(_threads)
-    try:
-        target = None if request.lower_for is None else find_target(request.lower_for)
-        work = TrialWork(subject, begin.configuration, request.mode, target, begin.package)
-        _Worker(work, channel).run(is_again=begin.is_again)
-    except LayoutDoctorError as error:
-        channel.send(Refused(kind=type(error).__name__, message=str(error)))
+    target = None if request.lower_for is None else find_target(request.lower_for)
+    work = TrialWork(subject, begin.configuration, request.mode, target, begin.package)
+    _Worker(work, channel).run(is_again=begin.is_again)
 
 
 def run_in_eager_mode(subject: LoadedSubject, mode: Mode, path: str, channel: Channel) -> None:
