@@ -45,6 +45,12 @@ def with_cures(base: Configuration, cures: Sequence[Cure]) -> Configuration:
     return msgspec.structs.replace(base, name=name, cures=tuple(cures))
 
 
+def with_switch(base: Configuration) -> Configuration:
+    """A configuration for which cuDNN times its algorithms instead of guessing."""
+    switches = {**base.library_switches, CUDNN_BENCHMARK: True}
+    return msgspec.structs.replace(base, name=f"{base.name}+cudnn-benchmark", library_switches=switches)
+
+
 def _with_option(worker: Worker, name: str, option: str) -> Configuration:
     """A worker's configuration with one more option of Inductor."""
     base = worker.configuration
@@ -133,9 +139,7 @@ def on_a_gpu(
     ready = _by_speed(workers, medians)
     found: list[Configuration] = []
     if environment.cudnn is not None and environment.settings.get(f"torch.backends.{CUDNN_BENCHMARK}") != "True":
-        for base in (worker.configuration for worker in ready[:SWITCHED_COUNT]):
-            switches = {**base.library_switches, CUDNN_BENCHMARK: True}
-            found.append(msgspec.structs.replace(base, name=f"{base.name}+cudnn-benchmark", library_switches=switches))
+        found += [with_switch(worker.configuration) for worker in ready[:SWITCHED_COUNT]]
     compiled = next((worker for worker in ready if worker.configuration.backend == "inductor"), None)
     if compiled is not None and _is_launch_bound(compiled):
         found.append(_with_option(compiled, "cudagraphs", "triton.cudagraphs"))
