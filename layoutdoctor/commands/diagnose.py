@@ -295,7 +295,13 @@ class Plan(NamedTuple):
 
 def prepare_diagnosis(arguments: argparse.Namespace, targets: Sequence[str]) -> Plan:
     """Checks the options and prepares the outputs."""
-    check_target(arguments.lower_for, arguments.device)
+    if arguments.lower_for is not None:
+        find_target(arguments.lower_for)
+        if arguments.device not in (None, "cpu"):
+            raise UsageError(
+                f"cannot lower for --target {arguments.lower_for} with --device {arguments.device}: the model is "
+                "traced on the CPU; leave out --device to lower, or --target to measure"
+            )
     read = [file for target in targets for file in files_of_target(target)]
     configurations = choose_configurations(arguments.configurations, arguments.mode)
     conclusion = prepare_conclusion(arguments, read)
@@ -363,18 +369,6 @@ def say_how_to_continue(words: Sequence[str]) -> None:
     if any(word.startswith(written) for word in words) and "--force" not in words:
         words.append("--force")
     say(f"continue with: {shlex.join(['python', '-m', 'layoutdoctor', *words])}")
-
-
-def check_target(target: str | None, device: str | None) -> None:
-    """Refuses a GPU to lower for that is not known, and one together with another device to run on."""
-    if target is None:
-        return
-    find_target(target)
-    if device not in (None, "cpu"):
-        raise UsageError(
-            f"cannot lower for --target {target} with --device {device}: the model is traced on the CPU; "
-            "leave out --device to lower, or --target to measure"
-        )
 
 
 def command_without_folders(words: Sequence[str]) -> str:

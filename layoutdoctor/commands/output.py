@@ -164,8 +164,13 @@ def prepare_outputs(
 
 
 def writable(path: Path, read: Iterable[InputFile], *, force: bool) -> Path:
-    """A path that can be written, without changing anything there."""
-    refuse_what_is_read(path, read)
+    """A path that can be written, without changing anything there, and that the command does not read."""
+    for source in read:
+        with contextlib.suppress(OSError, ValueError):  # there is no such file, or can be none
+            if source is not None and path.samefile(source):
+                raise UsageError(
+                    f"cannot write {str(path)!r}: it is {str(source)!r}, which this command reads; name another file"
+                )
     try:
         mode_of_file(path)
         if os.path.lexists(path) and not force:
@@ -190,16 +195,6 @@ def files_of_target(target: str) -> list[Path]:
 def path_of_target(target: str) -> Path:
     """The file that a target names, if it names one."""
     return Path(target.partition(".py:")[0] + ".py" if ".py:" in target else target)
-
-
-def refuse_what_is_read(name: str | Path, read: Iterable[InputFile]) -> None:
-    """Refuses to write over a file that the command reads, under whatever name."""
-    for source in read:
-        with contextlib.suppress(OSError, ValueError):  # there is no such file, or can be none
-            if source is not None and Path(name).samefile(source):
-                raise UsageError(
-                    f"cannot write {str(name)!r}: it is {str(source)!r}, which this command reads; name another file"
-                )
 
 
 def prepare_directory(name: str, what: str) -> Path:
